@@ -1,0 +1,72 @@
+"""Where the training thread is: written by it alone, read by the listener thread without a lock.
+
+Single attribute stores are atomic under the interpreter, and a beat that mixes two neighbouring
+values is harmless: the governor judges stillness over many beats, never one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import List, Optional, Tuple
+
+
+class Progress:
+    """The training thread's position. `bump` costs well under a microsecond."""
+
+    __slots__ = (
+        "attempt_step",
+        "collective",
+        "collectives_total",
+        "in_step",
+        "last_hook",
+        "last_hook_ns",
+        "main_thread_id",
+        "phase",
+        "phase_since_ns",
+        "phases",
+        "progress_seq",
+        "step",
+    )
+
+    def __init__(self, main_thread_id: int) -> None:
+        now = time.monotonic_ns()
+        self.main_thread_id = main_thread_id
+        self.progress_seq = 0
+        self.step = 0  # Absolute optimizer updates completed.
+        self.attempt_step = 0
+        self.in_step = False
+        self.last_hook = "attach"
+        self.last_hook_ns = now
+        self.phases: List[str] = ["init"]  # Innermost last.
+        self.phase = "init"
+        self.phase_since_ns = now
+        self.collectives_total = 0
+        # (op, entered_ns, done): replaced as a whole so that a reader never sees half of it.
+        self.collective: Optional[Tuple[str, int, bool]] = None
+
+    def bump(self, hook: str) -> None:
+        """Note that the training thread passed a hook."""
+        self.progress_seq += 1
+        self.last_hook = hook
+        self.last_hook_ns = time.monotonic_ns()
+
+    def set_phase(self, phase: str) -> None:
+        """Replace the outermost phase, e.g. init -> train, leaving nested ones alone."""
+        self.phases[0] = phase
+        self._show()
+
+    def push_phase(self, phase: str) -> None:
+        """Enter a nested phase, e.g. checkpoint inside train."""
+        self.phases.append(phase)
+        self._show()
+
+    def pop_phase(self) -> None:
+        """Leave the innermost nested phase."""
+        assert len(self.phases) > 1, "pop_phase without push_phase"
+        self.phases.pop()
+        self._show()
+
+    def _show(self) -> None:
+        self.phase = self.phases[-1]
+        self.phase_since_ns = time.monotonic_ns()
+        self.progress_seq += 1

@@ -1,0 +1,58 @@
+"""The seam inside the shim: what the instrumentation (engines) and the watcher (socket, signal, agreement) ask of each other."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Protocol
+
+
+__all__ = ["Saver", "Watch"]
+
+
+class Saver(Protocol):
+    """How one kind of engine saves and restores. Implemented per engine, called by the watcher on the training thread."""
+
+    directory: Optional[str]  # Where checkpoints go; None = this engine cannot save by itself.
+
+    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        """Write this rank's part of checkpoint `tag`. Collective: every rank calls it at the same step.
+
+        Must not move DeepSpeed's `latest` file. Raises whatever the engine raises.
+        """
+
+    def pending(self) -> bool:
+        """True while an asynchronous (decoupled) checkpoint engine has not made the last save durable."""
+
+    def load(self, directory: str, tag: str) -> Dict[str, Any]:
+        """Load checkpoint `tag` on every rank and return the client_state given to save()."""
+
+
+class Watch(Protocol):
+    """What an instrumented engine calls. Every method returns at once and never raises, `at_boundary` apart (see there)."""
+
+    def hello_field(self, name: str, value: Any) -> None:
+        """Add or change a hello field before or after start; a change after start resends hello."""
+
+    def step_frame(self, fields: Dict[str, Any]) -> None:
+        """Send a `step` frame; `fields` are the wire's, without the head and `dropped`."""
+
+    def phase_changed(self) -> None:
+        """Send a `phase` frame from Progress as it stands now."""
+
+    def at_boundary(self, step: int) -> None:
+        """Call on the training thread after optimizer update `step` (absolute) completed, on every rank.
+
+        Fast path: two compares. When a checkpoint was asked for it may hold this thread until the ranks agree,
+        save at the agreed step, and (letter's exit_after) park it until the process is ended.
+        """
+
+    def wants_save(self, step: int) -> bool:
+        """Delegate mode (HF Trainer): as at_boundary, but return True at the agreed step instead of saving.
+
+        The caller saves by its own means on every rank and then calls `delegate_saved`.
+        """
+
+    def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
+        """Delegate mode: the framework saved to `path` (whole checkpoint directory), or failed with `error`."""
+
+    def finish(self, reason: str, completed: bool) -> None:
+        """Say bye. Idempotent."""

@@ -1,0 +1,270 @@
+"""The wire between a training rank and the governor: one JSON object per SEQPACKET packet.
+
+This table is the only definition of the format. The shim builds frames from it, `governor.wire`
+validates against it, and the JSONL stream is the same objects one per line.
+
+Rules that the table cannot say:
+- Numbers that are not finite travel as the strings "nan", "inf", "-inf". `null` means absent.
+- `mono_ns` is CLOCK_MONOTONIC of the sender's node. It orders frames; the governor decides on arrival.
+- `hello`, `ack` and `bye` carry `seq` and are resent until the governor answers `confirm`.
+  `step`, `beat` and `phase` are sent once; what was dropped is counted in `dropped`.
+- Unknown fields are ignored by the receiver, so a newer shim can talk to an older governor.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+WIRE_VERSION = 1
+FRAME_BYTES_MAX = 64 * 1024  # SEQPACKET packets above ~212 kB are EMSGSIZE; a beat is ~2 kB.
+TEXT_CHARS_MAX = 512  # A label, a reason, a path: longer is truncated by the shim, refused by the governor.
+PATH_CHARS_MAX = 4096  # PATH_MAX.
+LIST_ITEMS_MAX = 64  # Stack frames and GPU uuids: deeper stacks say nothing more.
+LABELS_MAX = 32  # Prometheus label sets above this are a cardinality accident.
+OUTBOX_SLOTS = 16  # hello + the acks of two incidents + bye, twice over.
+BEAT_PERIOD_S = 1.0
+DEFAULT_SOCKET = "/run/costgov/trainer.sock"
+
+# Innermost activity of a rank's main thread, as `phase` and `beat` frames name it.
+PHASES = ("init", "compile", "train", "eval", "agree", "checkpoint", "idle", "finish")
+# What a rank reports about an incident, in the order in which it can happen.
+ACKS = ("received", "agreed", "saving", "saved", "failed", "aborted", "merged", "declined")
+CHECKPOINT_KINDS = ("good", "suspect", "none")
+CAPABILITIES = ("ask", "agree", "beat", "exit_after", "durable", "timing")
+# Under `costgov run` a halted command ends with this code, which schedulers read as do-not-requeue.
+# 75 (EX_TEMPFAIL) invites a retry, 1 is every crash: 86 is unused by sysexits, shells and torchrun.
+HALT_EXIT_CODE = 86
+
+
+class Field(NamedTuple):
+    """One field: `kind` is int|num|str|path|bool|map|texts|record; absent and null are the same."""
+
+    kind: str
+    required: bool = False
+
+
+_HEAD = {"v": Field("int", True), "kind": Field("str", True), "rank": Field("int", True), "mono_ns": Field("int", True)}
+_RELIABLE = dict(_HEAD, seq=Field("int", True))
+_COUNTED = dict(_HEAD, dropped=Field("map"))  # {"step": n, "beat": n, "phase": n} since hello.
+
+FRAMES: Dict[str, Dict[str, Field]] = {
+    "hello": dict(
+        _RELIABLE,
+        run=Field("str", True),  # Stable over restarts; owned by the first uid seen with it.
+        attempt=Field("str", True),  # One launch: changes with every restart of the launcher or agent.
+        stage=Field("str"),
+        local_rank=Field("int", True),
+        world_size=Field("int", True),
+        labels=Field("map"),  # str -> str, for policy `match` and metrics.
+        gpu_uuids=Field("texts"),
+        framework=Field("str"),  # deepspeed | pipeline | hf | torch
+        zero_stage=Field("int"),
+        parameters=Field("int"),
+        tokens_per_step=Field("int"),  # Whole global batch; absent where it varies (then `step.tokens`).
+        total_steps=Field("int"),
+        checkpoint_dir=Field("path"),
+        resume_argv=Field("texts"),  # Command line of this rank, for the resume command.
+        signal=Field("int", True),  # Doorbell signal number; 0 = no doorbell, letter only.
+        capabilities=Field("texts"),
+        shim_version=Field("str"),
+        started_mono_ns=Field("int"),  # attach() was called then: start of the attempt as the rank knows it.
+        resumed_step=Field("int"),
+        last_good=Field("record"),  # {"step", "tokens_total", "path", "mono_ns"} of the newest whole checkpoint.
+        open_incident=Field("record"),  # On reconnect: {"incident", "what", "step"} as the rank knows it.
+    ),
+    "step": dict(
+        _COUNTED,
+        step=Field("int", True),  # Optimizer updates, absolute over the run.
+        attempt_step=Field("int", True),
+        tokens=Field("int"),  # Of this step's whole global batch, counted once whatever the parallelism.
+        tokens_total=Field("int"),  # Absolute over the run, from the checkpoint's count on resume.
+        loss=Field("num"),  # This rank's, taken at backward.
+        loss_expected=Field("bool"),  # True when a loss should be there: then null means it vanished.
+        grad_norm=Field("num"),  # Absent when the engine's value is known to be stale (overflow).
+        lr=Field("num"),
+        loss_scale=Field("num"),
+        skipped_steps=Field("int"),  # Cumulative since launch.
+        applied=Field("bool"),  # The optimizer update happened.
+        step_s=Field("num"),  # Wall time since the previous step's end; the parts below sum to it with `other`.
+        data_s=Field("num"),
+        forward_s=Field("num"),
+        backward_s=Field("num"),
+        optimizer_s=Field("num"),
+        checkpoint_s=Field("num"),
+        hold_s=Field("num"),  # Waiting for the agreement.
+        comm_s=Field("num"),  # "of which": overlaps the parts above.
+        device_timed=Field("bool"),  # Parts come from device events, not the host clock.
+        mem_allocated_bytes=Field("int"),
+        mem_reserved_bytes=Field("int"),
+        rss_bytes=Field("int"),
+        progress_seq=Field("int"),
+    ),
+    "phase": dict(_COUNTED, phase=Field("str", True), step=Field("int"), detail=Field("str"), progress_seq=Field("int")),
+    "beat": dict(
+        _COUNTED,
+        progress_seq=Field("int", True),  # Bumped by the training thread at every hook.
+        phase=Field("str", True),
+        phase_since_ns=Field("int", True),  # mono_ns of the last phase change.
+        step=Field("int"),
+        in_step=Field("bool"),  # The last hook was inside an optimizer step (forward .. step end).
+        last_hook=Field("str"),  # forward, backward, step, pipe:<Instruction>, comm:<op>, data, boundary
+        last_hook_ns=Field("int"),
+        device_wait=Field("str"),  # item|cpu|tolist|synchronize|wait|barrier when innermost, else absent.
+        stack=Field("texts"),  # Innermost first, "file.py:function:line".
+        stack_digest=Field("str"),
+        collective=Field("record"),  # {"op", "count", "entered_ns", "done": bool} last one entered.
+        main_cpu_ns=Field("int"),
+    ),
+    "ack": dict(
+        _RELIABLE,
+        incident=Field("str", True),
+        what=Field("str", True),
+        step=Field("int"),
+        reason=Field("str"),
+        merged_into=Field("str"),
+        checkpoint=Field("record"),  # {"path", "manifest", "files", "bytes", "hashed": bool, "kind", "tokens_total"}
+    ),
+    "bye": dict(_RELIABLE, reason=Field("str"), step=Field("int"), completed=Field("bool")),
+}
+
+# Governor -> rank.
+LETTERS: Dict[str, Dict[str, Field]] = {
+    "letter": {
+        "v": Field("int", True),
+        "kind": Field("str", True),
+        "incident": Field("str", True),
+        "checkpoint": Field("str", True),  # good | suspect | none
+        "deadline_mono_ns": Field("int", True),  # The governor gives up waiting then; a save begun is finished.
+        "exit_after": Field("bool", True),  # True: park after the save until ended. False: train on.
+        "exit_code": Field("int", True),
+        "reason": Field("str"),
+    },
+    "confirm": {"v": Field("int", True), "kind": Field("str", True), "seq": Field("int", True)},
+    "refuse": {"v": Field("int", True), "kind": Field("str", True), "reason": Field("str", True)},
+}
+
+_WORDS_OF_NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def encode(frame: Dict[str, Any]) -> bytes:
+    """Return one packet. Non-finite floats become words. ValueError when it exceeds FRAME_BYTES_MAX."""
+    try:
+        text = json.dumps(frame, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_worded(frame), allow_nan=False, separators=(",", ":"))
+    packet = text.encode("utf-8", "surrogatepass") if text.isascii() else text.encode("utf-8", "replace")
+    if len(packet) > FRAME_BYTES_MAX:
+        raise ValueError("frame of %d bytes exceeds %d" % (len(packet), FRAME_BYTES_MAX))
+    return packet
+
+
+def number(value: Any) -> Optional[float]:
+    """Read a `num`: a JSON number, one of the three words, or None for absent. ValueError otherwise."""
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value
+    if isinstance(value, str) and value in _WORDS_OF_NONFINITE:
+        return _WORDS_OF_NONFINITE[value]
+    raise ValueError("not a number: %.40r" % (value,))
+
+
+def head(kind: str, rank: int, mono_ns: int) -> Dict[str, Any]:
+    """Return the fields that every frame starts with."""
+    return {"v": WIRE_VERSION, "kind": kind, "rank": rank, "mono_ns": mono_ns}
+
+
+def faults(frame: Any, table: Dict[str, Dict[str, Field]]) -> List[str]:
+    """Name everything that is wrong with a decoded frame; empty when it is valid."""
+    if not isinstance(frame, dict):
+        return ["not an object"]
+    if frame.get("v") != WIRE_VERSION:
+        return ["version %.20r is not %d" % (frame.get("v"), WIRE_VERSION)]
+    kind = frame.get("kind")
+    fields = table.get(kind) if isinstance(kind, str) else None
+    if fields is None:
+        return ["unknown kind %.40r" % (kind,)]
+    found = []
+    for name, field in fields.items():
+        value = frame.get(name)
+        if value is None:
+            if field.required:
+                found.append("%s.%s is missing" % (kind, name))
+        elif not _is(value, field.kind):
+            found.append("%s.%s is not %s" % (kind, name, field.kind))
+    return found
+
+
+def _is(value: Any, kind: str) -> bool:
+    check = _CHECKS[kind]
+    return bool(check(value))
+
+
+def _is_int(value: Any) -> bool:
+    # 2**63: monotonic nanoseconds and token counts fit with centuries to spare.
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+def _is_num(value: Any) -> bool:
+    if isinstance(value, str):
+        return value in _WORDS_OF_NONFINITE
+    return isinstance(value, float) or _is_int(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= TEXT_CHARS_MAX
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= PATH_CHARS_MAX and "\0" not in value
+
+
+def _is_map(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= LABELS_MAX
+        and all(_is_text(k) and (_is_text(v) or _is_int(v)) for k, v in value.items())
+    )
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= LIST_ITEMS_MAX and all(_is_path(v) for v in value)
+
+
+def _is_record(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= LABELS_MAX
+        and all(_is_text(k) and (v is None or isinstance(v, bool) or _is_num(v) or _is_path(v)) for k, v in value.items())
+    )
+
+
+_CHECKS = {
+    "int": _is_int,
+    "num": _is_num,
+    "str": _is_text,
+    "path": _is_path,
+    "bool": lambda value: isinstance(value, bool),
+    "map": _is_map,
+    "texts": _is_texts,
+    "record": _is_record,
+}
+
+
+def _worded(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {k: _worded(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_worded(v) for v in value]
+    return value
+
+
+def split_socket_paths(environ: Dict[str, str]) -> Tuple[str, ...]:
+    """Return the socket paths to try, in order: COSTGOV_SOCKET alone, else the system's, else the user's."""
+    given = environ.get("COSTGOV_SOCKET")
+    if given:
+        return (given,)
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return (DEFAULT_SOCKET, runtime + "/costgov/trainer.sock") if runtime else (DEFAULT_SOCKET,)

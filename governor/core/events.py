@@ -1,0 +1,255 @@
+"""Everything that can happen, as data. `at` is arrival on the governor's monotonic clock.
+
+Floats may be non-finite here: the wire's words have already been turned into nan and inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.units import BootNs, DurationNs, MonoNs, WallNs
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    at: MonoNs
+    connection: ConnectionId
+    peer: Peer
+    seq: int
+    run: str
+    attempt: str
+    rank: int
+    local_rank: int
+    world_size: int
+    stage: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gpu_uuids: tuple[str, ...] = ()
+    framework: str | None = None
+    zero_stage: int | None = None
+    parameters: int | None = None
+    tokens_per_step: int | None = None
+    total_steps: int | None = None
+    checkpoint_dir: str | None = None
+    resume_argv: tuple[str, ...] = ()
+    signal: int = 0
+    capabilities: frozenset[str] = frozenset()
+    shim_version: str | None = None
+    started_at: MonoNs | None = None  # attach() in the trainer.
+    resumed_step: int | None = None
+    last_good: Mapping[str, Any] | None = None
+    open_incident: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimizer step of one rank, from a frame or from a JSONL line (then connection is None, rank 0)."""
+
+    at: MonoNs
+    connection: ConnectionId | None
+    run: str
+    rank: int
+    step: int
+    attempt_step: int | None = None
+    tokens: int | None = None
+    tokens_total: int | None = None
+    loss: float | None = None
+    loss_expected: bool | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    loss_scale: float | None = None
+    skipped_steps: int | None = None
+    applied: bool | None = None
+    step_s: float | None = None
+    data_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    optimizer_s: float | None = None
+    checkpoint_s: float | None = None
+    hold_s: float | None = None
+    comm_s: float | None = None
+    mem_allocated_bytes: int | None = None
+    mem_reserved_bytes: int | None = None
+    rss_bytes: int | None = None
+    progress_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    at: MonoNs
+    connection: ConnectionId | None
+    run: str
+    rank: int
+    phase: str
+    step: int | None = None
+    progress_seq: int | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    at: MonoNs
+    connection: ConnectionId
+    run: str
+    rank: int
+    progress_seq: int
+    phase: str
+    phase_since: MonoNs  # The trainer's own clock: same machine, same CLOCK_MONOTONIC.
+    step: int | None = None
+    in_step: bool = False
+    last_hook: str | None = None
+    device_wait: str | None = None
+    stack: tuple[str, ...] = ()
+    collective: Mapping[str, Any] | None = None
+    main_cpu_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    at: MonoNs
+    connection: ConnectionId
+    run: str
+    rank: int
+    seq: int
+    incident_id: str
+    what: str  # One of trainer_shim.wire.ACKS.
+    step: int | None = None
+    reason: str | None = None
+    merged_into: str | None = None
+    checkpoint: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    at: MonoNs
+    connection: ConnectionId
+    run: str
+    rank: int
+    seq: int
+    reason: str | None = None
+    completed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    at: MonoNs
+    connection: ConnectionId
+
+
+@dataclass(frozen=True, slots=True)
+class FramesLost:
+    """Frames that the sender could not send, or that we could not read: counted, never guessed."""
+
+    at: MonoNs
+    connection: ConnectionId | None
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The 250 ms grid on which time-based conditions are judged."""
+
+    at: MonoNs
+    boot: BootNs
+    wall: WallNs
+
+
+class StopAnswer(Enum):
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"  # Timed out or broke off: it may have stopped.
+
+
+class BillingAnswer(Enum):
+    ENDED = "ended"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplied:
+    at: MonoNs
+    incident_id: str
+    answer: StopAnswer
+    retryable: bool
+    reason: str  # Named, without secrets: "accepted", "http_429", "UnauthorizedOperation".
+
+
+@dataclass(frozen=True, slots=True)
+class BillingRead:
+    at: MonoNs
+    incident_id: str
+    answer: BillingAnswer
+    provider_state: str  # The provider's own word, e.g. "stopping".
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesSeen:
+    """What a scan after TERM or KILL found. `alive` is empty only after two scans in a row found nobody."""
+
+    at: MonoNs
+    incident_id: str
+    alive: tuple[ProcessId, ...]
+    respawned: tuple[ProcessId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRead:
+    """The governor's own look at the checkpoint that the trainer acknowledged."""
+
+    at: MonoNs
+    incident_id: str
+    whole: bool | None  # None: not readable by us; then it stands "verified by trainer".
+    files: int
+    hashed: int  # Of these, files whose SHA-256 we recomputed and found equal.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorHalt:
+    at: MonoNs
+    run: str
+    reason: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorHold:
+    at: MonoNs
+    run: str
+    duration: DurationNs  # 0 lifts the hold.
+    reason: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerExited:
+    """The command under `costgov run`, or the last announced rank, is gone."""
+
+    at: MonoNs
+    run: str
+    exit_code: int | None
+
+
+Event = (
+    Hello
+    | Step
+    | PhaseChange
+    | Beat
+    | Ack
+    | Bye
+    | Disconnected
+    | FramesLost
+    | Tick
+    | StopReplied
+    | BillingRead
+    | ProcessesSeen
+    | CheckpointRead
+    | OperatorHalt
+    | OperatorHold
+    | TrainerExited
+)

@@ -1,0 +1,85 @@
+"""Quantities and their text forms. Time is integer nanoseconds, money integer micro-dollars."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NewType
+
+MonoNs = NewType("MonoNs", int)  # A point on CLOCK_MONOTONIC: decides.
+BootNs = NewType("BootNs", int)  # A point on CLOCK_BOOTTIME (counts suspend): charges.
+WallNs = NewType("WallNs", int)  # A point on CLOCK_REALTIME: labels, never decides.
+DurationNs = NewType("DurationNs", int)
+UsdMicros = NewType("UsdMicros", int)
+
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+NS_PER_MINUTE: Final = 60 * NS_PER_S
+NS_PER_HOUR: Final = 3_600 * NS_PER_S
+MICROS_PER_USD: Final = 1_000_000
+
+_DURATION_UNITS_NS: Final = {
+    "ms": NS_PER_MS,
+    "s": NS_PER_S,
+    "m": NS_PER_MINUTE,
+    "min": NS_PER_MINUTE,
+    "h": NS_PER_HOUR,
+    "d": 24 * NS_PER_HOUR,
+}
+_COUNT_UNITS: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMBT]?)")
+
+
+def parse_duration(text: str) -> DurationNs:
+    """Read "250ms", "90s", "10m", "1h30m", "2 h", "1d". ValueError says what is accepted."""
+    compact = re.sub(r"\s", "", text)
+    parts = list(_DURATION.finditer(compact))
+    if not parts or compact != "".join(part.group(0) for part in parts):
+        raise ValueError(f'"{text}" is not a duration; write for example "90s", "10m", "1h30m"')
+    return DurationNs(round(sum(float(part.group(1)) * _DURATION_UNITS_NS[part.group(2)] for part in parts)))
+
+
+def parse_count(text: str) -> int:
+    """Read a count such as "20B", "1.5M", "51200". ValueError says what is accepted."""
+    match = _COUNT.fullmatch(text.strip().replace("_", ""))
+    if match is None:
+        raise ValueError(f'"{text}" is not a count; write for example "20B", "1.5M", "51200"')
+    return round(float(match.group(1)) * _COUNT_UNITS[match.group(2)])
+
+
+def usd(amount: float | int | str) -> UsdMicros:
+    """Convert dollars from a config file to micro-dollars. ValueError when negative or not a number."""
+    value = float(amount)
+    if not 0 <= value < 1e12:  # A trillion dollars: beyond it is a typo.
+        raise ValueError(f'"{amount}" is not an amount in dollars')
+    return UsdMicros(round(value * MICROS_PER_USD))
+
+
+def format_usd(micros: int) -> str:
+    """Return "$1,234.56", or more digits below a dollar: "$0.0421"."""
+    value = micros / MICROS_PER_USD
+    return f"${value:,.2f}" if abs(value) >= 1 or micros == 0 else f"${value:.4f}"
+
+
+def format_duration(duration_ns: int) -> str:
+    """Return the two leading units: "1h 30m", "12.3s", "340ms"."""
+    if duration_ns < NS_PER_S:
+        return f"{duration_ns / NS_PER_MS:.0f}ms"
+    if duration_ns < NS_PER_MINUTE:
+        return f"{duration_ns / NS_PER_S:.1f}s"
+    minutes, seconds = divmod(duration_ns // NS_PER_S, 60)
+    if minutes < 60:
+        return f"{minutes}m {seconds}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
+
+
+def accrue(usd_micros_per_hour: int, elapsed_ns: int, carry: int) -> tuple[int, int]:
+    """Return the charge in micro-dollars and the carry (in micro-dollar-nanoseconds) for the next call.
+
+    Exact over any partition of the time: without the carry 10 Hz ticks lose 0.24 % of $2.49/h (measured).
+    """
+    assert usd_micros_per_hour >= 0
+    assert elapsed_ns >= 0
+    assert 0 <= carry < NS_PER_HOUR
+    return divmod(usd_micros_per_hour * elapsed_ns + carry, NS_PER_HOUR)

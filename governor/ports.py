@@ -1,0 +1,240 @@
+"""What the daemon asks of the world. Every port has a real adapter and a fake that pass one contract suite.
+
+Operating errors come back as values; only a broken promise of ours is an exception.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from governor.core.events import BillingAnswer, StopAnswer
+from governor.core.identity import ConnectionId, Peer, ProcessFacts, ProcessId
+from governor.core.units import BootNs, MonoNs, UsdMicros, WallNs
+
+
+class Clock(Protocol):
+    def mono(self) -> MonoNs:
+        """CLOCK_MONOTONIC: decides."""
+
+    def boot(self) -> BootNs:
+        """CLOCK_BOOTTIME, which counts suspend: charges."""
+
+    def wall(self) -> WallNs:
+        """CLOCK_REALTIME: labels."""
+
+    @property
+    def boot_id(self) -> str:
+        """Changes with every boot of the machine; monotonic times of different boots are not comparable."""
+
+
+# --- processes -------------------------------------------------------------------------------------------
+
+
+class Sent(Enum):
+    SENT = "sent"  # Not "gone": even a zombie accepts a signal.
+    GONE = "gone"
+    NOT_OURS = "not_ours"  # The pid has changed hands.
+    DENIED = "denied"
+
+
+class Processes(Protocol):
+    def table(self) -> Mapping[int, ProcessFacts]:
+        """Scan /proc once. Processes that vanish meanwhile are left out."""
+
+    def facts(self, pid: int) -> ProcessFacts | None:
+        """One row of the table, or None when there is no such process."""
+
+    def send(self, target: ProcessId, signum: signal.Signals) -> Sent:
+        """Signal exactly this process through a pidfd whose identity was compared after opening."""
+
+    def is_gone(self, target: ProcessId) -> bool:
+        """True when the process has exited (a zombie is gone: it spends nothing and holds no GPU)."""
+
+    def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
+        """Whether it has a handler installed (SigCgt); None when /proc does not tell us."""
+
+    def watch(self, target: ProcessId) -> int | None:
+        """A pidfd that becomes readable at exit; the caller closes it. None when already gone."""
+
+
+# --- clouds ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StopReply:
+    answer: StopAnswer
+    retryable: bool
+    reason: str  # Named, never with secrets: "accepted", "http_503", "UnauthorizedOperation", "timeout".
+
+
+@dataclass(frozen=True, slots=True)
+class BillingReply:
+    answer: BillingAnswer
+    provider_state: str  # The provider's own word: "running", "stopping", "stopped", "http_500".
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What start-up learned of the machine. Printed as "on halt I will …; this stays billed: …"."""
+
+    ok: bool
+    instance_id: str | None
+    will: str  # "stop EC2 instance i-0abc in us-east-1 (read back until stopped)"
+    stays_billed: tuple[str, ...]  # "EBS volume vol-1 (100 GiB)"
+    problems: tuple[str, ...]  # Each one line: what, and what to do.
+    price_usd_micros_per_hour: UsdMicros | None = None  # The provider's own answer for this machine, if it has one.
+    price_source: str | None = None
+    launched_at_wall: WallNs | None = None
+    respawners: tuple[str, ...] = ()  # What may bring the machine back: an ASG, a persistent spot request.
+    survives_stop: bool | None = None  # Does the local disk outlive a stop?
+
+
+class Cloud(Protocol):
+    """One provider. Blocking: called on a worker, each call bounded by its own timeouts (declared below)."""
+
+    name: str
+    stop_bound_s: float  # Declared: an accepted stop ends billing within this.
+    granularity_s: float  # Declared billing granularity.
+
+    def preflight(self) -> Preflight:
+        """Learn identity, permission (dry run), respawners, price. No effect on the machine."""
+
+    def stop(self, incident_id: str, rung: int) -> StopReply:
+        """Ask for the end of spending. Idempotent per incident. rung 0: stop, 1: force, 2: terminate."""
+
+    def billing(self) -> BillingReply:
+        """Ask the provider now; never answer from memory. UNKNOWN if it does not say."""
+
+
+# --- inbox -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    connection: ConnectionId
+    peer: Peer
+    data: bytes
+    truncated: bool = False  # Larger than the wire allows: data is what fitted.
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    connection: ConnectionId
+    peer: Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    connection: ConnectionId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A connection that was not accepted, with the one line that was (or would be) sent to it."""
+
+    reason: str
+    uid: int | None
+    pid: int | None
+
+
+Arrival = Packet | Opened | Closed | Rejected
+
+
+class Inbox(Protocol):
+    def fileno(self) -> int:
+        """Readable when receive() has something (an epoll descriptor over all connections)."""
+
+    def receive(self) -> Sequence[Arrival]:
+        """Everything that is there now, bounded per call so that one flooding rank cannot starve the rest."""
+
+    def send(self, connection: ConnectionId, packet: bytes) -> bool:
+        """Never block. False when the peer is gone or full."""
+
+    def close(self, connection: ConnectionId, reason: str) -> None: ...
+
+
+# --- journal ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of history. `key` makes effects idempotent: the same key is appended once."""
+
+    kind: str  # transition | effect | done | verdict | alarm | operator | run | window | price | start
+    run: str | None
+    incident_id: str | None
+    mono: MonoNs
+    wall: WallNs
+    boot_id: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Journal(Protocol):
+    def append(self, rows: Iterable[Row], *, full: bool) -> bool:
+        """Commit. `full` rows are on disk when this returns True. False: not durable within the bound
+        (full or frozen disk); the rows then stand in the runtime directory's fallback file and memory."""
+
+    def rows(self, *, incident_id: str | None = None, kind: str | None = None, last: int | None = None) -> list[Row]:
+        """Read back, oldest first."""
+
+    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any]) -> bool:
+        """Replace the incident's resumable snapshot (durable)."""
+
+    def open_incidents(self) -> list[Mapping[str, Any]]:
+        """Snapshots of incidents not yet closed, for resuming."""
+
+    def close_incident(self, incident_id: str, snapshot: Mapping[str, Any]) -> bool: ...
+
+    def incidents(self, last: int = 100) -> list[Mapping[str, Any]]:
+        """Snapshots of all incidents, newest last."""
+
+    def save_run(self, run: str, snapshot: Mapping[str, Any]) -> bool:
+        """Replace a run's carried state: owner uid, spend, holds, trigger snapshots."""
+
+    def runs(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def errors_total(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    uuid: str
+    name: str
+    busy_frac: float | None  # NVML's figure: not MFU.
+    memory_used_bytes: int | None
+    power_w: float | None
+    pids: tuple[int, ...]  # Compute processes on it.
+
+
+class Gpus(Protocol):
+    def fileno(self) -> int | None:
+        """Readable when a sample is there; None where there is no NVML."""
+
+    def read(self) -> Sequence[GpuReading] | None:
+        """The newest sample, or None when there is none (no driver, no GPU, sampler wedged)."""
+
+    @property
+    def status(self) -> str:
+        """One line: "8 GPUs", "no NVIDIA driver", "sampler silent for 12 s"."""
+
+
+# --- service manager -------------------------------------------------------------------------------------
+
+
+class ServiceManager(Protocol):
+    def notify(self, *lines: str) -> None:
+        """sd_notify: READY=1, STATUS=…, WATCHDOG=1, RELOADING=1, STOPPING=1. No-op outside systemd."""
+
+    @property
+    def watchdog_period_s(self) -> float | None: ...

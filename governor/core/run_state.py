@@ -1,0 +1,131 @@
+"""What the governor knows of one run: ranks, progress, money, and what triggers may look at.
+
+Mutable and owned by the engine. Triggers read it and never write it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from governor.core.identity import ConnectionId, Peer
+from governor.core.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
+from governor.core.windows import Reservoir
+
+RANKS_MAX = 64  # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
+UNWATCHED_AFTER_NS = DurationNs(60 * NS_PER_S)  # DESIGN §5: a lost connection becomes `unwatched` after this.
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank of the present attempt, as its connection shows it."""
+
+    rank: int
+    local_rank: int
+    peer: Peer
+    connection: ConnectionId | None  # None once the connection is lost.
+    signal: int
+    capabilities: frozenset[str]
+    hello_at: MonoNs
+    last_frame_at: MonoNs
+    lost_at: MonoNs | None = None
+    said_bye: bool = False
+    # Progress: from beats, steps and phases alike.
+    progress_seq: int = -1
+    progress_at: MonoNs = MonoNs(0)  # When progress_seq last changed (or was first seen).
+    beat_at: MonoNs | None = None
+    phase: str = "init"
+    phase_at: MonoNs = MonoNs(0)  # When the phase began.
+    in_step: bool = False
+    last_hook: str | None = None
+    device_wait: str | None = None
+    stack: tuple[str, ...] = ()
+    collective: Mapping[str, Any] | None = None
+    step: int | None = None
+    step_at: MonoNs | None = None
+    loss: float | None = None
+    skipped_steps: int | None = None
+    silence_longest_ns: int = 0  # Longest stillness of progress_seq inside a step, of this attempt, that ended well.
+
+    @property
+    def connected(self) -> bool:
+        return self.connection is not None
+
+
+@dataclass(slots=True)
+class Run:
+    """One run across attempts. Times are on the governor's monotonic clock."""
+
+    run: str
+    uid: int
+    first_seen_at: MonoNs
+    attempt: str = ""
+    attempt_at: MonoNs = MonoNs(0)  # attach() of the attempt's first rank, or its first frame.
+    stage: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    world_size: int = 1
+    framework: str | None = None
+    checkpoint_dir: str | None = None
+    resume_argv: tuple[str, ...] = ()
+    tokens_per_step: int | None = None
+    total_steps: int | None = None
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    jsonl_only: bool = False
+    # Progress of the run, from its lowest connected rank ("lead rank").
+    step: int | None = None
+    attempt_step: int = 0  # Optimizer steps seen of this attempt.
+    first_step_at: MonoNs | None = None
+    step_at: MonoNs | None = None
+    tokens_total: int | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    loss_scale: float | None = None
+    skipped_steps: int | None = None
+    # Step times of this attempt, seconds; the first steps after init, resume and eval are left out.
+    step_times: Reservoir = field(default_factory=lambda: Reservoir(512))
+    tokens_per_s: float | None = None  # Over the recent window.
+    # Checkpoints.
+    last_good: Mapping[str, Any] | None = None
+    last_good_at: MonoNs | None = None
+    save_longest_ns: int | None = None
+    # Money, from the ledger.
+    spend_usd_micros: UsdMicros = UsdMicros(0)
+    spend_rate_usd_micros_per_hour: UsdMicros | None = None  # None: the price is unknown.
+    usd_micros_per_mtok: int | None = None
+    last_frame_at: MonoNs | None = None
+    last_frame_wall_ns: int | None = None
+    ended_at: MonoNs | None = None
+    completed: bool = False
+
+    def connected_ranks(self) -> list[Rank]:
+        return [rank for rank in self.ranks.values() if rank.connected]
+
+    @property
+    def alive(self) -> bool:
+        return self.ended_at is None
+
+    def covers_world(self) -> bool:
+        """Every rank of the whole job is connected to this governor."""
+        return len(self.connected_ranks()) == self.world_size
+
+    def unsaved_ns(self, at: MonoNs) -> int:
+        """Work that a kill now would lose: since the last good checkpoint, else since the first step."""
+        since = self.last_good_at if self.last_good_at is not None else self.first_step_at
+        return 0 if since is None else max(0, at - since)
+
+    def is_unwatched(self, at: MonoNs) -> bool:
+        """Ranks are (as far as we know) alive, but nothing has been heard for so long that we do not know."""
+        if not self.alive or self.jsonl_only:
+            return False
+        return (
+            not self.connected_ranks()
+            and self.last_frame_at is not None
+            and (at - self.last_frame_at >= UNWATCHED_AFTER_NS)
+        )
+
+
+def is_nonfinite(value: float | None) -> bool:
+    return value is not None and not math.isfinite(value)

@@ -1,15 +1,14 @@
-"""The seam inside the shim: what the instrumentation (engines) and the watcher (socket, signal, agreement) ask of each other."""
+"""The seam inside the shim: what instrumentation (engines) and watcher (socket, signal, agreement) ask of each other."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Optional, Protocol
 
-
 __all__ = ["Saver", "Watch"]
 
 
 class Saver(Protocol):
-    """How one kind of engine saves and restores. Implemented per engine, called by the watcher on the training thread."""
+    """How one kind of engine saves and restores; the watcher calls it on the training thread."""
 
     directory: Optional[str]  # Where checkpoints go; None = this engine cannot save by itself.
 
@@ -27,7 +26,7 @@ class Saver(Protocol):
 
 
 class Watch(Protocol):
-    """What an instrumented engine calls. Every method returns at once and never raises, `at_boundary` apart (see there)."""
+    """What an instrumented engine calls. Every method but `at_boundary` returns at once; none raises."""
 
     def hello_field(self, name: str, value: Any) -> None:
         """Add or change a hello field before or after start; a change after start resends hello."""

@@ -101,7 +101,9 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         rss_bytes=Field("int"),
         progress_seq=Field("int"),
     ),
-    "phase": dict(_COUNTED, phase=Field("str", True), step=Field("int"), detail=Field("str"), progress_seq=Field("int")),
+    "phase": dict(
+        _COUNTED, phase=Field("str", True), step=Field("int"), detail=Field("str"), progress_seq=Field("int")
+    ),
     "beat": dict(
         _COUNTED,
         progress_seq=Field("int", True),  # Bumped by the training thread at every hook.
@@ -235,7 +237,9 @@ def _is_record(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and len(value) <= LABELS_MAX
-        and all(_is_text(k) and (v is None or isinstance(v, bool) or _is_num(v) or _is_path(v)) for k, v in value.items())
+        and all(
+            _is_text(k) and (v is None or isinstance(v, bool) or _is_num(v) or _is_path(v)) for k, v in value.items()
+        )
     )
 
 

@@ -20,7 +20,7 @@ class Reservoir:
         self._sorted: list[float] = []
 
     def add(self, value: float) -> None:
-        assert value == value, "NaN has no rank"  # noqa: PLR0124 - the one value that differs from itself
+        assert value == value, "NaN has no rank"
         if len(self._order) == self.size:
             oldest = self._order.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]

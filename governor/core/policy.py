@@ -1,0 +1,156 @@
+"""A policy in its parsed form: what is watched, how long a condition must last, and what follows.
+
+Frozen values; governor.wire.policy_toml makes them from text and has checked every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from governor.core.findings import Response
+from governor.core.units import NS_PER_S, DurationNs, UsdMicros
+
+
+class Mode(Enum):
+    ENFORCE = "enforce"
+    OBSERVE = "observe"  # Decide and record, touch nothing.
+
+
+class HoldKind(Enum):
+    """What a rule's `for` counts. Readings that are UNKNOWN neither count nor reset."""
+
+    STEPS = "steps"  # `need` steps out of the last `of` (equal: in a row).
+    DURATION = "duration"  # Firing without a QUIET reading for `need` nanoseconds.
+    TOKENS = "tokens"  # Firing without a QUIET reading while `need` tokens were trained.
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How long a trigger must fire before its rule decides: "3 steps", "3 of 5 steps", "90s", "2M tokens"."""
+
+    kind: HoldKind
+    need: int
+    of: int = 0  # STEPS only: the window, at least `need`.
+
+    def __post_init__(self) -> None:
+        assert self.need >= 0
+        assert self.kind is not HoldKind.STEPS or self.of >= self.need >= 1
+
+
+AT_ONCE = Hold(HoldKind.DURATION, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One trigger with its limits, and the response once it has fired for `hold`."""
+
+    name: str  # Unique within its policy.
+    trigger: str  # KIND of a file in governor/core/triggers.
+    params: Mapping[str, Any]  # Every key of the trigger, parsed; see triggers.base.
+    hold: Hold
+    response: Response
+    mode: Mode
+    checkpoint: str  # good | suspect | none: what to ask for when this rule checkpoints or halts.
+    source: str = ""  # "file:line".
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    ceiling_usd_micros: UsdMicros | None = None  # Never exceed, the price of the halt included.
+    tokens: int | None = None  # The run is complete at the last one.
+    alert_at: tuple[float, ...] = ()  # Fractions of the ceiling; the loader makes a warning rule of each.
+
+
+@dataclass(frozen=True, slots=True)
+class HaltSettings:
+    """What a halt may take and do. Defaults of every rule in the policy."""
+
+    checkpoint: str = "good"  # good | suspect | none
+    grace_ns: DurationNs = DurationNs(600 * NS_PER_S)  # A 70B checkpoint to shared storage takes minutes.
+    term_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)  # SIGTERM handlers flush logs; a CUDA teardown takes seconds.
+    kill_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)  # After it, only the end of the machine ends the process.
+    stop: str = "auto"  # auto | processes | job | instance
+    terminate: bool = False  # May the provider ladder destroy the instance when stopping does not work?
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything decided beforehand about a kind of run."""
+
+    name: str
+    mode: Mode = Mode.ENFORCE
+    match: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Label (or "stage") -> accepted values.
+    budget: Budget = field(default_factory=Budget)
+    halt: HaltSettings = field(default_factory=HaltSettings)
+    run_on_finish: str = "keep"  # keep | stop: the node when the run ends well.
+    node_idle_stop_ns: DurationNs | None = None
+    rules: tuple[Rule, ...] = ()
+    halts_per_day_max: int = 3  # The breaker: more halts than this a day is a fault of ours until a person looks.
+    source: str = ""
+
+    def matches(self, labels: Mapping[str, str], stage: str | None) -> bool:
+        for label, accepted in self.match.items():
+            value = stage if label == "stage" and stage is not None else labels.get(label)
+            if value not in accepted:
+                return False
+        return True
+
+    def observing(self) -> Policy:
+        """The same policy touching nothing (`costgov daemon --observe`)."""
+        rules = tuple(replace(rule, mode=Mode.OBSERVE) for rule in self.rules)
+        return replace(self, mode=Mode.OBSERVE, rules=rules)
+
+
+# What a run gets when no policy matches and no default is loaded: watched and metered, never touched.
+NO_POLICY = Policy(name="none", mode=Mode.OBSERVE)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """All loaded policies. `digest` (SHA-256 of the texts) names exactly what was in force."""
+
+    policies: tuple[Policy, ...]
+    digest: str
+
+    def for_run(self, labels: Mapping[str, str], stage: str | None) -> Policy:
+        """Return the matching policy with the most `match` keys; ties go to the first name in order.
+
+        A policy without `match` takes every run and so comes last. NO_POLICY when nothing matches.
+        """
+        matching = [policy for policy in self.policies if policy.matches(labels, stage)]
+        return min(matching, key=lambda policy: (-len(policy.match), policy.name), default=NO_POLICY)
+
+    def observing(self) -> PolicySet:
+        return replace(self, policies=tuple(policy.observing() for policy in self.policies))
+
+    def with_ceiling(self, ceiling_usd_micros: UsdMicros) -> PolicySet:
+        """Put the command line's `--ceiling` over every policy's own, adding the rule that enforces it.
+
+        With no policy loaded, one that matches every run and holds nothing but the ceiling.
+        """
+        policies = self.policies or (Policy(name="command-line", source="command line"),)
+        return replace(self, policies=tuple(with_ceiling(policy, ceiling_usd_micros) for policy in policies))
+
+
+def with_ceiling(policy: Policy, ceiling_usd_micros: UsdMicros) -> Policy:
+    """Return the policy with this ceiling and a budget rule that enforces it, whatever the policy's mode.
+
+    A ceiling typed by a person is meant: it halts also where the file only observes.
+    """
+    others = tuple(rule for rule in policy.rules if not (rule.trigger == "budget" and rule.response is Response.HALT))
+    taken = {rule.name for rule in others}
+    rule = Rule(
+        name="budget" if "budget" not in taken else "command-line-ceiling",
+        trigger="budget",
+        params={},
+        hold=AT_ONCE,
+        response=Response.HALT,
+        mode=Mode.ENFORCE,
+        checkpoint=policy.halt.checkpoint,
+        source="command line",
+    )
+    budget = replace(policy.budget, ceiling_usd_micros=ceiling_usd_micros)
+    return replace(policy, budget=budget, rules=(*others, rule))

@@ -6,14 +6,14 @@ JSON-serialisable by `snapshot`, and dropped or kept at a new attempt as its doc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from governor.core.events import Event
 from governor.core.findings import Finding
 from governor.core.run_state import Run
-from governor.core.units import MonoNs
+from governor.core.units import MonoNs, parse_count, parse_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,28 @@ class Key:
     default: str | float | int | bool
     meaning: str
 
+    def parse(self, value: object) -> int | float | str | bool:
+        """Read a value as it stands in TOML. ValueError says what is accepted."""
+        return _PARSERS[self.kind](value)
+
+
+def defaults(keys: tuple[Key, ...]) -> dict[str, Any]:
+    """Every key's default, parsed."""
+    return {key.name: key.parse(key.default) for key in keys}
+
 
 class Trigger(Protocol):
     """`KIND`, `KEYS` and the docstring make the documentation table; see governor.core.triggers.load."""
 
-    KIND: ClassVar[str]
+    KIND: ClassVar[str]  # The file's name.
     KEYS: ClassVar[tuple[Key, ...]]
+    STEPPED: ClassVar[bool]  # Its reading is about finished steps, so a `for` in steps or tokens makes sense.
 
     def __init__(self, params: Mapping[str, Any]) -> None:
-        """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float."""
+        """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float.
+
+        Beside them stands "budget", the policy's Budget.
+        """
 
     def observe(self, event: Event, run: Run) -> None:
         """See an event that has already been applied to `run`. Must be cheap: called for every frame."""
@@ -47,3 +60,52 @@ class Trigger(Protocol):
     def snapshot(self) -> Mapping[str, Any]: ...
 
     def restore(self, snapshot: Mapping[str, Any]) -> None: ...
+
+
+def _duration(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is not a duration; write it with its unit, for example "90s"')
+    return parse_duration(value)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f'{value!r} is not a count; write for example 20 or "1.5M"')
+    count = parse_count(value) if isinstance(value, str) else value
+    if count < 0:
+        raise ValueError(f"{value!r} is negative")
+    return count
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:  # NaN fails too.
+        raise ValueError(f"{value!r} is not a number from 0 upwards")
+    return float(value)
+
+
+def _frac(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise ValueError(f"{value!r} is not a fraction above 0 and up to 1")
+    return float(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is not true or false")
+    return value
+
+
+_PARSERS: Mapping[str, Callable[[object], int | float | str | bool]] = {
+    "duration": _duration,
+    "count": _count,
+    "number": _number,
+    "frac": _frac,
+    "text": _text,
+    "flag": _flag,
+}

@@ -1,0 +1,219 @@
+"""The rules of one policy at work on one run: readings become verdicts.
+
+Every trigger sees every event and is asked every time, also while another rule fires, so that no window stands still.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from governor.core.events import Event, Step
+from governor.core.findings import Finding, Reading, Verdict, unknown
+from governor.core.policy import Hold, HoldKind, Mode, Policy, Rule
+from governor.core.run_state import Run
+from governor.core.triggers import load
+from governor.core.triggers.base import Trigger, defaults
+from governor.core.units import MonoNs
+
+NOT_JUDGED = unknown("not_judged_yet")
+
+
+class HoldTimer:
+    """Counts how long a rule's trigger has been firing.
+
+    UNKNOWN neither counts nor resets: time and tokens are added only between two neighbouring FIRING readings, and a
+    step without a known reading is not a step of the window.
+    """
+
+    __slots__ = ("_counted", "_hold", "_last_at", "_last_tokens", "_steps")
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        # (step, fired) of the last `of` steps with a known reading; ranks of one step are joined by "any".
+        self._steps: deque[tuple[int, bool]] = deque(maxlen=max(1, hold.of))
+        self._counted = 0  # Nanoseconds or tokens.
+        self._last_at: MonoNs | None = None  # Of the newest reading, if that was FIRING.
+        self._last_tokens: int | None = None
+
+    def add(self, reading: Reading, at: MonoNs, event: Event | None, run: Run) -> bool:
+        """Take one reading; return whether the condition has now lasted long enough."""
+        if self._hold.kind is HoldKind.STEPS:
+            if isinstance(event, Step) and reading is not Reading.UNKNOWN:
+                self._add_step(event.step, reading is Reading.FIRING)
+            return sum(fired for _, fired in self._steps) >= self._hold.need
+        if reading is Reading.QUIET:
+            self.reset()
+            return False
+        if reading is Reading.UNKNOWN:
+            # What was counted stays: missing data is no recovery, and no evidence either.
+            self._last_at = self._last_tokens = None
+            return False
+        self._count(at, run)
+        return self._counted >= self._hold.need
+
+    def _add_step(self, step: int, fired: bool) -> None:
+        for index, (known, already) in enumerate(self._steps):
+            if known == step:
+                self._steps[index] = (step, already or fired)
+                return
+        self._steps.append((step, fired))
+
+    def _count(self, at: MonoNs, run: Run) -> None:
+        if self._hold.kind is HoldKind.DURATION:
+            if self._last_at is not None:
+                assert at >= self._last_at, "monotonic time went backwards"
+                self._counted += at - self._last_at
+            self._last_at = at
+            return
+        tokens = run.tokens_total
+        if tokens is not None:
+            if self._last_tokens is not None:
+                self._counted += max(0, tokens - self._last_tokens)
+            self._last_tokens = tokens
+
+    def reset(self) -> None:
+        self._steps.clear()
+        self._counted = 0
+        self._last_at = self._last_tokens = None
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"counted": self._counted, "steps": [list(pair) for pair in self._steps]}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on counting. The time in which nobody watched is not added."""
+        self.reset()
+        self._counted = int(snapshot["counted"])
+        self._steps.extend((int(step), bool(fired)) for step, fired in snapshot["steps"])
+
+
+class _Watched:
+    """One rule with its trigger, its timer and whether this episode has already been reported."""
+
+    __slots__ = ("finding", "rule", "standing", "timer", "trigger")
+
+    def __init__(self, rule: Rule, trigger: Trigger) -> None:
+        self.rule = rule
+        self.trigger = trigger
+        self.timer = HoldTimer(rule.hold)
+        self.finding: Finding = NOT_JUDGED
+        self.standing: Verdict | None = None  # Set from the verdict until the trigger is QUIET again.
+
+    @property
+    def meaning(self) -> list[Any]:
+        """What a reported episode was about: when this changes, the rule must be able to report again."""
+        hold = self.rule.hold
+        return [self.rule.trigger, hold.kind.value, hold.need, hold.of, self.rule.response.value, self.rule.mode.value]
+
+
+class RuleBook:
+    """Judges one run by one policy. Feed every event to `observe`, then ask `judge` after step frames and ticks."""
+
+    def __init__(self, policy: Policy, run: Run) -> None:
+        self.policy = policy
+        self._run = run
+        kinds = load()
+        self._watched: dict[str, _Watched] = {}
+        for rule in policy.rules:
+            kind = kinds[rule.trigger]
+            params = {**defaults(kind.KEYS), **rule.params, "budget": policy.budget}
+            self._watched[rule.name] = _Watched(rule, kind(params))
+
+    def observe(self, event: Event) -> None:
+        """Show an event that has already been applied to the run."""
+        for watched in self._watched.values():
+            watched.trigger.observe(event, self._run)
+
+    def judge(self, at: MonoNs, event: Event | None = None) -> list[Verdict]:
+        """Return the verdicts reached now, each once per episode; `event` is the step frame just observed, if any.
+
+        An episode ends with the first QUIET reading (for a hold in steps: when too few of its steps fired).
+        """
+        verdicts = []
+        for watched in self._watched.values():
+            finding = watched.finding = watched.trigger.judge(at, self._run)
+            lasted = watched.timer.add(finding.reading, at, event, self._run)
+            if not lasted:
+                if finding.reading is Reading.QUIET:
+                    watched.standing = None
+            elif finding.reading is Reading.FIRING:
+                verdict = self._verdict(watched.rule, finding, event)
+                if watched.standing is None:
+                    verdicts.append(verdict)
+                watched.standing = verdict
+        return verdicts
+
+    def _verdict(self, rule: Rule, finding: Finding, event: Event | None) -> Verdict:
+        return Verdict(
+            run=self._run.run,
+            policy=self.policy.name,
+            rule=rule.name,
+            trigger=rule.trigger,
+            response=rule.response,
+            enforced=rule.mode is Mode.ENFORCE,
+            finding=finding,
+            step=event.step if isinstance(event, Step) else self._run.step,
+            checkpoint=rule.checkpoint,
+        )
+
+    @property
+    def findings(self) -> dict[str, Finding]:
+        """The newest finding of every rule, by rule name."""
+        return {name: watched.finding for name, watched in self._watched.items()}
+
+    def standing(self) -> tuple[Verdict, ...]:
+        """Verdicts whose condition still fires: what to act on when an operator's hold ends."""
+        return tuple(
+            watched.standing
+            for watched in self._watched.values()
+            if watched.standing is not None and watched.finding.reading is Reading.FIRING
+        )
+
+    def new_attempt(self) -> None:
+        """The run was launched again: timers and episodes start anew, triggers keep what holds across attempts."""
+        for watched in self._watched.values():
+            watched.trigger.new_attempt(self._run)
+            watched.timer.reset()
+            watched.finding = NOT_JUDGED
+            watched.standing = None
+
+    def with_policy(self, policy: Policy) -> RuleBook:
+        """Return the book of a reloaded policy, taking over the state of every rule whose meaning is unchanged."""
+        book = RuleBook(policy, self._run)
+        for name, new in book._watched.items():
+            old = self._watched.get(name)
+            if old is None or old.rule.trigger != new.rule.trigger or old.rule.params != new.rule.params:
+                continue
+            new.trigger.restore(old.trigger.snapshot())
+            if old.rule.hold == new.rule.hold:
+                new.timer = old.timer
+            if old.meaning == new.meaning and policy.budget == self.policy.budget:
+                new.standing = old.standing
+                new.finding = old.finding
+        return book
+
+    def snapshot(self) -> dict[str, Any]:
+        """What must survive a restart of the governor, JSON-serialisable."""
+        return {
+            name: {
+                "trigger": watched.rule.trigger,
+                "state": dict(watched.trigger.snapshot()),
+                "timer": dict(watched.timer.snapshot()),
+                "meaning": watched.meaning,
+                "reported": watched.standing is not None,
+            }
+            for name, watched in self._watched.items()
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Take back a snapshot; rules that were renamed or changed since start fresh."""
+        for name, watched in self._watched.items():
+            saved = snapshot.get(name)
+            if saved is None or saved["trigger"] != watched.rule.trigger:
+                continue
+            watched.trigger.restore(saved["state"])
+            if saved["meaning"] == watched.meaning:
+                watched.timer.restore(saved["timer"])
+                if saved["reported"]:
+                    watched.standing = self._verdict(watched.rule, Finding(Reading.FIRING, "restored"), None)

@@ -1,0 +1,220 @@
+"""The numbers of the run have broken: a loss that is NaN, infinite or gone, or updates that are skipped in a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from governor.core.events import Event, Step
+from governor.core.findings import QUIET, Finding, Reading, unknown
+from governor.core.run_state import RANKS_MAX, Run
+from governor.core.triggers.base import Key
+from governor.core.units import MonoNs
+
+# Once so many updates were applied in a row, the loss scale has been found and a streak is no search any more.
+SCALE_FOUND_AFTER_STEPS = 20
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One rank's numbers. Counters, never the broken values themselves: they must survive JSON."""
+
+    step: int = -1
+    records: int = 0  # Of this attempt.
+    bad_loss: str = ""  # "nan", "inf", "-inf" or "": of the newest record that had a loss.
+    loss_last_finite: float | None = None
+    loss_last_finite_step: int | None = None
+    losses: int = 0
+    loss_absent: int = 0  # Records with an advancing step since the last loss.
+    loss_gap_longest: int = 1  # Logs that show a loss every k records are no loss of loss.
+    loss_expected: bool | None = None
+    skipped_steps: int | None = None
+    skipped_streak: int = 0
+    applied_streak: int = 0
+    scale_found: bool = False
+    loss_scale: float | None = None
+    gradient_streak: int = 0
+    gradient: str = ""
+
+
+class Nonfinite:
+    """The loss is not a number any more, is infinite, or has vanished, or optimizer updates are skipped in a row.
+
+    Fires on any rank's non-finite loss at once. *Vanished*: the trainer says that a loss should be there, or a log
+    showed `vanished_after` of them, and now `vanished_records` records with advancing steps have none (times the
+    longest gap seen before, for logs that show a loss every k steps). *Skipped*: DeepSpeed masks a non-finite gradient
+    norm and skips the update, so the weights stand still while the meter runs; `skipped_streak` such steps in a row
+    fire, as do `gradient_streak` non-finite gradient norms in a row. fp16 searches its loss scale by skipping: in the
+    first `search_steps` steps, and until 20 updates in a row have been applied, `search_streak` in a row are needed,
+    unless the scale is known and has nowhere left to fall (bf16, fp32, or 1). UNKNOWN until a loss has been seen.
+    Starts anew with each attempt.
+    """
+
+    KIND: ClassVar[str] = "nonfinite"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("vanished_after", "count", 20, "Losses seen before their absence means anything."),
+        Key("vanished_records", "count", 3, "Records in a row without a loss that make it vanished."),
+        Key("skipped_streak", "count", 5, "Skipped updates in a row. Healthy fp16 skips one or two now and then."),
+        Key("gradient_streak", "count", 5, "Non-finite gradient norms in a row. One alone means nothing."),
+        Key("search_steps", "count", 100, "First steps of an attempt, in which fp16 may still search its loss scale."),
+        Key(
+            "search_streak",
+            "count",
+            40,
+            "Skipped updates in a row while it searches. From 2**32 down to 1 takes 33 (hysteresis included).",
+        ),
+    )
+    STEPPED: ClassVar[bool] = True
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._vanished_after: int = params["vanished_after"]
+        self._vanished_records: int = params["vanished_records"]
+        self._skipped_streak: int = params["skipped_streak"]
+        self._gradient_streak: int = params["gradient_streak"]
+        self._search_steps: int = params["search_steps"]
+        self._search_streak: int = params["search_streak"]
+        self._ranks: dict[int, _Rank] = {}
+
+    def observe(self, event: Event, run: Run) -> None:
+        if not isinstance(event, Step):
+            return
+        state = self._ranks.get(event.rank)
+        if state is None:
+            if len(self._ranks) >= RANKS_MAX:
+                return
+            state = self._ranks[event.rank] = _Rank()
+        steps_advanced = event.step - state.step if state.records else 1
+        state.records += 1
+        self._see_loss(state, event, steps_advanced)
+        self._see_update(state, event, steps_advanced)
+        self._see_gradient(state, event)
+        state.step = event.step
+
+    def _see_loss(self, state: _Rank, event: Step, steps_advanced: int) -> None:
+        state.loss_expected = event.loss_expected
+        if event.loss is None:
+            # Evaluation and summary lines repeat the step: only records of new steps can miss a loss.
+            if steps_advanced > 0:
+                state.loss_absent += 1
+            return
+        if state.losses:
+            state.loss_gap_longest = max(state.loss_gap_longest, state.loss_absent + 1)
+        state.losses += 1
+        state.loss_absent = 0
+        state.bad_loss = "" if math.isfinite(event.loss) else str(event.loss)
+        if not state.bad_loss:
+            state.loss_last_finite = event.loss
+            state.loss_last_finite_step = event.step
+
+    def _see_update(self, state: _Rank, event: Step, steps_advanced: int) -> None:
+        grown = None
+        if event.skipped_steps is not None:
+            if state.skipped_steps is not None:
+                grown = event.skipped_steps - state.skipped_steps
+            state.skipped_steps = event.skipped_steps
+        if event.loss_scale is not None and math.isfinite(event.loss_scale):
+            state.loss_scale = event.loss_scale
+        skipped = event.applied is False or (event.applied is None and grown is not None and grown > 0)
+        known = event.applied is not None or grown is not None
+        if skipped:
+            # Frames may have been dropped: then the growth tells whether the steps between were skipped as well.
+            every_one = grown is not None and 1 < steps_advanced <= grown
+            unbroken = steps_advanced <= 1 or every_one or grown is None
+            state.skipped_streak = (state.skipped_streak if unbroken else 0) + (steps_advanced if every_one else 1)
+            state.applied_streak = 0
+        elif known:
+            state.skipped_streak = 0
+            state.applied_streak += 1
+            state.scale_found = state.scale_found or state.applied_streak >= SCALE_FOUND_AFTER_STEPS
+
+    def _see_gradient(self, state: _Rank, event: Step) -> None:
+        if event.grad_norm is None:  # Absent when the engine's value is stale: says nothing either way.
+            return
+        if math.isfinite(event.grad_norm):
+            state.gradient_streak = 0
+        else:
+            state.gradient_streak += 1
+            state.gradient = str(event.grad_norm)
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        seen = False
+        for rank, state in self._ranks.items():
+            if state.bad_loss:
+                return self._loss_finding(rank, state)
+            if self._is_vanished(state):
+                return self._vanished_finding(rank, state)
+            if state.skipped_streak or state.gradient_streak:
+                floor = self._search_streak if self._is_searching(state) else 0
+                if state.skipped_streak >= max(floor, self._skipped_streak):
+                    return self._streak_finding(rank, state, "updates_skipped", state.skipped_streak)
+                if state.gradient_streak >= max(floor, self._gradient_streak):
+                    return self._streak_finding(rank, state, "gradient_nonfinite", state.gradient_streak)
+            seen = seen or state.losses > 0
+        return QUIET if seen else unknown("no_loss_seen")
+
+    def _is_vanished(self, state: _Rank) -> bool:
+        if state.loss_absent < self._vanished_records or state.loss_expected is False:
+            return False
+        if state.loss_expected:
+            return state.losses > 0
+        return state.losses >= self._vanished_after and (
+            state.loss_absent >= self._vanished_records * state.loss_gap_longest
+        )
+
+    def _is_searching(self, state: _Rank) -> bool:
+        may_fall = state.loss_scale is None or state.loss_scale > 1
+        return may_fall and (state.records <= self._search_steps or not state.scale_found)
+
+    def _loss_finding(self, rank: int, state: _Rank) -> Finding:
+        reason = "loss_nan" if state.bad_loss == "nan" else "loss_inf"
+        return Finding(
+            Reading.FIRING,
+            reason,
+            f"rank {rank} has loss {state.bad_loss} at step {state.step}{_before(state)}",
+            {"rank": rank, "step": state.step, "loss": state.bad_loss, **_last_finite(state)},
+        )
+
+    def _vanished_finding(self, rank: int, state: _Rank) -> Finding:
+        return Finding(
+            Reading.FIRING,
+            "loss_vanished",
+            f"rank {rank} reports no loss for {state.loss_absent} steps, at step {state.step}{_before(state)}",
+            {"rank": rank, "step": state.step, "records_without_loss": state.loss_absent, **_last_finite(state)},
+        )
+
+    def _streak_finding(self, rank: int, state: _Rank, reason: str, streak: int) -> Finding:
+        what = "skipped the update" if reason == "updates_skipped" else f"had gradient norm {state.gradient}"
+        return Finding(
+            Reading.FIRING,
+            reason,
+            f"rank {rank} {what} {streak} times in a row, at step {state.step}",
+            {
+                "rank": rank,
+                "step": state.step,
+                "streak": streak,
+                "skipped_steps": state.skipped_steps,
+                "loss_scale": state.loss_scale,
+                **_last_finite(state),
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._ranks.clear()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"ranks": [[rank, asdict(state)] for rank, state in self._ranks.items()]}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._ranks = {int(rank): _Rank(**state) for rank, state in snapshot["ranks"]}
+
+
+def _before(state: _Rank) -> str:
+    if state.loss_last_finite is None:
+        return ""
+    return f"; it was {state.loss_last_finite:.4g} at step {state.loss_last_finite_step}"
+
+
+def _last_finite(state: _Rank) -> dict[str, float | int | None]:
+    return {"loss_last_finite": state.loss_last_finite, "loss_last_finite_step": state.loss_last_finite_step}

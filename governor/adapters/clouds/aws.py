@@ -1,0 +1,218 @@
+"""AWS EC2: stops the instance it runs on, and no other.
+
+The id comes from the metadata service and is asked for again before every effect. "Accepted" is never "ended": only
+DescribeInstances saying `stopped` or `terminated` is. A capacity reservation bills on without its instance; that is
+not the instance's billing and stands in `stays_billed`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
+from governor.adapters.clouds.ec2 import preflight
+from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api
+from governor.adapters.clouds.ec2.credentials import (
+    CredentialCache,
+    Source,
+    from_environment,
+    from_file,
+    from_role,
+)
+from governor.adapters.clouds.ec2.instance import (
+    BILLING_BY_STATE,
+    Instance,
+    SpotRequest,
+    parse_instance,
+    parse_spot_request,
+    stop_calls,
+)
+from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
+from governor.core.events import BillingAnswer, StopAnswer
+from governor.ports import BillingReply, Cloud, Preflight, StopReply
+
+NAME = "aws"
+KEYS = (
+    ConfigKey("instance_id", "text", None, "Must be what the metadata service says, else nothing is done."),
+    ConfigKey("terminate", "flag", False, "Allow TerminateInstances where a stop does not help. Local disks are lost."),
+    ConfigKey("override_protection", "flag", False, "Lift stop or termination protection of this instance (not spot)."),
+    ConfigKey("credentials", "text", "auto", "auto: instance role, else file. Or only: role, file, environment."),
+    ConfigKey("credentials_file", "text", None, "AWS credentials file. Default: aws in $CREDENTIALS_DIRECTORY."),
+    ConfigKey("profile", "text", "default", "Section of the credentials file."),
+    ConfigKey("timeout_s", "seconds", 10.0, "Of one API call."),
+    ConfigKey("stop_bound_s", "seconds", 240.0, "An accepted stop ends billing within this; reserved under a ceiling."),
+    ConfigKey("proxy", "text", None, "HTTP proxy for API calls; proxy variables of the environment are ignored."),
+    ConfigKey("endpoint", "text", None, "API URL in place of the region's own. Plain http only on loopback."),
+    ConfigKey("metadata_endpoint", "text", "http://169.254.169.254", "Metadata service; link-local or loopback."),
+)
+
+_PROTECTION: Final[Mapping[str, str]] = {
+    "StopInstances": "DisableApiStop",
+    "TerminateInstances": "DisableApiTermination",
+}
+
+
+class AwsCloud:
+    name = NAME
+    granularity_s = 1.0  # Per second after the first minute, for Linux on demand and spot.
+
+    def __init__(self, config: Mapping[str, Any], metadata: Metadata, api: Ec2Api) -> None:
+        self._expected_id: str | None = config["instance_id"]
+        self._terminate: bool = config["terminate"]
+        self._override_protection: bool = config["override_protection"]
+        self.stop_bound_s = float(config["stop_bound_s"])
+        self._metadata = metadata
+        self._api = api
+        self._identity: Identity | None = None
+        self._instance: Instance | None = None  # As last seen; helps when EC2 answers the stop but not the question.
+        self._spot: SpotRequest | None = None
+        self._seen_id: str | None = None  # EC2 has shown us that this id exists, here, under these credentials.
+
+    def preflight(self) -> Preflight:
+        identity = self._who()
+        if isinstance(identity, str):
+            return preflight.without_identity(identity, self._expected_id)
+        instance, reply = self._describe(identity)
+        if instance is None:
+            return preflight.without_instance(identity, reply)
+        return preflight.learn(
+            self._api,
+            identity,
+            instance,
+            self._spot,
+            first_calls=stop_calls(instance, identity.instance_id, self._spot, 0, self._terminate),
+            terminate=self._terminate,
+            override_protection=self._override_protection,
+        )
+
+    def stop(self, incident_id: str, rung: int) -> StopReply:
+        identity = self._who()
+        if isinstance(identity, str):
+            return StopReply(StopAnswer.REFUSED, retryable=not identity.startswith("instance_id"), reason=identity)
+        instance, _ = self._describe(identity)
+        if instance is not None and BILLING_BY_STATE.get(instance.state) is BillingAnswer.ENDED:
+            return StopReply(StopAnswer.ACCEPTED, retryable=False, reason=f"already_{instance.state}")
+        # Not told now? What EC2 said last is still better than treating a spot instance as any other.
+        instance = instance or self._instance
+        *prepare, final = stop_calls(instance, identity.instance_id, self._spot, rung, self._terminate)
+        for call in prepare:
+            reply = self._api.call(call, identity.region, incident_id)
+            if not reply.ok and final.action == "TerminateInstances":
+                return _stop_reply(reply, f"{call.action}:{reply.code}")
+        reply = self._api.call(final, identity.region, incident_id)
+        if reply.code == "OperationNotPermitted" and self._may_unlock(instance, final):
+            attribute = ((f"{_PROTECTION[final.action]}.Value", "false"), ("InstanceId", identity.instance_id))
+            self._api.call(Call("ModifyInstanceAttribute", attribute), identity.region, incident_id)
+            reply = self._api.call(final, identity.region, incident_id)
+        if reply.code == "UnsupportedOperation" and instance is not None and instance.is_spot:
+            # Neither type of spot request promises that a stop is possible; for spot, termination is the stop.
+            final = Call("TerminateInstances", (("InstanceId.1", identity.instance_id),))
+            reply = self._api.call(final, identity.region, incident_id)
+        return _stop_reply(reply, "accepted" if reply.ok else reply.code)
+
+    def billing(self) -> BillingReply:
+        identity = self._who()
+        if isinstance(identity, str):
+            return BillingReply(BillingAnswer.UNKNOWN, identity)
+        instance, reply = self._describe(identity)
+        if instance is not None:
+            return BillingReply(BILLING_BY_STATE.get(instance.state, BillingAnswer.UNKNOWN), instance.state)
+        if reply.code == "InvalidInstanceID.NotFound" and self._seen_id == identity.instance_id:
+            # EC2 forgets a terminated instance after about an hour. An id never seen may be a wrong region.
+            return BillingReply(BillingAnswer.ENDED, reply.code)
+        return BillingReply(BillingAnswer.UNKNOWN, "absent" if reply.ok else reply.code)
+
+    def _who(self) -> Identity | str:
+        """Return who the metadata service says we are, or the reason why nothing may be done."""
+        found = self._metadata.identity()
+        if isinstance(found, MetadataFailure):
+            # A process does not move between machines: what was learned once in it stays true.
+            return self._identity or f"metadata_{found.reason}"
+        if self._expected_id is not None and found.instance_id != self._expected_id:
+            return "instance_id_mismatch"
+        if self._identity is not None and found.instance_id != self._identity.instance_id:
+            return "instance_id_changed"
+        self._identity = found
+        return found
+
+    def _describe(self, identity: Identity) -> tuple[Instance | None, ApiReply]:
+        reply = self._api.call(Call("DescribeInstances", (("InstanceId.1", identity.instance_id),)), identity.region)
+        instance = parse_instance(reply.root, identity.instance_id) if reply.root is not None else None
+        if instance is not None:
+            self._instance, self._seen_id = instance, identity.instance_id
+            if instance.is_spot and instance.spot_request_id is not None:
+                self._spot = self._describe_spot(identity, instance.spot_request_id) or self._spot
+        return instance, reply
+
+    def _describe_spot(self, identity: Identity, request_id: str) -> SpotRequest | None:
+        reply = self._api.call(
+            Call("DescribeSpotInstanceRequests", (("SpotInstanceRequestId.1", request_id),)), identity.region
+        )
+        return parse_spot_request(reply.root, request_id) if reply.root is not None else None
+
+    def _may_unlock(self, instance: Instance | None, call: Call) -> bool:
+        if not self._override_protection or call.action not in _PROTECTION:
+            return False
+        return instance is not None and not instance.is_spot
+
+
+def _stop_reply(reply: ApiReply, reason: str) -> StopReply:
+    return StopReply(reply.meaning.answer, retryable=reply.meaning.retryable, reason=reason)
+
+
+def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:
+    _check_url("endpoint", config["endpoint"], plain_http_on=("loopback",))
+    _check_url("metadata_endpoint", config["metadata_endpoint"], plain_http_on=("loopback", "link-local"))
+    metadata = Metadata(config["metadata_endpoint"])
+    credentials = CredentialCache(_sources(config, surroundings, metadata), surroundings.wall_ns)
+    api = Ec2Api(
+        credentials,
+        endpoint=config["endpoint"],
+        timeout_s=float(config["timeout_s"]),
+        proxy=config["proxy"],
+        wall_ns=surroundings.wall_ns,
+        version=version("costgov"),
+    )
+    return AwsCloud(config, metadata, api)
+
+
+def _sources(config: Mapping[str, Any], surroundings: Surroundings, metadata: Metadata) -> dict[str, Source]:
+    directory = surroundings.environ.get("CREDENTIALS_DIRECTORY")
+    path = config["credentials_file"] or (str(Path(directory) / "aws") if directory else None)
+    every: dict[str, Source] = {"role": lambda: from_role(metadata)}
+    if path is not None:
+        every["file"] = lambda: from_file(Path(path), config["profile"])
+    every["environment"] = lambda: from_environment(surroundings.environ)
+    match config["credentials"]:
+        case "auto":
+            return {name: source for name, source in every.items() if name != "environment"}
+        case "file" if path is None:
+            raise CloudConfigError('cloud.aws.credentials is "file", but cloud.aws.credentials_file is not set')
+        case "role" | "file" | "environment" as name:
+            return {name: every[name]}
+    raise CloudConfigError("cloud.aws.credentials must be one of auto, role, file, environment")
+
+
+def _check_url(key: str, url: str | None, *, plain_http_on: tuple[str, ...]) -> None:
+    if url is None:
+        return
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.hostname:
+        return
+    if parts.scheme == "http" and parts.hostname:
+        try:
+            address = ipaddress.ip_address(parts.hostname)
+        except ValueError:
+            address = None
+        # fd00:ec2::254 is the metadata service's IPv6 address: private, not link-local.
+        link_local = address is not None and (address.is_link_local or address in ipaddress.ip_network("fd00:ec2::/32"))
+        if (address is not None and address.is_loopback) or ("link-local" in plain_http_on and link_local):
+            return
+    raise CloudConfigError(
+        f"cloud.aws.{key} must be an https URL, or plain http on a {' or '.join(plain_http_on)} address"
+    )

@@ -1,0 +1,167 @@
+"""A stop command of the user's own: the road to every provider that has no adapter here.
+
+Exit 0 of the stop command means accepted, never stopped. Only `verify_command` can say that billing has ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
+from governor.core.events import BillingAnswer, StopAnswer
+from governor.ports import BillingReply, Cloud, Preflight, StopReply
+
+NAME = "command"
+KEYS = (
+    ConfigKey("argv", "argv", None, "Stop command, no shell. {incident}, {instance} and {rung} are replaced."),
+    ConfigKey("verify_command", "argv", None, "Exit 0: billing has ended, 1: it runs, anything else: unknown."),
+    ConfigKey("instance_id", "text", None, "What {instance} becomes."),
+    ConfigKey("timeout_s", "seconds", 60.0, "A command that runs longer is killed with everything it started."),
+    ConfigKey("stop_bound_s", "seconds", 300.0, "An accepted stop ends billing within this; reserved under a ceiling."),
+    ConfigKey("granularity_s", "seconds", 60.0, "The provider bills in units of this."),
+    ConfigKey("stays_billed", "texts", (), "What the provider goes on billing after the stop, in your words."),
+    ConfigKey("survives_stop", "flag", None, "Whether the local disk outlives the stop."),
+)
+
+_PLACEHOLDERS: Final = ("incident", "instance", "rung")
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+# Ours alone: with them a child could answer the service manager in our name.
+_NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"})
+_REAP_S: Final = 5.0  # After SIGKILL; longer means uninterruptible sleep, which must not hold our worker.
+
+_ENDED, _RUNNING = 0, 1
+
+
+class CommandCloud:
+    name = NAME
+
+    def __init__(self, config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+        if config["argv"] is None:
+            raise CloudConfigError('cloud.command.argv is missing; write for example ["/usr/local/bin/stop-me"]')
+        for key in ("argv", "verify_command"):
+            _check_placeholders(key, config[key] or (), config["instance_id"])
+        self._argv: tuple[str, ...] = config["argv"]
+        self._verify: tuple[str, ...] | None = config["verify_command"]
+        self._instance_id: str | None = config["instance_id"]
+        self._timeout_s = float(config["timeout_s"])
+        self.stop_bound_s = float(config["stop_bound_s"])
+        self.granularity_s = float(config["granularity_s"])
+        self._stays_billed: tuple[str, ...] = config["stays_billed"]
+        self._survives_stop: bool | None = config["survives_stop"]
+        self._environ = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
+
+    def preflight(self) -> Preflight:
+        """Look at the commands, and run `verify_command`, which must see billing run now: it only reads."""
+        missing = [
+            f"cloud.command.{key}: {argv[0]} is not an executable file on PATH; install it or correct the path"
+            for key, argv in (("argv", self._argv), ("verify_command", self._verify))
+            if argv and shutil.which(argv[0], path=self._environ.get("PATH")) is None
+        ]
+        problems = missing + ([] if missing else self._verify_problems())
+        read_back = f"read back by {self._verify[0]}" if self._verify else "not read back"
+        return Preflight(
+            # A stop that nobody can read back still stops; a missing or lying command does not work at all.
+            ok=not missing and not (problems and self._verify),
+            instance_id=self._instance_id,
+            will=f"run {self._argv[0]} ({read_back})",
+            stays_billed=self._stays_billed,
+            problems=tuple(problems),
+            survives_stop=self._survives_stop,
+        )
+
+    def stop(self, incident_id: str, rung: int) -> StopReply:
+        """Run the stop command once. It must be idempotent: a restarted governor runs it again."""
+        outcome = self._run(self._filled(self._argv, incident_id, rung))
+        if outcome == 0:
+            return StopReply(StopAnswer.ACCEPTED, retryable=False, reason="accepted")
+        if isinstance(outcome, int) and outcome > 0:
+            return StopReply(StopAnswer.REFUSED, retryable=True, reason=f"exit_{outcome}")
+        if isinstance(outcome, int):
+            return StopReply(StopAnswer.UNKNOWN, retryable=True, reason=f"signal_{-outcome}")
+        if outcome == "timeout":
+            return StopReply(StopAnswer.UNKNOWN, retryable=True, reason="timeout")
+        # Not started: a mistyped path does not heal, a busy machine (EAGAIN, ENOMEM) does.
+        return StopReply(StopAnswer.REFUSED, retryable=outcome in ("EAGAIN", "ENOMEM"), reason=f"not_started_{outcome}")
+
+    def billing(self) -> BillingReply:
+        """Ask `verify_command`; without one this is never more than UNKNOWN."""
+        if self._verify is None:
+            return BillingReply(BillingAnswer.UNKNOWN, "no_verify_command")
+        outcome = self._run(self._filled(self._verify, "", 0))
+        if outcome == _ENDED:
+            return BillingReply(BillingAnswer.ENDED, "exit_0")
+        if outcome == _RUNNING:
+            return BillingReply(BillingAnswer.RUNNING, "exit_1")
+        if isinstance(outcome, int):
+            return BillingReply(BillingAnswer.UNKNOWN, f"exit_{outcome}" if outcome > 0 else f"signal_{-outcome}")
+        return BillingReply(BillingAnswer.UNKNOWN, outcome)
+
+    def _verify_problems(self) -> list[str]:
+        if self._verify is None:
+            return ["cloud.command.verify_command is not set: a stop can be accepted but never verified"]
+        now = self.billing()
+        if now.answer is BillingAnswer.RUNNING:
+            return []
+        return [
+            f"cloud.command.verify_command answered {now.provider_state} while this machine runs;"
+            " it must exit 1 while billing runs and 0 once it has ended"
+        ]
+
+    def _filled(self, argv: Sequence[str], incident_id: str, rung: int) -> list[str]:
+        values = {"incident": incident_id, "instance": self._instance_id or "", "rung": str(rung)}
+        return [_PLACEHOLDER.sub(lambda match: values[match.group(1)], word) for word in argv]
+
+    def _run(self, argv: list[str]) -> int | str:
+        """Return the exit status (negative: the signal), or "timeout", or the errno's name when it cannot start.
+
+        Its output is dropped: it is not ours to print, and may hold what the command was trusted with.
+        """
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._environ,
+                start_new_session=True,  # So that a timeout reaches what it started, too.
+            )
+        except OSError as error:
+            return _errno_name(error)
+        try:
+            return process.wait(self._timeout_s)
+        except subprocess.TimeoutExpired:
+            _kill_group(process)
+            return "timeout"
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    # The leader is ours and not yet reaped, so its group id cannot have changed hands.
+    os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(_REAP_S)
+    except subprocess.TimeoutExpired:
+        pass  # In uninterruptible sleep: subprocess reaps it at a later call.
+
+
+def _errno_name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, "OSError")
+
+
+def _check_placeholders(key: str, argv: Sequence[str], instance_id: str | None) -> None:
+    for name in _PLACEHOLDER.findall(" ".join(argv)):
+        if name not in _PLACEHOLDERS:
+            known = ", ".join(f"{{{known}}}" for known in _PLACEHOLDERS)
+            raise CloudConfigError(f"cloud.command.{key}: unknown placeholder {{{name}}}; known: {known}")
+        if name == "instance" and instance_id is None:
+            raise CloudConfigError(f"cloud.command.{key} uses {{instance}}, but cloud.command.instance_id is not set")
+
+
+def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:
+    return CommandCloud(config, surroundings.environ)

@@ -1,0 +1,1 @@
+"""Parts of the aws provider: signing, metadata, credentials, the Query API, and the plan of a stop."""

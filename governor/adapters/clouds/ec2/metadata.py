@@ -1,0 +1,87 @@
+"""The instance metadata service, version 2: who we are, and the role's credentials."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from governor.adapters.http_bounded import HttpFailure, HttpReply, exchange, make_client
+
+DEADLINE_S: Final = 2.0  # Link-local; longer means that it will not answer (hop limit 1 in a container, firewall).
+BODY_BYTES_MAX: Final = 64 * 1024
+_TOKEN_TTL_S: Final = 21_600  # The longest the service grants; it says 401 if it thinks otherwise.
+
+# The region becomes part of a host name and the id part of a request: neither is taken on trust.
+_INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
+_REGION: Final = re.compile(r"[a-z]{2,3}(-[a-z]{2,16}){1,3}-\d{1,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    instance_id: str
+    region: str
+    instance_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataFailure:
+    reason: str  # timeout | connect_failed | http_404 | malformed | …
+
+
+class Metadata:
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint.rstrip("/")
+        self._client = make_client()
+        self._lock = threading.Lock()
+        self._token: str | None = None
+
+    def identity(self) -> Identity | MetadataFailure:
+        """Ask who we are. Never from memory: the answer decides which machine may be stopped."""
+        body = self.get("/latest/dynamic/instance-identity/document")
+        if isinstance(body, MetadataFailure):
+            return body
+        try:
+            fields = json.loads(body)
+            found = Identity(fields["instanceId"], fields["region"], str(fields.get("instanceType", "")))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return MetadataFailure("malformed")
+        texts = isinstance(found.instance_id, str) and isinstance(found.region, str)
+        if not texts or not _INSTANCE_ID.fullmatch(found.instance_id) or not _REGION.fullmatch(found.region):
+            return MetadataFailure("malformed")
+        return found
+
+    def get(self, path: str) -> bytes | MetadataFailure:
+        """Read one document. A token that the service has forgotten is renewed once."""
+        reply = self._get_with_token(path)
+        if isinstance(reply, HttpReply) and reply.status == 401:
+            with self._lock:
+                self._token = None
+            reply = self._get_with_token(path)
+        if isinstance(reply, HttpReply):
+            return reply.body if reply.status == 200 else MetadataFailure(f"http_{reply.status}")
+        return MetadataFailure(reply.reason)
+
+    def _get_with_token(self, path: str) -> HttpReply | HttpFailure:
+        with self._lock:
+            if self._token is None:
+                granted = self._exchange(
+                    "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_TTL_S)}
+                )
+                if isinstance(granted, HttpFailure) or granted.status != 200:
+                    return granted
+                self._token = granted.body.decode("ascii", "replace").strip()
+            token = self._token
+        return self._exchange("GET", path, {"X-aws-ec2-metadata-token": token})
+
+    def _exchange(self, method: str, path: str, headers: dict[str, str]) -> HttpReply | HttpFailure:
+        return exchange(
+            self._client,
+            method,
+            self._endpoint + path,
+            headers=headers,
+            deadline_s=DEADLINE_S,
+            body_bytes_max=BODY_BYTES_MAX,
+        )

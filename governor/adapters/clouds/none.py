@@ -1,0 +1,41 @@
+"""No cloud: a halt ends processes, and this adapter says plainly that the machine goes on being billed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from governor.adapters.clouds import ConfigKey, Surroundings
+from governor.core.events import BillingAnswer, StopAnswer
+from governor.ports import BillingReply, Cloud, Preflight, StopReply
+
+NAME = "none"
+KEYS: tuple[ConfigKey, ...] = ()
+
+
+class NoCloud:
+    name = NAME
+    stop_bound_s = 0.0
+    granularity_s = 0.0
+
+    def preflight(self) -> Preflight:
+        return Preflight(
+            ok=True,
+            instance_id=None,
+            will="end the run's processes; stop no machine",
+            stays_billed=("this machine: no cloud is configured",),
+            problems=(),
+            survives_stop=True,
+        )
+
+    def stop(self, incident_id: str, rung: int) -> StopReply:
+        del incident_id, rung
+        return StopReply(StopAnswer.REFUSED, retryable=False, reason="no_cloud_configured")
+
+    def billing(self) -> BillingReply:
+        return BillingReply(BillingAnswer.UNKNOWN, "no_cloud_configured")
+
+
+def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:
+    del config, surroundings
+    return NoCloud()

@@ -1,0 +1,103 @@
+# Every command a developer needs. `make help` lists them; HACKING.md explains them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV ?= .venv
+PYTHON := $(VENV)/bin/python
+# Wheel index for torch alone, such as one that carries the CPU build. Empty: whatever pip is configured for.
+TORCH_INDEX ?=
+SEED ?= 1
+SEEDS ?= 2000
+FAULT ?= nan
+PREFIX ?= /opt/costgov
+DESTDIR ?=
+PURGE ?=
+
+# One thread each: two gloo ranks with a pool per core only fight over small machines. No JIT-built operators.
+export OMP_NUM_THREADS ?= 1
+export DS_ACCELERATOR ?= cpu
+export TORCH_INDEX PREFIX DESTDIR PURGE
+
+PYTEST := $(PYTHON) -m pytest -q
+LINTED := $(wildcard governor trainer_shim tests examples benchmarks)
+FAST_TESTS := $(wildcard tests/tidy tests/unit tests/timelines tests/contract tests/golden)
+
+.PHONY: help env check lint lint-format lint-types lint-imports test-fast test-sim test drills drill-packages \
+  fix sim sim-one bench docs golden-update policy-check demo install uninstall dist clean
+
+help: ## List the commands.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: ## Build .venv (CPU torch first). Does nothing when it is up to date. TORCH_INDEX=URL picks torch's index.
+	@.ci/env $(VENV)
+
+check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,000 simulated schedules. Under 60 s.
+	@start=$$SECONDS; $(MAKE) --keep-going --output-sync=target -j $$(nproc) test-sim test-fast lint \
+	  && echo "make check: passed in $$((SECONDS - start)) s"
+
+lint: lint-format lint-types lint-imports
+
+lint-format:
+	@$(PYTHON) -m ruff check --quiet $(LINTED) && $(PYTHON) -m ruff format --check --quiet $(LINTED) \
+	  || { echo "ruff: see above; 'make fix' repairs most of it"; exit 1; }
+
+lint-types:
+	@$(PYTHON) -m mypy
+
+lint-imports:
+	@$(VENV)/bin/lint-imports --no-cache > $(VENV)/import-linter.log || { cat $(VENV)/import-linter.log; exit 1; }
+
+test-fast:
+	@$(PYTEST) $(FAST_TESTS)
+
+test-sim:
+	@COSTGOV_SIM_SEEDS=$(SEEDS) $(PYTEST) tests/sim
+
+test: check drills ## Everything: check, then drills.
+
+drills: env drill-packages ## Real processes, signals, sockets, DeepSpeed, systemd, Prometheus.
+	@$(PYTEST) tests/drills
+
+drill-packages:
+	@.ci/system-packages drills
+
+fix: env ## Repair what ruff can repair: imports, format, simple lint.
+	@$(PYTHON) -m ruff check --quiet --fix $(LINTED) || true
+	@$(PYTHON) -m ruff format $(LINTED)
+
+sim: env ## Simulate SEEDS fault schedules of the halt (default 2,000).
+	@$(PYTHON) -m tests.sim --seeds $(SEEDS)
+
+sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
+	@$(PYTHON) -m tests.sim --seed $(SEED)
+
+bench: env ## Measure our cost beside a peer's: one table per benchmark.
+	@for file in benchmarks/bench_*.py; do $(PYTHON) "$$file" || exit 1; echo; done
+
+docs: env ## Regenerate docs/*.md that are drawn from the code.
+	@$(PYTHON) -m docs.generate
+
+golden-update: env ## Rewrite the golden verdicts. The diff is the change of behaviour: read it.
+	@COSTGOV_GOLDEN_UPDATE=1 $(PYTEST) tests/golden && git --no-pager diff --stat -- tests/golden
+
+policy-check: env ## Check every shipped policy.
+	@$(VENV)/bin/costgov policy check policies/*.toml
+
+demo: env ## A real DeepSpeed run is halted: make demo FAULT=nan|hang|deaf|collapse|starve|budget|none
+	@$(PYTHON) examples/demo.py --fault $(FAULT)
+
+install: ## Install as a systemd service from this tree (root): virtualenv in PREFIX, unit, example config, policies.
+	@deploy/install.sh
+
+uninstall: ## Remove the service; PURGE=1 removes state and config too (root).
+	@deploy/uninstall.sh
+
+dist: env ## Build wheels and source archives of both distributions into dist/.
+	@$(PYTHON) -m build --outdir dist . && $(PYTHON) -m build --outdir dist trainer_shim
+
+clean: ## Remove everything that these commands made, .venv included.
+	@rm -rf .venv build dist .demo *.egg-info trainer_shim/*.egg-info trainer_shim/build \
+	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find governor trainer_shim tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -95,7 +95,7 @@ class Run:
     spend_usd_micros: UsdMicros = UsdMicros(0)
     spend_rate_usd_micros_per_hour: UsdMicros | None = None  # None: the price is unknown.
     usd_micros_per_mtok: int | None = None
-    reserve_usd_micros: UsdMicros | None = None  # The price of this run's own halt; see core.triggers.budget.reserve.
+    reserve_usd_micros: UsdMicros | None = None  # The price of this run's own halt; None: unknown.
     last_frame_at: MonoNs | None = None
     last_frame_wall_ns: int | None = None
     ended_at: MonoNs | None = None

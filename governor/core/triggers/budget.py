@@ -7,25 +7,10 @@ from typing import Any, ClassVar
 
 from governor.core.events import Event
 from governor.core.findings import QUIET, Finding, Reading, unknown
-from governor.core.policy import Budget, HaltSettings
+from governor.core.policy import Budget
 from governor.core.run_state import Run
 from governor.core.triggers.base import Key
-from governor.core.units import NS_PER_HOUR, NS_PER_MS, DurationNs, MonoNs, UsdMicros, format_usd
-
-TICK_NS = DurationNs(250 * NS_PER_MS)  # A time-based condition is seen at most this late.
-
-
-def reserve(
-    usd_micros_per_hour: int, halt: HaltSettings, stop_bound_ns: DurationNs, granularity_ns: DurationNs
-) -> UsdMicros:
-    """Return the most that a halt begun now can still cost, rounded up, in micro-dollars.
-
-    `stop_bound_ns` and `granularity_ns` are the provider's declared bounds: an accepted stop ends billing within
-    the first, and billing rounds up to a multiple of the second.
-    """
-    assert usd_micros_per_hour >= 0
-    longest_ns = TICK_NS + halt.grace_ns + halt.term_grace_ns + halt.kill_grace_ns + stop_bound_ns + granularity_ns
-    return UsdMicros(-(-usd_micros_per_hour * longest_ns // NS_PER_HOUR))
+from governor.core.units import MonoNs, UsdMicros, format_usd
 
 
 class BudgetReached:

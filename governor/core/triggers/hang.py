@@ -1,0 +1,249 @@
+"""No rank makes progress, for longer than what they are doing can take. Weighs evidence: see Hang."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from governor.core.events import Beat, Event, PhaseChange, Step, Tick
+from governor.core.findings import QUIET, Finding, Reading, unknown
+from governor.core.run_state import RANKS_MAX, Rank, Run
+from governor.core.triggers.base import Key
+from governor.core.units import NS_PER_S, MonoNs, format_duration
+from governor.core.windows import Reservoir
+
+# Ticks come every 250 ms. A gap this long means that we ourselves did not run (suspend, frozen cgroup, swapped out):
+# frames may wait unread, so nothing that "happened" meanwhile is evidence.
+BLIND_AFTER_NS: Final = 5 * NS_PER_S
+LOG_GAPS_KEPT = 64  # Records of a log whose arrival rhythm is remembered: an hour of records at one a minute.
+STACK_FRAMES_SHOWN = 12
+
+_RESTARTERS = frozenset({"init", "eval"})  # What follows them compiles again: the next step is not like the others.
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """How long one rank may stand still, and why so long."""
+
+    ns: int
+    reason: str
+    rank: int | None
+
+
+class Hang:
+    """Every rank stands still for longer than the slowest of them may.
+
+    Stillness is counted from the last change of any rank's `progress_seq` (bumped by the training thread at every
+    hook), and the limit is that of the rank that may take longest: one rank that evaluates, saves or logs excuses the
+    others, which wait for it in a collective, until its own limit.
+
+    *Tight limit*, for a rank whose last hook was inside a step or whose innermost call waits for a device:
+    `max(p99_times x p99 step, silence_times x longest silence inside a step that ended well, tight_min,
+    min(worth_max, start-up + unsaved work))`: a halt is decided after about the time that a wrong halt would cost. It
+    needs connections that cover the whole world size and `armed_after` steps. The stack is reported, never sufficient.
+
+    *Silent rank*: its connection is open, its beats (1 Hz, from a thread of their own) have stopped and all others
+    stand still: it is stopped (SIGSTOP, cgroup freezer) or a native call holds the interpreter lock. Limit: the tight
+    one, at least `silent_min`; in a phase with a loose limit, that one.
+
+    *Loose limits* otherwise: starting and compiling (the first steps, the first step after evaluation, and whatever the
+    shim's stack sample shows as a compiler) `init_with_beats` or `init_without_beats`, `eval`, `checkpoint` or
+    `checkpoint_times` the longest save seen, `between_steps` for everything else, and for runs with ranks elsewhere
+    or lost. A log without ranks: `between_steps`, at least `log_gap_times` its median rhythm.
+
+    UNKNOWN while a connection is lost and the loose limit is not reached, and always when all are lost. Time in which
+    the governor itself did not run is not counted. Starts anew with each attempt.
+    """
+
+    KIND: ClassVar[str] = "hang"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("armed_after", "count", 20, "Steps of an attempt before the tight limit applies."),
+        Key("p99_times", "number", 3, "Tight limit: at least so many times the 99th percentile of the step times."),
+        Key("silence_times", "number", 2, "Tight limit: at least so many times the longest silence inside a step."),
+        Key("tight_min", "duration", "30s", "Tight limit: at least this."),
+        Key(
+            "worth_max", "duration", "10m", "Tight limit: cap on start-up plus unsaved work, the cost of a wrong halt."
+        ),
+        Key("beat_fresh", "duration", "5s", "A rank whose last beat is older is silent. Beats come every second."),
+        Key(
+            "silent_min", "duration", "2m", "At least this for a silent rank: native calls can hold the lock for long."
+        ),
+        Key("init_with_beats", "duration", "45m", "Start-up and compilation, with beats."),
+        Key("init_without_beats", "duration", "3h", "Start-up without beats. Healthy runs took up to 2.5 h."),
+        Key("between_steps", "duration", "35m", "Outside a step. Healthy runs paused for up to 33 minutes."),
+        Key("eval", "duration", "35m", "Evaluation without any progress."),
+        Key("checkpoint", "duration", "20m", "Saving a checkpoint."),
+        Key("checkpoint_times", "number", 5, "Saving may also take so many times the longest save seen."),
+        Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm."),
+    )
+    STEPPED: ClassVar[bool] = False
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._ns: dict[str, int] = {key.name: params[key.name] for key in self.KEYS if key.kind == "duration"}
+        self._times: dict[str, float] = {key.name: params[key.name] for key in self.KEYS if key.kind == "number"}
+        self._armed_after: int = params["armed_after"]
+        # Below every limit: a rank that moved since then settles the matter without looking at the others.
+        self._limit_min = min(ns for name, ns in self._ns.items() if name not in ("worth_max", "beat_fresh"))
+        self._restarted: set[int] = set()  # Ranks whose next step is their first since evaluation.
+        self._tick_at: MonoNs | None = None
+        self._watching_since = MonoNs(0)
+        self._log_at: MonoNs | None = None
+        self._log_gaps_s = Reservoir(LOG_GAPS_KEPT)
+
+    def observe(self, event: Event, run: Run) -> None:
+        if isinstance(event, Step):
+            self._restarted.discard(event.rank)
+            if event.connection is None:
+                if self._log_at is not None:
+                    self._log_gaps_s.add((event.at - self._log_at) / NS_PER_S)
+                self._log_at = event.at
+        elif isinstance(event, Beat | PhaseChange):
+            if event.phase in _RESTARTERS and len(self._restarted) < RANKS_MAX:
+                self._restarted.add(event.rank)
+        elif isinstance(event, Tick):
+            if self._tick_at is None or event.at - self._tick_at >= BLIND_AFTER_NS:
+                self._watching_since = event.at
+            self._tick_at = event.at
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if not run.alive:
+            return QUIET
+        if run.jsonl_only:
+            return self._judge_log(at, run)
+        moved_at = self._watching_since
+        ranks = []
+        for rank in run.ranks.values():
+            if not rank.connected or rank.said_bye:
+                continue
+            if at - rank.progress_at < self._limit_min:
+                return QUIET
+            moved_at = max(moved_at, rank.progress_at)
+            ranks.append(rank)
+        if not ranks:
+            done = bool(run.ranks) and all(rank.said_bye for rank in run.ranks.values())
+            return QUIET if done else unknown("no_connection")
+        return self._judge_ranks(at, run, ranks, moved_at)
+
+    def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank], moved_at: MonoNs) -> Finding:
+        whole = len(ranks) == run.world_size
+        tight_ns = self._tight_ns(run, ranks, moved_at) if whole else None
+        limit = max((self._rank_limit(rank, at, run, tight_ns) for rank in ranks), key=lambda limit: limit.ns)
+        still_ns = at - moved_at
+        if still_ns >= limit.ns:
+            return self._finding(at, run, ranks, limit, still_ns, tight_ns)
+        if any(not rank.connected and not rank.said_bye for rank in run.ranks.values()):
+            return unknown("connection_lost")
+        return QUIET
+
+    def _tight_ns(self, run: Run, ranks: list[Rank], moved_at: MonoNs) -> int:
+        """What the tight limit is worth now. Unsaved work counts up to the stillness, or it would run ahead of it."""
+        p99_s = run.step_times.quantile(0.99) or 0.0
+        startup_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
+        wrong_halt_ns = max(0, startup_ns) + run.unsaved_ns(moved_at)
+        return max(
+            int(self._times["p99_times"] * p99_s * NS_PER_S),
+            int(self._times["silence_times"] * max(rank.silence_longest_ns for rank in ranks)),
+            self._ns["tight_min"],
+            min(self._ns["worth_max"], wrong_halt_ns),
+        )
+
+    def _rank_limit(self, rank: Rank, at: MonoNs, run: Run, tight_ns: int | None) -> _Limit:
+        beating = rank.beat_at is not None and at - rank.beat_at < self._ns["beat_fresh"]
+        if rank.phase == "eval":
+            return _Limit(self._ns["eval"], "overdue_eval", rank.rank)
+        if rank.phase in ("checkpoint", "agree"):
+            longest = int(self._times["checkpoint_times"] * (run.save_longest_ns or 0))
+            return _Limit(max(self._ns["checkpoint"], longest), f"overdue_{rank.phase}", rank.rank)
+        starting = rank.phase in ("init", "compile")
+        if starting or rank.rank in self._restarted or run.attempt_step < self._armed_after:
+            phase = rank.phase if starting else "first_steps"
+            return _Limit(
+                self._ns["init_with_beats" if beating else "init_without_beats"], f"overdue_{phase}", rank.rank
+            )
+        if rank.phase == "train" and tight_ns is not None:
+            if not beating and rank.beat_at is not None:
+                return _Limit(max(tight_ns, self._ns["silent_min"]), "rank_silent", rank.rank)
+            if rank.in_step or rank.device_wait is not None:
+                return _Limit(tight_ns, "no_progress_in_step", rank.rank)
+        # A step that is itself slower than the loose limit is no hang.
+        return _Limit(max(self._ns["between_steps"], tight_ns or 0), "overdue_step", rank.rank)
+
+    def _judge_log(self, at: MonoNs, run: Run) -> Finding:
+        """A log tells only that records come; their absence is being overdue against the run's own rhythm."""
+        since = run.step_at if run.step_at is not None else run.attempt_at
+        still_ns = at - max(since, self._watching_since)
+        if run.step_at is None:
+            limit = _Limit(self._ns["init_without_beats"], "overdue_init", None)
+        else:
+            rhythm_ns = int(self._times["log_gap_times"] * (self._log_gaps_s.median() or 0.0) * NS_PER_S)
+            limit = _Limit(max(self._ns["between_steps"], rhythm_ns), "overdue_step", None)
+        if still_ns < limit.ns:
+            return QUIET
+        return self._finding(at, run, [], limit, still_ns, None)
+
+    def _finding(
+        self, at: MonoNs, run: Run, ranks: list[Rank], limit: _Limit, still_ns: int, tight_ns: int | None
+    ) -> Finding:
+        suspects = _suspects(ranks, at, self._ns["beat_fresh"])
+        named = f"; look at rank {', '.join(map(str, suspects))}" if suspects else ""
+        who = f"none of {len(ranks)} ranks has" if len(ranks) > 1 else "the run has not"
+        return Finding(
+            Reading.FIRING,
+            limit.reason,
+            f"{who} made progress for {format_duration(still_ns)} after step {run.step} "
+            f"(limit {format_duration(limit.ns)}){named}",
+            {
+                "still_s": round(still_ns / NS_PER_S, 3),
+                "limit_s": round(limit.ns / NS_PER_S, 3),
+                "limit_of_rank": limit.rank,
+                "tight_s": round(tight_ns / NS_PER_S, 3) if tight_ns is not None else None,
+                "covers_world": len(ranks) == run.world_size,
+                "suspects": suspects,
+                "ranks": [_describe(rank, at) for rank in ranks],
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._restarted.clear()
+        self._log_at = None
+        self._log_gaps_s.clear()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        # Neither ticks nor stillness: what nobody watched is no evidence.
+        return {"restarted": sorted(self._restarted), "log_gaps_s": list(self._log_gaps_s)}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._restarted = set(snapshot["restarted"])
+        self._log_gaps_s.clear()
+        for gap_s in snapshot["log_gaps_s"]:
+            self._log_gaps_s.add(gap_s)
+
+
+def _suspects(ranks: list[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:
+    """Ranks that the others probably wait for: silent ones, else those that entered fewer collectives."""
+    silent = [rank.rank for rank in ranks if rank.beat_at is not None and at - rank.beat_at >= beat_fresh_ns]
+    if silent and len(silent) < len(ranks):
+        return silent
+    counts = {rank.rank: (rank.collective or {}).get("count") for rank in ranks}
+    known = [count for count in counts.values() if isinstance(count, int)]
+    if len(known) < len(ranks) or not known or min(known) == max(known):
+        return []
+    return [rank for rank, count in counts.items() if count == min(known)]
+
+
+def _describe(rank: Rank, at: MonoNs) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "pid": rank.peer.process.pid,
+        "step": rank.step,
+        "phase": rank.phase,
+        "phase_s": round((at - rank.phase_at) / NS_PER_S, 3),
+        "still_s": round((at - rank.progress_at) / NS_PER_S, 3),
+        "beat_age_s": round((at - rank.beat_at) / NS_PER_S, 3) if rank.beat_at is not None else None,
+        "in_step": rank.in_step,
+        "last_hook": rank.last_hook,
+        "device_wait": rank.device_wait,
+        "collective": dict(rank.collective) if rank.collective is not None else None,
+        "stack": list(rank.stack[:STACK_FRAMES_SHOWN]),
+    }

@@ -116,6 +116,23 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepRun:
+    """Replace what a restarted governor must know of a run."""
+
+    run: str
+    snapshot: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepIncident:
+    """Replace what a restarted governor needs to resume the halt. Durable before the effects that follow it."""
+
+    incident_id: str
+    snapshot: Mapping[str, Any]
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Alarm:
     """Something a person should know, with a stable name for deduplication."""
 
@@ -124,4 +141,4 @@ class Alarm:
     text: str
 
 
-Effect = HaltEffect | ReadCheckpoint | Confirm | Refuse | Record | Alarm
+Effect = HaltEffect | ReadCheckpoint | Confirm | Refuse | Record | KeepRun | KeepIncident | Alarm

@@ -235,6 +235,27 @@ class TrainerExited:
     exit_code: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchersSeen:
+    """Who launched the run's ranks, outermost first: found in the process table when a rank said hello."""
+
+    at: MonoNs
+    run: str
+    launchers: tuple[ProcessId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """A run known by its JSONL stream alone. `processes` are those that its owner named, as found now."""
+
+    at: MonoNs
+    run: str
+    uid: int
+    stage: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    processes: tuple[ProcessId, ...] = ()
+
+
 Event = (
     Hello
     | Step
@@ -252,4 +273,6 @@ Event = (
     | OperatorHalt
     | OperatorHold
     | TrainerExited
+    | LaunchersSeen
+    | StreamOpened
 )

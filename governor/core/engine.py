@@ -1,0 +1,182 @@
+"""`step`: one event in, effects out. The daemon, the simulator and policy replay call this and nothing else.
+
+Pure: what time it is comes with the event. State is the Node, mutable and owned by whoever calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from governor.core import halting, hearing, judging
+from governor.core.effects import Alarm, Effect, KeepRun, Record
+from governor.core.events import (
+    Ack,
+    Beat,
+    BillingRead,
+    Bye,
+    CheckpointRead,
+    Disconnected,
+    Event,
+    FramesLost,
+    Hello,
+    LaunchersSeen,
+    OperatorHalt,
+    OperatorHold,
+    PhaseChange,
+    ProcessesSeen,
+    Step,
+    StopReplied,
+    StreamOpened,
+    Tick,
+    TrainerExited,
+)
+from governor.core.findings import Finding, Reading, Response
+from governor.core.halt import Fact
+from governor.core.ledger import reserve
+from governor.core.node import Node, Tracked, run_snapshot
+from governor.core.units import NS_PER_S, MonoNs, format_duration
+
+KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
+
+
+def step(node: Node, event: Event) -> list[Effect]:
+    """Apply one event and return what to do, in order. Never raises for anything that the world may send."""
+    return _HANDLERS[type(event)](node, event)
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def _on_tick(node: Node, tick: Tick) -> list[Effect]:
+    node.wall_offset_ns = tick.wall - tick.at
+    holders = node.holders()
+    node.ledger.charge(tick.boot, holders)
+    effects: list[Effect] = []
+    for tracked in node.runs.values():
+        _meter(node, tracked, holders)
+        if tracked.incident is not None and not tracked.incident.is_closed:
+            effects.extend(_deadlines(node, tracked, tick.at))
+        elif tracked.run.alive:
+            tracked.book.observe(tick)
+            effects.extend(judging.judge(node, tracked, tick.at, None))
+            effects.extend(_silence(tracked, tick.at))
+            effects.extend(_hold_over(node, tracked, tick.at))
+    if tick.at - node.kept_at >= KEEP_PERIOD_NS:
+        node.kept_at = tick.at
+        effects.extend(_keep_runs(node, tick.at))
+    return effects
+
+
+def _meter(node: Node, tracked: Tracked, holders: dict[str, int]) -> None:
+    run = tracked.run
+    run.spend_usd_micros = node.ledger.spend(run.run)
+    if run.run in holders:
+        run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
+    if run.spend_rate_usd_micros_per_hour is not None:
+        settings = tracked.policy.halt
+        bounds_ns = settings.grace_ns + settings.term_grace_ns + settings.kill_grace_ns
+        bounds_ns += node.facts.stop_bound_ns + node.facts.granularity_ns
+        run.reserve_usd_micros = reserve(run.spend_rate_usd_micros_per_hour, bounds_ns)
+
+
+def _deadlines(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    if incident.halt.deadline is None or at < incident.halt.deadline:
+        return []
+    return halting.feed(node, tracked, Fact.DEADLINE, at)
+
+
+def _silence(tracked: Tracked, at: MonoNs) -> list[Effect]:
+    """A lost connection is missing data: said once, never acted on alone."""
+    unwatched = tracked.run.is_unwatched(at)
+    if unwatched == tracked.unwatched_alarmed:
+        return []
+    tracked.unwatched_alarmed = unwatched
+    if not unwatched:
+        return []
+    assert tracked.run.last_frame_at is not None
+    silent = format_duration(at - tracked.run.last_frame_at)
+    return [Alarm("unwatched", tracked.run.run, f"nothing heard of run {tracked.run.run} for {silent}: budget only")]
+
+
+def _hold_over(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
+    if tracked.hold_until is None or at < tracked.hold_until:
+        return []
+    tracked.hold_until = None
+    tracked.held_back = None
+    standing = [v for v in tracked.book.standing() if v.enforced and v.response is Response.HALT]
+    return judging.on_halt_verdict(node, tracked, standing[0], at) if standing else []
+
+
+def _keep_runs(node: Node, at: MonoNs) -> list[Effect]:
+    return [
+        KeepRun(tracked.run.run, run_snapshot(node, tracked, at)) for tracked in node.runs.values() if tracked.run.alive
+    ]
+
+
+# --- incidents, operators -----------------------------------------------------------------------------------
+
+
+def _on_incident_event(node: Node, event: Any) -> list[Effect]:
+    tracked = node.of_incident(event.incident_id)
+    if tracked is None or tracked.incident is None or tracked.incident.incident_id != event.incident_id:
+        return []  # An answer about an incident that is over.
+    effects = _INCIDENT_HANDLERS[type(event)](node, tracked, event)
+    if tracked.incident.is_closed:
+        effects.append(KeepRun(tracked.run.run, run_snapshot(node, tracked, event.at)))
+    return effects
+
+
+_INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, Tracked, Any], list[Effect]]]] = {
+    StopReplied: halting.on_stop_replied,
+    BillingRead: halting.on_billing,
+    ProcessesSeen: halting.on_processes,
+    CheckpointRead: halting.on_checkpoint_read,
+}
+
+
+def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
+    tracked = node.runs.get(event.run)
+    if tracked is None or not tracked.run.alive:
+        return [Alarm("operator_halt", event.run, f"no live run {event.run} to halt")]
+    finding = Finding(Reading.FIRING, "operator", event.reason, {"uid": event.uid})
+    verdict = judging.verdict_by_hand(tracked, finding, "operator", tracked.policy.halt.checkpoint)
+    audit = Record("operator", event.run, None, {"act": "halt", "uid": event.uid, "reason": event.reason}, durable=True)
+    if tracked.incident is not None and not tracked.incident.is_closed:
+        return [audit, *halting.merge(node, tracked, verdict, event.at)]
+    tracked.incident = None  # A person may halt again what a latch would leave alone.
+    return [audit, *halting.open_incident(node, tracked, verdict, event.at, operator_uid=event.uid)]
+
+
+def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
+    tracked = node.runs.get(event.run)
+    if tracked is None:
+        return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
+    tracked.hold_until = MonoNs(event.at + event.duration)
+    tracked.hold_reason = event.reason
+    data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
+    return [Record("operator", event.run, None, data, durable=True)]
+
+
+_HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
+    Hello: hearing.on_hello,
+    Step: hearing.on_step,
+    PhaseChange: hearing.on_phase,
+    Beat: hearing.on_beat,
+    Ack: hearing.on_ack,
+    Bye: hearing.on_bye,
+    Disconnected: hearing.on_disconnected,
+    FramesLost: hearing.on_frames_lost,
+    Tick: _on_tick,
+    StopReplied: _on_incident_event,
+    BillingRead: _on_incident_event,
+    ProcessesSeen: _on_incident_event,
+    CheckpointRead: _on_incident_event,
+    OperatorHalt: _on_operator_halt,
+    OperatorHold: _on_operator_hold,
+    TrainerExited: hearing.on_exited,
+    LaunchersSeen: hearing.on_launchers,
+    StreamOpened: hearing.on_stream,
+}

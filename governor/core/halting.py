@@ -1,0 +1,328 @@
+"""From a verdict to the halt table and back: opening incidents, planning them, and turning what happens into facts."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from governor.core import halt as table
+from governor.core.effects import (
+    Alarm,
+    Ask,
+    CloseIncident,
+    Effect,
+    HaltEffect,
+    KeepIncident,
+    Kill,
+    Page,
+    ReadBilling,
+    ReadCheckpoint,
+    Record,
+    StopCompute,
+    Term,
+)
+from governor.core.events import (
+    Ack,
+    BillingAnswer,
+    BillingRead,
+    CheckpointRead,
+    ProcessesSeen,
+    StopAnswer,
+    StopReplied,
+)
+from governor.core.findings import Verdict
+from governor.core.halt import Fact, Plan, Stage, StopTarget
+from governor.core.incident import Incident, process_row, rank_rows
+from governor.core.node import Node, Tracked
+from governor.core.snapshots import incident_snapshot
+from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs
+
+DAY_NS = 24 * NS_PER_HOUR
+# Rung of the provider ladder up to which we climb by ourselves; destroying needs the policy's word.
+RUNG_FORCE = 1
+RUNG_TERMINATE = 2
+UNSAVED_MIN_NS = NS_PER_S  # Even a checkpoint a moment old leaves time for one answer.
+STOP_REPLY_NS = DurationNs(30 * NS_PER_S)  # The clouds' own time-outs, credentials and call together, end below it.
+VERIFY_NS = DurationNs(240 * NS_PER_S)  # Where the provider declares no bound: EC2's, the slowest that we know.
+
+
+def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan:
+    """What this halt may take. Grace: never longer than the work that a kill would lose is worth."""
+    settings = tracked.policy.halt
+    grace = DurationNs(min(settings.grace_ns, max(UNSAVED_MIN_NS, tracked.run.unsaved_ns(at))))
+    someone = any("ask" in rank.capabilities for rank in tracked.run.connected_ranks())
+    return Plan(
+        checkpoint=verdict.checkpoint if someone else "none",
+        grace_ns=grace,
+        save_grace_ns=grace,
+        term_grace_ns=settings.term_grace_ns,
+        kill_grace_ns=settings.kill_grace_ns,
+        stop=_stop_target(node, tracked),
+        stop_reply_ns=STOP_REPLY_NS,
+        verify_ns=node.facts.stop_bound_ns or VERIFY_NS,
+        rung_max=RUNG_TERMINATE if settings.terminate else RUNG_FORCE,
+    )
+
+
+def _stop_target(node: Node, tracked: Tracked) -> StopTarget:
+    wanted = tracked.policy.halt.stop
+    if wanted == "processes" or node.facts.cloud == "none":
+        return StopTarget.PROCESSES
+    if wanted == "instance":
+        return StopTarget.INSTANCE
+    # auto: only what is ours alone, and only when the checkpoint survives it.
+    others = [name for name in node.holders() if name != tracked.run.run]
+    if others or not node.facts.can_stop or node.facts.survives_stop is False:
+        return StopTarget.PROCESSES
+    return StopTarget.INSTANCE
+
+
+def open_incident(
+    node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs, *, operator_uid: int | None = None
+) -> list[Effect]:
+    """Begin the halt of a run. The caller has settled that none is open and that it may."""
+    run = tracked.run
+    tracked.incidents_total += 1
+    incident_id = f"{run.run}.{node.facts.node}.{tracked.incidents_total}"
+    plan = plan_for(node, tracked, verdict, at)
+    wall = node.wall(at)
+    tracked.halts_wall = [*(w for w in tracked.halts_wall if wall - w < DAY_NS), wall]
+    incident = Incident(
+        incident_id=incident_id,
+        run=run.run,
+        uid=run.uid,
+        attempt=run.attempt,
+        stage=run.stage,
+        reason=verdict.finding.reason,
+        text=verdict.finding.text,
+        evidence=dict(verdict.finding.evidence),
+        policy=verdict.policy,
+        rule=verdict.rule,
+        trigger=verdict.trigger,
+        halt=table.open_halt(incident_id, run.run, verdict.finding.reason, at),
+        plan=plan,
+        opened_at=at,
+        opened_wall=wall,
+        operator_uid=operator_uid,
+        step=run.step,
+        loss=run.loss,
+        tokens_total=run.tokens_total,
+        rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *tracked.named),
+        launchers=tracked.launchers,
+        ranks=rank_rows(run),
+        last_good=run.last_good,
+        spend_at_verdict_usd_micros=node.ledger.spend(run.run),
+        usd_micros_per_mtok=run.usd_micros_per_mtok,
+        spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
+        resume=shlex.join(run.resume_argv) if run.resume_argv else None,
+    )
+    incident.targets = [{**process_row(p), "role": "launcher"} for p in tracked.launchers]
+    incident.targets += [{**process_row(p), "role": "rank"} for p in incident.rank_processes]
+    tracked.incident = incident
+    node.incidents[incident_id] = run.run
+    incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
+    longest = run.save_longest_ns
+    fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
+    return feed(node, tracked, fact, at)
+
+
+def merge(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> list[Effect]:
+    """A second halt of the same attempt joins the first: suspect if either is."""
+    incident = tracked.incident
+    assert incident is not None
+    incident.note(at, node.wall(at), "merged", rule=verdict.rule, reason=verdict.finding.reason)
+    if verdict.checkpoint != "suspect" or incident.plan.checkpoint != "good":
+        return [keep(node, tracked)]
+    incident.plan = replace(incident.plan, checkpoint="suspect")
+    again = table.entry_effects(incident.halt, incident.plan) if incident.halt.stage is Stage.ASKED else ()
+    return [keep(node, tracked), *again]
+
+
+def ask_again(tracked: Tracked) -> tuple[HaltEffect, ...]:
+    """Repeat the letter, for a rank that (re)connected in the middle of it."""
+    assert tracked.incident is not None
+    return table.entry_effects(tracked.incident.halt, tracked.incident.plan)
+
+
+def ask_checkpoint(tracked: Tracked, verdict: Verdict, at: MonoNs) -> Ask:
+    """A checkpoint without a halt: the run trains on. Not an incident, so nothing escalates when it fails."""
+    return Ask(
+        incident_id=f"{tracked.run.run}.checkpoint.{verdict.rule}.{at}",
+        run=tracked.run.run,
+        checkpoint=verdict.checkpoint if verdict.checkpoint != "none" else "good",
+        deadline=MonoNs(at + tracked.policy.halt.grace_ns),
+        exit_after=False,
+        reason=verdict.finding.reason,
+    )
+
+
+def feed(node: Node, tracked: Tracked, fact: Fact, at: MonoNs) -> list[Effect]:
+    """Put one fact to the table. The incident is kept before the effects that follow from it."""
+    incident = tracked.incident
+    assert incident is not None
+    if incident.is_closed:
+        return []
+    before = incident.halt
+    incident.halt, ordered = table.step(before, fact, at, incident.plan)
+    if incident.halt == before and not ordered:
+        return []
+    _note_effects(node, incident, ordered, at)
+    effects: list[Effect] = []
+    if incident.halt.stage is not before.stage:
+        data = {"from": before.stage.name, "to": incident.halt.stage.name, "fact": fact.name}
+        effects.append(Record("transition", incident.run, incident.incident_id, data, durable=True))
+    if incident.is_closed:
+        _close(node, tracked, at)
+    return [keep(node, tracked), *effects, *ordered]
+
+
+def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...], at: MonoNs) -> None:
+    wall = node.wall(at)
+    for effect in ordered:
+        match effect:
+            case Ask():
+                incident.note(at, wall, "asked", checkpoint=effect.checkpoint)
+            case Term():
+                incident.note(at, wall, "term")
+            case Kill():
+                incident.note(at, wall, "kill")
+            case StopCompute():
+                incident.note(at, wall, "stop_requested", rung=effect.rung)
+            case Page():
+                incident.pages.append(effect.reason)
+                incident.note(at, wall, "page", reason=effect.reason)
+            case ReadBilling() | CloseIncident():
+                pass
+
+
+def _close(node: Node, tracked: Tracked, at: MonoNs) -> None:
+    incident = tracked.incident
+    assert incident is not None
+    incident.closed_wall = node.wall(at)
+    incident.note(at, node.wall(at), "halted")
+    tracked.run.ended_at = at
+
+
+def keep(node: Node, tracked: Tracked) -> KeepIncident:
+    incident = tracked.incident
+    assert incident is not None
+    incident.spend_usd_micros = node.ledger.spend(incident.run)
+    return KeepIncident(incident.incident_id, incident_snapshot(node, incident), closed=incident.is_closed)
+
+
+# --- what happens, as facts ---------------------------------------------------------------------------------
+
+
+_ACK_FACTS = {
+    "received": Fact.RECEIVED,
+    "agreed": Fact.RECEIVED,
+    "saving": Fact.SAVING,
+    "saved": Fact.SAVED,
+    "failed": Fact.SAVE_FAILED,
+    "aborted": Fact.SAVE_FAILED,
+    "declined": Fact.SAVE_FAILED,
+}
+
+
+def on_ack(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    wall = node.wall(ack.at)
+    effects: list[Effect] = []
+    if ack.what == "agreed" and ack.step is not None:
+        incident.agreed_step = ack.step
+    incident.note(ack.at, wall, "save_failed" if ack.what in ("failed", "aborted", "declined") else ack.what,
+                  **_ack_detail(ack))  # fmt: skip
+    if ack.what == "saved" and ack.checkpoint is None:
+        return []  # This rank's part is done; the whole is acknowledged by the rank that wrote the manifest.
+    if ack.what == "saved":
+        effects.extend(_take_checkpoint(tracked, ack))
+    fact = _ACK_FACTS.get(ack.what)
+    return [*effects, *(feed(node, tracked, fact, ack.at) if fact is not None else [])]
+
+
+def _ack_detail(ack: Ack) -> dict[str, object]:
+    detail: dict[str, object] = {"rank": ack.rank}
+    if ack.step is not None:
+        detail["step"] = ack.step
+    if ack.reason:
+        detail["reason"] = ack.reason
+    if ack.merged_into:
+        detail["merged_into"] = ack.merged_into
+    return detail
+
+
+def _take_checkpoint(tracked: Tracked, ack: Ack) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    assert ack.checkpoint is not None
+    if incident.checkpoint is not None:
+        return []
+    incident.checkpoint = {**ack.checkpoint, "step": ack.step, "verified_by": "trainer"}
+    asked_at = incident.at_of("asked")
+    if asked_at is not None:
+        tracked.run.save_longest_ns = max(tracked.run.save_longest_ns or 0, ack.at - asked_at)
+    if ack.checkpoint.get("kind") == "good":
+        tracked.run.last_good = {"step": ack.step, "path": ack.checkpoint.get("path")}
+        tracked.run.last_good_at = ack.at
+        incident.last_good = tracked.run.last_good
+    path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
+    if not (isinstance(path, str) and isinstance(manifest, str)):
+        return []
+    return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest)]
+
+
+def on_checkpoint_read(node: Node, tracked: Tracked, read: CheckpointRead) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    incident.note(
+        read.at, node.wall(read.at), "checkpoint_read",
+        whole=read.whole, files=read.files, hashed=read.hashed, reason=read.reason,
+    )  # fmt: skip
+    if incident.checkpoint is not None:
+        if read.whole:
+            incident.checkpoint.update(verified_by="governor", files=read.files, hashes_equal=read.hashed)
+        elif read.whole is False:
+            incident.checkpoint.update(verified_by="nobody", fault=read.reason)
+    effects: list[Effect] = [keep(node, tracked)]
+    if read.whole is False:
+        text = f"checkpoint of incident {incident.incident_id} is not whole: {read.reason}"
+        effects.append(Alarm("checkpoint_torn", incident.run, text))
+    return effects
+
+
+def on_processes(node: Node, tracked: Tracked, seen: ProcessesSeen) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    effects: list[Effect] = []
+    if seen.respawned:
+        incident.note(seen.at, node.wall(seen.at), "respawned", pids=[process.pid for process in seen.respawned])
+        incident.rank_processes = tuple(dict.fromkeys((*incident.rank_processes, *seen.respawned)))
+        effects.extend(feed(node, tracked, Fact.RESPAWNED, seen.at))
+    elif not seen.alive:
+        if incident.at_of("exited") is None:
+            incident.note(seen.at, node.wall(seen.at), "exited")
+        effects.extend(feed(node, tracked, Fact.EXITED, seen.at))
+    return effects
+
+
+_STOP_WORDS = {
+    StopAnswer.ACCEPTED: "stop_accepted",
+    StopAnswer.REFUSED: "stop_refused",
+    StopAnswer.UNKNOWN: "stop_unknown",
+}
+
+
+def on_stop_replied(node: Node, tracked: Tracked, reply: StopReplied) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    incident.note(reply.at, node.wall(reply.at), _STOP_WORDS[reply.answer], reason=reply.reason)
+    return feed(node, tracked, table.stop_fact(reply.answer, reply.retryable), reply.at)
+
+
+def on_billing(node: Node, tracked: Tracked, read: BillingRead) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    what = "verified" if read.answer is BillingAnswer.ENDED else "billing"
+    incident.note(read.at, node.wall(read.at), what, state=read.provider_state)
+    return feed(node, tracked, table.billing_fact(read.answer), read.at)

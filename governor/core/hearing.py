@@ -1,0 +1,272 @@
+"""What ranks say, and what follows from it at once: who may speak, new attempts, frames, acknowledgements, ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from governor.core import halting, intake, judging
+from governor.core.effects import Alarm, Confirm, Effect, KeepRun, Record, Refuse
+from governor.core.events import (
+    Ack,
+    Beat,
+    Bye,
+    Disconnected,
+    FramesLost,
+    Hello,
+    LaunchersSeen,
+    PhaseChange,
+    ProcessesSeen,
+    Step,
+    StreamOpened,
+    TrainerExited,
+)
+from governor.core.findings import Finding, Reading
+from governor.core.halt import Fact, Stage
+from governor.core.identity import ConnectionId
+from governor.core.node import RUNS_MAX, Node, Tracked, run_snapshot
+from governor.core.rules import RuleBook
+from governor.core.run_state import RANKS_MAX, Rank, Run
+from governor.core.units import MonoNs
+
+# Run names become metric labels, file names and provider tokens: what all of them take.
+RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+_PAST_ASKING = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN)
+
+
+def on_hello(node: Node, hello: Hello) -> list[Effect]:
+    refusal = _refusal(node, hello)
+    if refusal is not None:
+        return [Refuse(hello.connection, refusal), Alarm("hello_refused", None, refusal)]
+    tracked = node.runs.get(hello.run)
+    if tracked is None:
+        tracked = _track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
+    effects: list[Effect] = []
+    if tracked.run.attempt != hello.attempt:
+        effects.extend(_begin_attempt(node, tracked, hello))
+    rank = intake.apply_hello(tracked.run, hello)
+    node.connections[hello.connection] = (hello.run, hello.rank)
+    tracked.book.observe(hello)
+    effects.append(Confirm(hello.connection, hello.seq))
+    if tracked.incident is not None and not tracked.incident.is_closed:
+        effects.extend(_rejoin(node, tracked, rank, hello.at))
+    return effects
+
+
+def _refusal(node: Node, hello: Hello) -> str | None:
+    if RUN_NAME.fullmatch(hello.run) is None:
+        return f"run name {hello.run[:40]!r} is not accepted: use letters, digits and . _ : @ + - (at most 128)"
+    if not 0 <= hello.rank < max(1, hello.world_size):
+        return f"rank {hello.rank} is outside world size {hello.world_size}"
+    known = node.runs.get(hello.run)
+    if known is None:
+        if len(node.runs) >= RUNS_MAX and not any(not tracked.run.alive for tracked in node.runs.values()):
+            return f"{RUNS_MAX} runs are alive on this node already"
+        return None
+    if known.run.uid != hello.peer.uid:
+        return f"run {hello.run} belongs to uid {known.run.uid}; choose another name than uid {hello.peer.uid} did"
+    if hello.rank not in known.run.ranks and len(known.run.ranks) >= RANKS_MAX:
+        return f"run {hello.run} has {RANKS_MAX} ranks on this node already"
+    holder = known.run.ranks.get(hello.rank)
+    if (
+        holder is not None
+        and holder.connected
+        and known.run.attempt == hello.attempt
+        and holder.peer.process != hello.peer.process
+        and holder.connection in node.connections
+    ):
+        return f"rank {hello.rank} of run {hello.run} is pid {holder.peer.process.pid} already: give each run its name"
+    return None
+
+
+def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> Tracked:
+    if len(node.runs) >= RUNS_MAX:
+        ended = min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0)
+        del node.runs[ended.run.run]
+    run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
+    policy = node.policies.for_run(labels, stage)
+    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
+    if node.facts.exclusive and not node.runs:
+        node.ledger.hand_over(name)
+    node.runs[name] = tracked
+    return tracked
+
+
+def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
+    """A run without ranks: judged by its log, ended through the processes that its owner named."""
+    if RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX:
+        return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
+    tracked = node.runs.get(event.run)
+    if tracked is None:
+        tracked = _track(node, event.run, event.uid, event.stage, event.labels, event.at)
+        tracked.run.attempt = "stream"
+        tracked.run.attempt_at = event.at
+    tracked.run.jsonl_only = not tracked.run.ranks
+    tracked.named = event.processes
+    return []
+
+
+def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
+    incident = tracked.incident
+    first = tracked.run.attempt == ""
+    if incident is not None and incident.is_closed:
+        tracked.incident = None  # The latch was the old attempt's.
+    for connection in [rank.connection for rank in tracked.run.ranks.values()]:
+        if connection is not None:
+            node.connections.pop(connection, None)
+    policy = node.policies.for_run(hello.labels, hello.stage)
+    if policy != tracked.policy:
+        tracked.policy = policy
+        tracked.book = tracked.book.with_policy(policy)
+    intake.begin_attempt(tracked.run, hello)
+    if not first:
+        tracked.book.new_attempt()
+    data = {"attempt": hello.attempt, "policy": policy.name, "uid": hello.peer.uid, "world_size": hello.world_size}
+    return [Record("run", hello.run, None, data)]
+
+
+def _rejoin(node: Node, tracked: Tracked, rank: Rank, at: MonoNs) -> list[Effect]:
+    """A rank appears while its run is being halted: it gets the letter, or its death, like the others."""
+    incident = tracked.incident
+    assert incident is not None
+    effects: list[Effect] = []
+    if rank.peer.process not in incident.rank_processes:
+        incident.rank_processes = (*incident.rank_processes, rank.peer.process)
+        if incident.halt.stage in _PAST_ASKING:
+            incident.note(at, node.wall(at), "respawned", pids=[rank.peer.process.pid])
+            return halting.feed(node, tracked, Fact.RESPAWNED, at)
+    if incident.halt.stage in (Stage.ASKED, Stage.SAVING):
+        effects.extend(halting.ask_again(tracked))
+    return effects
+
+
+def on_step(node: Node, event: Step) -> list[Effect]:
+    tracked: Tracked | None
+    rank: Rank | None
+    if event.connection is None:
+        tracked, rank = node.runs.get(event.run), None  # A JSONL stream has a run and no ranks.
+    else:
+        tracked, rank = _rank_of(node, event.connection) or (None, None)
+    if tracked is None:
+        return []
+    run = tracked.run
+    node.frames_total += 1
+    intake.apply_step(run, rank, event)
+    run.last_frame_wall_ns = node.wall(event.at)
+    if run.tokens_total is not None and (rank is None or rank.rank == intake.lead_rank(run)):
+        tracked.window.add(run.tokens_total, node.ledger.spend(run.run))
+        run.usd_micros_per_mtok = tracked.window.usd_micros_per_mtok()
+    tracked.book.observe(event)
+    return judging.judge(node, tracked, event.at, event)
+
+
+def on_beat(node: Node, event: Beat) -> list[Effect]:
+    found = _rank_of(node, event.connection)
+    if found is None:
+        return []
+    tracked, rank = found
+    node.frames_total += 1
+    intake.apply_beat(tracked.run, rank, event)
+    tracked.run.last_frame_wall_ns = node.wall(event.at)
+    tracked.book.observe(event)
+    return []  # Conditions that beats can meet are of time: the next tick judges them.
+
+
+def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
+    found = _rank_of(node, event.connection) if event.connection is not None else None
+    if found is None:
+        return []
+    tracked, rank = found
+    node.frames_total += 1
+    intake.apply_phase(tracked.run, rank, event)
+    tracked.book.observe(event)
+    return []
+
+
+def on_ack(node: Node, event: Ack) -> list[Effect]:
+    effects: list[Effect] = [Confirm(event.connection, event.seq)]
+    found = _rank_of(node, event.connection)
+    if found is None:
+        return effects
+    tracked, rank = found
+    intake.heard(rank, event.at, None)
+    incident = tracked.incident
+    if incident is not None and event.incident_id == incident.incident_id:
+        return [*effects, *halting.on_ack(node, tracked, event)]
+    if incident is not None and not incident.is_closed and event.merged_into:
+        incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank)
+        return effects
+    if event.what in ("received", "agreed", "saving") and (incident is None or incident.is_closed):
+        return [*effects, *_join(node, tracked, event)]
+    if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
+        tracked.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}
+        tracked.run.last_good_at = event.at
+    return effects
+
+
+def _join(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
+    """Ranks here obey an incident that another node's governor opened: halt this node too, by our own policy."""
+    finding = Finding(
+        Reading.FIRING, "joined", f"ranks obey incident {ack.incident_id} of another governor", {"rank": ack.rank}
+    )
+    verdict = judging.verdict_by_hand(tracked, finding, "join", "good")
+    return judging.on_halt_verdict(node, tracked, verdict, ack.at)
+
+
+def on_bye(node: Node, event: Bye) -> list[Effect]:
+    found = _rank_of(node, event.connection)
+    if found is not None:
+        tracked, rank = found
+        rank.said_bye = True
+        if event.completed:
+            tracked.run.completed = True
+    return [Confirm(event.connection, event.seq)]
+
+
+def on_disconnected(node: Node, event: Disconnected) -> list[Effect]:
+    held = node.connections.pop(event.connection, None)
+    tracked = node.runs.get(held[0]) if held is not None else None
+    if tracked is not None:
+        intake.lose_connection(tracked.run, event.connection, event.at)
+        tracked.book.observe(event)
+    return []
+
+
+def on_frames_lost(node: Node, event: FramesLost) -> list[Effect]:
+    node.frames_lost_total += event.count
+    return []
+
+
+def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
+    tracked = node.runs.get(event.run)
+    if tracked is not None:
+        tracked.launchers = event.launchers
+    return []
+
+
+def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
+    """All processes of the run are gone. Under way, that is the halt's EXITED; else the run has ended."""
+    tracked = node.runs.get(event.run)
+    if tracked is None:
+        return []
+    if tracked.incident is not None and not tracked.incident.is_closed:
+        return halting.on_processes(node, tracked, ProcessesSeen(event.at, tracked.incident.incident_id, ()))
+    if not tracked.run.alive:
+        return []
+    tracked.run.ended_at = event.at
+    data = {"completed": tracked.run.completed, "exit_code": event.exit_code, "step": tracked.run.step}
+    record = Record("ended", event.run, None, data)
+    return [record, KeepRun(event.run, run_snapshot(node, tracked, event.at))]
+
+
+def _rank_of(node: Node, connection: ConnectionId) -> tuple[Tracked, Rank] | None:
+    """The run and rank behind a connection; None for one that we never accepted."""
+    held = node.connections.get(connection)
+    if held is None:
+        return None
+    tracked = node.runs.get(held[0])
+    if tracked is None:
+        return None
+    rank = tracked.run.ranks.get(held[1])
+    return (tracked, rank) if rank is not None and rank.connection == connection else None

@@ -1,0 +1,175 @@
+"""Applying what ranks say to what we know of their run. No judgement here, only bookkeeping."""
+
+from __future__ import annotations
+
+import math
+
+from governor.core.events import Beat, Hello, PhaseChange, Step
+from governor.core.identity import ConnectionId
+from governor.core.run_state import Rank, Run
+from governor.core.units import NS_PER_S, MonoNs
+
+RATE_STEPS = 20  # Tokens/s is shown over the last so many steps: calm enough to read, quick enough to see a collapse.
+# Phases in which a rank does not train; step times around them say nothing of its speed.
+PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
+
+
+def begin_attempt(run: Run, hello: Hello) -> None:
+    """A new launch of the run: ranks and speeds are of the old one, money and checkpoints stay."""
+    run.attempt = hello.attempt
+    run.attempt_at = hello.started_at if hello.started_at is not None else hello.at
+    run.ranks.clear()
+    run.attempt_step = 0
+    run.first_step_at = None
+    run.step_at = None
+    run.step_times.clear()
+    run.tokens_per_s = None
+    run.loss = run.grad_norm = None
+    run.skipped_steps = None
+    run.ended_at = None
+    run.completed = False
+
+
+def apply_hello(run: Run, hello: Hello) -> Rank:
+    """Enter a rank, or take up its new connection. The caller has settled that it may."""
+    run.stage = hello.stage if hello.stage is not None else run.stage
+    run.labels = hello.labels or run.labels
+    run.world_size = hello.world_size
+    run.framework = hello.framework or run.framework
+    run.checkpoint_dir = hello.checkpoint_dir or run.checkpoint_dir
+    run.tokens_per_step = hello.tokens_per_step or run.tokens_per_step
+    run.total_steps = hello.total_steps or run.total_steps
+    if hello.rank == 0 or not run.resume_argv:
+        run.resume_argv = hello.resume_argv
+    known = run.ranks.get(hello.rank)
+    if known is not None and known.peer.process == hello.peer.process:
+        known.connection = hello.connection
+        known.lost_at = None
+        known.said_bye = False
+        known.last_frame_at = hello.at
+        known.capabilities = hello.capabilities
+        known.signal = hello.signal
+        rank = known
+    else:
+        rank = Rank(
+            rank=hello.rank,
+            local_rank=hello.local_rank,
+            peer=hello.peer,
+            connection=hello.connection,
+            signal=hello.signal,
+            capabilities=hello.capabilities,
+            hello_at=hello.at,
+            last_frame_at=hello.at,
+            progress_at=hello.at,
+            phase_at=hello.at,
+        )
+        run.ranks[hello.rank] = rank
+    if hello.last_good is not None:
+        _take_last_good(run, hello)
+    run.last_frame_at = hello.at
+    return rank
+
+
+def _take_last_good(run: Run, hello: Hello) -> None:
+    assert hello.last_good is not None
+    step = hello.last_good.get("step")
+    if not isinstance(step, int):
+        return
+    if run.last_good is None or step >= run.last_good.get("step", -1):
+        run.last_good = dict(hello.last_good)
+        at = hello.last_good.get("mono_ns")
+        run.last_good_at = MonoNs(min(at, hello.at)) if isinstance(at, int) else hello.at
+
+
+def heard(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:
+    """Note a frame; progress counts from the moment at which the sequence number last changed."""
+    rank.last_frame_at = at
+    if progress_seq is not None and progress_seq != rank.progress_seq:
+        if rank.in_step and rank.progress_seq >= 0:
+            rank.silence_longest_ns = max(rank.silence_longest_ns, at - rank.progress_at)
+        rank.progress_seq = progress_seq
+        rank.progress_at = at
+
+
+def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
+    heard(rank, beat.at, beat.progress_seq)
+    rank.beat_at = beat.at
+    rank.phase = beat.phase
+    rank.phase_at = MonoNs(min(beat.phase_since, beat.at))
+    rank.in_step = beat.in_step
+    rank.last_hook = beat.last_hook
+    rank.device_wait = beat.device_wait
+    rank.stack = beat.stack
+    rank.collective = beat.collective
+    run.last_frame_at = beat.at
+
+
+def apply_phase(run: Run, rank: Rank, change: PhaseChange) -> None:
+    heard(rank, change.at, change.progress_seq)
+    if change.phase != rank.phase:
+        rank.phase = change.phase
+        rank.phase_at = change.at
+    run.last_frame_at = change.at
+
+
+def apply_step(run: Run, rank: Rank | None, step: Step) -> None:
+    """Enter one optimizer step. Run-wide figures come from the lead rank: the lowest that is connected."""
+    if rank is not None:
+        heard(rank, step.at, step.progress_seq)
+        rank.step = step.step
+        rank.step_at = step.at
+        rank.loss = step.loss
+        rank.skipped_steps = step.skipped_steps
+    run.last_frame_at = step.at
+    if rank is not None and rank.rank != lead_rank(run):
+        return
+    _apply_lead_step(run, rank, step)
+
+
+def _apply_lead_step(run: Run, rank: Rank | None, step: Step) -> None:
+    if run.step is None or step.step != run.step:
+        run.attempt_step = step.attempt_step if step.attempt_step is not None else run.attempt_step + 1
+    paused = rank is not None and rank.phase in PAUSES
+    step_s = step.step_s
+    if step_s is None and run.step_at is not None:
+        step_s = (step.at - run.step_at) / NS_PER_S  # A foreign log without times: arrival tells.
+    if step_s is not None and math.isfinite(step_s) and step_s > 0 and not paused and run.attempt_step > 1:
+        # The step's own waiting for a checkpoint or an agreement is not its speed.
+        own_s = step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
+        if own_s > 0:
+            run.step_times.add(own_s)
+    run.step = step.step
+    run.step_at = step.at
+    if run.first_step_at is None:
+        run.first_step_at = step.at
+    run.loss = step.loss
+    run.grad_norm = step.grad_norm
+    run.lr = step.lr if step.lr is not None else run.lr
+    run.loss_scale = step.loss_scale
+    run.skipped_steps = step.skipped_steps if step.skipped_steps is not None else run.skipped_steps
+    tokens = step.tokens if step.tokens is not None else run.tokens_per_step
+    if step.tokens_total is not None:
+        run.tokens_total = step.tokens_total
+    elif tokens is not None:
+        run.tokens_total = (run.tokens_total or 0) + tokens
+    run.tokens_per_s = _tokens_per_s(run, tokens)
+
+
+def _tokens_per_s(run: Run, tokens: int | None) -> float | None:
+    if tokens is None or not len(run.step_times):
+        return None
+    recent = list(run.step_times)[-RATE_STEPS:]
+    return tokens * len(recent) / sum(recent)
+
+
+def lead_rank(run: Run) -> int:
+    return min((rank.rank for rank in run.ranks.values() if rank.connected), default=0)
+
+
+def lose_connection(run: Run, connection: ConnectionId, at: MonoNs) -> Rank | None:
+    for rank in run.ranks.values():
+        if rank.connection == connection:
+            rank.connection = None
+            rank.lost_at = at
+            return rank
+    return None

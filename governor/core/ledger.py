@@ -1,0 +1,107 @@
+"""The node's meter: what its time has cost, and whose it was. Exact integers over any partition of the time.
+
+Spend accrues by node time (CLOCK_BOOTTIME, so suspend counts), not by training time. Live runs share it by the
+ranks they hold here; what nobody holds is `unallocated`. An unknown price charges nothing and says so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from governor.core.units import NS_PER_HOUR, BootNs, UsdMicros, accrue
+
+UNALLOCATED = ""  # Not a valid run name.
+MTOK = 1_000_000
+WINDOW_SAMPLES = 64  # Resolution of the rolling $/1M window: 1.6 % of it.
+
+
+def share_out(micros: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """Split an amount by weights so that the parts sum to it exactly; no part is off by more than one micro-dollar."""
+    total = sum(weights.values())
+    assert total > 0, "nobody to charge"
+    parts: dict[str, int] = {}
+    cumulated = 0
+    paid = 0
+    for name in sorted(weights):
+        cumulated += weights[name]
+        parts[name] = micros * cumulated // total - paid
+        paid += parts[name]
+    return parts
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Spend of this node since the governor first saw it, by run."""
+
+    price_usd_micros_per_hour: UsdMicros | None
+    charged_to: BootNs
+    spent: dict[str, int] = field(default_factory=dict)
+    carry: int = 0
+    unpriced_ns: int = 0  # Time that passed while the price was unknown.
+
+    def charge(self, until: BootNs, holders: Mapping[str, int]) -> None:
+        """Charge the time since the last call to those who hold ranks now, or to nobody. Never goes back."""
+        elapsed = until - self.charged_to
+        if elapsed <= 0:
+            return  # The same instant, read twice.
+        self.charged_to = until
+        if self.price_usd_micros_per_hour is None:
+            self.unpriced_ns += elapsed
+            return
+        micros, self.carry = accrue(self.price_usd_micros_per_hour, elapsed, self.carry)
+        for name, part in share_out(micros, holders or {UNALLOCATED: 1}).items():
+            self.spent[name] = self.spent.get(name, 0) + part
+
+    def hand_over(self, to: str) -> None:
+        """Give what nobody held so far to a run: `costgov run` launched it, so its start-up is its own."""
+        self.spent[to] = self.spent.get(to, 0) + self.spent.pop(UNALLOCATED, 0)
+
+    def carry_in(self, run: str, spend: UsdMicros) -> None:
+        """Take up a run's spend from the journal after a restart."""
+        self.spent[run] = self.spent.get(run, 0) + spend
+
+    def spend(self, run: str) -> UsdMicros:
+        return UsdMicros(self.spent.get(run, 0))
+
+    def rate(self, run: str, holders: Mapping[str, int]) -> UsdMicros | None:
+        """The run's share of the node's price per hour; None while the price is unknown."""
+        if self.price_usd_micros_per_hour is None:
+            return None
+        total = sum(holders.values())
+        return UsdMicros(self.price_usd_micros_per_hour * holders.get(run, 0) // total if total else 0)
+
+
+def reserve(rate_usd_micros_per_hour: int, bounds_ns: int) -> UsdMicros:
+    """What the run's own stop may cost: its rate over the declared bounds, rounded up."""
+    return UsdMicros(-(-rate_usd_micros_per_hour * bounds_ns // NS_PER_HOUR))
+
+
+class TokenWindow:
+    """$ per 1M tokens over the last 1M tokens (or what there is of them), from (tokens, spend) samples."""
+
+    __slots__ = ("_samples", "_spacing", "_window")
+
+    def __init__(self, window_tokens: int = MTOK) -> None:
+        self._window = window_tokens
+        self._spacing = max(1, window_tokens // WINDOW_SAMPLES)
+        self._samples: deque[tuple[int, int]] = deque()
+
+    def add(self, tokens_total: int, spend_usd_micros: int) -> None:
+        samples = self._samples
+        if samples and tokens_total < samples[-1][0]:
+            samples.clear()  # The step went back: a resume. Older samples are of another count.
+        while len(samples) >= 2 and samples[1][0] <= tokens_total - self._window:
+            samples.popleft()
+        if len(samples) >= 2 and samples[-1][0] - samples[-2][0] < self._spacing:
+            samples[-1] = (tokens_total, spend_usd_micros)
+        else:
+            samples.append((tokens_total, spend_usd_micros))
+
+    def usd_micros_per_mtok(self) -> int | None:
+        """None until two samples differ in tokens."""
+        if len(self._samples) < 2:
+            return None
+        first, last = self._samples[0], self._samples[-1]
+        return (last[1] - first[1]) * MTOK // (last[0] - first[0]) if last[0] > first[0] else None

@@ -1,0 +1,125 @@
+"""What one governor knows: its node, runs and incidents. Mutable, owned by the engine, read by status and hands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from governor.core.findings import Verdict
+from governor.core.identity import ConnectionId, ProcessId
+from governor.core.incident import Incident
+from governor.core.ledger import Ledger, TokenWindow
+from governor.core.policy import Policy, PolicySet
+from governor.core.rules import RuleBook
+from governor.core.run_state import Run
+from governor.core.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+
+RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What start-up learned of this machine; it does not change while the governor lives."""
+
+    node: str
+    boot_id: str
+    price_usd_micros_per_hour: UsdMicros | None = None
+    price_source: str | None = None
+    cloud: str = "none"  # The provider's name.
+    instance_id: str | None = None
+    will_stop: str = ""  # "stop EC2 instance i-0abc …"
+    stays_billed: tuple[str, ...] = ()
+    can_stop: bool = False  # A provider is configured and its preflight found no obstacle.
+    survives_stop: bool | None = None  # Does the local disk outlive a stop?
+    stop_bound_ns: DurationNs = DurationNs(0)  # Declared by the provider.
+    granularity_ns: DurationNs = DurationNs(0)
+    observe: bool = False
+    exclusive: bool = False  # `costgov run`: the one command beside us is the node's tenant.
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One run with the policy that judges it and the halt that may be under way."""
+
+    run: Run
+    policy: Policy
+    book: RuleBook
+    window: TokenWindow = field(default_factory=TokenWindow)
+    launchers: tuple[ProcessId, ...] = ()
+    named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
+    incident: Incident | None = None  # The open or last one of the present attempt.
+    incidents_total: int = 0
+    hold_until: MonoNs | None = None
+    hold_reason: str = ""
+    held_back: Verdict | None = None  # A halt that the operator's hold stands in the way of.
+    halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
+    unwatched_alarmed: bool = False
+    price_alarmed: bool = False
+
+
+@dataclass(slots=True)
+class Node:
+    facts: NodeFacts
+    policies: PolicySet
+    ledger: Ledger
+    runs: dict[str, Tracked] = field(default_factory=dict)
+    connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
+    incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run, open ones.
+    wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
+    kept_at: MonoNs = MonoNs(0)
+    frames_total: int = 0
+    frames_lost_total: int = 0
+
+    def wall(self, at: MonoNs) -> WallNs:
+        return WallNs(at + self.wall_offset_ns)
+
+    def holders(self) -> dict[str, int]:
+        """Live runs and the ranks they hold here: how the node's time is shared."""
+        return {
+            name: max(1, len(tracked.run.ranks))
+            for name, tracked in self.runs.items()
+            if tracked.run.alive and not (tracked.incident is not None and tracked.incident.is_closed)
+        }
+
+    def of_incident(self, incident_id: str) -> Tracked | None:
+        name = self.incidents.get(incident_id)
+        return self.runs.get(name) if name is not None else None
+
+    def announced(self, incident_id: str) -> tuple[ProcessId, ...]:
+        """The rank processes that this halt is about, dead or alive, of every attempt since it opened."""
+        tracked = self.of_incident(incident_id)
+        if tracked is None or tracked.incident is None:
+            return ()
+        return tracked.incident.rank_processes
+
+
+def new_node(facts: NodeFacts, policies: PolicySet, boot: BootNs) -> Node:
+    ledger = Ledger(price_usd_micros_per_hour=facts.price_usd_micros_per_hour, charged_to=boot)
+    return Node(facts=facts, policies=policies.observing() if facts.observe else policies, ledger=ledger)
+
+
+def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
+    """What a restarted governor must know of a run. Plain JSON."""
+    run = tracked.run
+    return {
+        "run": run.run,
+        "uid": run.uid,
+        "attempt": run.attempt,
+        "stage": run.stage,
+        "labels": dict(run.labels),
+        "boot_id": node.facts.boot_id,
+        "boot_ns": node.ledger.charged_to,
+        "wall_ns": node.wall(at),
+        "alive": run.alive,
+        "spend_usd_micros": node.ledger.spend(run.run),
+        "tokens_total": run.tokens_total,
+        "step": run.step,
+        "last_good": dict(run.last_good) if run.last_good is not None else None,
+        "save_longest_ns": run.save_longest_ns,
+        "incidents_total": tracked.incidents_total,
+        "hold_until": tracked.hold_until,
+        "hold_reason": tracked.hold_reason,
+        "halts_wall": list(tracked.halts_wall),
+        "rules": tracked.book.snapshot(),
+    }

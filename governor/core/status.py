@@ -1,0 +1,99 @@
+"""What `costgov status` shows: a plain picture of the node at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from governor.core.halt import Stage
+from governor.core.node import Node, Tracked
+from governor.core.units import MICROS_PER_USD, NS_PER_S, MonoNs
+
+_STATE_OF_PHASE = {"eval": "eval", "checkpoint": "checkpoint", "compile": "compile", "init": "starting"}
+
+
+def runs_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
+    """One record a run, newest last. Dollars are floats here: for eyes, not for sums."""
+    return [run_status(tracked, at) for tracked in node.runs.values()]
+
+
+def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
+    run = tracked.run
+    rate = run.spend_rate_usd_micros_per_hour
+    ceiling = tracked.policy.budget.ceiling_usd_micros
+    incident = tracked.incident
+    return {
+        "run": run.run,
+        "uid": run.uid,
+        "attempt": run.attempt,
+        "stage": run.stage,
+        "policy": tracked.policy.name,
+        "mode": tracked.policy.mode.value,
+        "state": _state(tracked, at),
+        "step": run.step,
+        "total_steps": run.total_steps,
+        "loss": run.loss,
+        "tokens_total": run.tokens_total,
+        "tokens_per_s": run.tokens_per_s,
+        "step_s": run.step_times.median(),
+        "spend_usd": run.spend_usd_micros / MICROS_PER_USD,
+        "spend_rate_usd_per_hour": _usd(rate),
+        "usd_per_mtok": _usd(run.usd_micros_per_mtok),
+        "ceiling_usd": _usd(ceiling),
+        "runway_s": _runway_s(run.spend_usd_micros, rate, ceiling),
+        "world_size": run.world_size,
+        "ranks_connected": len(run.connected_ranks()),
+        "last_frame_age_s": (at - run.last_frame_at) / NS_PER_S if run.last_frame_at is not None else None,
+        "last_good": dict(run.last_good) if run.last_good is not None else None,
+        "hold": _hold(tracked, at),
+        "halt": _halt(incident) if incident is not None else None,
+        "findings": [
+            {
+                "rule": rule.name,
+                "trigger": rule.trigger,
+                "reading": finding.reading.value,
+                "reason": finding.reason,
+                "text": finding.text,
+            }
+            for rule in tracked.policy.rules
+            if (finding := tracked.book.findings.get(rule.name)) is not None
+        ],
+    }
+
+
+def _usd(micros: int | None) -> float | None:
+    return micros / MICROS_PER_USD if micros is not None else None
+
+
+def _runway_s(spend: int, rate: int | None, ceiling: int | None) -> float | None:
+    if ceiling is None or not rate:
+        return None
+    return max(0.0, (ceiling - spend) / rate * 3600)
+
+
+def _hold(tracked: Tracked, at: MonoNs) -> Mapping[str, Any] | None:
+    if tracked.hold_until is None or at >= tracked.hold_until:
+        return None
+    return {"left_s": (tracked.hold_until - at) / NS_PER_S, "reason": tracked.hold_reason}
+
+
+def _halt(incident: Any) -> Mapping[str, Any]:
+    return {
+        "stage": incident.halt.stage.name,
+        "incident_id": incident.incident_id,
+        "reason": incident.reason,
+    }
+
+
+def _state(tracked: Tracked, at: MonoNs) -> str:
+    run = tracked.run
+    if tracked.incident is not None:
+        return "halted" if tracked.incident.halt.stage is Stage.HALTED else "halting"
+    if not run.alive:
+        return "finished"
+    if run.is_unwatched(at):
+        return "unwatched"
+    lead = next(iter(sorted(run.connected_ranks(), key=lambda rank: rank.rank)), None)
+    if lead is None:
+        return "training" if run.jsonl_only else "starting"
+    return _STATE_OF_PHASE.get(lead.phase, "training")

@@ -1,0 +1,211 @@
+"""The control socket: one JSON request line in, one JSON response line out, then the connection ends.
+
+Who asks comes from the kernel (SO_PEERCRED); what they may do is the daemon's decision, not this file's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import itertools
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from governor.adapters.listener import Listener, SocketUnavailable
+from governor.core.units import NS_PER_S
+
+REQUEST_BYTES_MAX: Final = 16 * 1024  # A reason of 512 characters, escaped, fits twenty times.
+RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024  # 100 incidents with every rank's stack are about 2 MB.
+CONNECTIONS_MAX: Final = 32  # People and one exporter; `watch` on every screen of a team stays below it.
+CONNECTIONS_PER_UID_MAX: Final = 16  # One user's stuck scripts leave room for the one who wants to halt.
+CONNECTION_AGE_MAX_NS: Final = (
+    10 * NS_PER_S
+)  # From connect to the last byte of the answer; a client on this node is fast.
+ACCEPTS_PER_POLL: Final = 16  # A connect loop must not hold up the daemon's loop.
+_CHUNK_BYTES: Final = 64 * 1024
+_UCRED: Final = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question. `uid` and `pid` are the kernel's word. Answer it once, now or in a later turn of the loop."""
+
+    uid: int
+    pid: int
+    conn: int
+    body: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Connection:
+    sock: socket.socket
+    conn: int
+    uid: int
+    pid: int
+    opened_ns: int
+    received: bytearray = field(default_factory=bytearray)
+    asked: bool = False
+    answer: memoryview | None = None  # What is still to be sent.
+
+
+class ControlServer:
+    """Serve `path` with `mode` and, if the group exists, for `group`. Raises SocketUnavailable (one line).
+
+    Call poll() when fileno() is readable, and at least every second, which is what ends silent connections.
+    """
+
+    def __init__(
+        self, path: str, mode: int = 0o660, group: str | None = None, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._now_ns = now_ns
+        gid = group_id(group)
+        self._listener = Listener(path, socket.SOCK_STREAM, mode)
+        if gid is not None:
+            try:
+                os.chown(path, -1, gid, follow_symlinks=False)
+            except OSError as error:
+                self._listener.close()
+                raise SocketUnavailable(
+                    f"{path}: cannot be given to group {group}: {error.strerror}; "
+                    f"add the daemon's user to that group, or leave control.group out"
+                ) from error
+        self._epoll = select.epoll()
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._by_fd: dict[int, _Connection] = {}
+        self._by_conn: dict[int, _Connection] = {}
+        self._next_conn = itertools.count(1)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def poll(self) -> list[Request]:
+        """Accept, read, go on sending, and return the complete requests. Bad ones have been answered already."""
+        requests: list[Request] = []
+        for fd, _ in self._epoll.poll(0, CONNECTIONS_MAX + 1):
+            connection = self._by_fd.get(fd)
+            if fd == self._listener.fileno():
+                self._accept()
+            elif connection is None:
+                continue  # Closed a moment ago, by an earlier event of this same batch.
+            elif connection.answer is not None:
+                self._flush(connection)
+            else:
+                requests.extend(self._read(connection))
+        oldest_ns = self._now_ns() - CONNECTION_AGE_MAX_NS
+        for connection in [c for c in self._by_fd.values() if c.opened_ns < oldest_ns]:
+            self._close(connection)
+        return requests
+
+    def reply(self, conn: int, response: Mapping[str, Any]) -> None:
+        """Answer and end the connection. A client that has gone meanwhile is no error."""
+        connection = self._by_conn.get(conn)
+        if connection is None:
+            return
+        assert connection.answer is None, "a request is answered once"
+        data = json.dumps(response, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        if len(data) > RESPONSE_BYTES_MAX:
+            data = _refusal("the answer is too large; ask for fewer incidents", "unavailable")
+        connection.answer = memoryview(data)
+        self._flush(connection)
+
+    def close(self) -> None:
+        for connection in list(self._by_fd.values()):
+            self._close(connection)
+        self._epoll.close()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_POLL):
+            sock = self._listener.accept()
+            if sock is None:
+                return
+            pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            of_uid = sum(1 for connection in self._by_fd.values() if connection.uid == uid)
+            if len(self._by_fd) >= CONNECTIONS_MAX or of_uid >= CONNECTIONS_PER_UID_MAX:
+                with contextlib.suppress(OSError):
+                    sock.send(_refusal("too many connections; try again in a moment", "unavailable"))
+                sock.close()
+                continue
+            connection = _Connection(sock, next(self._next_conn), uid, pid, self._now_ns())
+            self._by_fd[sock.fileno()] = self._by_conn[connection.conn] = connection
+            self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _read(self, connection: _Connection) -> list[Request]:
+        try:
+            data = connection.sock.recv(_CHUNK_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data or connection.asked:
+            # Gone, or talking after its request: one question per connection.
+            self._close(connection)
+            return []
+        connection.received += data
+        line, newline, _ = bytes(connection.received).partition(b"\n")
+        if len(line) > REQUEST_BYTES_MAX:
+            self._refuse(connection, f"the request is larger than {REQUEST_BYTES_MAX} bytes")
+        elif newline:
+            connection.asked = True
+            connection.received.clear()
+            return self._parsed(connection, line)
+        return []
+
+    def _parsed(self, connection: _Connection, line: bytes) -> list[Request]:
+        try:
+            body = json.loads(line)
+        except (ValueError, RecursionError):
+            self._refuse(connection, "the request is not JSON")
+            return []
+        if not isinstance(body, dict) or not isinstance(body.get("cmd"), str):
+            self._refuse(connection, 'the request is not an object with a "cmd"')
+            return []
+        return [Request(connection.uid, connection.pid, connection.conn, body)]
+
+    def _refuse(self, connection: _Connection, error: str) -> None:
+        connection.answer = memoryview(_refusal(error, "bad_request"))
+        self._flush(connection)
+
+    def _flush(self, connection: _Connection) -> None:
+        assert connection.answer is not None
+        try:
+            sent = connection.sock.send(connection.answer, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._close(connection)
+            return
+        connection.answer = connection.answer[sent:]
+        if connection.answer:
+            self._epoll.modify(connection.sock.fileno(), select.EPOLLOUT)
+        else:
+            self._close(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        del self._by_fd[connection.sock.fileno()]
+        del self._by_conn[connection.conn]
+        self._epoll.unregister(connection.sock.fileno())
+        connection.sock.close()
+
+
+def group_id(name: str | None) -> int | None:
+    """Return the group's id. None for None; SocketUnavailable when it does not exist."""
+    if name is None:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise SocketUnavailable(
+            f'control.group: there is no group "{name}"; create it (groupadd --system {name}) or leave the key out'
+        ) from None
+
+
+def _refusal(error: str, code: str) -> bytes:
+    return json.dumps({"ok": False, "error": error, "code": code}).encode() + b"\n"

@@ -1,0 +1,109 @@
+"""Asking a governor: the client's side of the control socket. Standard library only, so that commands start fast."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+SYSTEM_SOCKET: Final = "/run/costgov/control.sock"
+RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024  # Twice what a governor sends; beyond it this is not one.
+TIMEOUT_S: Final = 5.0  # A live governor answers within one turn of its loop (250 ms).
+_CHUNK_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. `code` is "" when ok, else the governor's code or one of ours: no_governor, silent, garbled."""
+
+    ok: bool
+    data: Any = None
+    error: str = ""
+    code: str = ""
+
+
+def socket_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return where a governor may listen, first choice first: COSTGOV_CONTROL alone, else the system's, the user's."""
+    given = environ.get("COSTGOV_CONTROL")
+    if given:
+        return (given,)
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    state_home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
+    users = f"{runtime}/costgov/control.sock" if runtime else f"{state_home}/costgov/run/control.sock"
+    return (SYSTEM_SOCKET, users)
+
+
+def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:
+    """Send one request and return the answer. Never raises; `timeout_s` bounds the whole exchange."""
+    deadline_s = time.monotonic() + timeout_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+        sock.settimeout(timeout_s)
+        try:
+            sock.connect(path)
+        except (OSError, ValueError) as error:
+            return _unreachable(path, error)
+        try:
+            sock.sendall(json.dumps(request).encode() + b"\n")
+        except TimeoutError:
+            return _silent(path, timeout_s)
+        except OSError:
+            pass  # It hung up on us: what it said before, if anything, is still there to be read.
+        received = bytearray()
+        while not received.endswith(b"\n") and len(received) <= RESPONSE_BYTES_MAX:
+            sock.settimeout(max(0.001, deadline_s - time.monotonic()))
+            try:
+                data = sock.recv(_CHUNK_BYTES)
+            except TimeoutError:
+                return _silent(path, timeout_s)
+            except OSError:
+                break
+            if not data:
+                break
+            received += data
+    return _read(path, bytes(received))
+
+
+def ask_first(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:
+    """Ask the first governor that is there. When none is, the answer names every place that was tried."""
+    answer = Answer(False, error="no socket to ask", code="no_governor")
+    for path in paths:
+        answer = ask(path, request, timeout_s)
+        if answer.code != "no_governor":
+            return answer
+    return answer if len(paths) < 2 else Answer(False, error=_nobody(" or ".join(paths)), code="no_governor")
+
+
+def _unreachable(path: str, error: Exception) -> Answer:
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, TimeoutError) or number == errno.EAGAIN:
+        return Answer(False, error=f"the governor at {path} accepts no connections; see its log", code="silent")
+    if number in (errno.EACCES, errno.EPERM):
+        text = f"you may not talk to the governor at {path}; become a member of the socket's group, or root"
+        return Answer(False, error=text, code="denied")
+    return Answer(False, error=_nobody(path), code="no_governor")
+
+
+def _nobody(places: str) -> str:
+    return f"no governor at {places}: start it with `systemctl start costgov` or `costgov run -- CMD`"
+
+
+def _silent(path: str, timeout_s: float) -> Answer:
+    text = f"the governor at {path} did not answer within {timeout_s:g} s; see its log (journalctl -u costgov)"
+    return Answer(False, error=text, code="silent")
+
+
+def _read(path: str, received: bytes) -> Answer:
+    try:
+        answer = json.loads(received)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict) or not isinstance(answer.get("ok"), bool):
+        return Answer(False, error=f"{path} did not answer as a governor does; is it one?", code="garbled")
+    if answer["ok"]:
+        return Answer(True, data=answer.get("data"))
+    return Answer(False, error=str(answer.get("error", "refused")), code=str(answer.get("code", "unavailable")))

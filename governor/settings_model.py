@@ -1,0 +1,229 @@
+"""The tables and keys of costgov.toml, with their defaults. `governor.settings.load_settings` fills them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from governor.core.units import UsdMicros, usd
+from trainer_shim.wire import FRAMES, LABELS_MAX, TEXT_CHARS_MAX
+
+SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
+SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
+SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
+SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
+JSONL_STREAMS_MAX: Final = 64  # One per run on the node; each costs a descriptor and a read per tick.
+
+# What a foreign JSONL stream may be mapped to: the measurements of a step frame, and a rate where there is no count.
+_HEAD: Final = frozenset({"v", "kind", "rank", "mono_ns", "dropped"})
+JSONL_FIELDS: Final = (*(name for name in FRAMES["step"] if name not in _HEAD), "tokens_per_second")
+
+
+def _octal(value: object) -> object:
+    """Modes are written as in chmod: "0660". A bare 660 would be read as decimal, so it is refused."""
+    if isinstance(value, str):
+        try:
+            mode = int(value, 8)
+        except ValueError:
+            raise ValueError('must be an octal mode in quotes such as "0660"') from None
+        if 0 <= mode <= 0o777:
+            return mode
+    raise ValueError('must be an octal mode in quotes such as "0660"')
+
+
+def _uids(value: object) -> object:
+    """ "any" -> None; a list of user names and uids -> their uids."""
+    if value == "any":
+        return None
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, (int, str)) for item in value):
+        raise ValueError('must be "any" or a list of user names and uids such as ["alice", 1001]')
+    uids = set()
+    for item in value:
+        try:
+            uids.add(item if isinstance(item, int) else int(item) if item.isdigit() else pwd.getpwnam(item).pw_uid)
+        except KeyError:
+            raise ValueError(f'there is no user "{item}" on this machine; correct the name or give its uid') from None
+    return frozenset(uids)
+
+
+def _absolute(value: Path) -> Path:
+    if not value.is_absolute():
+        raise ValueError(f'must be an absolute path; "{value}" would depend on where the daemon was started')
+    return value
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+Mode = Annotated[int, BeforeValidator(_octal)]
+Uids = Annotated[frozenset[int] | None, BeforeValidator(_uids)]
+Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
+
+
+class Node(_Table):
+    """The machine that is billed."""
+
+    name: Text = Field(default_factory=socket.gethostname)
+    price_usd_per_hour: float | None = Field(default=None, gt=0, lt=1e6, allow_inf_nan=False)  # None: ask the provider.
+    price_source: Text = "costgov.toml"
+    scheduler_job: Text | None = None  # Metric label; which job occupies this node.
+    idle_stop: Literal["off"] = "off"  # Reserved: no other value is understood yet.
+
+    @property
+    def price_usd_micros_per_hour(self) -> UsdMicros | None:
+        return None if self.price_usd_per_hour is None else usd(self.price_usd_per_hour)
+
+
+class Paths(_Table):
+    """Where things lie. load_settings fills what is left out; see `default_paths`."""
+
+    state_dir: AbsolutePath
+    runtime_dir: AbsolutePath
+    policies_dir: AbsolutePath = Path(SYSTEM_POLICIES_DIR)
+    socket: AbsolutePath
+    control_socket: AbsolutePath
+
+
+class Trainer(_Table):
+    """Who may be watched. Anyone who can connect, by default: a run belongs to the first uid seen with it."""
+
+    allow_uids: Uids = Field(default="any")  # type: ignore[assignment]  # The text form: the validator makes None of it.
+    socket_mode: Mode = Field(default="0666")  # type: ignore[assignment]
+
+
+class Control(_Table):
+    """Who may halt and hold beside root, the daemon's own user and the run's owner."""
+
+    group: Text | None = None  # None: "costgov" if that group exists.
+    mode: Mode = Field(default="0660")  # type: ignore[assignment]
+
+
+class Cloud(BaseModel):
+    """One provider, and its own table [cloud.<provider>], which its adapter checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+
+    provider: Text = "none"
+
+    @model_validator(mode="after")
+    def _only_tables(self) -> Cloud:
+        for key, value in (self.__pydantic_extra__ or {}).items():
+            if not isinstance(value, dict):
+                raise ValueError(f'unknown key "{key}"; a provider\'s keys stand in its own table [cloud.<provider>]')
+        return self
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The chosen provider's table: may hold paths of secrets, so neither log nor print it."""
+        found: Mapping[str, Any] = (self.__pydantic_extra__ or {}).get(self.provider, {})
+        return found
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.__pydantic_extra__ or {}
+
+    def __repr__(self) -> str:
+        return f"Cloud(provider={self.provider!r})"
+
+    __str__ = __repr__
+
+
+class Metrics(_Table):
+    """The Prometheus endpoint. It has no password: loopback until told otherwise."""
+
+    enabled: bool = True
+    address: Text = "127.0.0.1"
+    port: int = Field(default=9477, ge=0, le=65535)  # 0: any free port, printed at start.
+
+
+class Log(_Table):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Jsonl(_Table):
+    """A metrics file of a trainer that has no shim, and how to end that trainer."""
+
+    path: AbsolutePath
+    run: Text
+    stage: Text | None = None
+    labels: dict[Text, Text] = Field(default_factory=dict, max_length=LABELS_MAX)
+    fields: dict[str, Text] = Field(default_factory=dict)  # Our name -> the name in the file.
+    pidfile: AbsolutePath | None = None
+    unit: Text | None = None
+    cgroup: AbsolutePath | None = None
+    job: Text | None = None
+
+    @field_validator("fields")
+    @classmethod
+    def _known(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name not in JSONL_FIELDS:
+                raise ValueError(f'"{name}" is not a measurement; left of "=" stands one of: {", ".join(JSONL_FIELDS)}')
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Jsonl:
+        given = [key for key in ("pidfile", "unit", "cgroup", "job") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} both name the processes; keep one")
+        return self
+
+    @property
+    def ended_by(self) -> tuple[str, str] | None:
+        """How the run's processes are found, for example ("unit", "train.service"). None: only the instance is left."""
+        for key in ("pidfile", "unit", "cgroup", "job"):
+            value = getattr(self, key)
+            if value is not None:
+                return key, str(value)
+        return None
+
+
+class Settings(BaseSettings):
+    """Everything of costgov.toml, checked. Frozen; made by load_settings."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    observe: bool = False  # Decide and record, touch nothing, whatever the policies say.
+    node: Node = Field(default_factory=Node)
+    paths: Paths
+    trainer: Trainer = Field(default_factory=Trainer)
+    control: Control = Field(default_factory=Control)
+    cloud: Cloud = Field(default_factory=Cloud)
+    metrics: Metrics = Field(default_factory=Metrics)
+    log: Log = Field(default_factory=Log)
+    jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)
+
+
+def default_paths(given: Mapping[str, Any], environ: Mapping[str, str], uid: int) -> dict[str, Any]:
+    """Fill what is left out of [paths]: what systemd assigned, else the system's directories, else the user's.
+
+    The system's directories are taken by root and by whoever may write there (the service's own user).
+    """
+    home = environ.get("HOME") or pwd.getpwuid(uid).pw_dir
+    state_home = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
+    paths = dict(given)
+    if "state_dir" not in paths:
+        assigned = environ.get("STATE_DIRECTORY", "").split(":")[0]  # Set by systemd; several are joined by colons.
+        paths["state_dir"] = assigned or _system(SYSTEM_STATE_DIR, uid) or f"{state_home}/costgov"
+    if "runtime_dir" not in paths:
+        assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
+        user = environ.get("XDG_RUNTIME_DIR")
+        paths["runtime_dir"] = (
+            assigned or _system(SYSTEM_RUNTIME_DIR, uid) or (f"{user}/costgov" if user else f"{state_home}/costgov/run")
+        )
+    paths.setdefault("socket", f"{paths['runtime_dir']}/trainer.sock")
+    paths.setdefault("control_socket", f"{paths['runtime_dir']}/control.sock")
+    return paths
+
+
+def _system(directory: str, uid: int) -> str | None:
+    return directory if uid == 0 or os.access(directory, os.W_OK) else None

@@ -1,0 +1,240 @@
+"""The journal's SQLite file: schema, migration, corruption set aside, retention. Used by one thread at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import glob
+import os
+import sqlite3
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+from governor.adapters.journal_fallback import Entry
+
+SCHEMA_VERSION = 1
+ROWS_MAX = 200_000  # ~100 MB: months of verdicts and transitions of a busy node.
+INCIDENT_ROWS_MAX = 100_000  # Rows of incidents are evidence and outlive the chatter around them: ~1,000 halts.
+ROWS_OF_KIND_MAX = {"window": 50_000}  # The ledger's 1M-token windows: 50B tokens of history for reports.
+INCIDENTS_MAX = 1_000  # The breaker allows a handful a day: about a year.
+RUNS_MAX = 1_000  # A run unseen for a thousand other runs will not come back to its budget.
+CORRUPT_KEPT_MAX = 3  # A disk that corrupts again and again must not be filled with the evidence of it.
+WAL_BYTES_MAX = 4 * 1024 * 1024  # A WAL that once grew would otherwise keep its size for good.
+
+_MIGRATIONS = {
+    0: """
+    CREATE TABLE journal (
+      seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, run TEXT, incident_id TEXT,
+      mono_ns INTEGER NOT NULL, wall_ns INTEGER NOT NULL, boot_id TEXT NOT NULL, data TEXT NOT NULL
+    );
+    CREATE INDEX journal_by_incident ON journal (incident_id, seq) WHERE incident_id IS NOT NULL;
+    CREATE INDEX journal_by_kind ON journal (kind, seq);
+    CREATE TABLE incidents (
+      incident_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, first_seq INTEGER NOT NULL, open INTEGER NOT NULL,
+      snapshot TEXT NOT NULL
+    );
+    CREATE TABLE runs (run TEXT PRIMARY KEY, seq INTEGER NOT NULL, snapshot TEXT NOT NULL);
+    """,
+}
+# A row is told by its seq, a snapshot by its name and age: writing any of them twice changes nothing.
+_INSERT = {
+    "journal": """
+    INSERT INTO journal (seq, kind, run, incident_id, mono_ns, wall_ns, boot_id, data)
+    VALUES (:seq, :kind, :run, :incident_id, :mono_ns, :wall_ns, :boot_id, :data) ON CONFLICT DO NOTHING""",
+    "incidents": """
+    INSERT INTO incidents (incident_id, seq, first_seq, open, snapshot)
+    VALUES (:incident_id, :seq, :seq, :open, :snapshot)
+    ON CONFLICT (incident_id) DO UPDATE SET seq = :seq, open = :open, snapshot = :snapshot WHERE :seq > seq""",
+    "runs": """
+    INSERT INTO runs (run, seq, snapshot) VALUES (:run, :seq, :snapshot)
+    ON CONFLICT (run) DO UPDATE SET seq = :seq, snapshot = :snapshot WHERE :seq > seq""",
+}
+
+_PRUNE_KIND = """
+DELETE FROM journal WHERE kind = :kind
+AND seq <= (SELECT seq FROM journal WHERE kind = :kind ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE = {
+    """DELETE FROM journal WHERE incident_id IS NULL
+    AND seq <= (SELECT seq FROM journal WHERE incident_id IS NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit)""": ROWS_MAX,
+    """DELETE FROM journal WHERE incident_id IS NOT NULL AND seq <= (
+      SELECT seq FROM journal WHERE incident_id IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit
+    )""": INCIDENT_ROWS_MAX,
+    """DELETE FROM incidents WHERE NOT open
+    AND seq <= (SELECT seq FROM incidents ORDER BY seq DESC LIMIT 1 OFFSET :limit)""": INCIDENTS_MAX,
+    """DELETE FROM runs
+    WHERE seq <= (SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OFFSET :limit)""": RUNS_MAX,
+}
+_LAST_SEQ = """
+SELECT max(coalesce((SELECT max(seq) FROM journal), 0), coalesce((SELECT max(seq) FROM incidents), 0),
+           coalesce((SELECT max(seq) FROM runs), 0))"""
+
+
+class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
+    """The file cannot be used now. The message is one line: what is wrong and what to do."""
+
+
+class JournalLocked(JournalUnavailable):
+    """Another governor holds this journal."""
+
+
+class JournalReader:
+    """Read a journal file, also beside a running governor. Raises sqlite3.Error."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._connection = self._open()
+
+    def rows(self, incident_id: str | None, kind: str | None, last: int) -> list[Entry]:
+        return self._select(
+            "SELECT * FROM (SELECT * FROM journal WHERE (:i IS NULL OR incident_id = :i) AND (:k IS NULL OR kind = :k)"
+            " ORDER BY seq DESC LIMIT :n) ORDER BY seq",
+            {"i": incident_id, "k": kind, "n": last},
+        )
+
+    def incidents(self, last: int, *, only_open: bool) -> list[Entry]:
+        return self._select(
+            "SELECT * FROM (SELECT * FROM incidents WHERE open OR NOT :o ORDER BY first_seq DESC LIMIT :n)"
+            " ORDER BY first_seq",
+            {"o": only_open, "n": last},
+        )
+
+    def runs(self) -> list[Entry]:
+        return self._select("SELECT * FROM runs ORDER BY seq", {})
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _select(self, query: str, parameters: dict[str, Any]) -> list[Entry]:
+        return [dict(row) for row in self._connection.execute(query, parameters)]
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(f"file:{urllib.parse.quote(self.path)}?mode=ro", uri=True, timeout=1.0)
+        connection.row_factory = sqlite3.Row
+        return connection
+
+
+class Database(JournalReader):
+    """An open journal file. Raises `JournalUnavailable` where the file cannot be had, sqlite3.Error afterwards."""
+
+    def __init__(self, path: str) -> None:
+        self.notice: str | None = None  # One line when the file found was corrupt and a fresh one was begun.
+        self._lock_fd = lock(path)
+        try:
+            super().__init__(path)
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+
+    def write(self, entries: Sequence[Entry], *, full: bool) -> None:
+        """Commit the entries in one transaction; `full` means on disk on return. Known entries change nothing."""
+        connection = self._connection
+        connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for entry in entries:
+                connection.execute(_INSERT[entry["table"]], entry)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def prune(self) -> None:
+        """Delete what is beyond the limits above, oldest first."""
+        with self._connection as connection:
+            for kind, limit in ROWS_OF_KIND_MAX.items():
+                connection.execute(_PRUNE_KIND, {"kind": kind, "limit": limit})
+            for statement, limit in _PRUNE.items():
+                connection.execute(statement, {"limit": limit})
+
+    def last_seq(self) -> int:
+        """Return the highest number in use: rows written later must sort behind it."""
+        return int(self._connection.execute(_LAST_SEQ).fetchone()[0])
+
+    def close(self) -> None:
+        super().close()
+        os.close(self._lock_fd)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return _connect(self.path)
+        except sqlite3.Error as error:
+            if not is_corruption(error):
+                raise JournalUnavailable(f"{self.path}: {error}; free the disk or make it writable for us") from error
+        aside = _set_aside(self.path)
+        self.notice = f"{self.path}: corrupt; kept as {aside}, a fresh journal is begun"
+        try:
+            return _connect(self.path)
+        except sqlite3.Error as error:
+            raise JournalUnavailable(f"{self.path}: {error}") from error
+
+
+def is_corruption(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def lock(path: str) -> int:
+    """Take the lock beside the journal, making its directory. Raises `JournalLocked` with the holder's pid."""
+    name = path + ".lock"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise JournalUnavailable(f"{name}: {error.strerror}; make the state directory writable for us") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise JournalLocked(f"{path}: another governor (pid {holder}) uses this journal; stop it first") from None
+    with contextlib.suppress(OSError):  # A full disk may not take even the pid; the lock holds all the same.
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    # One worker thread uses it at a time, but the thread that opens is not always the one that closes.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+    try:
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise _corrupt(str(verdict))
+        _migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: str) -> None:
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > SCHEMA_VERSION:
+        raise JournalUnavailable(f"{path}: written by a newer costgov (schema {found}, we know {SCHEMA_VERSION})")
+    for version in range(found, SCHEMA_VERSION):
+        connection.executescript(f"BEGIN; {_MIGRATIONS[version]} PRAGMA user_version = {version + 1}; COMMIT;")
+
+
+def _corrupt(verdict: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(verdict)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def _set_aside(path: str) -> str:
+    """Rename the file (with WAL and index, without which it may lack its newest rows) and return the new name."""
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    aside = f"{path}.corrupt-{stamp}"
+    for suffix in ("-wal", "-shm", ""):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path + suffix, aside + suffix)
+    for old in sorted(glob.glob(glob.escape(path) + ".corrupt-*Z"))[:-CORRUPT_KEPT_MAX]:
+        for suffix in ("-wal", "-shm", ""):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(old + suffix)
+    return aside

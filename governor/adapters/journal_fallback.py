@@ -1,0 +1,108 @@
+"""The fixed file in the runtime directory (tmpfs) that takes the journal's rows while its disk does not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+FALLBACK_NAME = "journal-fallback.jsonl"
+FALLBACK_BYTES_MAX = 8 * 1024 * 1024  # tmpfs is memory: about 15,000 rows, some hundred halts.
+CHATTER_BYTES_MAX = FALLBACK_BYTES_MAX // 2  # Rows that need no durability must not displace a halt's.
+
+Entry = dict[str, Any]  # {"seq": int, "table": a key of COLUMNS, …that table's columns}
+
+COLUMNS = {
+    "journal": frozenset(("seq", "kind", "run", "incident_id", "mono_ns", "wall_ns", "boot_id", "data")),
+    "incidents": frozenset(("seq", "incident_id", "open", "snapshot")),
+    "runs": frozenset(("seq", "run", "snapshot")),
+}
+
+
+class Fallback:
+    """Append-only JSON lines, bounded, safe to share between the loop and the journal's worker.
+
+    Nothing is synced: tmpfs outlives the governor, and nothing outlives the machine.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, FALLBACK_NAME)
+        self._lock = threading.Lock()
+        self._bytes = 0
+        with contextlib.suppress(OSError):
+            os.makedirs(directory, mode=0o755, exist_ok=True)
+            self._bytes = os.stat(self.path).st_size
+        self.lost_total = 0  # Entries that not even this file could take: they went to stderr.
+
+    @property
+    def is_empty(self) -> bool:
+        return self._bytes == 0
+
+    def append(self, entries: list[Entry], *, full: bool) -> bool:
+        """Write the entries behind what is there. False: they could not be written and stand on stderr."""
+        block = b"".join(json.dumps(entry, separators=(",", ":")).encode() + b"\n" for entry in entries)
+        limit = FALLBACK_BYTES_MAX if full else CHATTER_BYTES_MAX
+        with self._lock:
+            if self._bytes + len(block) <= limit and self._write(block):
+                self._bytes += len(block)
+                return True
+        self.lost_total += len(entries)
+        if full:  # The last resort is whoever keeps our stderr: systemd's journal, a terminal.
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(block.decode())
+        return False
+
+    def read(self) -> tuple[list[Entry], int]:
+        """Return the whole lines and how many bytes of the file they account for. Torn lines are passed over."""
+        with self._lock:
+            try:
+                with open(self.path, "rb", opener=_no_follow) as file:
+                    content = file.read(FALLBACK_BYTES_MAX)
+            except OSError:
+                return [], 0
+        entries = []
+        for line in content.splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if _is_entry(entry):
+                    entries.append(entry)
+        return entries, len(content)
+
+    def forget(self, size: int) -> None:
+        """Remove the first `size` bytes, which now stand in the database."""
+        with self._lock, contextlib.suppress(OSError):
+            with open(self.path, "rb", opener=_no_follow) as file:
+                file.seek(size)
+                rest = file.read(FALLBACK_BYTES_MAX)
+            # By rename: a crash in between leaves the old file, whose rows are merely imported once more.
+            with open(self.path + ".new", "wb", opener=_no_follow) as file:
+                file.write(rest)
+            os.rename(self.path + ".new", self.path)
+            self._bytes = len(rest)
+
+    def _write(self, block: bytes) -> bool:
+        try:
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return False
+        try:
+            return os.write(fd, block) == len(block)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+
+def _is_entry(entry: Any) -> bool:
+    # Another version of costgov may have left lines of a shape that we do not know.
+    if not isinstance(entry, dict) or not isinstance(entry.get("seq"), int):
+        return False
+    columns = COLUMNS.get(entry.get("table", ""))
+    return columns is not None and columns <= entry.keys()
+
+
+def _no_follow(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -1,0 +1,200 @@
+"""The process table of this machine, and signals that cannot hit the wrong process.
+
+Reads only what a process of another uid shows to CAP_KILL alone: stat, status, cmdline and cgroup. Never environ,
+fd, cwd or exe. Under `hidepid` identity cannot be read; such a process is reported as DENIED, never as gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from governor.core.identity import ProcessFacts, ProcessId
+from governor.ports import Sent
+
+ARGV_BYTES_MAX = 64 * 1024  # Above any real command line; a process may write megabytes into its own.
+PROC_BYTES_MAX = 16 * 1024  # stat, status and cgroup are below 4 KiB; deep cgroup trees may be longer.
+_UNKNOWN_CGROUP = ""
+
+
+class Stat(NamedTuple):
+    """The fields of /proc/PID/stat that say who a process is."""
+
+    state: str
+    ppid: int
+    pgid: int
+    sid: int
+    start_ticks: int
+
+
+def parse_stat(raw: bytes) -> Stat | None:
+    """Read /proc/PID/stat. The command name may hold spaces and parentheses: fields count from its last one."""
+    fields = raw[raw.rfind(b")") + 2 :].split()
+    if len(fields) < 20:  # Torn: the process vanished while it was read.
+        return None
+    return Stat(fields[0].decode("ascii"), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def parse_cgroup(raw: bytes) -> str:
+    """Return the unified path; where that hierarchy is empty (hybrid machines), systemd's named one."""
+    unified = named = _UNKNOWN_CGROUP
+    for line in raw.decode("utf-8", "surrogateescape").splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy == "0":
+            unified = path
+        elif controllers == "name=systemd":
+            named = path
+    return unified if unified not in (_UNKNOWN_CGROUP, "/") else named or unified
+
+
+class LinuxProcesses:
+    """`ports.Processes` over /proc and pidfds of the running boot."""
+
+    def __init__(self, boot_id: str, proc: str = "/proc") -> None:
+        self._boot_id = boot_id
+        self._proc = proc
+
+    def table(self) -> Mapping[int, ProcessFacts]:
+        found: dict[int, ProcessFacts] = {}
+        for name in os.listdir(self._proc):
+            if name.isdigit():
+                facts = self.facts(int(name))
+                if facts is not None:
+                    found[facts.process.pid] = facts
+        return found
+
+    def facts(self, pid: int) -> ProcessFacts | None:
+        stat = self.stat(pid)
+        status = self._read(pid, "status", PROC_BYTES_MAX)
+        uid = _status_field(status, b"\nUid:")
+        if stat is None or uid is None:
+            return None
+        argv = self._read(pid, "cmdline", ARGV_BYTES_MAX) or b""
+        cgroup = self._read(pid, "cgroup", PROC_BYTES_MAX) or b""
+        after = self.stat(pid)
+        if after is None or after.start_ticks != stat.start_ticks:
+            return None  # Changed hands in between: a row made of two processes would lie.
+        return ProcessFacts(
+            process=ProcessId(pid, stat.start_ticks, self._boot_id),
+            ppid=stat.ppid,
+            uid=int(uid.split()[1]),  # Effective, as SO_PEERCRED reports it: sudo below a trainer is not the trainer's.
+            pgid=stat.pgid,
+            sid=stat.sid,
+            state=stat.state,
+            argv=_split_argv(argv),
+            cgroup=parse_cgroup(cgroup),
+        )
+
+    def send(self, target: ProcessId, signum: signal.Signals) -> Sent:
+        if target.boot_id != self._boot_id:
+            return Sent.GONE
+        try:
+            with _pidfd(target.pid) as pidfd:
+                # Compared after the handle exists, so the pid cannot change hands between look and deed.
+                stat = self.stat(target.pid)
+                if stat is None:
+                    return Sent.GONE if _has_exited(pidfd) else Sent.DENIED
+                if stat.start_ticks != target.start_ticks:
+                    return Sent.NOT_OURS
+                signal.pidfd_send_signal(pidfd, signum)
+                return Sent.SENT
+        except ProcessLookupError:
+            return Sent.GONE
+        except OSError as error:
+            # EINVAL: the number now names a thread of somebody else. The rest is "not now": EPERM, EMFILE, seccomp.
+            return Sent.NOT_OURS if error.errno == errno.EINVAL else Sent.DENIED
+
+    def is_gone(self, target: ProcessId) -> bool:
+        if target.boot_id != self._boot_id:
+            return True
+        try:
+            with _pidfd(target.pid) as pidfd:
+                stat = self.stat(target.pid)
+                if stat is not None and stat.start_ticks != target.start_ticks:
+                    return True
+                # The pidfd speaks for the whole thread group: a main thread can be a zombie while others hold the GPU.
+                return _has_exited(pidfd)
+        except ProcessLookupError:
+            return True
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return True
+            stat = self.stat(target.pid)
+            return stat is not None and stat.start_ticks != target.start_ticks
+
+    def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
+        status = self._read(target.pid, "status", PROC_BYTES_MAX)
+        stat = self.stat(target.pid)
+        caught = _status_field(status, b"\nSigCgt:")
+        if caught is None or stat is None or stat.start_ticks != target.start_ticks:
+            return None
+        return bool(int(caught, 16) >> (signum - 1) & 1)
+
+    def watch(self, target: ProcessId) -> int | None:
+        """As the port says; None also when no descriptor is to be had, so ask `is_gone` before believing it."""
+        if target.boot_id != self._boot_id:
+            return None
+        try:
+            pidfd = os.pidfd_open(target.pid)
+        except OSError:
+            return None
+        stat = self.stat(target.pid)
+        if _has_exited(pidfd) or stat is None or stat.start_ticks != target.start_ticks:
+            os.close(pidfd)
+            return None
+        return pidfd
+
+    def stat(self, pid: int) -> Stat | None:
+        """Identity and parentage alone: a quarter of the price of `facts`."""
+        raw = self._read(pid, "stat", PROC_BYTES_MAX)
+        return None if raw is None else parse_stat(raw)
+
+    def _read(self, pid: int, name: str, bytes_max: int) -> bytes | None:
+        try:
+            fd = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return os.read(fd, bytes_max)
+        except OSError:  # ESRCH: it vanished after the open.
+            return None
+        finally:
+            os.close(fd)
+
+
+def _status_field(status: bytes | None, label: bytes) -> bytes | None:
+    if status is None:
+        return None
+    start = status.find(label)
+    if start < 0:
+        return None
+    start += len(label)
+    return status[start : status.find(b"\n", start)].strip()
+
+
+def _split_argv(raw: bytes) -> tuple[str, ...]:
+    if not raw:
+        return ()
+    # setproctitle leaves one string padded with NULs or spaces: the padding is no argument.
+    return tuple(part.decode("utf-8", "surrogateescape") for part in raw.rstrip(b"\0").split(b"\0"))
+
+
+def _has_exited(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+@contextlib.contextmanager
+def _pidfd(pid: int) -> Iterator[int]:
+    fd = os.pidfd_open(pid)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,214 @@
+"""Every Processes: identity before violence, observation after. Real children beside the scripted table."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import pytest
+
+from governor.adapters.clock import SystemClock
+from governor.adapters.processes import LinuxProcesses, parse_cgroup, parse_stat
+from governor.core.identity import ProcessId
+from governor.ports import Processes, Sent
+from tests.contract.fakes import FakeProcesses
+
+SAFETY_S = 30  # A loaded machine is slow; this bound only ends a test that would hang.
+
+CHILD = """
+import signal, sys
+signal.signal(signal.SIGUSR1, lambda *a: None)
+print("ready", flush=True)
+while True: signal.pause()
+"""
+
+
+class World(Protocol):
+    processes: Processes
+
+    def spawn(self) -> ProcessId:
+        """Start a process that handles SIGUSR1, not SIGUSR2, and dies of SIGTERM; its parent does not reap it."""
+
+    def reap(self, process: ProcessId) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class RealWorld:
+    def __init__(self) -> None:
+        self.processes = LinuxProcesses(SystemClock().boot_id)
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def spawn(self) -> ProcessId:
+        child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        self._children[child.pid] = child
+        facts = self.processes.facts(child.pid)
+        assert facts is not None
+        return facts.process
+
+    def reap(self, process: ProcessId) -> None:
+        self._children[process.pid].wait(SAFETY_S)
+
+    def close(self) -> None:
+        for child in self._children.values():
+            child.kill()
+            child.wait(SAFETY_S)
+            assert child.stdout is not None
+            child.stdout.close()
+
+
+class FakeWorld:
+    def __init__(self) -> None:
+        self.processes = FakeProcesses()
+        self._next_pid = 100
+
+    def spawn(self) -> ProcessId:
+        self._next_pid += 1
+        return self.processes.add(
+            self._next_pid, ppid=os.getpid(), uid=os.geteuid(), argv=[sys.executable, "-c", CHILD],
+            catches=frozenset({signal.SIGUSR1}), becomes_zombie=True,
+        )  # fmt: skip
+
+    def reap(self, process: ProcessId) -> None:
+        del self.processes.by_pid[process.pid]
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(params=[RealWorld, FakeWorld])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    world = request.param()
+    yield world
+    world.close()
+
+
+def wait_readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], SAFETY_S)[0])
+
+
+def end_unreaped(world: World, process: ProcessId) -> None:
+    pidfd = world.processes.watch(process)
+    assert pidfd is not None
+    assert world.processes.send(process, signal.SIGTERM) is Sent.SENT
+    assert wait_readable(pidfd)
+    os.close(pidfd)
+
+
+def test_a_process_is_in_the_table_with_who_it_is(world: World) -> None:
+    process = world.spawn()
+    facts = world.processes.table()[process.pid]
+    assert facts == world.processes.facts(process.pid)
+    assert facts.process == process
+    assert facts.ppid == os.getpid()
+    assert facts.uid == os.geteuid()
+    assert facts.argv == (sys.executable, "-c", CHILD)
+
+
+def test_nobody_has_no_facts(world: World) -> None:
+    assert world.processes.facts(2**22 + 1) is None
+
+
+def test_exit_is_observed_and_a_zombie_is_gone(world: World) -> None:
+    process = world.spawn()
+    assert not world.processes.is_gone(process)
+    end_unreaped(world, process)
+    facts = world.processes.facts(process.pid)
+    assert facts is not None
+    assert facts.state == "Z"
+    assert world.processes.is_gone(process)
+    assert world.processes.watch(process) is None
+
+
+def test_even_a_zombie_accepts_a_signal_so_sent_is_not_gone(world: World) -> None:
+    process = world.spawn()
+    end_unreaped(world, process)
+    assert world.processes.send(process, signal.SIGTERM) is Sent.SENT
+
+
+def test_after_the_reaper_there_is_nobody_to_signal(world: World) -> None:
+    process = world.spawn()
+    end_unreaped(world, process)
+    world.reap(process)
+    assert world.processes.send(process, signal.SIGKILL) is Sent.GONE
+    assert world.processes.is_gone(process)
+    assert world.processes.facts(process.pid) is None
+    assert world.processes.watch(process) is None
+
+
+def test_a_pid_that_changed_hands_is_not_touched(world: World) -> None:
+    process = world.spawn()
+    former = replace(process, start_ticks=process.start_ticks - 1)
+    assert world.processes.send(former, signal.SIGKILL) is Sent.NOT_OURS
+    assert world.processes.is_gone(former)
+    assert world.processes.watch(former) is None
+    assert world.processes.catches(former, signal.SIGUSR1) is None
+    assert not world.processes.is_gone(process)
+
+
+def test_a_process_of_another_boot_is_gone_whoever_has_its_pid_now(world: World) -> None:
+    process = world.spawn()
+    former = replace(process, boot_id="another boot")
+    assert world.processes.send(former, signal.SIGKILL) is Sent.GONE
+    assert world.processes.is_gone(former)
+    assert not world.processes.is_gone(process)
+
+
+def test_an_installed_handler_is_seen_from_outside(world: World) -> None:
+    process = world.spawn()
+    assert world.processes.catches(process, signal.SIGUSR1) is True
+    assert world.processes.catches(process, signal.SIGUSR2) is False
+
+
+def test_a_handled_signal_ends_nobody(world: World) -> None:
+    process = world.spawn()
+    assert world.processes.send(process, signal.SIGUSR1) is Sent.SENT
+    assert not world.processes.is_gone(process)
+
+
+@pytest.mark.parametrize("comm", [b"python", b"a) R 1 (b", b") S 7 8 9", b"two words", b"()"])
+def test_a_command_name_cannot_shift_the_fields_of_stat(comm: bytes) -> None:
+    tail = b" S 10 20 30 0 -1 4194304 1 2 3 4 5 6 7 8 9 0 1 0 12345 99 0\n"
+    stat = parse_stat(b"42 (" + comm + b")" + tail)
+    assert stat is not None
+    assert (stat.state, stat.ppid, stat.pgid, stat.sid, stat.start_ticks) == ("S", 10, 20, 30, 12345)
+
+
+def test_a_torn_stat_is_nobody() -> None:
+    assert parse_stat(b"42 (python) S 1 2") is None
+    assert parse_stat(b"") is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (b"0::/system.slice/a.service\n", "/system.slice/a.service"),
+        (b"5:cpu:/x\n1:name=systemd:/user.slice\n0::/\n", "/user.slice"),
+        (b"5:cpu:/x\n1:name=systemd:/user.slice\n0::/unified\n", "/unified"),
+        (b"0::/with:colon\n", "/with:colon"),
+        (b"", ""),
+    ],
+)
+def test_the_cgroup_is_the_unified_path_or_systemds(raw: bytes, path: str) -> None:
+    assert parse_cgroup(raw) == path
+
+
+def test_a_hidden_proc_is_denied_and_never_taken_for_gone(tmp_path: object) -> None:
+    """As under hidepid=2: the process can be signalled, its identity cannot be read."""
+    real = RealWorld()
+    try:
+        process = real.spawn()
+        blind = LinuxProcesses(process.boot_id, proc=str(tmp_path))
+        assert blind.send(process, signal.SIGKILL) is Sent.DENIED
+        assert not blind.is_gone(process)
+        assert not real.processes.is_gone(process)
+    finally:
+        real.close()

@@ -300,8 +300,10 @@ def on_processes(node: Node, tracked: Tracked, seen: ProcessesSeen) -> list[Effe
         incident.rank_processes = tuple(dict.fromkeys((*incident.rank_processes, *seen.respawned)))
         effects.extend(feed(node, tracked, Fact.RESPAWNED, seen.at))
     elif not seen.alive:
-        if incident.at_of("exited") is None:
-            incident.note(seen.at, node.wall(seen.at), "exited")
+        # Before TERM only the ranks are known to be gone; what they left behind is looked for next.
+        what = "ranks_exited" if incident.halt.stage in (Stage.ASKED, Stage.SAVING) else "exited"
+        if incident.at_of(what) is None:
+            incident.note(seen.at, node.wall(seen.at), what)
         effects.extend(feed(node, tracked, Fact.EXITED, seen.at))
     return effects
 

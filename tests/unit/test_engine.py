@@ -252,7 +252,8 @@ def test_the_breaker_stops_a_fourth_halt_of_a_day() -> None:
         assert asked == (attempt < 3), attempt
         incident = node.runs["llama"].incident
         if asked and incident is not None:
-            play(node, ProcessesSeen(at(offset + 2), incident.incident_id, ()))
+            nobody = ProcessesSeen(at(offset + 2), incident.incident_id, ())
+            play(node, nobody, nobody)  # The ranks, then whatever outlived them.
             play(node, BillingRead(at(offset + 3), incident.incident_id, BillingAnswer.ENDED, "stopped"))
             assert incident.is_closed
 

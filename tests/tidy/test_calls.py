@@ -1,0 +1,116 @@
+"""Calls that are wrong here, whatever they would do."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+from tests.tidy.sources import PRODUCT, ROOT, Source, dotted, imports, sources
+
+BROAD = {"Exception", "BaseException"}
+# The one guard around the daemon, and the one around every hook of the shim in the training thread.
+BROAD_ALLOWED = Counter({"governor/daemon.py": 1, "trainer_shim/guard.py": 1})
+
+# Everything pure that the core has a use for. A clock, a file or a random number is not in it, and a new name is a
+# decision somebody takes here.
+CORE_MAY_IMPORT = {
+    *("__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib"),
+    *("heapq", "itertools", "json", "math", "operator", "re", "shlex", "statistics", "string", "types", "typing"),
+    *("importlib", "pkgutil"),  # The sorted directory scan that finds triggers.
+}
+CORE_MUST_NOT_CALL = {"open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint", "id", "hash"}
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(dotted(kind) in BROAD for kind in caught)
+
+
+def _swallows(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return not (isinstance(last, ast.Raise) and last.exc is None)
+
+
+def _broad_excepts(source: Source) -> int:
+    handlers = [node for node in source.named(ast.ExceptHandler) if isinstance(node, ast.ExceptHandler)]
+    suppressed = [
+        node
+        for node in source.named(ast.Call)
+        if isinstance(node, ast.Call)
+        and dotted(node.func).endswith("suppress")
+        and any(dotted(argument) in BROAD for argument in node.args)
+    ]
+    return sum(_is_broad(handler) and _swallows(handler) for handler in handlers) + len(suppressed)
+
+
+def test_broad_excepts_are_exactly_the_two_guards() -> None:
+    found = Counter({source.path: count for source in sources(*PRODUCT) if (count := _broad_excepts(source))})
+    wanted = {path: count for path, count in BROAD_ALLOWED.items() if (ROOT / path).exists()}
+    assert dict(found) == wanted
+
+
+def test_the_core_imports_nothing_that_could_be_impure() -> None:
+    wrong = [
+        f"{source.at(node)} imports {name}"
+        for source in sources("governor/core")
+        for node, name in imports(source.tree)
+        if name.split(".")[0] not in CORE_MAY_IMPORT and not name.startswith(("governor.core", "."))
+    ]
+    assert not wrong, wrong
+
+
+def test_the_core_calls_nothing_that_could_be_impure() -> None:
+    """`id` and `hash` too: they differ from process to process, and a replay must not."""
+    wrong = [
+        f"{source.at(node)} calls {node.func.id}"
+        for source in sources("governor/core")
+        for node in source.named(ast.Call)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CORE_MUST_NOT_CALL
+    ]
+    assert not wrong, wrong
+
+
+def test_nothing_is_parsed_by_running_it() -> None:
+    unsafe = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+    wrong = [
+        f"{source.at(node)} imports {name}"
+        for source in sources(*PRODUCT)
+        for node, name in imports(source.tree)
+        if name.split(".")[0] in unsafe
+    ]
+    wrong += [
+        f"{source.at(node)} calls {dotted(node.func)}"
+        for source in sources(*PRODUCT)
+        for node in source.named(ast.Call)
+        if isinstance(node, ast.Call) and dotted(node.func) in {"eval", "exec", "os.system", "os.popen"}
+    ]
+    assert not wrong, wrong
+
+
+def test_tests_wait_on_something_and_never_sleep() -> None:
+    wrong = []
+    for source in sources("tests"):
+        slept = {"time.sleep", "asyncio.sleep"}
+        for node in source.named(ast.ImportFrom):
+            assert isinstance(node, ast.ImportFrom)
+            slept |= {a.asname or a.name for a in node.names if (node.module, a.name) == ("time", "sleep")}
+        calls = (node for node in source.named(ast.Call) if isinstance(node, ast.Call))
+        wrong += [source.at(call) for call in calls if dotted(call.func) in slept]
+    assert not wrong, f"wait on a pidfd, a socket or a condition instead: {wrong}"
+
+
+def test_tests_use_no_mocks() -> None:
+    """A mock agrees with everything. Fakes here pass the contract suite of the real thing."""
+    wrong = []
+    for source in sources("tests"):
+        wrong += [
+            f"{source.at(node)} {name}" for node, name in imports(source.tree) if name in {"unittest.mock", "mock"}
+        ]
+        wrong += [
+            f"{source.at(node)} {dotted(node)}"
+            for node in source.named(ast.Attribute)
+            if dotted(node) == "monkeypatch.setattr"
+        ]
+    assert not wrong, wrong

@@ -1,0 +1,86 @@
+"""One word per thing, in code as in prose: the few rules of the glossary that a machine can judge."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.tidy.sources import PRODUCT, Source, sources, text_files
+
+# A name, what is wrong with it, where it is right all the same.
+RULES = [
+    # The policy key permits the provider's call of that name.
+    (
+        r"terminat(e|ed|ing|ion)",
+        "ours are term, kill, stop, destroy; the provider's API terminates",
+        r"/clouds/|/policy",
+    ),
+    (r"(^|_)job_(id|name|key|state)$", "the job is the scheduler's; ours is the run or the attempt", r"$^"),
+    (r"(^|_)session(_id)?$", "a launch is an attempt, what is billed is an instance", r"/(clouds|http)"),
+    (r"_(sec|secs|seconds|msec|msecs|millis|nanos)$", "units are _ns, _ms or _s, last in the name", r"$^"),
+    (r"_(dollars|usd_cents|cents)$", "money is _usd_micros (integer) or, for people, _usd", r"$^"),
+    (r"^(ns|ms|s|usd)_(?!micros)", "the unit stands last in the name", r"$^"),
+    (r"(^|_)(helper|helpers|utils?|misc)$", "name it after what it does", r"$^"),
+    (r"(Manager|Helper|Utils?)$", "name it after what it does", r"ports\.py$|/systemd\.py$"),
+]
+INTEGER_UNITS = ("_ns", "_usd_micros", "_bytes")
+
+
+def _defined(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    """Names this file gives: functions, classes, arguments, assigned variables and fields. Not the ones it uses."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node, node.name
+        elif isinstance(node, ast.arg):
+            yield node, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node, node.attr
+
+
+@pytest.mark.parametrize(("pattern", "meant", "right_in"), RULES, ids=[rule[0] for rule in RULES])
+def test_names_keep_to_the_glossary(pattern: str, meant: str, right_in: str) -> None:
+    wrong = [
+        f"{source.at(node)} {name}"
+        for source in sources(*PRODUCT)
+        if not re.search(right_in, source.path)
+        for node, name in _defined(source)
+        if re.search(pattern, name)
+    ]
+    assert not wrong, f"{meant}: {wrong}"
+
+
+def test_counted_units_are_integers() -> None:
+    """A float nanosecond or micro-dollar has already lost some."""
+    wrong = [
+        f"{source.at(node)} {name}: float"
+        for source in sources(*PRODUCT)
+        for node, name, annotation in _annotated(source)
+        if name.endswith(INTEGER_UNITS) and re.search(r"\bfloat\b", ast.unparse(annotation))
+    ]
+    assert not wrong, wrong
+
+
+def _annotated(source: Source) -> Iterator[tuple[ast.AST, str, ast.expr]]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name | ast.Attribute):
+            name = node.target.id if isinstance(node.target, ast.Name) else node.target.attr
+            yield node, name, node.annotation
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            yield node, node.arg, node.annotation
+
+
+def test_no_path_of_one_persons_machine() -> None:
+    """What only exists on the author's machine works nowhere else."""
+    private = re.compile(r"(?<![\w.])/(?:wo" + r"rk|ro" + r"ot|Us" + r"ers|ho" + r"me/(?!alice|bob|user)\w+)/\w")
+    wrong = [
+        f"{path}:{number}"
+        for path, text in text_files()
+        for number, line in enumerate(text.splitlines(), 1)
+        if private.search(line)
+    ]
+    assert not wrong, wrong

@@ -1,57 +1,117 @@
-"""Where a key stands in a TOML text: tomllib forgets positions, and an error without a line is a search."""
+"""Where each key of a TOML text stands: tomllib keeps no line numbers, and an error without one is half an error."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]  # ("rule", 1, "for"): tables by name, elements of [[arrays]] by index.
 
-_HEADER = re.compile(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
-_PART = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
+_HEADER = re.compile(r"\s*(\[\[|\[)\s*(.+?)\s*(\]\]|\])\s*(?:#.*)?")
+_KEY_PART = re.compile(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([A-Za-z0-9_-]+))\s*(\.|$|=)")
 
 
-def line_of(text: str, path: Path) -> int | None:
-    """Return the 1-based line on which `path` is set, else that of its nearest table; None when neither is written.
+def key_lines(text: str) -> dict[KeyPath, int]:
+    """Return the 1-based line of every table header and every `key =` of a *valid* TOML text.
 
-    Integers in the path index arrays of tables. Keys inside inline tables answer with the line of the inline table.
+    Keys inside inline tables are not listed: their line is that of the table's own key.
     """
-    best: tuple[int, int] | None = None
-    for line, written in _written(text):
-        depth = len(written)
-        if depth and written == path[:depth] and (best is None or depth > best[0]):
-            best = (depth, line)
-    return best[1] if best else None
-
-
-def _written(text: str) -> Iterator[tuple[int, Path]]:
-    table: Path = ()
-    counts: dict[Path, int] = {}
-    for line, content in enumerate(text.splitlines(), start=1):
-        header = _HEADER.match(content)
-        if header:
-            table = _indexed(_parts(header.group(2)), counts, is_array=header.group(1) == "[[")
-            yield line, table
+    lines: dict[KeyPath, int] = {}
+    arrays: dict[KeyPath, int] = {}  # Elements seen of each [[array]].
+    table: KeyPath = ()
+    for number, line in _statements(text):
+        header = _HEADER.fullmatch(line)
+        if header is not None:
+            table = _enter(_parts(header.group(2)), header.group(1) == "[[", arrays)
+            lines.setdefault(table, number)
             continue
-        key = _KEY.match(content)
-        if key:
-            yield line, table + _parts(key.group(1))
+        path = table
+        for part in _parts(line):
+            path = (*path, part)
+            lines.setdefault(path, number)
+    return lines
 
 
-def _indexed(parts: Path, counts: dict[Path, int], *, is_array: bool) -> Path:
-    # A sub-table of an array of tables belongs to the array's newest element.
-    resolved: Path = ()
-    for part in parts[:-1]:
-        resolved += (part,)
-        if resolved in counts:
-            resolved += (counts[resolved],)
-    resolved += parts[-1:]
-    if is_array:
-        counts[resolved] = counts.get(resolved, -1) + 1
-        return (*resolved, counts[resolved])
-    return resolved
+def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
+    """Return the line of a key, else of the nearest thing around it, else 1."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in lines:
+            return lines[path[:length]]
+    return 1
 
 
-def _parts(dotted: str) -> Path:
-    return tuple(part.strip("\"'") for part in _PART.findall(dotted))
+def show(path: KeyPath) -> str:
+    """Write a key path for a person: rule[1].for (counted from 1, as people count)."""
+    text = ""
+    for part in path:
+        text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _enter(parts: list[str], is_array: bool, arrays: dict[KeyPath, int]) -> KeyPath:
+    """Resolve a header against the newest elements of the arrays on its way."""
+    path: KeyPath = ()
+    for depth, part in enumerate(parts):
+        path = (*path, part)
+        if is_array and depth == len(parts) - 1:
+            arrays[path] = arrays.get(path, 0) + 1
+        if path in arrays:
+            path = (*path, arrays[path] - 1)
+    return path
+
+
+def _parts(text: str) -> list[str]:
+    """Split a dotted key; reading ends at "="."""
+    parts = []
+    position = 0
+    while position < len(text):
+        match = _KEY_PART.match(text, position)
+        if match is None:
+            break
+        parts.append(next(group for group in match.groups()[:3] if group is not None))
+        position = match.end()
+        if match.group(4) != ".":
+            break
+    return parts
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of headers and assignments, leaving out comments and what continues a value."""
+    depth = 0  # Open brackets of a value.
+    quote = ""  # The multi-line quote we are inside of.
+    for number, line in enumerate(text.splitlines(), start=1):
+        starts = depth == 0 and not quote
+        stripped = line.strip()
+        if starts and (not stripped or stripped.startswith("#")):
+            continue
+        if starts:
+            yield number, line
+            if stripped.startswith("["):
+                continue
+        depth, quote = _scan(line, depth, quote)
+
+
+def _scan(line: str, depth: int, quote: str) -> tuple[int, str]:
+    """Follow brackets and quotes through one line of an assignment."""
+    position = 0
+    while position < len(line):
+        if quote:
+            if quote[0] == '"' and line[position] == "\\":
+                position += 2
+            elif line.startswith(quote, position):
+                position += len(quote)
+                quote = ""
+            else:
+                position += 1
+            continue
+        character = line[position]
+        if character == "#":
+            break
+        if character in "\"'":
+            quote = character * 3 if line.startswith(character * 3, position) else character
+            position += len(quote)
+            continue
+        depth += (character in "[{") - (character in "]}")
+        position += 1
+    # A one-line quote cannot be open here in valid TOML.
+    return depth, quote if len(quote) == 3 else ""

@@ -24,10 +24,14 @@ class Key:
     kind: str
     default: str | float | int | bool
     meaning: str
+    least: str | float | int = 0  # The smallest value that makes sense, as in TOML: limits of 0 fire on everything.
 
-    def parse(self, value: object) -> int | float | str | bool:
+    def parse(self, value: object) -> Any:
         """Read a value as it stands in TOML. ValueError says what is accepted."""
-        return _PARSERS[self.kind](value)
+        parsed = _PARSERS[self.kind](value)
+        if self.least and not parsed >= _PARSERS[self.kind](self.least):
+            raise ValueError(f"{value!r} is less than {self.least}")
+        return parsed
 
 
 def defaults(keys: tuple[Key, ...]) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def _flag(value: object) -> bool:
     return value
 
 
-_PARSERS: Mapping[str, Callable[[object], int | float | str | bool]] = {
+_PARSERS: Mapping[str, Callable[[object], Any]] = {
     "duration": _duration,
     "count": _count,
     "number": _number,

@@ -47,10 +47,10 @@ class Hang:
     stand still: it is stopped (SIGSTOP, cgroup freezer) or a native call holds the interpreter lock. Limit: the tight
     one, at least `silent_min`; in a phase with a loose limit, that one.
 
-    *Loose limits* otherwise: starting and compiling (the first steps, the first step after evaluation, and whatever the
-    shim's stack sample shows as a compiler) `init_with_beats` or `init_without_beats`, `eval`, `checkpoint` or
-    `checkpoint_times` the longest save seen, `between_steps` for everything else, and for runs with ranks elsewhere
-    or lost. A log without ranks: `between_steps`, at least `log_gap_times` its median rhythm.
+    *Loose limits* otherwise: starting and compiling (the first steps, the first step after evaluation, and whatever
+    the shim's stack sample shows as a compiler) `start_limit` or `start_limit_without_beats`; `eval_limit`;
+    `checkpoint_limit` or `checkpoint_times` the longest save seen; `between_limit` for everything else, and for runs
+    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm.
 
     UNKNOWN while a connection is lost and the loose limit is not reached, and always when all are lost. Time in which
     the governor itself did not run is not counted. Starts anew with each attempt.
@@ -59,23 +59,35 @@ class Hang:
     KIND: ClassVar[str] = "hang"
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key("armed_after", "count", 20, "Steps of an attempt before the tight limit applies."),
-        Key("p99_times", "number", 3, "Tight limit: at least so many times the 99th percentile of the step times."),
-        Key("silence_times", "number", 2, "Tight limit: at least so many times the longest silence inside a step."),
-        Key("tight_min", "duration", "30s", "Tight limit: at least this."),
+        Key("p99_times", "number", 3, "Tight limit: at least so many times the 99th percentile of the step times.", 1),
+        Key("silence_times", "number", 2, "Tight limit: at least so many times the longest silence inside a step.", 1),
+        Key("tight_min", "duration", "30s", "Tight limit: at least this.", "1s"),
         Key(
             "worth_max", "duration", "10m", "Tight limit: cap on start-up plus unsaved work, the cost of a wrong halt."
         ),
-        Key("beat_fresh", "duration", "5s", "A rank whose last beat is older is silent. Beats come every second."),
         Key(
-            "silent_min", "duration", "2m", "At least this for a silent rank: native calls can hold the lock for long."
+            "beat_fresh", "duration", "5s", "A rank whose last beat is older is silent. Beats come every second.", "2s"
         ),
-        Key("init_with_beats", "duration", "45m", "Start-up and compilation, with beats."),
-        Key("init_without_beats", "duration", "3h", "Start-up without beats. Healthy runs took up to 2.5 h."),
-        Key("between_steps", "duration", "35m", "Outside a step. Healthy runs paused for up to 33 minutes."),
-        Key("eval", "duration", "35m", "Evaluation without any progress."),
-        Key("checkpoint", "duration", "20m", "Saving a checkpoint."),
-        Key("checkpoint_times", "number", 5, "Saving may also take so many times the longest save seen."),
-        Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm."),
+        Key(
+            "silent_min",
+            "duration",
+            "2m",
+            "At least this for a silent rank: native calls can hold the lock for long.",
+            "1s",
+        ),
+        Key("start_limit", "duration", "45m", "Start-up and compilation, with beats.", "1s"),
+        Key(
+            "start_limit_without_beats",
+            "duration",
+            "3h",
+            "Start-up without beats. Healthy runs took up to 2.5 h.",
+            "1s",
+        ),
+        Key("between_limit", "duration", "35m", "Outside a step. Healthy runs paused for up to 33 minutes.", "1s"),
+        Key("eval_limit", "duration", "35m", "Evaluation without any progress.", "1s"),
+        Key("checkpoint_limit", "duration", "20m", "Saving a checkpoint.", "1s"),
+        Key("checkpoint_times", "number", 5, "Saving may also take so many times the longest save seen.", 1),
+        Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm.", 2),
     )
     STEPPED: ClassVar[bool] = False
 
@@ -151,15 +163,15 @@ class Hang:
     def _rank_limit(self, rank: Rank, at: MonoNs, run: Run, tight_ns: int | None) -> _Limit:
         beating = rank.beat_at is not None and at - rank.beat_at < self._ns["beat_fresh"]
         if rank.phase == "eval":
-            return _Limit(self._ns["eval"], "overdue_eval", rank.rank)
+            return _Limit(self._ns["eval_limit"], "overdue_eval", rank.rank)
         if rank.phase in ("checkpoint", "agree"):
             longest = int(self._times["checkpoint_times"] * (run.save_longest_ns or 0))
-            return _Limit(max(self._ns["checkpoint"], longest), f"overdue_{rank.phase}", rank.rank)
+            return _Limit(max(self._ns["checkpoint_limit"], longest), f"overdue_{rank.phase}", rank.rank)
         starting = rank.phase in ("init", "compile")
         if starting or rank.rank in self._restarted or run.attempt_step < self._armed_after:
             phase = rank.phase if starting else "first_steps"
             return _Limit(
-                self._ns["init_with_beats" if beating else "init_without_beats"], f"overdue_{phase}", rank.rank
+                self._ns["start_limit" if beating else "start_limit_without_beats"], f"overdue_{phase}", rank.rank
             )
         if rank.phase == "train" and tight_ns is not None:
             if not beating and rank.beat_at is not None:
@@ -167,17 +179,17 @@ class Hang:
             if rank.in_step or rank.device_wait is not None:
                 return _Limit(tight_ns, "no_progress_in_step", rank.rank)
         # A step that is itself slower than the loose limit is no hang.
-        return _Limit(max(self._ns["between_steps"], tight_ns or 0), "overdue_step", rank.rank)
+        return _Limit(max(self._ns["between_limit"], tight_ns or 0), "overdue_step", rank.rank)
 
     def _judge_log(self, at: MonoNs, run: Run) -> Finding:
         """A log tells only that records come; their absence is being overdue against the run's own rhythm."""
         since = run.step_at if run.step_at is not None else run.attempt_at
         still_ns = at - max(since, self._watching_since)
         if run.step_at is None:
-            limit = _Limit(self._ns["init_without_beats"], "overdue_init", None)
+            limit = _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
         else:
             rhythm_ns = int(self._times["log_gap_times"] * (self._log_gaps_s.median() or 0.0) * NS_PER_S)
-            limit = _Limit(max(self._ns["between_steps"], rhythm_ns), "overdue_step", None)
+            limit = _Limit(max(self._ns["between_limit"], rhythm_ns), "overdue_step", None)
         if still_ns < limit.ns:
             return QUIET
         return self._finding(at, run, [], limit, still_ns, None)

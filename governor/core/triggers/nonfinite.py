@@ -54,16 +54,17 @@ class Nonfinite:
 
     KIND: ClassVar[str] = "nonfinite"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        Key("vanished_after", "count", 20, "Losses seen before their absence means anything."),
-        Key("vanished_records", "count", 3, "Records in a row without a loss that make it vanished."),
-        Key("skipped_streak", "count", 5, "Skipped updates in a row. Healthy fp16 skips one or two now and then."),
-        Key("gradient_streak", "count", 5, "Non-finite gradient norms in a row. One alone means nothing."),
+        Key("vanished_after", "count", 20, "Losses seen before their absence means anything.", 1),
+        Key("vanished_records", "count", 3, "Records in a row without a loss that make it vanished.", 1),
+        Key("skipped_streak", "count", 5, "Skipped updates in a row. Healthy fp16 skips one or two now and then.", 1),
+        Key("gradient_streak", "count", 5, "Non-finite gradient norms in a row. One alone means nothing.", 1),
         Key("search_steps", "count", 100, "First steps of an attempt, in which fp16 may still search its loss scale."),
         Key(
             "search_streak",
             "count",
             40,
             "Skipped updates in a row while it searches. From 2**32 down to 1 takes 33 (hysteresis included).",
+            1,
         ),
     )
     STEPPED: ClassVar[bool] = True

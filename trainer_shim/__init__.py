@@ -1,2 +1,8 @@
 """The thin hook that lives in the trainer: see attach()."""
-__version__ = "0.1.0"
+
+from .attach import Shim, attach
+from .loader import wrap_loader
+from .phases import phase
+from .version import __version__
+
+__all__ = ["Shim", "__version__", "attach", "phase", "wrap_loader"]

@@ -1,4 +1,4 @@
-"""The seam inside the shim: what instrumentation (engines) and watcher (socket, signal, agreement) ask of each other."""
+"""The seam inside the shim: what engines (instrumentation) and watcher (socket, signal, agreement) ask for."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ class Saver(Protocol):
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         """Load checkpoint `tag` on every rank and return the client_state given to save()."""
+
+    def position(self) -> Dict[str, Any]:
+        """Return this rank's data position and token count as JSON values. Call on the training thread."""
+
+    def restore_position(self, position: Dict[str, Any]) -> None:
+        """Continue from what position() returned. Call after load(), and after generator states were restored."""
 
 
 class Watch(Protocol):

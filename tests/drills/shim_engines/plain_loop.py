@@ -1,0 +1,86 @@
+"""A plain PyTorch loop, with and without the shim."""
+
+import copy
+import io
+import sys
+
+import torch
+from tiny import KeptWatch, TinyModel, Toy, write_report
+
+from trainer_shim import attach, wrap_loader
+
+attached = sys.argv[1] != "bare"
+torch.manual_seed(7)
+torch.set_num_threads(1)
+model = TinyModel()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+loader = torch.utils.data.DataLoader(Toy(), batch_size=4, shuffle=True)
+kept = []
+
+
+def make_watch(*args, **kwargs):
+    kept.append(KeptWatch(*args, **kwargs))
+    kept[0].save_at = 5
+    return kept[0]
+
+
+if attached:
+    directory = sys.argv[2]
+    shim = attach(
+        model,
+        optimizer=optimizer,
+        stateful={"scheduler": scheduler},
+        checkpoint_dir=directory,
+        total_steps=8,
+        make_watch=make_watch,
+    )
+    assert attach(model, optimizer=optimizer) is shim
+    loader = wrap_loader(loader)
+
+losses, resumed_losses = [], []
+micro_steps = 2
+for index, (x, y) in enumerate(loader):
+    if index == 16:
+        break
+    loss = model(x, y) / micro_steps
+    (shim.loss(loss) if attached and sys.argv[1] == "told" else loss).backward()
+    losses.append(loss.item())
+    if index % micro_steps == 1:
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+
+report = kept[0].report() if attached else {}
+report["losses"] = losses
+report["weights"] = [float(p.double().sum()) for p in model.parameters()]
+if attached:
+    # A copy and a pickle of an attached model are ordinary models, whose forward passes nobody counts.
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    bumps = kept[0].progress.progress_seq
+    ids = torch.zeros((1, 16), dtype=torch.long)
+    for other in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
+        other(ids, ids)
+    report["copies_counted"] = kept[0].progress.progress_seq - bumps
+    # Resume at step 5 and train the same three steps again.
+    saver = kept[0].saver
+    report["client_state"] = saver.load(directory, KeptWatch.tag)
+    saver.restore_position(kept[0].position)
+    for index, (x, y) in enumerate(loader):
+        if index == 6:
+            break
+        loss = model(x, y) / micro_steps
+        loss.backward()
+        resumed_losses.append(loss.item())
+        if index % micro_steps == 1:
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+    report["resumed_losses"] = resumed_losses
+    report["resumed_step"] = kept[0].frames[8]["step"]
+    report["resumed_tokens_total"] = kept[0].frames[8]["tokens_total"]
+    shim.close()
+    report["finished"] = kept[0].finished
+write_report(report)

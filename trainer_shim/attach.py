@@ -1,0 +1,211 @@
+"""attach(): one line in a training script. Everything that can be found out is found out; nothing here may raise."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Mapping, Optional
+from weakref import ref
+
+from . import launch, tokens
+from .current import CURRENT
+from .engines import kinds
+from .guard import attempt, say
+from .loader import WrappedLoader, wrap_loader
+from .meter import StepMeter
+from .phases import phase
+from .progress import Progress
+from .seam import Saver, Watch
+from .version import __version__
+
+CAPABILITIES_OF_TIMING = "timing"
+MakeWatch = Callable[..., Any]
+
+
+class Shim:
+    """What attach() returns. Nothing on it needs to be called; every method is safe when nobody watches."""
+
+    def __init__(self, target: Any, meter: StepMeter, total_steps: Optional[int]) -> None:
+        self._target = ref(target) if target is not None else None
+        self._meter = meter
+        self._total_steps = total_steps
+        self._undo: Callable[[], None] = _nothing
+        self.watching = False
+
+    @property
+    def step(self) -> int:
+        """Optimizer updates completed, absolute over the run."""
+        return self._meter.progress.step
+
+    @property
+    def tokens_total(self) -> int:
+        """Tokens trained on, absolute over the run; 0 where they cannot be counted."""
+        return self._meter.tokens_total
+
+    def loss(self, loss: Any) -> Any:
+        """Plain loops: note this micro-step's loss just before backward(), and return it unchanged."""
+        self._meter.enter_backward(loss)
+        return loss
+
+    def wrap_loader(self, loader: Any) -> WrappedLoader[Any]:
+        """See trainer_shim.wrap_loader."""
+        return wrap_loader(loader)
+
+    def phase(self, name: str) -> phase:
+        """See trainer_shim.phase."""
+        return phase(name)
+
+    def finish(self, reason: str = "finished", completed: bool = True) -> None:
+        """Tell the governor that training is over (`completed` = as planned). Idempotent."""
+        if self._meter.device is not None:
+            attempt(self._meter.send_arrived)
+        self._meter.watch.finish(reason, completed)
+
+    def close(self) -> None:
+        """Take every hook off and say bye; another engine may be attached then."""
+        self.finish("closed", self._reached_the_end())
+        self._undo()
+        self._undo = _nothing
+        self.watching = False
+        if CURRENT.meter is self._meter:
+            CURRENT.meter = None
+
+    def _reached_the_end(self) -> bool:
+        return self._total_steps is not None and self.step >= self._total_steps
+
+    def _at_exit(self) -> None:
+        if self.watching:
+            self.finish("exit", self._reached_the_end())
+
+
+def attach(
+    engine: Any,
+    *,
+    run: Optional[str] = None,
+    stage: Optional[str] = None,
+    labels: Optional[Mapping[str, Any]] = None,
+    checkpoint_dir: Optional[str] = None,
+    tokens_per_step: Optional[int] = None,
+    tokens_fn: Optional[Callable[..., int]] = None,
+    total_steps: Optional[int] = None,
+    signal: Optional[int] = None,
+    optimizer: Any = None,
+    stateful: Optional[Mapping[str, Any]] = None,
+    save_fn: Optional[Callable[..., Any]] = None,
+    load_fn: Optional[Callable[..., Any]] = None,
+    make_watch: Optional[MakeWatch] = None,
+) -> Shim:
+    """Let the costgov governor of this node see the training of `engine` and ask it for checkpoints.
+
+    `engine`: DeepSpeedEngine, PipelineEngine, transformers.Trainer, accelerate.Accelerator (after prepare), or a
+    torch module (pass its `optimizer`). Call it once per rank, after the engine exists and before the first step.
+
+    Everything else is optional. `run`, `stage`, `labels` default to COSTGOV_RUN, COSTGOV_STAGE and COSTGOV_LABELS
+    ("a=b,c=d"); without a run name one is derived from the script and its directories. `tokens_per_step` is for the
+    whole global batch; `tokens_fn` gets the forward pass's arguments and returns this rank's micro-batch tokens;
+    with neither, tokens are counted from the first [batch, sequence] integer tensor. `signal` overrides SIGUSR1
+    (0 = none). Plain loops are saved as model, optimizer and `stateful` (name -> anything with state_dict);
+    `save_fn(directory, tag, client_state)` and `load_fn(directory, tag)` replace that, and Accelerate's save_state.
+    `make_watch` is the seam for other transports: see seam.Watch.
+
+    Attaching the same engine again returns the same handle. A second engine in one process is not watched, and says
+    so. Never raises; with COSTGOV_REQUIRED=1 it ends a process that it cannot watch.
+    """
+    known = _ATTACHED[0] if _ATTACHED else None
+    if known is not None and known.watching:
+        if known._target is not None and known._target() is engine:
+            return known
+        if known._target is None or known._target() is not None:
+            say("attach(): this process is watched through another object already; close() that handle first")
+            return known
+        known.close()
+    options = kinds.Options(checkpoint_dir, optimizer, dict(stateful or {}), save_fn, load_fn)
+    progress = Progress(threading.get_ident())
+    meter = StepMeter(progress, tokens.TokenCount(tokens_per_step, tokens_fn, 1))
+    shim = Shim(engine, meter, total_steps)
+    overrides = {"run": run, "stage": stage, "tokens_per_step": tokens_per_step, "total_steps": total_steps}
+    _, error = attempt(_start, shim, meter, engine, options, overrides, dict(labels or {}), signal, make_watch)
+    if error is not None:
+        return _unwatched(shim, error)
+    shim.watching = True
+    _ATTACHED[:] = [shim]
+    CURRENT.meter = meter
+    atexit.register(shim._at_exit)
+    return shim
+
+
+_ATTACHED: list[Shim] = []
+
+
+def _start(
+    shim: Shim,
+    meter: StepMeter,
+    engine: Any,
+    options: kinds.Options,
+    overrides: Dict[str, Any],
+    labels: Dict[str, Any],
+    signal: Optional[int],
+    make_watch: Optional[MakeWatch],
+) -> None:
+    environ = dict(os.environ)
+    if signal is not None:
+        environ["COSTGOV_SIGNAL"] = str(int(signal))
+    kind = kinds.kind_of(engine, options)
+    directory = options.checkpoint_dir or kind.checkpoint_dir() or environ.get("COSTGOV_CHECKPOINT_DIR")
+    directory = os.path.abspath(directory) if directory else None
+    saver: Saver = kind.saver(meter, directory)
+    hello = _hello(launch.Launch(environ, directory), kind, overrides, labels, saver, environ)
+    meter.count.replicas = kind.token_replicas()
+    meter.progress.step = kind.step()
+    shim._undo = kind.instrument(meter)
+    watch: Watch = (make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
+    meter.watch = watch
+    watch.start()  # type: ignore[attr-defined]  # Starting is the maker's business, not the training thread's.
+
+
+def _watcher(*args: Any, **kwargs: Any) -> Any:
+    from .watcher import Watcher
+
+    return Watcher(*args, **kwargs)
+
+
+def _hello(
+    launched: launch.Launch,
+    kind: kinds.Kind,
+    overrides: Dict[str, Any],
+    labels: Dict[str, Any],
+    saver: Saver,
+    environ: Mapping[str, str],
+) -> Dict[str, Any]:
+    hello: Dict[str, Any] = {
+        "rank": launched.rank,
+        "local_rank": launched.local_rank,
+        "world_size": launched.world_size,
+        "run": launched.run,
+        "attempt": launched.attempt,
+        "stage": launched.stage,
+        "labels": launch.clean_labels({**launched.labels, **labels}),
+        "gpu_uuids": launch.gpu_uuids(environ),
+        "checkpoint_dir": saver.directory,
+        "resume_argv": launch.resume_argv(),
+        "shim_version": __version__,
+        "started_mono_ns": time.monotonic_ns(),
+    }
+    hello.update(kind.hello_fields())
+    hello.update((name, value) for name, value in overrides.items() if value is not None)
+    return {name: value for name, value in hello.items() if value is not None}
+
+
+def _unwatched(shim: Shim, error: Exception) -> Shim:
+    say("attach() failed, training goes on unwatched: %s: %.300s" % (type(error).__name__, error))
+    shim._undo()
+    if os.environ.get("COSTGOV_REQUIRED") == "1":
+        sys.exit("costgov: COSTGOV_REQUIRED=1 refuses to train unwatched")
+    return shim
+
+
+def _nothing() -> None:
+    return None

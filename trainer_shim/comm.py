@@ -1,0 +1,140 @@
+"""DeepSpeed's collectives, timed where all of them pass: the backend object `deepspeed.comm.comm.cdb`.
+
+Instance attributes are set on that one object; classes and modules stay as they are. Its own methods call each
+other (all_gather_coalesced and such), so only the outermost call counts.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any, Callable, Iterator, Set, Tuple
+
+from .guard import guarded
+from .meter import StepMeter
+
+COLLECTIVES = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "inference_all_reduce",
+    "broadcast",
+    "broadcast_object_list",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_base",
+    "all_gather_coalesced",
+    "all_gather_object",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all",
+    "all_to_all_single",
+    "gather",
+    "scatter",
+    "barrier",
+    "monitored_barrier",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "batch_isend_irecv",
+)
+
+
+class CommMeter:
+    """Times collective calls and the waits on asynchronous ones."""
+
+    def __init__(self, meter: StepMeter) -> None:
+        self.meter = meter
+        self.depth = 0
+
+    @guarded()
+    def enter(self, op: str) -> None:
+        """The training thread enters `op`."""
+        progress = self.meter.progress
+        entered_ns = time.monotonic_ns()
+        progress.collective = (op, entered_ns, False)
+        progress.collectives_total += 1
+        progress.progress_seq += 1
+        progress.last_hook = "comm:" + op
+        progress.last_hook_ns = entered_ns
+
+    @guarded()
+    def exit(self, op: str, entered_ns: int) -> None:
+        """The training thread left `op`, which it entered at `entered_ns`."""
+        meter = self.meter
+        progress = meter.progress
+        left_ns = time.monotonic_ns()
+        meter.clock.comm_ns += left_ns - entered_ns
+        progress.collective = (op, entered_ns, True)
+        progress.progress_seq += 1
+        progress.last_hook_ns = left_ns
+
+
+class TimedWork:
+    """Stands for an asynchronous collective's Work, which refuses attributes; times wait()."""
+
+    __slots__ = ("_comm", "_op", "_work")
+
+    def __init__(self, work: Any, op: str, comm: CommMeter) -> None:
+        self._work = work
+        self._op = op
+        self._comm = comm
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait as the Work does."""
+        comm = self._comm
+        if comm.depth:
+            return self._work.wait(*args, **kwargs)
+        return _timed_call(comm, self._op, self._work.wait, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def wrap_backend(backend: Any, meter: StepMeter) -> Callable[[], None]:
+    """Time the collectives of `backend` from now on. Returns what undoes it."""
+    comm = CommMeter(meter)
+    wrapped: Set[str] = set()
+    for op, original in _collectives(backend):
+        setattr(backend, op, _timed(comm, op, original))
+        wrapped.add(op)
+    meter.reports_comm = bool(wrapped)
+
+    def unwrap() -> None:
+        for op in wrapped:
+            vars(backend).pop(op, None)
+
+    return unwrap
+
+
+def _collectives(backend: Any) -> Iterator[Tuple[str, Callable[..., Any]]]:
+    for op in COLLECTIVES:
+        original = getattr(backend, op, None)
+        # One backend outlives many engines: the second attach must not time the first one's wrap.
+        if callable(original) and op not in vars(backend):
+            yield op, original
+
+
+def _timed(comm: CommMeter, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if comm.depth:
+            return original(*args, **kwargs)
+        result = _timed_call(comm, op, original, args, kwargs)
+        if result is None or not hasattr(result, "wait"):
+            return result
+        return TimedWork(result, op, comm)
+
+    return timed
+
+
+def _timed_call(comm: CommMeter, op: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    comm.depth += 1
+    entered_ns = time.monotonic_ns()
+    comm.enter(op)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        comm.depth -= 1
+        comm.exit(op, entered_ns)

@@ -1,0 +1,175 @@
+"""Step parts and scalars of an asynchronous device, read only once they are known to be there.
+
+The host runs ahead of the device, so host-clock parts would be launch times. Instead an event is recorded on the
+current stream wherever the step clock switches, and loss and norm are copied to pinned memory without blocking.
+A step's frame leaves one or two steps later, when its last event reports completion. Nothing here ever waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+
+from .timing import DATA, GAP, PARTS_TOTAL
+
+STEPS_IN_FLIGHT_MAX = 8  # DeepSpeed synchronises every step and DDP runs at most a few ahead: eight is a stuck device.
+EVENTS_PER_STEP_MAX = 1_024  # 256 micro-steps of four boundaries; beyond, host times are as good.
+
+
+class Event(Protocol):
+    """The part of torch.cuda.Event used here."""
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool: ...
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this event to `end_event`; both complete."""
+
+
+class Scalars(Protocol):
+    """Carries loss and norm from the device to the host without blocking."""
+
+    def put(self, slot: int, loss: Any, norm: Any) -> None:
+        """Start copying; None = absent."""
+
+    def get(self, slot: int) -> Tuple[Optional[float], Optional[float]]:
+        """Read what was put, once the event recorded after put() is complete."""
+
+
+class Late(NamedTuple):
+    """A step whose device values arrived (`parts_ns` is None where they did not)."""
+
+    fields: Dict[str, Any]
+    step_ns: Optional[int]
+    parts_ns: Optional[List[int]]
+    loss: Optional[float]
+    norm: Optional[float]
+
+
+class _Open(NamedTuple):
+    fields: Dict[str, Any]
+    marks: List[Tuple[int, Event]]
+    end: Event
+    slot: int
+
+
+class DeviceTimer:
+    """A ring of steps in flight. Owned by the training thread."""
+
+    def __init__(self, new_event: Callable[[], Event], scalars: Scalars, capturing: Callable[[], bool]) -> None:
+        self._new_event = new_event
+        self._scalars = scalars
+        self._capturing = capturing
+        self._free: List[Event] = []
+        self._marks: List[Tuple[int, Event]] = []
+        self._overfull = False
+        self._open: Deque[_Open] = deque()
+        self._slot = 0
+        self.captured = False  # A graph was being captured: that step is a compile step.
+
+    @property
+    def in_flight(self) -> int:
+        """Closed steps whose values have not arrived."""
+        return len(self._open)
+
+    def mark(self, part: int) -> None:
+        """From here on the device works on `part`. Records one event; does nothing inside a graph capture."""
+        if self._capturing():
+            self.captured = True
+            return
+        if len(self._marks) >= EVENTS_PER_STEP_MAX:
+            self._overfull = True
+            return
+        self._marks.append((part, self._record()))
+
+    def close_step(self, fields: Dict[str, Any], loss: Any, norm: Any) -> None:
+        """End the step: its `fields` come back from `arrived()` once the device has caught up."""
+        slot = self._slot
+        self._slot = (slot + 1) % (STEPS_IN_FLIGHT_MAX + 1)
+        self._scalars.put(slot, loss, norm)
+        end = self._record()
+        marks = [] if self._overfull else self._marks
+        if self._overfull:
+            self._free.extend(event for _, event in self._marks)
+        self._open.append(_Open(fields, marks, end, slot))
+        self._marks = []
+        self._overfull = False
+        # The end of this step is the beginning of the next one's gap, and one event serves both.
+        self._marks.append((GAP, end))
+
+    def arrived(self) -> List[Late]:
+        """Return, in order, the closed steps whose values are on the host. Never waits."""
+        late: List[Late] = []
+        while self._open and self._open[0].end.query():
+            late.append(self._finish(self._open.popleft()))
+        while len(self._open) > STEPS_IN_FLIGHT_MAX:
+            stuck = self._open.popleft()
+            # Its events are dropped, not reused: the device may still be about to write them.
+            late.append(Late(stuck.fields, None, None, None, None))
+        return late
+
+    def _finish(self, step: _Open) -> Late:
+        loss, norm = self._scalars.get(step.slot)
+        if not step.marks or not all(event.query() for _, event in step.marks):
+            return Late(step.fields, None, None, loss, norm)
+        parts, total = split(step.marks, step.end)
+        # step.end lives on as the next step's first mark; all others are free again.
+        self._free.extend(event for _, event in step.marks)
+        return Late(step.fields, total, parts, loss, norm)
+
+    def _record(self) -> Event:
+        event = self._free.pop() if self._free else self._new_event()
+        event.record()
+        return event
+
+
+def split(marks: Sequence[Tuple[int, Event]], end: Event) -> Tuple[List[int], int]:
+    """Return nanoseconds per part, and of the whole, between consecutive completed events."""
+    parts = [0] * PARTS_TOTAL
+    total = 0
+    for index, (part, begun) in enumerate(marks):
+        ended = marks[index + 1][1] if index + 1 < len(marks) else end
+        elapsed_ns = int(begun.elapsed_time(ended) * 1e6)
+        parts[part] += elapsed_ns
+        total += elapsed_ns
+    return parts, total
+
+
+def felt_data_wait(parts_ns: List[int], host_data_ns: int) -> int:
+    """Return the data wait that the device felt: a slow loader hidden behind running kernels starves nobody."""
+    return min(host_data_ns, parts_ns[GAP] + parts_ns[DATA])
+
+
+class CudaScalars:
+    """Pinned host memory, one row per step in flight."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._rows = torch.zeros((STEPS_IN_FLIGHT_MAX + 1, 2), dtype=torch.float64, pin_memory=True)
+        self._present: List[Tuple[bool, bool]] = [(False, False)] * (STEPS_IN_FLIGHT_MAX + 1)
+
+    def put(self, slot: int, loss: Any, norm: Any) -> None:
+        """Start the copies on the current stream."""
+        row = self._rows[slot]
+        for column, value in enumerate((loss, norm)):
+            if self._torch.is_tensor(value):
+                row[column].copy_(value.detach().reshape(()), non_blocking=True)
+            elif value is not None:
+                row[column] = value
+        self._present[slot] = (loss is not None, norm is not None)
+
+    def get(self, slot: int) -> Tuple[Optional[float], Optional[float]]:
+        """Read host memory."""
+        loss, norm = self._rows[slot].tolist()
+        has_loss, has_norm = self._present[slot]
+        return (loss if has_loss else None, norm if has_norm else None)
+
+
+def for_device(torch: Any, device_type: str) -> Optional[DeviceTimer]:
+    """Return a timer for an asynchronous device that has events, None where the host clock tells the truth."""
+    if device_type != "cuda" or not torch.cuda.is_initialized():
+        return None
+    return DeviceTimer(
+        lambda: torch.cuda.Event(enable_timing=True), CudaScalars(torch), torch.cuda.is_current_stream_capturing
+    )

@@ -1,0 +1,229 @@
+"""DeepSpeedEngine: ZeRO 0-3, any precision, any gradient accumulation, under its own loop, HF or Accelerate.
+
+Hooks (stable from 0.14 on): the public forward hooks of nn.Module, and instance attributes over `backward`, `step`,
+`train`, `eval`, `save_checkpoint` and `load_checkpoint`. No monitor, no wall_clock_breakdown, no comms logger:
+each of them synchronises, crashes the pipeline or carries no loss.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, Callable, Dict, List, Optional
+
+from trainer_shim import comm, device_timing
+from trainer_shim.guard import guarded
+from trainer_shim.meter import EngineFacts, StepMeter
+
+from . import hooks, saving
+
+
+class DeepSpeedSaver(saving.PositionSaver):
+    """Saves and loads through the engine's own collective calls."""
+
+    def __init__(self, engine: Any, meter: StepMeter, directory: Optional[str]) -> None:
+        super().__init__(meter)
+        self.directory = directory
+        self._engine = engine
+        self._save = engine.save_checkpoint
+        self._load = engine.load_checkpoint
+
+    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        """See seam.Saver. `latest` stays where it is: DeepSpeed moves it before the other ranks have written."""
+        self.begin_save()
+        if not self._save(directory, tag=tag, client_state=client_state, save_latest=False):
+            raise OSError("save_checkpoint(%r) did not succeed" % tag)
+
+    def pending(self) -> bool:
+        """See seam.Saver."""
+        engine = getattr(self._engine, "checkpoint_engine", None)
+        decoupled = getattr(engine, "is_decoupled", None)  # Absent before 0.17.
+        if decoupled is None or not decoupled():
+            return False
+        return engine is not None and engine.get_commit_info() is not None
+
+    def load(self, directory: str, tag: str) -> Dict[str, Any]:
+        """See seam.Saver."""
+        path, client_state = self._load(directory, tag=tag)
+        if path is None:
+            raise FileNotFoundError("no checkpoint %r in %s" % (tag, directory))
+        self._meter.resumed(self._engine.global_steps, None)
+        return dict(client_state or {})
+
+
+class DeepSpeedFacts:
+    """Reads what a DeepSpeed engine knows at a step's end, without believing what is known to be stale."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._skipped_before = int(engine.skipped_steps)
+
+    def rebase(self) -> None:
+        """The engine's counters were loaded from a checkpoint: skipped steps count since launch."""
+        self._skipped_before = int(self._engine.skipped_steps)
+
+    def read(self) -> EngineFacts:
+        """Return the facts of the update that just ended."""
+        engine = self._engine
+        facts = EngineFacts(engine.global_steps)
+        facts.applied = engine.was_step_applied() is not False
+        facts.skipped_steps = engine.skipped_steps - self._skipped_before
+        optimizer = engine.optimizer
+        # On overflow the norm is the previous step's, or -1, or inf, depending on version and stage.
+        if facts.applied and getattr(optimizer, "overflow", False) is False:
+            norm = engine.get_global_grad_norm()
+            facts.grad_norm = None if isinstance(norm, (int, float)) and norm == -1 else norm
+        facts.lr = _first_number(engine.get_lr())
+        facts.loss_scale = _loss_scale(engine, optimizer)
+        return facts
+
+
+def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -> hooks.Undo:
+    """Hook `engine`; `at_boundary` is called after each optimizer update, on the training thread."""
+    undo = hooks.Undo()
+    facts = DeepSpeedFacts(engine)
+    undo.add(hooks.hook_forward(engine, meter, lambda: engine.module.training))
+    hooks.replace(undo, engine, "backward", functools.partial(_backward, meter))
+    hooks.replace(undo, engine, "step", functools.partial(_step, engine, meter, facts, at_boundary))
+    instrument_modes_and_checkpoints(engine, meter, facts, undo)
+    return undo
+
+
+def instrument_modes_and_checkpoints(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, undo: hooks.Undo) -> None:
+    """The hooks that DeepSpeedEngine and PipelineEngine share."""
+    hooks.replace(undo, engine, "train", functools.partial(_train, meter))
+    hooks.replace(undo, engine, "eval", functools.partial(_eval, meter))
+    hooks.replace(undo, engine, "save_checkpoint", functools.partial(_save_checkpoint, engine, meter))
+    hooks.replace(undo, engine, "load_checkpoint", functools.partial(_load_checkpoint, engine, meter, facts))
+    meter.device = device_timing_of(engine)
+    import deepspeed.comm.comm as deepspeed_comm
+
+    if deepspeed_comm.cdb is not None:
+        undo.add(comm.wrap_backend(deepspeed_comm.cdb, meter))
+
+
+def device_timing_of(engine: Any) -> Optional[device_timing.DeviceTimer]:
+    """Return a device timer where the engine's device runs behind the host."""
+    import torch
+
+    return device_timing.for_device(torch, torch.device(engine.device).type)
+
+
+def hello_fields(engine: Any) -> Dict[str, Any]:
+    """Return what the engine's own configuration tells about the run."""
+    fields: Dict[str, Any] = {
+        "framework": "deepspeed",
+        "zero_stage": int(engine.zero_optimization_stage()),
+        "parameters": count_parameters(engine.module),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def token_replicas(engine: Any) -> int:
+    """Return how many ranks see different tokens: data parallel times sequence parallel."""
+    return int(getattr(engine, "dp_world_size", 1)) * int(getattr(engine, "sequence_parallel_size", 1) or 1)
+
+
+def count_parameters(module: Any) -> Optional[int]:
+    """Return the whole model's parameters; under ZeRO-3 a parameter's own shape is empty and `ds_numel` tells."""
+    total = sum(int(getattr(p, "ds_numel", None) or p.numel()) for p in module.parameters())
+    return total or None
+
+
+def _backward(meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    loss = args[0] if args else kwargs.get("loss")
+    # HF divides by the accumulation itself and says so here.
+    meter.enter_backward(loss, kwargs.get("scale_wrt_gas", True) is False)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        meter.exit_backward()
+
+
+def _step(
+    engine: Any,
+    meter: StepMeter,
+    facts: DeepSpeedFacts,
+    at_boundary: Callable[[], None],
+    original: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    before = engine.global_steps
+    meter.enter_optimizer()
+    try:
+        result = original(*args, **kwargs)
+    finally:
+        meter.exit_optimizer()
+    # step() at a micro-step does nothing; only the counter tells an update.
+    if engine.global_steps != before:
+        _end_step(meter, facts)
+        at_boundary()
+    return result
+
+
+@guarded()
+def _end_step(meter: StepMeter, facts: DeepSpeedFacts) -> None:
+    meter.end_step(facts.read())
+
+
+def _train(meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    meter.set_training(bool(args[0] if args else kwargs.get("mode", True)))
+    return original(*args, **kwargs)
+
+
+def _eval(meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    meter.set_training(False)
+    return original(*args, **kwargs)
+
+
+def _save_checkpoint(engine: Any, meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    part = meter.enter_phase("checkpoint")
+    try:
+        saved = original(*args, **kwargs)
+    finally:
+        meter.exit_phase(part, False)
+    if saved:
+        directory = args[0] if args else kwargs.get("save_dir")
+        tag = args[1] if len(args) > 1 else kwargs.get("tag")
+        _tell_last_good(engine, meter, directory, tag)
+    return saved
+
+
+@guarded()
+def _tell_last_good(engine: Any, meter: StepMeter, directory: Any, tag: Any) -> None:
+    decoupled = getattr(getattr(engine, "checkpoint_engine", None), "is_decoupled", None)
+    if decoupled is not None and decoupled():
+        return  # It becomes whole in a later step, which nobody announces.
+    name = str(tag or "global_step%d" % engine.global_steps)
+    saving.tell_last_good(meter, engine.global_steps, os.path.abspath(os.path.join(directory, name)))
+
+
+def _load_checkpoint(
+    engine: Any, meter: StepMeter, facts: DeepSpeedFacts, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    part = meter.enter_phase("checkpoint")
+    try:
+        loaded = original(*args, **kwargs)
+    finally:
+        meter.exit_phase(part, True)
+    _after_load(engine, meter, facts)
+    return loaded
+
+
+@guarded()
+def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts) -> None:
+    facts.rebase()
+    if engine.global_steps != meter.progress.step:
+        meter.resumed(engine.global_steps, None)
+
+
+def _first_number(values: Optional[List[Any]]) -> Optional[float]:
+    first = values[0] if values else None
+    return float(first) if isinstance(first, (int, float)) else None
+
+
+def _loss_scale(engine: Any, optimizer: Any) -> Optional[float]:
+    read = getattr(engine, "_get_optimizer_loss_scale", None)  # From 0.18 on.
+    scale = read() if read is not None else getattr(optimizer, "cur_scale", None)
+    return float(scale) if isinstance(scale, (int, float)) else None

@@ -1,0 +1,293 @@
+"""transformers.Trainer and plain Accelerate loops.
+
+No engine exists before train(), so the Trainer is served by a callback that hooks whatever train() built. It saves
+by its own means (delegate mode): at the agreed step the callback sets `should_save` on every rank. Losses are taken
+at accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any, Callable, Dict, Optional
+
+from trainer_shim import timing
+from trainer_shim.guard import guarded
+from trainer_shim.meter import StepMeter
+from trainer_shim.seam import Saver
+
+from . import deepspeed_engine, hooks, kinds, plain, saving
+from .deepspeed_kind import DeepSpeedKind
+
+
+class DelegateSaver(saving.PositionSaver):
+    """The framework saves and loads; this only says so."""
+
+    directory: Optional[str] = None
+
+    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        """See seam.Saver."""
+        raise NotImplementedError("the Trainer saves by itself")
+
+    def load(self, directory: str, tag: str) -> Dict[str, Any]:
+        """See seam.Saver."""
+        raise NotImplementedError("resume with trainer.train(resume_from_checkpoint=%r)" % os.path.join(directory, tag))
+
+
+class TrainerKind:
+    """See kinds.Kind."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def checkpoint_dir(self) -> Optional[str]:
+        """See kinds.Kind."""
+        return str(self._trainer.args.output_dir)
+
+    def saver(self, meter: StepMeter, directory: Optional[str]) -> DelegateSaver:
+        """See kinds.Kind."""
+        return DelegateSaver(meter)
+
+    def hello_fields(self) -> Dict[str, Any]:
+        """See kinds.Kind."""
+        fields: Dict[str, Any] = {
+            "framework": "hf",
+            "checkpoint_dir": os.path.abspath(self._trainer.args.output_dir),
+            "parameters": deepspeed_engine.count_parameters(self._trainer.model),
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def token_replicas(self) -> int:
+        """See kinds.Kind."""
+        return int(self._trainer.args.world_size)
+
+    def step(self) -> int:
+        """See kinds.Kind."""
+        return int(self._trainer.state.global_step)
+
+    def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        """See kinds.Kind."""
+        callback = make_callback(self._trainer, meter)
+        self._trainer.add_callback(callback)
+
+        def undo() -> None:
+            self._trainer.remove_callback(callback)
+            callback.unhook()
+
+        return undo
+
+
+def make_callback(trainer: Any, meter: StepMeter) -> Any:
+    """Return the callback; its class is made here because its base is transformers' own."""
+    from transformers import TrainerCallback
+
+    class CostgovCallback(TrainerCallback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._train = TrainerRun(trainer, meter)
+            self.unhook = self._train.unhook
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self._train.begin(state)
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self._train.missed_save()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if self._train.end_step(state):
+                control.should_save = True
+
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self._train.saved(state)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self._train.end(state)
+
+    return CostgovCallback()
+
+
+class TrainerRun:
+    """One call of trainer.train()."""
+
+    def __init__(self, trainer: Any, meter: StepMeter) -> None:
+        self._trainer = trainer
+        self._meter = meter
+        self._undo = hooks.Undo()
+        self._is_deepspeed = False
+        self._asked = False
+
+    @guarded()
+    def begin(self, state: Any) -> None:
+        """train() has built model, optimizer and, perhaps, an engine."""
+        self.unhook()  # It may begin twice, e.g. when it searches for a batch size that fits.
+        trainer, meter = self._trainer, self._meter
+        wrapped = trainer.model_wrapped
+        self._is_deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False)) and hasattr(wrapped, "global_steps")
+        if self._is_deepspeed:
+            self._undo = deepspeed_engine.instrument(wrapped, meter, _nothing)
+            meter.count.replicas = deepspeed_engine.token_replicas(wrapped)
+            for name, value in deepspeed_engine.hello_fields(wrapped).items():
+                if name != "framework":
+                    meter.watch.hello_field(name, value)
+        else:
+            self._undo = plain.instrument(wrapped, [_innermost(trainer.optimizer)], meter, ends_step=False)
+            around = functools.partial(_backward, meter, True)
+            hooks.replace(self._undo, trainer.accelerator, "backward", around)
+        hooks.replace(self._undo, trainer, "evaluate", functools.partial(_in_phase, meter, "eval"))
+        hooks.replace(self._undo, trainer, "_save_checkpoint", functools.partial(_in_phase, meter, "checkpoint"))
+        if state.global_step:
+            meter.resumed(int(state.global_step), None)
+        if state.max_steps and state.max_steps > 0:
+            meter.watch.hello_field("total_steps", int(state.max_steps))
+
+    @guarded(fallback=False)
+    def end_step(self, state: Any) -> bool:
+        """Report the step, where no engine does, and return whether every rank shall save now."""
+        meter = self._meter
+        if not self._is_deepspeed:
+            plain.end_step(meter, _innermost(self._trainer.optimizer), int(state.global_step))
+        meter.clock.switch(timing.HOLD)
+        self._asked = bool(meter.watch.wants_save(int(state.global_step)))
+        meter.clock.switch(timing.CHECKPOINT if self._asked else timing.GAP)
+        return self._asked
+
+    @guarded()
+    def saved(self, state: Any) -> None:
+        """The Trainer finished a checkpoint."""
+        path = os.path.abspath(os.path.join(self._trainer.args.output_dir, "checkpoint-%d" % state.global_step))
+        if self._asked:
+            self._asked = False
+            self._meter.watch.delegate_saved(path, None)
+        else:
+            saving.tell_last_good(self._meter, int(state.global_step), path)
+
+    @guarded()
+    def missed_save(self) -> None:
+        """A step begins although the save that was asked for never came."""
+        if self._asked:
+            self._asked = False
+            self._meter.watch.delegate_saved(None, "the Trainer did not save when asked")
+
+    @guarded()
+    def end(self, state: Any) -> None:
+        """train() is over."""
+        completed = state.max_steps > 0 and state.global_step >= state.max_steps
+        self._meter.watch.finish("train_end", bool(completed))
+        self.unhook()
+
+    def unhook(self) -> None:
+        """Take the hooks of this train() off."""
+        self._undo()
+
+
+def accelerator_kind(accelerator: Any, options: kinds.Options) -> kinds.Kind:
+    """Return the kind for a loop of the user's own around `accelerator`. TypeError before prepare()."""
+    wrapped = getattr(accelerator, "deepspeed_engine_wrapped", None)
+    if wrapped is not None:
+        return AccelerateDeepSpeedKind(accelerator, wrapped.engine, options)
+    if not accelerator._models or not (options.optimizer or accelerator._optimizers):
+        raise TypeError("attach(accelerator) comes after accelerator.prepare(model, optimizer, ...)")
+    optimizers = options.optimizer or [_innermost(item) for item in accelerator._optimizers]
+    return AcceleratePlainKind(accelerator, options._replace(optimizer=optimizers))
+
+
+class AccelerateSaver(saving.PositionSaver):
+    """Saves through the user's function, else accelerator.save_state()."""
+
+    def __init__(self, meter: StepMeter, directory: Optional[str], accelerator: Any, options: kinds.Options) -> None:
+        super().__init__(meter)
+        self.directory = directory
+        self._accelerator = accelerator
+        self._save_fn = options.save_fn
+        self._load_fn = options.load_fn
+
+    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        """See seam.Saver. save_state() keeps no client_state: rank 0's manifest has what matters of it."""
+        self.begin_save()
+        if self._save_fn is not None:
+            self._save_fn(directory, tag, client_state)
+        else:
+            self._accelerator.save_state(os.path.join(directory, tag))
+
+    def load(self, directory: str, tag: str) -> Dict[str, Any]:
+        """See seam.Saver."""
+        if self._load_fn is not None:
+            return dict(self._load_fn(directory, tag) or {})
+        self._accelerator.load_state(os.path.join(directory, tag))
+        return {}
+
+
+class AcceleratePlainKind(plain.PlainKind):
+    """See kinds.Kind."""
+
+    def __init__(self, accelerator: Any, options: kinds.Options) -> None:
+        super().__init__(accelerator._models[0], options)
+        self._accelerator = accelerator
+
+    def checkpoint_dir(self) -> Optional[str]:
+        """See kinds.Kind."""
+        return _project_dir(self._accelerator)
+
+    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
+        """See kinds.Kind."""
+        return AccelerateSaver(meter, directory, self._accelerator, self._options)
+
+    def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        """See kinds.Kind."""
+        meter.defers_boundary = True
+        undo = plain.instrument(self._model, self._optimizers, meter)
+        hooks.replace(undo, self._accelerator, "backward", functools.partial(_backward, meter, False))
+        return undo
+
+
+class AccelerateDeepSpeedKind(DeepSpeedKind):
+    """See kinds.Kind."""
+
+    def __init__(self, accelerator: Any, engine: Any, options: kinds.Options) -> None:
+        super().__init__(engine, is_pipeline=False)
+        self._accelerator = accelerator
+        self._options = options
+
+    def checkpoint_dir(self) -> Optional[str]:
+        """See kinds.Kind."""
+        return _project_dir(self._accelerator)
+
+    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
+        """See kinds.Kind."""
+        return AccelerateSaver(meter, directory, self._accelerator, self._options)
+
+    def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        """See kinds.Kind. engine.step() runs inside accelerator.backward(), before the scheduler's step."""
+        meter.defers_boundary = True
+        return super().instrument(meter)
+
+
+def _backward(meter: StepMeter, is_share: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    meter.enter_backward(args[0] if args else kwargs.get("loss"), is_share)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        meter.exit_backward()
+
+
+def _in_phase(meter: StepMeter, phase: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    part = meter.enter_phase(phase)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        meter.exit_phase(part, phase == "eval")
+
+
+def _innermost(optimizer: Any) -> Any:
+    # AcceleratedOptimizer steps the real one only when gradients are synchronised.
+    while hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def _project_dir(accelerator: Any) -> Optional[str]:
+    directory = getattr(accelerator, "project_dir", None)
+    return str(directory) if directory else None
+
+
+def _nothing() -> None:
+    return None

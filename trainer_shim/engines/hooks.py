@@ -1,0 +1,92 @@
+"""How the shim gets between a training loop and its engine: on instances only, undoable, invisible to copies."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Callable, List, Tuple
+
+from trainer_shim.meter import StepMeter
+
+
+class Undo:
+    """Collects what takes the hooks off again."""
+
+    def __init__(self) -> None:
+        self._steps: List[Callable[[], Any]] = []
+
+    def add(self, step: Callable[[], Any]) -> None:
+        """Note one more thing to undo."""
+        self._steps.append(step)
+
+    def __call__(self) -> None:
+        """Take everything off, last hook first."""
+        while self._steps:
+            self._steps.pop()()
+
+
+class ModelHook:
+    """A module hook that stays behind when the module is copied or pickled.
+
+    torch.save(model) pickles hooks, and an averaged copy of a model would report its forward passes as training.
+    A copy gets a stand-in that does nothing and needs nothing but the standard library to be loaded.
+    """
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> None:
+        self._call(*args)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # nullcontext().__exit__ takes any positional arguments and returns None.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def hook_forward(model: Any, meter: StepMeter, in_training: Callable[[], bool]) -> Callable[[], None]:
+    """Report forward passes of `model`; those without gradients, or not `in_training`, count as evaluation."""
+    import torch
+
+    grad_enabled = torch.is_grad_enabled
+
+    def before(_module: Any, args: Any, kwargs: Any) -> None:
+        meter.enter_forward(in_training() and grad_enabled(), args, kwargs)
+
+    def after(_module: Any, _args: Any, output: Any) -> None:
+        meter.exit_forward(output)
+
+    handles = (
+        model.register_forward_pre_hook(ModelHook(before), with_kwargs=True),
+        model.register_forward_hook(ModelHook(after)),
+    )
+
+    def unhook() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return unhook
+
+
+def replace(undo: Undo, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Put `around(original, *args, **kwargs)` in place of the method `name` of this one object."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    own = vars(owner).get(name)
+    setattr(owner, name, wrapped)
+
+    def put_back() -> None:
+        # Somebody may have wrapped it once more since: theirs calls ours, and ours must stay.
+        if vars(owner).get(name) is not wrapped:
+            return
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+    undo.add(put_back)

@@ -1,0 +1,165 @@
+"""A plain PyTorch loop: hooks of the module and of the optimizer, both public, nothing replaced.
+
+A forward pass opens a step and the optimizer's step() ends it. What lies between them is the backward pass, exactly
+from `shim.loss(loss)` on where the loop calls it. The loss is that one, or the scalar that the module returned.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Dict, List, Optional
+
+from trainer_shim import device_timing
+from trainer_shim.guard import guarded
+from trainer_shim.meter import EngineFacts, StepMeter
+from trainer_shim.seam import Saver
+
+from . import hooks, kinds, saving
+
+STATE_FILE = "state.pt"
+_SHARDING = ("FullyShardedDataParallel", "FSDPModule")
+
+
+class PlainKind:
+    """See kinds.Kind."""
+
+    def __init__(self, model: Any, options: kinds.Options) -> None:
+        if options.optimizer is None:
+            raise TypeError("attach(module) needs optimizer=: without it nobody can see where a step ends")
+        self._model = model
+        self._options = options
+        given = options.optimizer
+        self._optimizers: List[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+
+    def checkpoint_dir(self) -> Optional[str]:
+        """See kinds.Kind."""
+        return None
+
+    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
+        """See kinds.Kind."""
+        return PlainSaver(meter, directory, self._model, self._optimizers, self._options)
+
+    def hello_fields(self) -> Dict[str, Any]:
+        """See kinds.Kind."""
+        fields: Dict[str, Any] = {"framework": "torch"}
+        if not is_sharded(self._model):
+            fields["parameters"] = sum(p.numel() for p in self._model.parameters())
+        return fields
+
+    def token_replicas(self) -> int:
+        """See kinds.Kind. Without a framework to say otherwise, every rank sees different tokens."""
+        import torch.distributed
+
+        return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+    def step(self) -> int:
+        """See kinds.Kind."""
+        return 0
+
+    def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        """See kinds.Kind."""
+        meter.defers_boundary = True
+        return instrument(self._model, self._optimizers, meter)
+
+
+class PlainSaver(saving.PositionSaver):
+    """Rank 0 writes model and optimizers, which are the same on every rank unless they are sharded."""
+
+    def __init__(
+        self, meter: StepMeter, directory: Optional[str], model: Any, optimizers: List[Any], options: kinds.Options
+    ) -> None:
+        super().__init__(meter)
+        self.directory = None if is_sharded(model) and options.save_fn is None else directory
+        self._stateful: Dict[str, Any] = {"model": getattr(model, "module", model)}
+        self._stateful.update(("optimizer_%d" % index, item) for index, item in enumerate(optimizers))
+        self._stateful.update(options.stateful)
+        self._save_fn = options.save_fn
+        self._load_fn = options.load_fn
+
+    def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
+        """See seam.Saver."""
+        self.begin_save()
+        if self._save_fn is not None:
+            self._save_fn(directory, tag, client_state)
+            return
+        import torch
+
+        path = os.path.join(directory, tag)
+        os.makedirs(path, exist_ok=True)
+        if _is_first_rank(torch):
+            state = {name: item.state_dict() for name, item in self._stateful.items()}
+            torch.save({"state": state, "client_state": client_state}, os.path.join(path, STATE_FILE))
+
+    def load(self, directory: str, tag: str) -> Dict[str, Any]:
+        """See seam.Saver."""
+        if self._load_fn is not None:
+            return dict(self._load_fn(directory, tag) or {})
+        import torch
+
+        # Tensors and plain values only: a checkpoint must not be able to run code.
+        saved = torch.load(os.path.join(directory, tag, STATE_FILE), map_location="cpu", weights_only=True)
+        for name, item in self._stateful.items():
+            item.load_state_dict(saved["state"][name])
+        return dict(saved["client_state"])
+
+
+def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: bool = True) -> hooks.Undo:
+    """Hook a module and its optimizers; the last optimizer's step() ends the step where nobody knows better."""
+    undo = hooks.Undo()
+    undo.add(hooks.hook_forward(model, meter, lambda: bool(model.training)))
+    last = optimizers[-1] if ends_step else None
+    for optimizer in optimizers:
+        undo.add(optimizer.register_step_pre_hook(_Before(meter)).remove)
+        undo.add(optimizer.register_step_post_hook(_After(meter, last)).remove)
+    meter.device = device_timer_of(model)
+    return undo
+
+
+def device_timer_of(model: Any) -> Optional[device_timing.DeviceTimer]:
+    """Return a device timer where the module's parameters live on a device that runs behind the host."""
+    import torch
+
+    first = next(iter(model.parameters()), None)
+    return None if first is None else device_timing.for_device(torch, first.device.type)
+
+
+def is_sharded(model: Any) -> bool:
+    """Return whether state_dict() is a collective call or holds one rank's shard only."""
+    return any(base.__name__ in _SHARDING for base in type(model).__mro__)
+
+
+class _Before:
+    """Module-level classes rather than closures: an optimizer may be copied with its hooks."""
+
+    def __init__(self, meter: StepMeter) -> None:
+        self._meter = meter
+
+    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._meter.enter_optimizer()
+
+
+class _After:
+    def __init__(self, meter: StepMeter, last: Any) -> None:
+        self._meter = meter
+        self._last = last
+
+    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._meter.exit_optimizer()
+        if optimizer is self._last:
+            end_step(self._meter, optimizer)
+            self._meter.boundary()
+
+
+@guarded()
+def end_step(meter: StepMeter, optimizer: Any, step: Optional[int] = None) -> None:
+    """Report an update seen by the optimizer alone."""
+    facts = EngineFacts(meter.progress.step + 1 if step is None else step)
+    facts.applied = True  # A gradient scaler that skips does not call step() at all.
+    lr = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    facts.lr = float(lr) if isinstance(lr, (int, float)) else None
+    meter.end_step(facts)
+
+
+def _is_first_rank(torch: Any) -> bool:
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0

@@ -1,0 +1,43 @@
+"""What every saver does beside the engine's own files."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict
+
+from trainer_shim import timing
+from trainer_shim.loader import load_loader_states, loader_states
+from trainer_shim.meter import StepMeter
+
+
+class PositionSaver:
+    """The part of seam.Saver that is the same for every engine."""
+
+    def __init__(self, meter: StepMeter) -> None:
+        self._meter = meter
+
+    def begin_save(self) -> None:
+        """From here to the end of the boundary the time belongs to the checkpoint, fsync and votes included."""
+        self._meter.clock.switch(timing.CHECKPOINT)
+
+    def pending(self) -> bool:
+        """See seam.Saver."""
+        return False
+
+    def position(self) -> Dict[str, Any]:
+        """See seam.Saver."""
+        meter = self._meter
+        return {"step": meter.progress.step, "tokens_total": meter.tokens_total, "loaders": loader_states()}
+
+    def restore_position(self, position: Dict[str, Any]) -> None:
+        """See seam.Saver."""
+        load_loader_states(position.get("loaders") or [])
+        self._meter.resumed(int(position.get("step", self._meter.progress.step)), position.get("tokens_total"))
+
+
+def tell_last_good(meter: StepMeter, step: int, path: str) -> None:
+    """Announce a whole checkpoint that the script saved by itself."""
+    record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
+    if meter.tokens_total:
+        record["tokens_total"] = meter.tokens_total
+    meter.watch.hello_field("last_good", record)

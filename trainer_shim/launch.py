@@ -1,0 +1,115 @@
+"""What the launch says about this rank: read from the environment once, at attach()."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from typing import Any, Dict, List, Mapping, Optional
+
+from .guard import say
+from .wire import LABELS_MAX, LIST_ITEMS_MAX, TEXT_CHARS_MAX
+
+_ABSENT_RUN_IDS = frozenset(("", "none", "default"))  # What torchrun says when nobody named the rendezvous.
+_ATTEMPT_KEY = "costgov/attempt"
+
+
+class Launch:
+    """Rank, run and attempt of this process."""
+
+    def __init__(self, environ: Mapping[str, str], checkpoint_dir: Optional[str]) -> None:
+        self.rank = _rank(environ, "RANK", "SLURM_PROCID")
+        self.local_rank = _rank(environ, "LOCAL_RANK", "SLURM_LOCALID")
+        self.world_size = max(1, _rank(environ, "WORLD_SIZE", "SLURM_NTASKS", absent=1))
+        distributed = _initialized_distributed()
+        if distributed is not None:  # The process group knows better than an inherited environment.
+            self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
+        self.run = environ.get("COSTGOV_RUN") or _derived_run(checkpoint_dir)
+        self.attempt = _attempt(environ, distributed)
+        self.stage = environ.get("COSTGOV_STAGE") or None
+        self.labels = parse_labels(environ.get("COSTGOV_LABELS", ""))
+        scheduler_job = environ.get("SLURM_JOB_ID")
+        if scheduler_job:
+            self.labels.setdefault("scheduler_job", scheduler_job)
+
+
+def parse_labels(text: str) -> Dict[str, str]:
+    """Parse "team=nlp,owner=ada"; a part without "=" is told and left out."""
+    labels: Dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = part.partition("=")
+        if equals and name.strip():
+            labels[name.strip()] = value.strip()
+        else:
+            say("COSTGOV_LABELS: %r is not name=value: left out" % part[:80])
+    return clean_labels(labels)
+
+
+def clean_labels(labels: Mapping[Any, Any]) -> Dict[str, str]:
+    """Return labels as the wire takes them: text, bounded in number and length."""
+    return {str(k)[:TEXT_CHARS_MAX]: str(v)[:TEXT_CHARS_MAX] for k, v in list(labels.items())[:LABELS_MAX]}
+
+
+def resume_argv() -> List[str]:
+    """Return this rank's command line, interpreter first."""
+    argv = list(getattr(sys, "orig_argv", None) or [sys.executable, *sys.argv])
+    return argv[:LIST_ITEMS_MAX]
+
+
+def gpu_uuids(environ: Mapping[str, str]) -> List[str]:
+    """Return the UUIDs of the GPUs this process uses, empty where none is known without touching a driver."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+        if uuid is not None:
+            text = str(uuid)
+            return [text if text.startswith(("GPU-", "MIG-")) else "GPU-" + text]
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return [name.strip() for name in visible if name.strip().startswith(("GPU-", "MIG-"))][:LIST_ITEMS_MAX]
+
+
+def _rank(environ: Mapping[str, str], *names: str, absent: int = 0) -> int:
+    for name in names:
+        text = environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return absent
+
+
+def _derived_run(checkpoint_dir: Optional[str]) -> str:
+    # Script, working directory and checkpoint directory survive a restart; arguments such as --resume do not.
+    script = os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"
+    stem = os.path.splitext(os.path.basename(script))[0]
+    place = "\0".join((script, os.getcwd(), checkpoint_dir or ""))
+    return "%s-%06x" % (stem[:64], zlib.crc32(place.encode("utf-8", "surrogateescape")) & 0xFFFFFF)
+
+
+def _attempt(environ: Mapping[str, str], distributed: Any) -> str:
+    given = environ.get("COSTGOV_ATTEMPT")
+    restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if not given and environ.get("SLURM_JOB_ID"):
+        given = "%s.%s" % (environ["SLURM_JOB_ID"], environ.get("SLURM_RESTART_COUNT", "0"))
+    if not given:
+        rendezvous = environ.get("TORCHELASTIC_RUN_ID", "")
+        token = _agreed_token(distributed)
+        given = token if rendezvous in _ABSENT_RUN_IDS else "%s-%s" % (rendezvous, token)
+    # The elastic agent restarts its workers inside one launch: each restart is an attempt of its own.
+    return given if restart in ("", "0") else "%s.%s" % (given, restart)
+
+
+def _agreed_token(distributed: Any) -> str:
+    """Return a name for this launch that all its ranks share: the first one written to the job's store."""
+    mine = "%x-%x" % (int(os.stat("/proc/self").st_ctime), os.getpid())
+    store = getattr(getattr(distributed, "distributed_c10d", None), "_get_default_store", None)
+    if store is None:
+        return mine
+    # One round trip of ~80 us, once; compare_set never waits for another rank.
+    return bytes(store().compare_set(_ATTEMPT_KEY, "", mine)).decode("ascii", "replace")
+
+
+def _initialized_distributed() -> Any:
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed

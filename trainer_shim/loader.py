@@ -1,0 +1,145 @@
+"""A data loader that is timed and knows its position, and otherwise is the loader that it wraps."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
+from weakref import WeakSet
+
+from . import rng
+from .current import CURRENT
+from .guard import say
+
+Batch = TypeVar("Batch")
+
+# Loaders whose position belongs into the checkpoint, in the order in which the script wrapped them.
+_LOADERS: WeakSet[Any] = WeakSet()
+_WRAPPED_TOTAL = [0]
+
+
+class WrappedLoader(Generic[Batch]):
+    """See wrap_loader."""
+
+    def __init__(self, loader: Iterable[Batch]) -> None:
+        self._loader = loader
+        self.epoch = 0  # Epochs begun before the current one.
+        self.batches = 0  # Handed out in the current epoch.
+        self._begun = False
+        self._epoch_rng: Optional[Dict[str, Any]] = None  # As it was before the epoch's order was drawn.
+        self._resume: Optional[Dict[str, Any]] = None
+        self._index = _WRAPPED_TOTAL[0]
+        _WRAPPED_TOTAL[0] += 1
+        _LOADERS.add(self)
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._begun and self._resume is None:
+            self.epoch += 1
+        self._begun = True
+        return _TimedIterator(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":
+            raise AttributeError(name)  # Half-built, e.g. while it is unpickled.
+        return getattr(self._loader, name)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Return the position: epoch, batches handed out in it, and the random state that drew its order."""
+        if self._resume is not None:
+            return dict(self._resume)
+        return {"epoch": self.epoch, "batches": self.batches, "epoch_rng": self._epoch_rng}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Continue from `state`: the next batch handed out, by a running iterator too, is the one after it."""
+        self._resume = dict(state)
+        self.epoch = int(state["epoch"])
+        self.batches = int(state["batches"])
+
+    def start_epoch(self) -> Iterator[Batch]:
+        """Return the loader's iterator at the position to start from."""
+        resume = self._resume
+        self._resume = None
+        if resume is None:
+            self.batches = 0
+            self._epoch_rng = rng.capture()
+            return iter(self._loader)
+        # Drawing the order again uses random numbers that the interrupted run had used long ago.
+        now = rng.capture()
+        self._epoch_rng = resume.get("epoch_rng")
+        if self._epoch_rng is not None:
+            rng.restore(self._epoch_rng)
+        iterator = iter(self._loader)
+        for _ in range(int(resume["batches"])):
+            if next(iterator, iterator) is iterator:
+                break  # The data set became shorter: the epoch ends here.
+        rng.restore(now)
+        return iterator
+
+    @property
+    def repositioned(self) -> bool:
+        """True while a loaded position waits for its first batch."""
+        return self._resume is not None
+
+
+class SizedWrappedLoader(WrappedLoader[Batch]):
+    """A wrapped loader with a length. Apart, so that bool() and len() act as they do on the loader itself."""
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # Chosen because the loader's type has it.
+
+
+class _TimedIterator(Iterator[Batch]):
+    __slots__ = ("_iterator", "_owner")
+
+    def __init__(self, owner: WrappedLoader[Batch]) -> None:
+        self._owner = owner
+        self._iterator: Optional[Iterator[Batch]] = None
+
+    def __next__(self) -> Batch:
+        meter = CURRENT.meter
+        # A prefetching thread of the script fetches beside the training thread, not in its time.
+        if meter is None or meter.progress.main_thread_id != threading.get_ident():
+            return self._fetch()
+        part = meter.enter_fetch()
+        try:
+            return self._fetch()
+        finally:
+            meter.exit_fetch(part)
+
+    def _fetch(self) -> Batch:
+        owner = self._owner
+        if self._iterator is None or owner.repositioned:
+            self._iterator = owner.start_epoch()
+        batch = next(self._iterator)
+        owner.batches += 1
+        return batch
+
+
+def wrap_loader(loader: Iterable[Batch]) -> WrappedLoader[Batch]:
+    """Return `loader` with its waits timed exactly and its position kept in checkpoints.
+
+    Iteration, len() and attributes are the loader's own. On resume the batches already trained on are skipped, with
+    the epoch's order drawn from the same random state; `epoch` tells how many epochs were begun before this one.
+    """
+    if isinstance(loader, WrappedLoader):
+        return loader
+    return SizedWrappedLoader(loader) if hasattr(type(loader), "__len__") else WrappedLoader(loader)
+
+
+def loader_states() -> List[Dict[str, Any]]:
+    """Return the positions of all living wrapped loaders, in the order of wrapping."""
+    return [loader.state_dict() for loader in sorted(_LOADERS, key=lambda item: item._index)]
+
+
+def load_loader_states(states: List[Dict[str, Any]]) -> None:
+    """Give the positions back, in the order of wrapping; a count that differs is told and leaves all as they are."""
+    loaders = sorted(_LOADERS, key=lambda item: item._index)
+    if not states:
+        return
+    if len(states) != len(loaders):
+        say(
+            "the checkpoint knows %d wrapped loaders, this process has %d: data position not restored"
+            % (len(states), len(loaders))
+        )
+        return
+    for loader, state in zip(loaders, states):  # noqa: B905  (strict= is not in Python 3.9; the lengths are equal)
+        loader.load_state_dict(state)

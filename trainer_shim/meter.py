@@ -1,0 +1,397 @@
+"""One rank's training, observed: every engine's hooks end here, and step and phase frames leave from here.
+
+All methods run on the training thread, and those called from hooks are guarded: an error of ours costs a frame,
+never a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from . import device_timing, memory, timing, tokens
+from .guard import guarded
+from .progress import Progress
+from .seam import Watch
+
+MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
+
+
+class NoWatch:
+    """The watcher of a run that nobody watches."""
+
+    def hello_field(self, name: str, value: Any) -> None:
+        """Nobody to tell."""
+
+    def step_frame(self, fields: Dict[str, Any]) -> None:
+        """Nobody to tell."""
+
+    def phase_changed(self) -> None:
+        """Nobody to tell."""
+
+    def at_boundary(self, step: int) -> None:
+        """Nobody asks."""
+
+    def wants_save(self, step: int) -> bool:
+        """Nobody asks."""
+        return False
+
+    def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
+        """Nobody to tell."""
+
+    def finish(self, reason: str, completed: bool) -> None:
+        """Nobody to tell."""
+
+
+class EngineFacts:
+    """What an engine knows about the step it just ended. None = it does not say."""
+
+    __slots__ = ("applied", "grad_norm", "loss_scale", "lr", "skipped_steps", "step")
+
+    def __init__(self, step: int) -> None:
+        self.step = step  # Absolute optimizer updates.
+        self.applied: Optional[bool] = None
+        self.grad_norm: Any = None  # Number or tensor; must be None when it is known to be stale.
+        self.lr: Optional[float] = None
+        self.loss_scale: Optional[float] = None
+        self.skipped_steps: Optional[int] = None
+
+
+class StepMeter:
+    """Times, counts and reports the steps of one rank."""
+
+    def __init__(self, progress: Progress, count: tokens.TokenCount) -> None:
+        self.progress = progress
+        self.watch: Watch = NoWatch()  # Replaced once there is one: it needs a saver, which needs this meter.
+        self.clock = timing.StepClock()
+        self.count = count
+        self.device: Optional[device_timing.DeviceTimer] = None
+        self.reports_comm = False  # True once an engine's collectives are wrapped.
+        self.tokens_total = 0
+        self.loader_timed = False
+        self.loss_is_share = False  # Micro-step losses arrive divided by their number: sum, not mean.
+        self._cold = True  # The next step compiles, allocates, fills caches: not like the others.
+        self._in_eval = False
+        self._backward_seen = False
+        self._loss: Any = None
+        self._losses = 0
+        self._lossless = 0  # Backward calls without a readable loss.
+        self._loss_ever = False
+        self._candidate: Any = None  # A scalar forward output: the loss, where nobody calls engine.backward.
+        self.defers_boundary = False  # True where the optimizer's end is not yet the step's end (scheduler, zero_grad).
+        self._boundary_due = False
+        self._memory_due_ns = 0
+
+    # -- forward and backward -------------------------------------------------------------------------------------
+
+    @guarded()
+    def enter_forward(self, training: bool, args: Any, kwargs: Any) -> None:
+        """A forward pass of the whole model begins; outside training it counts as evaluation."""
+        if not training:
+            self._enter_eval()
+            return
+        if self._boundary_due:
+            self._boundary()
+        self._begin_step()
+        self._take_candidate()
+        self.progress.bump("forward")
+        self.count.add(args, kwargs)
+        self._switch(timing.FORWARD)
+
+    @guarded()
+    def exit_forward(self, output: Any) -> None:
+        """The forward pass ended; `output` may carry the loss."""
+        if self._in_eval:
+            return
+        self._switch(timing.AFTER_FORWARD)
+        self.progress.bump("forward")
+        if not self._backward_seen:
+            self._candidate = _loss_in(output)
+
+    @guarded()
+    def enter_backward(self, loss: Any, is_share: bool = False) -> None:
+        """A backward pass from `loss` (tensor, number or None) begins."""
+        self._backward_seen = True
+        self._candidate = None
+        self.loss_is_share = is_share
+        self.note_loss(loss)
+        self.progress.bump("backward")
+        self._switch(timing.BACKWARD)
+
+    @guarded()
+    def exit_backward(self) -> None:
+        """The backward pass ended."""
+        self._switch(timing.GAP)
+        self.progress.bump("backward")
+
+    def note_loss(self, loss: Any) -> None:
+        """Take one micro-step's loss without waiting for any device."""
+        value = _readable(loss, self.device is not None)
+        if value is None:
+            self._lossless += 1
+            return
+        self._loss = value if self._losses == 0 else self._loss + value
+        self._losses += 1
+
+    # -- pipeline instructions ------------------------------------------------------------------------------------
+
+    @guarded()
+    def begin_step(self) -> None:
+        """A whole step begins, whose inside is told by instructions."""
+        self._begin_step()
+        self._backward_seen = True
+        self._switch(timing.OTHER)
+
+    @guarded()
+    def enter_instruction(self, hook: str, part: int) -> int:
+        """One instruction begins; returns the part to hand to exit_instruction."""
+        self.progress.bump(hook)
+        return self.clock.part if self._in_eval else self._switch(part)
+
+    @guarded()
+    def exit_instruction(self, hook: str, part: Optional[int]) -> None:
+        """The instruction ended."""
+        self.progress.bump(hook)
+        if not self._in_eval:
+            self._switch(timing.OTHER if part is None else part)
+
+    # -- optimizer step -------------------------------------------------------------------------------------------
+
+    @guarded()
+    def enter_optimizer(self) -> None:
+        """The engine's step function was called, at a boundary or not."""
+        self.progress.bump("step")
+        self._switch(timing.OPTIMIZER)
+
+    @guarded()
+    def exit_optimizer(self) -> None:
+        """The engine's step function returned."""
+        self._switch(timing.GAP)
+        self.progress.bump("step")
+
+    @guarded()
+    def end_step(self, facts: EngineFacts) -> None:
+        """An optimizer update (applied or skipped) is complete: report it."""
+        self._take_candidate()
+        device = self.device
+        times = self.clock.close()
+        progress = self.progress
+        progress.step = facts.step
+        progress.attempt_step += 1
+        progress.in_step = False
+        if device is not None and device.captured:
+            device.captured = False
+            self._cold = True
+            progress.set_phase("compile")
+        fields = self._fields(facts, times)
+        if device is None:
+            _put_scalars(fields, self._mean_loss(), _host_number(facts.grad_norm))
+            self.watch.step_frame(fields)
+        else:
+            device.close_step(fields, self._mean_loss(), facts.grad_norm)
+            self.send_arrived()
+        self._loss = None
+        self._losses = self._lossless = 0
+        self._backward_seen = False
+        if self._cold:
+            self._cold = False
+            progress.set_phase("train")
+            self.watch.phase_changed()
+
+    @guarded()
+    def boundary(self) -> None:
+        """Between two steps: the watcher may hold this thread, save, and park it."""
+        if self.defers_boundary:
+            self._boundary_due = True  # Until the loop asks for the next batch or runs the next forward pass.
+        else:
+            self._boundary()
+
+    def _boundary(self) -> None:
+        self._boundary_due = False
+        self.clock.switch(timing.HOLD)
+        self.watch.at_boundary(self.progress.step)
+        self.clock.switch(timing.GAP)
+        self.progress.bump("boundary")
+
+    def send_arrived(self) -> None:
+        """Send the frames whose device values are on the host by now."""
+        assert self.device is not None, "only devices run late"
+        for late in self.device.arrived():
+            if late.parts_ns is not None and late.step_ns is not None:
+                self._put_device_times(late.fields, late.parts_ns, late.step_ns)
+                _put_scalars(late.fields, late.loss, late.norm)
+            else:
+                late.fields["loss_expected"] = False  # Not vanished: the device never told.
+            self.watch.step_frame(late.fields)
+
+    # -- around the steps -----------------------------------------------------------------------------------------
+
+    @guarded()
+    def set_training(self, training: bool) -> None:
+        """The engine was put into training or evaluation mode."""
+        if training and self._in_eval:
+            self._leave_eval()
+        elif not training and not self._in_eval:
+            self._enter_eval()
+
+    @guarded()
+    def enter_phase(self, phase: str) -> int:
+        """Enter a nested phase; returns the part to hand to exit_phase."""
+        self.progress.push_phase(phase)
+        self.watch.phase_changed()
+        return self.clock.switch(timing.CHECKPOINT if phase == "checkpoint" else timing.EVAL)
+
+    @guarded()
+    def exit_phase(self, part: Optional[int], cold: bool) -> None:
+        """Leave the innermost phase; `cold` = the next step is not like the others."""
+        self.progress.pop_phase()
+        self.watch.phase_changed()
+        self._cold = self._cold or cold
+        self.clock.switch(timing.GAP if part is None else part)
+
+    @guarded()
+    def resumed(self, step: int, tokens_total: Optional[int]) -> None:
+        """Weights of absolute step `step` were loaded."""
+        self.progress.step = step
+        self._cold = True
+        if tokens_total is not None:
+            self.tokens_total = tokens_total
+        self.watch.hello_field("resumed_step", step)
+
+    @guarded()
+    def enter_fetch(self) -> int:
+        """A batch is asked for; returns the part to hand to exit_fetch."""
+        self.loader_timed = True
+        if self._boundary_due:
+            self._boundary()
+        self.progress.bump("data")
+        left = self.clock.part
+        if left not in timing.FETCHES_INSIDE:
+            self._switch(timing.DATA)
+        return left
+
+    @guarded()
+    def exit_fetch(self, part: Optional[int]) -> None:
+        """The batch is here, or the epoch ended."""
+        if part not in timing.FETCHES_INSIDE:
+            self._switch(timing.GAP)
+        self.progress.bump("data")
+
+    def _take_candidate(self) -> None:
+        if self._candidate is not None:
+            self.note_loss(self._candidate)
+            self._candidate = None
+
+    def _begin_step(self) -> None:
+        if self._in_eval:
+            self._leave_eval()
+        progress = self.progress
+        if not progress.in_step:
+            progress.in_step = True
+            if self._cold:
+                progress.set_phase("compile")
+                self.watch.phase_changed()
+
+    def _enter_eval(self) -> None:
+        if not self._in_eval:
+            self._in_eval = True
+            self.enter_phase("eval")
+
+    def _leave_eval(self) -> None:
+        self._in_eval = False
+        self.exit_phase(timing.GAP, True)
+
+    def _switch(self, part: int) -> int:
+        if self.device is not None:
+            self.device.mark(part)
+            if self.device.in_flight:
+                self.send_arrived()
+        return self.clock.switch(part)
+
+    # -- the frame ------------------------------------------------------------------------------------------------
+
+    def _mean_loss(self) -> Any:
+        if self._losses == 0:
+            return None
+        # A micro-step whose loss vanished would hide in the mean of the others.
+        if self._lossless:
+            return None
+        return self._loss if self.loss_is_share else self._loss / self._losses
+
+    def _fields(self, facts: EngineFacts, times: timing.StepTimes) -> Dict[str, Any]:
+        progress = self.progress
+        step_tokens = self.count.take()
+        fields: Dict[str, Any] = {"step": facts.step, "attempt_step": progress.attempt_step}
+        if step_tokens is not None:
+            self.tokens_total += step_tokens
+            fields["tokens"] = step_tokens
+            fields["tokens_total"] = self.tokens_total
+        self._loss_ever = self._loss_ever or self._losses > 0
+        fields["loss_expected"] = self._loss_ever or self._lossless > 0
+        if facts.lr is not None:
+            fields["lr"] = facts.lr
+        if facts.loss_scale is not None:
+            fields["loss_scale"] = facts.loss_scale
+        if facts.skipped_steps is not None:
+            fields["skipped_steps"] = facts.skipped_steps
+        if facts.applied is not None:
+            fields["applied"] = facts.applied
+        fields["step_s"] = timing.seconds(times.step_ns)
+        parts = timing.resolve(times.spent, loader_timed=self.loader_timed, backward_seen=self._backward_seen)
+        for name, spent_ns in parts.items():
+            fields[name] = timing.seconds(spent_ns)
+        if self.reports_comm:
+            fields["comm_s"] = timing.seconds(times.comm_ns)
+        fields["progress_seq"] = progress.progress_seq
+        if times.step_ns and self.clock.since_ns >= self._memory_due_ns:
+            self._memory_due_ns = self.clock.since_ns + MEMORY_PERIOD_NS
+            memory.put_fields(fields)
+        return fields
+
+    def _put_device_times(self, fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
+        backward_seen = parts_ns[timing.BACKWARD] > 0
+        parts = timing.resolve(parts_ns, loader_timed=self.loader_timed, backward_seen=backward_seen)
+        parts["data_s"] = device_timing.felt_data_wait(parts_ns, int(fields["data_s"] * 1e9))
+        for name in ("data_s", "forward_s", "backward_s", "optimizer_s"):
+            fields[name] = timing.seconds(parts[name])
+        fields["step_s"] = timing.seconds(step_ns)
+        # Host time of a collective is its launch: no figure is better than that one.
+        fields.pop("comm_s", None)
+        fields["device_timed"] = True
+
+
+def _readable(loss: Any, keeps_tensor: bool) -> Any:
+    """Return a float, or a detached scalar tensor that a device timer will bring home; None = there is no loss."""
+    if isinstance(loss, (int, float)):
+        return float(loss)
+    if loss is None or not hasattr(loss, "detach") or loss.numel() != 1:
+        return None
+    value = loss.detach()
+    if value.device.type == "cpu":
+        return value.item()
+    return value.float().reshape(()) if keeps_tensor else None
+
+
+def _loss_in(output: Any) -> Any:
+    """Return the detached scalar loss in a forward pass's output; never keeps anything larger alive."""
+    loss = output if hasattr(output, "detach") else getattr(output, "loss", None)
+    if loss is None and isinstance(output, dict):
+        loss = output.get("loss")
+    if loss is None or not hasattr(loss, "detach") or loss.numel() != 1:
+        return None
+    return loss.detach()
+
+
+def _host_number(value: Any) -> Optional[float]:
+    """Return a number that is already on the host, None for anything that one would have to wait for."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    if hasattr(value, "detach") and value.device.type == "cpu" and value.numel() == 1:
+        return float(value.item())
+    return None
+
+
+def _put_scalars(fields: Dict[str, Any], loss: Optional[float], grad_norm: Optional[float]) -> None:
+    if loss is not None:
+        fields["loss"] = loss
+    if grad_norm is not None:
+        fields["grad_norm"] = grad_norm

@@ -1,0 +1,40 @@
+"""`with phase("eval"):` names what the training thread does outside its steps."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Optional, Set
+
+from .current import CURRENT
+from .guard import say
+from .meter import StepMeter
+from .wire import PHASES
+
+_UNKNOWN: Set[str] = set()
+
+
+class phase:  # noqa: N801  A context manager that reads like the statement it is.
+    """Mark the enclosed code as `name`, one of wire.PHASES; any other name counts as idle and is told once.
+
+    The governor then allows the pauses that belong to it: an evaluation is not a hang.
+    """
+
+    def __init__(self, name: str) -> None:
+        if name not in PHASES and name not in _UNKNOWN:
+            _UNKNOWN.add(name)
+            say("phase %r is not one of %s: counted as idle" % (name, ", ".join(PHASES)))
+        self._name = name if name in PHASES else "idle"
+        self._meter: Optional[StepMeter] = None
+        self._part: Optional[int] = None
+
+    def __enter__(self) -> phase:
+        meter = CURRENT.meter
+        if meter is not None and meter.progress.main_thread_id == threading.get_ident():
+            self._meter = meter
+            self._part = meter.enter_phase(self._name)
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        meter, self._meter = self._meter, None
+        if meter is not None:
+            meter.exit_phase(self._part, self._name == "eval")

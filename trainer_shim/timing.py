@@ -1,0 +1,89 @@
+"""Where the wall time of one optimizer step went, measured on the host clock without touching the device.
+
+The clock is always in exactly one part: switching charges the time since the last switch to the part that was left.
+So the parts cannot overlap and sum to the step's wall time by construction. Communication overlaps them by nature
+and is therefore counted beside them ("of which").
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Dict, List, NamedTuple, Sequence
+
+# Indices rather than an Enum: attribute access on an Enum member costs as much as the whole switch.
+OTHER = 0
+GAP = 1  # Between steps or micro-steps: data wait, unless a wrapped loader tells it exactly.
+DATA = 2
+FORWARD = 3
+AFTER_FORWARD = 4  # Backward, where nobody calls engine.backward; else the loop's own code.
+BACKWARD = 5
+OPTIMIZER = 6
+CHECKPOINT = 7
+HOLD = 8  # Waiting for the ranks to agree on a step.
+EVAL = 9
+PARTS_TOTAL = 10
+
+# After a batch was fetched inside one of these, the loop is still inside it.
+FETCHES_INSIDE = frozenset((DATA, FORWARD, OPTIMIZER, CHECKPOINT, HOLD, EVAL))
+
+_NS_PER_S = 1e9
+
+
+class StepTimes(NamedTuple):
+    """One step's raw times in nanoseconds; `spent[part]` by the indices above."""
+
+    step_ns: int
+    spent: Sequence[int]
+    comm_ns: int
+
+
+class StepClock:
+    """Accumulates one step after the other. Owned by the training thread."""
+
+    __slots__ = ("comm_ns", "now_ns", "part", "since_ns", "spent", "started_ns")
+
+    def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.now_ns = now_ns
+        self.part = GAP
+        self.spent: List[int] = [0] * PARTS_TOTAL
+        self.comm_ns = 0
+        self.started_ns = self.since_ns = now_ns()
+
+    def switch(self, part: int) -> int:
+        """Charge the time since the last switch to the current part, enter `part`, return the part left."""
+        now = self.now_ns()
+        left = self.part
+        self.spent[left] += now - self.since_ns
+        self.since_ns = now
+        self.part = part
+        return left
+
+    def close(self) -> StepTimes:
+        """End the step now, start the next one in the gap, and return the ended step's times."""
+        self.switch(GAP)
+        times = StepTimes(self.since_ns - self.started_ns, self.spent, self.comm_ns)
+        self.started_ns = self.since_ns
+        self.spent = [0] * PARTS_TOTAL
+        self.comm_ns = 0
+        return times
+
+
+def resolve(spent: Sequence[int], *, loader_timed: bool, backward_seen: bool) -> Dict[str, int]:
+    """Return nanoseconds by wire name; what is left of the step's time is `other`.
+
+    With no timed loader the whole gap counts as waiting for data: it is an upper bound, and says so by being
+    all there is. With no backward call seen, what follows the forward pass is the backward pass.
+    """
+    return {
+        "data_s": spent[DATA] + (0 if loader_timed else spent[GAP]),
+        "forward_s": spent[FORWARD],
+        "backward_s": spent[BACKWARD] + (0 if backward_seen else spent[AFTER_FORWARD]),
+        "optimizer_s": spent[OPTIMIZER],
+        "checkpoint_s": spent[CHECKPOINT],
+        "hold_s": spent[HOLD],
+    }
+
+
+def seconds(nanoseconds: float) -> float:
+    """Round to microseconds: finer is noise, and digits cost bytes in every frame."""
+    return round(nanoseconds / _NS_PER_S, 6)

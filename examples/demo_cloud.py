@@ -35,6 +35,7 @@ REGION = "us-east-1"
 IMAGE = "ami-12c6146b"
 ROLE = "costgov-demo"
 CALLS_MAX = 10_000  # A demo makes some twenty.
+CLOCK_TOLERANCE = timedelta(minutes=5)  # EC2's own.
 HELD_S_MAX = 60.0  # A reply that never comes is held no longer than this.
 EFFECTS = {"StopInstances", "TerminateInstances", "TerminateInstanceInAutoScalingGroup"}
 REFUSALS = {
@@ -48,6 +49,7 @@ REFUSALS = {
     "unsupported": (400, "UnsupportedOperation"),
 }
 FAULTS = {kind: f"answered {status} {code}" for kind, (status, code) in REFUSALS.items()} | {
+    "refuse": "answered with the fault's own status and code (through /_control only)",
     "timeout_after_effect": "it happens, but the reply never comes",
     "broken_after_effect": "it happens, and the connection breaks",
     "keeps_running": "accepted, yet the instance runs on until a forced stop",
@@ -64,6 +66,8 @@ class Fault:
     count: int = 1
     action: str = "*"  # One API action, or every one that could end an instance.
     seconds: float = 5.0
+    status: int = 500
+    code: str = ""
 
     def matches(self, action: str, form: dict[str, str]) -> bool:
         if self.kind == "dryrun_denied":
@@ -73,16 +77,27 @@ class Fault:
         return action == self.action or (self.action == "*" and action in EFFECTS and "DryRun" not in form)
 
 
+@contextlib.contextmanager
+def moto() -> Iterator[int]:
+    """Run moto's server on a free port of loopback."""
+    os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # Halves the start.
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    yield int(server.get_host_and_port()[1])
+    server.stop()
+
+
 class DemoCloud:
     """The whole cloud in this process. Use it as a context manager; every address is on loopback."""
 
-    def __init__(
-        self, *, stopping_s: float = 1.0, life_cycle: str = "on-demand", faults: tuple[Fault, ...] = ()
-    ) -> None:
+    def __init__(self, *, stopping_s: float = 1.0, faults: tuple[Fault, ...] = (), moto_port: int = 0) -> None:
+        self.moto_port = moto_port  # 0: start a moto of our own.
         self.lock = threading.Lock()
         self.stopping_s = stopping_s
         self.stopping_reads = 0  # Besides the time: so many answers still say "stopping". For tests without a clock.
-        self.life_cycle = life_cycle
         self.faults: list[Fault] = list(faults)
         self.calls: deque[dict[str, Any]] = deque(maxlen=CALLS_MAX)
         self.metadata_reads: deque[str] = deque(maxlen=CALLS_MAX)
@@ -93,21 +108,17 @@ class DemoCloud:
         self.spot_request: dict[str, str] | None = None  # {"id": "sir-…", "type": "one-time"}: moto's own lacks both.
         self.extra_instance_xml = ""
         self.going_since: dict[str, float] = {}
+        self.times_ended = 0  # How often a running instance was really ended.
         self.released = threading.Event()
         self.rotate_credentials()
 
     def __enter__(self) -> DemoCloud:
-        os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # Halves the start.
-        from moto.server import ThreadedMotoServer
-
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-        self._moto.start()
-        self.moto_port = int(self._moto.get_host_and_port()[1])
+        self._stack = contextlib.ExitStack()
+        self.moto_port = self.moto_port or self._stack.enter_context(moto())
         self.instance_id = self.launch()
         self._servers = [Server(ApiHandler, self), Server(MetadataHandler, self)]
         for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         self.endpoint, self.metadata_endpoint = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
         self.control = f"{self.endpoint}/_control"
         return self
@@ -117,7 +128,7 @@ class DemoCloud:
         for server in self._servers:
             server.shutdown()
             server.server_close()
-        self._moto.stop()
+        self._stack.close()
 
     def ready(self) -> dict[str, Any]:
         names = ("endpoint", "metadata_endpoint", "instance_id", "control")
@@ -256,13 +267,16 @@ class ApiHandler(Handler):
             )
         if f"Credential={cloud.credentials['AccessKeyId']}/" not in self.headers.get("Authorization", ""):
             return self.refuse(401, "AuthFailure")
+        signed_at = datetime.strptime(self.headers["X-Amz-Date"], "%Y%m%dT%H%M%S%z")
+        if abs(datetime.now(UTC) - signed_at) > CLOCK_TOLERANCE:
+            return self.refuse(400, "RequestExpired")
         return self.answer(action, form, body, cloud.take_fault(action, form))
 
     def answer(self, action: str, form: dict[str, str], body: bytes, fault: Fault | None) -> None:
         cloud = self.server.cloud
         kind = fault.kind if fault else ""
-        if kind in REFUSALS:
-            return self.refuse(*REFUSALS[kind])
+        if fault and (kind == "refuse" or kind in REFUSALS):
+            return self.refuse(*REFUSALS.get(kind, (fault.status, fault.code)))
         if kind == "garbage":
             return self.reply(200, "<html><body>Please accept our terms</body></html>", "text/html")
         if kind == "slow" and fault:
@@ -290,6 +304,7 @@ class ApiHandler(Handler):
         if status == 200 and action in EFFECTS:
             with cloud.lock:
                 cloud.going_since.setdefault(cloud.instance_id, time.monotonic())
+                cloud.times_ended += reply.count(b"<previousState><code>16<")
         if action == "DescribeInstances":
             reply = cloud.shown(reply.decode()).encode()
         return status, reply
@@ -300,7 +315,7 @@ class ApiHandler(Handler):
         with cloud.lock:
             if "faults" in orders:
                 cloud.faults = [Fault(**fault) for fault in orders["faults"]]
-            for name in ("stopping_s", "stopping_reads", "spot_action", "spot_request", "reported_id", "life_cycle"):
+            for name in ("stopping_s", "stopping_reads", "spot_action", "spot_request", "reported_id"):
                 if name in orders:
                     setattr(cloud, name, orders[name])
         if orders.get("rotate_credentials"):
@@ -363,7 +378,7 @@ class MetadataHandler(Handler):
         documents = {
             "/latest/dynamic/instance-identity/document": json.dumps(identity),
             "/latest/meta-data/instance-id": instance_id,
-            "/latest/meta-data/instance-life-cycle": "spot" if cloud.spot_request else cloud.life_cycle,
+            "/latest/meta-data/instance-life-cycle": "spot" if cloud.spot_request else "on-demand",
             "/latest/meta-data/iam/security-credentials/": ROLE,
             f"/latest/meta-data/iam/security-credentials/{ROLE}": json.dumps(cloud.credentials),
         }

@@ -24,6 +24,7 @@ from governor.adapters.clouds.ec2.credentials import (
     from_file,
     from_role,
 )
+from governor.adapters.clouds.ec2.errors import CLOCK_CODES
 from governor.adapters.clouds.ec2.instance import (
     BILLING_BY_STATE,
     Instance,
@@ -78,6 +79,8 @@ class AwsCloud:
         if isinstance(identity, str):
             return preflight.without_identity(identity, self._expected_id)
         instance, reply = self._describe(identity)
+        if reply.code in CLOCK_CODES:  # Once more, by the provider's clock: then the rest can be learned, too.
+            instance, reply = self._describe(identity)
         if instance is None:
             return preflight.without_instance(identity, reply)
         return preflight.learn(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import json
-import os
 import stat
 import threading
 from collections.abc import Callable, Mapping
@@ -102,18 +101,17 @@ def from_role(metadata: Metadata) -> Credentials | NoCredentials:
 def from_file(path: Path, profile: str) -> Credentials | NoCredentials:
     """Read an AWS shared credentials file. Read anew each time, so that a rotated file counts."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # A FIFO must not hold us.
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            return NoCredentials("not_a_file")  # A FIFO would hold us.
+        if mode & stat.S_IROTH:
+            return NoCredentials("readable_by_everyone")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(FILE_BYTES_MAX)
     except FileNotFoundError:
         return NoCredentials("not_found")
     except OSError:
         return NoCredentials("not_readable")
-    with open(descriptor, encoding="utf-8", errors="replace") as file:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            return NoCredentials("not_a_file")
-        if stat.S_IMODE(mode) & stat.S_IROTH:
-            return NoCredentials("readable_by_everyone")
-        text = file.read(FILE_BYTES_MAX)
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(text)

@@ -1,0 +1,175 @@
+"""The run has become much slower than it was itself after warm-up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from governor.core.events import Beat, Event, PhaseChange, Step
+from governor.core.findings import QUIET, Finding, Reading, unknown
+from governor.core.run_state import Run
+from governor.core.triggers.base import Key
+from governor.core.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.windows import Reservoir
+
+_PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
+TOKENS_PER_S = "tokens/s"
+STEPS_PER_S = "steps/s"
+
+
+class ThroughputCollapse:
+    """The median speed of the last `window_steps` steps is below a part of the run's own baseline.
+
+    Speed is tokens/s where tokens are known, else steps/s. Batch and sequence schedules make healthy steps up to 3.8
+    times longer by design, which tokens/s mostly sees through and steps/s does not: hence two limits, `floor_frac`
+    and `floor_frac_steps`. The baseline is the median over `baseline_steps` steps, begun only after `warmup_steps`
+    steps *and* `warmup` time: first steps compile (hundreds of times slower) or run on prefetched data (ten times
+    faster than what follows). Measured on the lead rank, without time spent saving or agreeing and without the steps
+    around evaluation and compilation. A log without step times is timed by its arrival. UNKNOWN until the baseline
+    stands and while no rank is connected. Starts anew with each attempt.
+    """
+
+    KIND: ClassVar[str] = "throughput_collapse"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("floor_frac", "frac", 0.3, "Fires below this part of the baseline in tokens/s."),
+        Key("floor_frac_steps", "frac", 0.2, "Fires below this part of the baseline in steps/s, tokens being unknown."),
+        Key("window_steps", "count", 20, "Steps whose median is compared: one slow step means nothing.", 1),
+        Key("warmup_steps", "count", 30, "Steps left out before the baseline."),
+        Key("warmup", "duration", "60s", "Time left out before the baseline; both must have passed."),
+        Key("baseline_steps", "count", 50, "Steps whose median is the baseline.", 1),
+    )
+    STEPPED: ClassVar[bool] = True
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._floor_frac = {TOKENS_PER_S: params["floor_frac"], STEPS_PER_S: params["floor_frac_steps"]}
+        self._warmup_steps: int = params["warmup_steps"]
+        self._warmup_ns: DurationNs = params["warmup"]
+        self._baseline_steps: int = params["baseline_steps"]
+        self._recent = Reservoir(params["window_steps"])
+        self._early = Reservoir(params["baseline_steps"])
+        self._start()
+
+    def _start(self) -> None:
+        self._lead: int | None = None
+        self._unit = STEPS_PER_S
+        self._baseline: float | None = None
+        self._steps_seen = 0
+        self._first_at: MonoNs | None = None
+        self._last: tuple[MonoNs, int, int | None] | None = None  # Arrival, step, tokens_total of the last record.
+        self._paused = False  # The lead rank did something else since its last step.
+        self._recent.clear()
+        self._early.clear()
+
+    def observe(self, event: Event, run: Run) -> None:
+        if isinstance(event, Step):
+            if self._is_lead(event.rank, run):
+                self._see(event, run)
+        elif isinstance(event, Beat | PhaseChange) and event.rank == self._lead and event.phase in _PAUSES:
+            self._paused = True
+
+    def _is_lead(self, rank: int, run: Run) -> bool:
+        """The lowest rank that is connected; when the lead is lost the next to speak takes over."""
+        if self._lead is not None and rank > self._lead:
+            lead = run.ranks.get(self._lead)
+            if lead is not None and lead.connected:
+                return False
+        if rank != self._lead:
+            self._lead, self._last = rank, None
+        return True
+
+    def _see(self, event: Step, run: Run) -> None:
+        last, self._last = self._last, (event.at, event.step, event.tokens_total)
+        paused, self._paused = self._paused, False
+        if self._first_at is None:
+            self._first_at = event.at
+        step_s = _own_step_s(event, last)
+        if step_s is None or paused:
+            return
+        self._steps_seen += 1
+        if self._steps_seen <= self._warmup_steps or event.at - self._first_at < self._warmup_ns:
+            return
+        tokens = _tokens(event, last, run)
+        if tokens is not None and self._unit == STEPS_PER_S and self._baseline is None:
+            self._unit = TOKENS_PER_S  # Tokens have become known while the baseline is still being measured.
+            self._early.clear()
+        if self._unit == TOKENS_PER_S and tokens is None:
+            return
+        speed = tokens / step_s if tokens is not None and self._unit == TOKENS_PER_S else 1 / step_s
+        if self._baseline is not None:
+            self._recent.add(speed)
+            return
+        self._early.add(speed)
+        if len(self._early) == self._baseline_steps:
+            self._baseline = self._early.median()
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if run.ranks and not any(rank.connected for rank in run.ranks.values()):
+            return unknown("no_connection")
+        if self._baseline is None or len(self._recent) < self._recent.size:
+            return unknown("warming_up" if self._steps_seen else "no_step_times")
+        recent = self._recent.median()
+        assert recent is not None
+        floor = self._baseline * self._floor_frac[self._unit]
+        if recent >= floor:
+            return QUIET
+        return Finding(
+            Reading.FIRING,
+            "throughput_collapsed",
+            f"{recent:,.4g} {self._unit} over the last {self._recent.size} steps, "
+            f"{recent / self._baseline:.0%} of this run's own {self._baseline:,.4g}",
+            {
+                "recent": recent,
+                "baseline": self._baseline,
+                "unit": self._unit,
+                "recent_frac": recent / self._baseline,
+                "floor_frac": self._floor_frac[self._unit],
+                "window_steps": self._recent.size,
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._start()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        # Not the last record: between it and the next one nobody watched.
+        return {
+            "unit": self._unit,
+            "baseline": self._baseline,
+            "steps_seen": self._steps_seen,
+            "first_at": self._first_at,
+            "recent": list(self._recent),
+            "early": list(self._early),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._start()
+        self._unit = TOKENS_PER_S if snapshot["unit"] == TOKENS_PER_S else STEPS_PER_S
+        self._baseline = snapshot["baseline"]
+        self._steps_seen = snapshot["steps_seen"]
+        self._first_at = snapshot["first_at"]
+        for speed in snapshot["recent"]:
+            self._recent.add(speed)
+        for speed in snapshot["early"]:
+            self._early.add(speed)
+
+
+def _own_step_s(event: Step, last: tuple[MonoNs, int, int | None] | None) -> float | None:
+    """Seconds per step, without saving and agreeing; by arrival where the record does not say. None: no usable time."""
+    if event.step_s is not None:
+        step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
+    elif last is not None and event.step > last[1]:
+        step_s = (event.at - last[0]) / NS_PER_S / (event.step - last[1])
+    else:
+        return None
+    return step_s if math.isfinite(step_s) and step_s > 0 else None
+
+
+def _tokens(event: Step, last: tuple[MonoNs, int, int | None] | None, run: Run) -> float | None:
+    """Tokens per step, of the whole global batch."""
+    if event.tokens is not None and event.tokens > 0:
+        return event.tokens
+    if event.tokens_total is not None and last is not None and last[2] is not None and event.step > last[1]:
+        grown = event.tokens_total - last[2]
+        return grown / (event.step - last[1]) if grown > 0 else None
+    return run.tokens_per_step

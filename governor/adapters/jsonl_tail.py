@@ -1,0 +1,141 @@
+"""Follow a JSONL file that somebody else writes: torn last lines, rotation, truncation and replacement are normal."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+
+from governor.core.events import Event, FramesLost
+from governor.core.units import MonoNs
+from governor.wire.jsonl import DEFAULT_FIELDS, read_line
+
+LINE_BYTES_MAX = 256 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
+READ_BYTES_PER_POLL = 1024 * 1024  # Four polls a second: 4 MB/s, and no file can hold up the loop.
+HEAD_BYTES = 64  # The first bytes tell a file that was emptied and outgrew us between two polls.
+
+
+class JsonlTail:
+    """Yields the events of one file's new lines at each `poll`. One instance per configured stream.
+
+    What stands in the file at the first poll is history and is skipped unless `from_start`; files that appear or
+    replace it later are read whole.
+    """
+
+    def __init__(
+        self, path: str, run: str, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS, *, from_start: bool = False
+    ) -> None:
+        self.path = path
+        self.run = run
+        self.lines_total = 0
+        self.faulty_total = 0  # Malformed or oversized: counted, never guessed.
+        self.status: str | None = None  # One line while the file cannot be read: then data is missing.
+        self._fields = fields
+        self._skip_history = not from_start
+        self._fd = -1
+        self._inode: tuple[int, int] = (0, 0)
+        self._offset = 0
+        self._head = b""
+        self._partial = b""
+        self._oversized = False  # Inside a line that is too long: skip to its end.
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        """Read what was appended since the last poll, at most READ_BYTES_PER_POLL. Never blocks on the writer."""
+        faulty_before = self.faulty_total
+        events = [event for line in self._new_lines() for event in self._read(line, at)]
+        faulty = self.faulty_total - faulty_before
+        if faulty:
+            events.append(FramesLost(at, None, faulty, f"{self.path}: lines that could not be read"))
+        return events
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self, line: bytes, at: MonoNs) -> Iterator[Event]:
+        self.lines_total += 1
+        event = read_line(line, at, self.run, self._fields)
+        if isinstance(event, list):
+            self.faulty_total += 1
+        elif event is not None:
+            yield event
+
+    def _new_lines(self) -> list[bytes]:
+        try:
+            named = os.stat(self.path)
+        except OSError as error:
+            named = None
+            self.status = f"{self.path}: {error.strerror}"
+        if self._fd < 0:
+            if named is None:
+                self._skip_history = False  # Whatever appears under this name from now on is news.
+                return []
+            if not self._open():
+                return []
+        lines = self._drain()
+        if named is not None and (named.st_dev, named.st_ino) != self._inode and not self._has_more():
+            # Rotated, and the old file is read to its end. Its torn last line will never be completed.
+            self.faulty_total += bool(self._partial)
+            self.close()
+            self._skip_history = False
+            if self._open():
+                lines += self._drain()
+        return lines
+
+    def _open(self) -> bool:
+        try:
+            # Never block on a FIFO that somebody put under the name.
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            self.status = f"{self.path}: {error.strerror}"
+            return False
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            os.close(fd)
+            self.status = f"{self.path}: not a regular file"
+            return False
+        self.status = None
+        self._fd = fd
+        self._inode = (facts.st_dev, facts.st_ino)
+        self._begin(facts.st_size if self._skip_history else 0)
+        self._skip_history = False
+        return True
+
+    def _begin(self, offset: int) -> None:
+        self._offset = offset
+        self._head = os.pread(self._fd, HEAD_BYTES, 0)
+        self._partial = b""
+        # Entered in the middle of a line: its first half is history.
+        self._oversized = offset > 0 and os.pread(self._fd, 1, offset - 1) != b"\n"
+
+    def _has_more(self) -> bool:
+        return os.fstat(self._fd).st_size > self._offset
+
+    def _drain(self) -> list[bytes]:
+        try:
+            size = os.fstat(self._fd).st_size
+            if size < self._offset or os.pread(self._fd, len(self._head), 0) != self._head:
+                self.faulty_total += bool(self._partial)  # Truncated or written anew in place.
+                self._begin(0)
+            chunk = os.pread(self._fd, READ_BYTES_PER_POLL, self._offset)
+        except OSError as error:  # A network file system that went away.
+            self.status = f"{self.path}: {error.strerror}"
+            return []
+        self._offset += len(chunk)
+        if len(self._head) < HEAD_BYTES:
+            self._head = os.pread(self._fd, HEAD_BYTES, 0)[: self._offset]
+        return self._split(chunk)
+
+    def _split(self, chunk: bytes) -> list[bytes]:
+        *lines, partial = (self._partial + chunk).split(b"\n")
+        if lines and self._oversized:
+            lines.pop(0)  # The end of the line that is being skipped.
+            self._oversized = False
+        if self._oversized or len(partial) > LINE_BYTES_MAX:
+            self.faulty_total += not self._oversized
+            self._oversized = True
+            partial = b""
+        self._partial = partial
+        self.faulty_total += sum(len(line) > LINE_BYTES_MAX for line in lines)
+        return [line for line in lines if len(line) <= LINE_BYTES_MAX]

@@ -1,0 +1,345 @@
+"""Packets of the trainer socket → events, and the governor's answers → packets.
+
+Whatever arrives was written by a stranger: every packet ends as an event or as a list of faults, never as an exception.
+Who sent it comes from the connection; no field of a message is taken for an identity.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from governor.core.events import Ack, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
+from governor.core.identity import ConnectionId, Peer
+from governor.core.units import MonoNs
+from trainer_shim.wire import (
+    _CHECKS,
+    ACKS,
+    CHECKPOINT_KINDS,
+    FRAMES,
+    HALT_EXIT_CODE,
+    PHASES,
+    WIRE_VERSION,
+    encode,
+    faults,
+    number,
+)
+
+FAULTS_MAX = 8  # A frame that is wrong everywhere is described well enough by its first few faults.
+PROCESSES_REMEMBERED_MAX = 1_024  # Drop counts by sender: four times the connections that the inbox admits.
+
+# What a hello may ask us to ring with: nobody's SIGKILL. 0 = letter only, then SIGUSR1, SIGUSR2 and the real-time ones.
+DOORBELLS = frozenset((0, 10, 12, *range(34, 65)))
+
+Frame = dict[str, Any]
+
+
+class PacketLike(Protocol):
+    """The parts of `ports.Packet` that decoding needs."""
+
+    @property
+    def connection(self) -> ConnectionId: ...
+    @property
+    def peer(self) -> Peer: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def truncated(self) -> bool: ...
+
+
+def decode(packet: PacketLike, at: MonoNs, run: str | None) -> Event | list[str]:
+    """Return the packet's event, or what is wrong with it. `run` is that of the connection's hello, None before it."""
+    frame = parse(packet)
+    return frame if isinstance(frame, list) else build(frame, packet, at, run)
+
+
+def parse(packet: PacketLike) -> Frame | list[str]:
+    """Return the packet's valid frame, or its faults."""
+    if packet.truncated:
+        return [f"larger than {len(packet.data)} bytes"]
+    try:
+        text = packet.data.decode("utf-8")
+        frame = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:
+            # A lone half of a surrogate pair is legal JSON and poison to every later encoder.
+            json.dumps(frame, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:  # Also UnicodeError, and integers of thousands of digits.
+        return [f"not JSON: {type(error).__name__}"]
+    if _is_valid(frame):
+        return frame  # type: ignore[no-any-return]
+    return faults(frame, FRAMES)[:FAULTS_MAX]
+
+
+def build(frame: Frame, packet: PacketLike, at: MonoNs, run: str | None) -> Event | list[str]:
+    """Turn a frame that `parse` returned into its event, or say what its values contradict."""
+    if frame["rank"] < 0:
+        return ["rank is negative"]
+    kind = frame["kind"]
+    if kind == "hello":
+        return _hello(frame, packet, at)
+    if run is None:
+        return [f"{kind} before any hello"]
+    return _BUILDERS[kind](frame, packet.connection, at, run)
+
+
+class FrameReader:
+    """Reads the packets of all connections: remembers each one's run, and counts what was lost on the way."""
+
+    def __init__(self) -> None:
+        self._runs: dict[ConnectionId, str] = {}
+        self._dropped: dict[Any, int] = {}  # By process: the shim counts since attach, over its reconnects.
+
+    def read(self, packet: PacketLike, at: MonoNs) -> list[Event]:
+        """Return the packet's event; `FramesLost` stands for a faulty packet and for what the sender dropped."""
+        frame = parse(packet)
+        if isinstance(frame, list):
+            return [FramesLost(at, packet.connection, 1, "; ".join(frame))]
+        event = build(frame, packet, at, self._runs.get(packet.connection))
+        if isinstance(event, list):
+            return [FramesLost(at, packet.connection, 1, "; ".join(event))]
+        if isinstance(event, Hello):
+            self._runs[packet.connection] = event.run
+        lost = self._newly_dropped(frame, packet)
+        return [FramesLost(at, packet.connection, lost, "dropped by the sender"), event] if lost else [event]
+
+    def run_of(self, connection: ConnectionId) -> str | None:
+        return self._runs.get(connection)
+
+    def forget(self, connection: ConnectionId) -> None:
+        """The connection is closed."""
+        self._runs.pop(connection, None)
+
+    def _newly_dropped(self, frame: Frame, packet: PacketLike) -> int:
+        dropped = frame.get("dropped")
+        if not dropped:
+            return 0
+        total = sum(count for count in dropped.values() if isinstance(count, int) and count > 0)
+        known = self._dropped.pop(packet.peer.process, 0)
+        self._dropped[packet.peer.process] = max(total, known)
+        if len(self._dropped) > PROCESSES_REMEMBERED_MAX:
+            del self._dropped[next(iter(self._dropped))]
+        return max(0, total - known)
+
+
+# --- governor -> rank ------------------------------------------------------------------------------------
+
+
+def letter_packet(
+    incident_id: str, checkpoint: str, deadline: MonoNs, *, exit_after: bool, reason: str,
+    exit_code: int = HALT_EXIT_CODE,
+) -> bytes:  # fmt: skip
+    assert checkpoint in CHECKPOINT_KINDS
+    return encode({
+        "v": WIRE_VERSION, "kind": "letter", "incident": incident_id, "checkpoint": checkpoint,
+        "deadline_mono_ns": deadline, "exit_after": exit_after, "exit_code": exit_code, "reason": reason[:512],
+    })  # fmt: skip
+
+
+def confirm_packet(seq: int) -> bytes:
+    return encode({"v": WIRE_VERSION, "kind": "confirm", "seq": seq})
+
+
+def refuse_packet(reason: str) -> bytes:
+    return encode({"v": WIRE_VERSION, "kind": "refuse", "reason": reason[:512]})
+
+
+# --- validation ------------------------------------------------------------------------------------------
+
+_REQUIRED = {kind: frozenset(n for n, f in fields.items() if f.required) for kind, fields in FRAMES.items()}
+_CHECK_OF = {kind: {n: _CHECKS[f.kind] for n, f in fields.items()} for kind, fields in FRAMES.items()}
+
+
+def _is_valid(frame: Any) -> bool:
+    """As `not faults(frame, FRAMES)`, walking the frame instead of the table: most fields of a step are absent."""
+    if not isinstance(frame, dict) or frame.get("v") != WIRE_VERSION:
+        return False
+    kind = frame.get("kind")
+    if not isinstance(kind, str) or kind not in _CHECK_OF:
+        return False
+    checks = _CHECK_OF[kind]
+    if any(frame.get(name) is None for name in _REQUIRED[kind]):
+        return False
+    return all(value is None or name not in checks or checks[name](value) for name, value in frame.items())
+
+
+# --- builders --------------------------------------------------------------------------------------------
+
+
+def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
+    found = []
+    if not frame["run"] or not frame["run"].isprintable() or not frame["attempt"].isprintable():
+        found.append("hello.run and hello.attempt must be printable text")
+    if not 0 <= frame["rank"] < frame["world_size"]:
+        found.append("hello.rank is outside the world size")
+    if frame["signal"] not in DOORBELLS:
+        found.append(f"hello.signal {frame['signal']} is no doorbell: use SIGUSR1, SIGUSR2, a real-time signal or 0")
+    if found:
+        return found
+    started = frame.get("started_mono_ns")
+    return Hello(
+        at=at,
+        connection=packet.connection,
+        peer=packet.peer,
+        seq=frame["seq"],
+        run=frame["run"],
+        attempt=frame["attempt"],
+        rank=frame["rank"],
+        local_rank=frame["local_rank"],
+        world_size=frame["world_size"],
+        stage=_shown(frame.get("stage")),
+        labels={_printable(k): _printable(str(v)) for k, v in (frame.get("labels") or {}).items()},
+        gpu_uuids=_texts(frame.get("gpu_uuids")),
+        framework=_shown(frame.get("framework")),
+        zero_stage=_count(frame.get("zero_stage")),
+        parameters=_count(frame.get("parameters")),
+        tokens_per_step=_count(frame.get("tokens_per_step")),
+        total_steps=_count(frame.get("total_steps")),
+        checkpoint_dir=frame.get("checkpoint_dir"),
+        resume_argv=tuple(frame.get("resume_argv") or ()),
+        signal=frame["signal"],
+        capabilities=frozenset(frame.get("capabilities") or ()),
+        shim_version=_shown(frame.get("shim_version")),
+        started_at=None if started is None else MonoNs(min(started, at)),
+        resumed_step=_count(frame.get("resumed_step")),
+        last_good=frame.get("last_good"),
+        open_incident=frame.get("open_incident"),
+    )
+
+
+def _step(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Step | list[str]:
+    if frame["step"] < 0:
+        return ["step.step is negative"]
+    return Step(at=at, connection=connection, run=run, rank=frame["rank"], step=frame["step"], **step_values(frame))
+
+
+def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the optional fields of a step whose kinds were checked.
+
+    Losses, norms and scales keep their NaN and infinities, which are the news. A duration or a count that is negative
+    or not finite says nothing: it becomes absent, so that one bad clock does not cost the loss beside it.
+    """
+    values: dict[str, Any] = {}
+    get = frame.get
+    for name in ("loss", "grad_norm", "lr", "loss_scale"):
+        value = get(name)
+        if value is not None:
+            values[name] = number(value)
+    for name in _STEP_DURATIONS:
+        value = get(name)
+        if value is not None and not isinstance(value, str) and 0 <= value < math.inf:
+            values[name] = value
+    for name in _STEP_COUNTS:
+        value = get(name)
+        if value is not None and value >= 0:
+            values[name] = value
+    for name in ("loss_expected", "applied"):
+        value = get(name)
+        if value is not None:
+            values[name] = value
+    return values
+
+
+_STEP_DURATIONS = (
+    "step_s", "data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s", "comm_s",
+)  # fmt: skip
+_STEP_COUNTS = (
+    "attempt_step", "tokens", "tokens_total", "skipped_steps", "mem_allocated_bytes", "mem_reserved_bytes",
+    "rss_bytes", "progress_seq",
+)  # fmt: skip
+
+
+def _phase(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> PhaseChange | list[str]:
+    if frame["phase"] not in PHASES:
+        return [f"unknown phase {frame['phase']!r:.40}"]
+    return PhaseChange(
+        at=at,
+        connection=connection,
+        run=run,
+        rank=frame["rank"],
+        phase=frame["phase"],
+        step=_count(frame.get("step")),
+        progress_seq=_count(frame.get("progress_seq")),
+        detail=_shown(frame.get("detail")),
+    )
+
+
+def _beat(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Beat | list[str]:
+    if frame["phase"] not in PHASES:
+        return [f"unknown phase {frame['phase']!r:.40}"]
+    if frame["progress_seq"] < 0:
+        return ["beat.progress_seq is negative"]
+    return Beat(
+        at=at,
+        connection=connection,
+        run=run,
+        rank=frame["rank"],
+        progress_seq=frame["progress_seq"],
+        phase=frame["phase"],
+        phase_since=MonoNs(max(0, min(frame["phase_since_ns"], at))),  # A time to come would be a negative age.
+        step=_count(frame.get("step")),
+        in_step=frame.get("in_step") is True,
+        last_hook=_shown(frame.get("last_hook")),
+        device_wait=_shown(frame.get("device_wait")),
+        stack=_texts(frame.get("stack")),
+        collective=frame.get("collective"),
+        main_cpu_ns=_count(frame.get("main_cpu_ns")),
+    )
+
+
+def _ack(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Ack | list[str]:
+    if frame["what"] not in ACKS:
+        return [f"unknown ack {frame['what']!r:.40}"]
+    return Ack(
+        at=at,
+        connection=connection,
+        run=run,
+        rank=frame["rank"],
+        seq=frame["seq"],
+        incident_id=frame["incident"],
+        what=frame["what"],
+        step=_count(frame.get("step")),
+        reason=_shown(frame.get("reason")),
+        merged_into=_shown(frame.get("merged_into")),
+        checkpoint=frame.get("checkpoint"),
+    )
+
+
+def _bye(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Bye:
+    return Bye(
+        at=at,
+        connection=connection,
+        run=run,
+        rank=frame["rank"],
+        seq=frame["seq"],
+        reason=_shown(frame.get("reason")),
+        completed=frame.get("completed") is True,
+    )
+
+
+_BUILDERS: dict[str, Callable[[Frame, ConnectionId, MonoNs, str], Event | list[str]]] = {
+    "step": _step,
+    "phase": _phase,
+    "beat": _beat,
+    "ack": _ack,
+    "bye": _bye,
+}
+assert {*_BUILDERS, "hello"} == FRAMES.keys(), "a frame kind without a builder"
+
+
+def _count(value: int | None) -> int | None:
+    return value if value is not None and value >= 0 else None
+
+
+def _printable(text: str) -> str:
+    """Replace what could steer a terminal or break a line of a log."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _shown(text: str | None) -> str | None:
+    return None if text is None else _printable(text)
+
+
+def _texts(values: list[str] | None) -> tuple[str, ...]:
+    return tuple(_printable(value) for value in values) if values else ()

@@ -1,0 +1,234 @@
+"""Packets become events or faults, whatever they hold; only what a frame may say gets through."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from governor.core.events import Ack, Beat, Bye, FramesLost, Hello, PhaseChange, Step
+from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.units import MonoNs
+from governor.wire.frames import (
+    FrameReader,
+    _is_valid,
+    confirm_packet,
+    decode,
+    letter_packet,
+    refuse_packet,
+)
+from trainer_shim.wire import FRAME_BYTES_MAX, FRAMES, LETTERS, encode, faults, head
+
+AT = MonoNs(5_000)
+PEER = Peer(ProcessId(77, 1, "boot"), 1000)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    data: bytes
+    connection: ConnectionId = ConnectionId(9)
+    peer: Peer = PEER
+    truncated: bool = False
+
+
+def hello(**fields: Any) -> dict[str, Any]:
+    required = {"seq": 1, "run": "run-1", "attempt": "a", "local_rank": 0, "world_size": 2, "signal": 10}
+    return {**head("hello", 1, 1), **required, **fields}
+
+
+def step(**fields: Any) -> dict[str, Any]:
+    return {**head("step", 1, 1), "step": 7, "attempt_step": 3, **fields}
+
+
+def beat(**fields: Any) -> dict[str, Any]:
+    return {**head("beat", 1, 1), "progress_seq": 5, "phase": "train", "phase_since_ns": 40, **fields}
+
+
+def decoded(frame: dict[str, Any], run: str | None = "run-1") -> Any:
+    return decode(Parcel(encode(frame)), AT, run)
+
+
+def test_a_hello_carries_the_connections_peer_and_nothing_the_message_claims() -> None:
+    event = decoded(hello(labels={"stage": "s1", "n": 3}, capabilities=["ask"], pid=1, uid=0), run=None)
+    assert isinstance(event, Hello)
+    assert (event.peer, event.connection, event.at) == (PEER, 9, AT)
+    assert (event.labels, event.capabilities) == ({"stage": "s1", "n": "3"}, frozenset({"ask"}))
+
+
+def test_every_kind_has_its_event() -> None:
+    kinds = {
+        Hello: hello(),
+        Step: step(),
+        Beat: beat(),
+        PhaseChange: {**head("phase", 0, 1), "phase": "eval"},
+        Ack: {**head("ack", 0, 1), "seq": 2, "incident": "i", "what": "saved", "checkpoint": {"path": "/c"}},
+        Bye: {**head("bye", 0, 1), "seq": 3, "completed": True},
+    }
+    assert {frame["kind"] for frame in kinds.values()} == FRAMES.keys()
+    for kind, frame in kinds.items():
+        assert type(decoded(frame)) is kind
+
+
+@pytest.mark.parametrize("frame", [step(), beat(), {**head("bye", 0, 1), "seq": 3}])
+def test_before_a_hello_nothing_else_counts(frame: dict[str, Any]) -> None:
+    assert decoded(frame, run=None) == [f"{frame['kind']} before any hello"]
+
+
+@pytest.mark.parametrize(("word", "check"), [("nan", math.isnan), ("inf", math.isinf), ("-inf", math.isinf)])
+def test_the_words_of_non_finite_numbers_are_read(word: str, check: Any) -> None:
+    event = decoded(step(loss=word, grad_norm=word))
+    assert isinstance(event, Step)
+    assert check(event.loss)
+    assert check(event.grad_norm)
+
+
+def test_a_bad_clock_does_not_cost_the_loss_beside_it() -> None:
+    event = decoded(step(loss=2.5, step_s=-0.1, data_s="nan", forward_s="inf", tokens=-1, comm_s=0.5))
+    assert isinstance(event, Step)
+    assert (event.loss, event.comm_s) == (2.5, 0.5)
+    assert (event.step_s, event.data_s, event.forward_s, event.tokens) == (None, None, None, None)
+
+
+def test_a_time_to_come_becomes_now() -> None:
+    event = decoded(beat(phase_since_ns=2**62))
+    assert isinstance(event, Beat)
+    assert event.phase_since == AT
+    greeting = decoded(hello(started_mono_ns=2**62))
+    assert isinstance(greeting, Hello)
+    assert greeting.started_at == AT
+
+
+def test_text_cannot_steer_a_terminal() -> None:
+    event = decoded({**head("ack", 0, 1), "seq": 2, "incident": "i", "what": "failed", "reason": "\x1b[2Jx\ny"})
+    assert isinstance(event, Ack)
+    assert event.reason == "\ufffd[2Jx\ufffdy"
+
+
+@pytest.mark.parametrize(
+    ("frame", "fault"),
+    [
+        (hello(run=""), "printable"),
+        (hello(run="a\nb"), "printable"),
+        (hello(rank=2), "outside the world size"),
+        (hello(world_size=0), "outside the world size"),
+        (hello(rank=-1), "rank is negative"),
+        (hello(signal=9), "no doorbell"),
+        (hello(signal=15), "no doorbell"),
+        (step(step=-1), "negative"),
+        (step(step=True), "step.step is not int"),
+        (step(step=2**63), "step.step is not int"),
+        (step(loss="NaN"), "step.loss is not num"),
+        (beat(phase="sleeping"), "unknown phase"),
+        (beat(stack=["x"] * 65), "beat.stack is not texts"),
+        ({**head("ack", 0, 1), "seq": 2, "incident": "i", "what": "won"}, "unknown ack"),
+        ({**head("step", 0, 1), "step": 1, "v": 2}, "version"),
+        ({**head("gift", 0, 1)}, "unknown kind"),
+    ],
+)
+def test_what_a_frame_may_not_say_is_named(frame: dict[str, Any], fault: str) -> None:
+    found = decoded(frame)
+    assert isinstance(found, list)
+    assert fault in "; ".join(found)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"{",
+        b"[" * FRAME_BYTES_MAX,
+        b'{"a":' * 10_000,
+        b'{"v":1,"kind":"step","step":' + b"9" * 60_000 + b"}",
+        b"null",
+        b'"step"',
+        b'{"v":1,"kind":["step"]}',
+        b'{"v":1,"kind":{}}',
+        b'{"v":1e999,"kind":"step"}',
+        encode(hello()).replace(b"run-1", b"\\ud800"),
+        "{}".encode("utf-16"),
+    ],
+)
+def test_hostile_bytes_are_faults(data: bytes) -> None:
+    assert isinstance(decode(Parcel(data), AT, "run-1"), list)
+
+
+def test_a_truncated_packet_is_a_fault_even_if_what_fitted_is_valid() -> None:
+    assert isinstance(decode(Parcel(encode(step()), truncated=True), AT, "run-1"), list)
+
+
+def test_characters_beyond_the_basic_plane_pass() -> None:
+    event = decoded(hello(labels={"team": "🦜"}))
+    assert isinstance(event, Hello)
+    assert event.labels == {"team": "🦜"}
+
+
+scalars = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(["nan", "inf"])
+)
+values = st.recursive(scalars, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(max_size=5), v, max_size=4))
+names = st.sampled_from([*sorted({name for fields in FRAMES.values() for name in fields}), "unknown"])
+bases = st.sampled_from([hello(), step(), beat(), {**head("ack", 0, 1), "seq": 2, "incident": "i", "what": "saved"}])
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_raise(data: bytes) -> None:
+    decode(Parcel(data), AT, "run-1")
+
+
+@given(bases, st.dictionaries(names, values, max_size=6))
+def test_no_frame_raises_and_the_fast_check_agrees_with_the_table(base: dict[str, Any], change: dict[str, Any]) -> None:
+    data = json.dumps({**base, **change}).encode()
+    frame = json.loads(data)
+    assert _is_valid(frame) is (faults(frame, FRAMES) == [])
+    event = decode(Parcel(data), AT, "run-1")
+    assert isinstance(event, list) is not isinstance(event, (Hello, Step, Beat, Ack, Bye, PhaseChange))
+
+
+@given(bases, st.integers(0, 400), st.integers(0, 255))
+def test_a_flipped_byte_raises_nothing(base: dict[str, Any], position: int, byte: int) -> None:
+    data = bytearray(encode(base))
+    data[position % len(data)] = byte
+    decode(Parcel(bytes(data)), AT, "run-1")
+
+
+# --- the reader of all connections -----------------------------------------------------------------------
+
+
+def test_the_reader_knows_a_run_from_its_hello_until_the_connection_closes() -> None:
+    reader = FrameReader()
+    (lost,) = reader.read(Parcel(encode(step())), AT)
+    assert lost == FramesLost(AT, ConnectionId(9), 1, "step before any hello")
+    reader.read(Parcel(encode(hello(run="run-9"))), AT)
+    (event,) = reader.read(Parcel(encode(step())), AT)
+    assert isinstance(event, Step)
+    assert event.run == "run-9"
+    reader.forget(ConnectionId(9))
+    assert reader.run_of(ConnectionId(9)) is None
+
+
+def test_what_the_sender_dropped_is_counted_once_also_over_a_reconnect() -> None:
+    reader = FrameReader()
+    reader.read(Parcel(encode(hello())), AT)
+    first, event = reader.read(Parcel(encode(step(dropped={"step": 3, "beat": 2}))), AT)
+    assert first == FramesLost(AT, ConnectionId(9), 5, "dropped by the sender")
+    assert isinstance(event, Step)
+    assert len(reader.read(Parcel(encode(step(dropped={"step": 3, "beat": 2}))), AT)) == 1
+    reader.read(Parcel(encode(hello()), connection=ConnectionId(10)), AT)
+    again, _ = reader.read(Parcel(encode(step(dropped={"step": 4, "beat": 2})), connection=ConnectionId(10)), AT)
+    assert again == FramesLost(AT, ConnectionId(10), 1, "dropped by the sender")
+
+
+def test_the_governors_packets_are_valid_by_the_wires_own_table() -> None:
+    packets = [
+        letter_packet("i-1", "suspect", AT, exit_after=True, reason="loss is NaN " + "x" * 600),
+        confirm_packet(4),
+        refuse_packet("y" * 600),
+    ]
+    assert [faults(json.loads(packet), LETTERS) for packet in packets] == [[], [], []]
+    assert [json.loads(packet)["kind"] for packet in packets] == list(LETTERS)

@@ -155,7 +155,7 @@ def encode(frame: Dict[str, Any]) -> bytes:
     try:
         text = json.dumps(frame, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        text = json.dumps(_worded(frame), allow_nan=False, separators=(",", ":"))
+        text = json.dumps(worded(frame), allow_nan=False, separators=(",", ":"))
     packet = text.encode("utf-8", "surrogatepass") if text.isascii() else text.encode("utf-8", "replace")
     if len(packet) > FRAME_BYTES_MAX:
         raise ValueError("frame of %d bytes exceeds %d" % (len(packet), FRAME_BYTES_MAX))
@@ -255,13 +255,14 @@ _CHECKS = {
 }
 
 
-def _worded(value: Any) -> Any:
+def worded(value: Any) -> Any:
+    """Return a copy in which non-finite floats are the wire's words: strict JSON has no other way to say them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {k: _worded(v) for k, v in value.items()}
+        return {k: worded(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_worded(v) for v in value]
+        return [worded(v) for v in value]
     return value
 
 

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from governor.adapters.listener import Listener, SocketUnavailable
 from governor.core.units import NS_PER_S
+from trainer_shim.wire import worded
 
 REQUEST_BYTES_MAX: Final = 16 * 1024  # A reason of 512 characters, escaped, fits twenty times.
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024  # 100 incidents with every rank's stack are about 2 MB.
@@ -35,7 +36,7 @@ _UCRED: Final = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question. `uid` and `pid` are the kernel's word. Answer it once, now or in a later turn of the loop."""
+    """One question (`ports.ControlRequest`). `uid` and `pid` are the kernel's word. Answer it once, now or in a later turn of the loop."""
 
     uid: int
     pid: int
@@ -109,7 +110,8 @@ class ControlServer:
         if connection is None:
             return
         assert connection.answer is None, "a request is answered once"
-        data = json.dumps(response, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        # A loss is NaN exactly when somebody asks; strict JSON says it in the wire's words.
+        data = json.dumps(worded(response), separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
         if len(data) > RESPONSE_BYTES_MAX:
             data = _refusal("the answer is too large; ask for fewer incidents", "unavailable")
         connection.answer = memoryview(data)

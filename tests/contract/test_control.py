@@ -123,6 +123,14 @@ def test_an_answer_beyond_the_bound_is_refused_not_sent(server: ControlServer, c
     assert json.loads(read_all(sock, server))["code"] == "unavailable"
 
 
+def test_a_loss_that_is_not_a_number_travels_as_a_word(server: ControlServer, connect: Connect) -> None:
+    sock = connect()
+    sock.sendall(b'{"cmd":"status"}\n')
+    (request,) = serve(server)
+    server.reply(request.conn, {"ok": True, "data": [{"loss": float("nan")}]})
+    assert json.loads(read_all(sock, server))["data"] == [{"loss": "nan"}]
+
+
 def test_an_answer_may_come_later_than_the_next_question(server: ControlServer, connect: Connect) -> None:
     first, second = connect(), connect()
     first.sendall(b'{"cmd":"incidents"}\n')

@@ -1,0 +1,222 @@
+"""Incidents of every kind that a report must tell well. Shared by the golden tests and their regeneration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+MS = 1_000_000
+S = 1_000 * MS
+OPENED_MONO = 5_000 * S
+OPENED_WALL = 1_780_000_000 * S
+STACK = ["model.py:attention:211", "model.py:forward:98", "module.py:_call_impl:1775", "engine.py:forward:2215"]
+
+
+def entry(at_ns: int, what: str, times: int = 1, **detail: Any) -> dict[str, Any]:
+    told = {"mono_ns": OPENED_MONO + at_ns, "wall_ns": OPENED_WALL + at_ns, "what": what, "detail": detail}
+    return {**told, "times": times} if times > 1 else told
+
+
+def rank(number: int, **over: Any) -> dict[str, Any]:
+    collective = {"op": "all_reduce", "count": 412, "entered_ns": 1, "done": True}
+    row = {"rank": number, "pid": 4100 + number, "connected": True, "phase": "train", "step": 41}
+    row |= {"last_hook": "backward", "device_wait": None, "stack": STACK, "collective": collective}
+    return row | over
+
+
+def _healthy_timeline() -> list[dict[str, Any]]:
+    return [
+        entry(0, "verdict", rule="nan", reason="loss_nan", text="loss is NaN at step 41"),
+        entry(400_000, "asked", checkpoint="suspect"),
+        entry(2 * MS, "received", rank=0),
+        entry(4 * MS, "received", rank=1),
+        entry(20 * MS, "agreed", rank=0, step=43),
+        entry(21 * MS, "agreed", rank=1, step=43),
+        entry(160 * MS, "saving", rank=0, step=43),
+        entry(170 * MS, "saving", rank=1, step=43),
+        entry(1_790 * MS, "saved", rank=1, step=43),
+        entry(1_840 * MS, "saved", rank=0, step=43),
+        entry(1_841 * MS, "term"),
+        entry(1_902 * MS, "checkpoint_read", whole=True, files=7, hashed=7, reason=""),
+        entry(3_200 * MS, "exited"),
+        entry(3_201 * MS, "stop_requested", rung=0),
+        entry(3_400 * MS, "stop_accepted", reason="accepted"),
+        entry(4_400 * MS, "billing", times=3, state="stopping"),
+        entry(7_410 * MS, "verified", state="stopped"),
+        entry(7_410 * MS, "halted"),
+    ]
+
+
+def _checkpoint() -> dict[str, Any]:
+    path = "/data/run7/checkpoints/suspect-step43"
+    return {
+        "path": path,
+        "manifest": f"{path}/costgov-manifest.json",
+        "files": 7,
+        "bytes": 12_345_678,
+        "hashed": True,
+        "kind": "suspect",
+        "step": 43,
+        "tokens_total": 22_544_384,
+        "verified_by": "governor",
+        "hashes_equal": 7,
+    }
+
+
+def nan_halt() -> dict[str, Any]:
+    """The whole sequence, as a healthy node runs it."""
+    return {
+        "incident_id": "run7.gpu-17.1",
+        "run": "run7",
+        "uid": 1000,
+        "attempt": "a1",
+        "stage": "stage1",
+        "policy": "stage1-1b-dense",
+        "rule": "nan",
+        "trigger": "nonfinite",
+        "reason": "loss_nan",
+        "text": "loss is NaN at step 41",
+        "evidence": {"loss": math.nan, "last_finite_loss": 2.3411, "steps": 1},
+        "kind": "suspect",
+        "opened_wall_ns": OPENED_WALL,
+        "opened_mono_ns": OPENED_MONO,
+        "closed_wall_ns": OPENED_WALL + 7_410 * MS,
+        "boot_id": "b0",
+        "node": "gpu-17",
+        "cloud": "aws",
+        "instance_id": "i-0abc",
+        "operator_uid": None,
+        "step": 41,
+        "loss": math.nan,
+        "tokens_total": 21_495_808,
+        "halt_stage": "HALTED",
+        "halt": {},
+        "plan": {"stop": "INSTANCE", "grace_ns": 35 * S, "checkpoint": "suspect"},
+        "targets": [
+            {"pid": 4099, "start_ticks": 1, "boot_id": "b0", "role": "launcher"},
+            *({"pid": 4100 + n, "start_ticks": 1, "boot_id": "b0", "role": "rank"} for n in range(2)),
+        ],
+        "timeline": _healthy_timeline(),
+        "agreed_step": 43,
+        "checkpoint": _checkpoint(),
+        "last_good": {"step": 30, "path": "/data/run7/checkpoints/step30"},
+        "spend_usd_micros": 1_234_567,
+        "spend_at_verdict_usd_micros": 1_189_000,
+        "usd_micros_per_mtok": 57_400,
+        "spend_rate_usd_micros_per_hour": 22_000_000,
+        "price_source": "contract of 2026-03",
+        "stays_billed": ["EBS volume vol-1 (100 GiB)"],
+        "resume": "deepspeed --num_gpus 2 train.py --run run7",
+        "ranks": [rank(0), rank(1, last_hook="comm:all_reduce")],
+        "undurable": False,
+        "pages": [],
+    }
+
+
+def hang_deaf() -> dict[str, Any]:
+    """Nobody answers the letter, the price is unknown, no cloud: the least that can be known."""
+    stuck = {"op": "all_reduce", "count": 978, "entered_ns": 1, "done": False}
+    return nan_halt() | {
+        "incident_id": "run7.gpu-17.2",
+        "rule": "hang",
+        "trigger": "hang",
+        "reason": "no_progress",
+        "text": "no rank has moved for 74 s (limit 60 s); slowest: rank 1 in wait",
+        "evidence": {},
+        "kind": "good",
+        "closed_wall_ns": OPENED_WALL + 81 * S,
+        "cloud": "none",
+        "instance_id": None,
+        "loss": 2.25,
+        "plan": {"stop": "PROCESSES", "grace_ns": 60 * S, "checkpoint": "good"},
+        "timeline": [
+            entry(0, "verdict", rule="hang", reason="no_progress", text="no rank has moved for 74 s (limit 60 s)"),
+            entry(1 * MS, "asked", checkpoint="good"),
+            entry(60 * S, "term"),
+            entry(70 * S, "kill"),
+            entry(71 * S, "respawned", pids=[4321]),
+            entry(71 * S, "kill"),
+            entry(81 * S, "exited"),
+            entry(81 * S, "halted"),
+        ],
+        "agreed_step": None,
+        "checkpoint": None,
+        "spend_rate_usd_micros_per_hour": None,
+        "usd_micros_per_mtok": None,
+        "price_source": None,
+        "stays_billed": ["this machine: no cloud is configured"],
+        "resume": None,
+        "ranks": [
+            rank(0, stack=[], collective=None, phase=None, step=None, last_hook=None, connected=False),
+            rank(1, device_wait="wait", collective=stuck, stack=STACK * 4),
+        ],
+    }
+
+
+def stop_refused() -> dict[str, Any]:
+    """Not finished: the provider refuses, and the journal was late."""
+    case = nan_halt()
+    reason = "permission denied for uid 990"
+    unread = entry(1_902 * MS, "checkpoint_read", whole=None, files=0, hashed=0, reason=reason)
+    refused = [entry(3_300 * MS, "stop_refused", reason="UnauthorizedOperation")]
+    pages = [entry(3_400 * MS, "page", reason="the provider refuses the stop: UnauthorizedOperation")]
+    return case | {
+        "incident_id": "run7.gpu-17.3",
+        "closed_wall_ns": None,
+        "halt_stage": "NEEDS_HUMAN",
+        "undurable": True,
+        "timeline": [
+            *case["timeline"][:11],
+            unread,
+            *case["timeline"][12:-4],
+            *refused,
+            *pages,
+            entry(9 * S, "restored", stage="NEEDS_HUMAN"),
+        ],
+        "checkpoint": case["checkpoint"] | {"verified_by": "trainer", "kind": "good", "hashed": False},
+        "pages": ["the provider refuses the stop: UnauthorizedOperation"],
+    }
+
+
+def operator_halt_torn() -> dict[str, Any]:
+    """A person asked for it; the checkpoint is torn; a hostile reason; a long, quarrelsome provider."""
+    case = nan_halt()
+    quarrel = []
+    for n in range(20):
+        quarrel.append(entry((10 + n) * S, "stop_requested", rung=min(n // 10, 2)))
+        quarrel.append(entry((10 + n) * S + 30 * MS, "stop_unknown", reason="timeout"))
+    return case | {
+        "incident_id": "run7.gpu-17.4",
+        "operator_uid": 1000,
+        "rule": "operator",
+        "policy": "operator",
+        "trigger": "operator",
+        "reason": "operator",
+        "text": "wrong data | \x1b[2J`rm`\nsecond line",
+        "timeline": [
+            entry(0, "verdict", rule="operator", reason="operator", text="wrong data | \x1b[2J`rm`\nsecond line"),
+            *case["timeline"][1:11],
+            entry(1_902 * MS, "checkpoint_read", whole=False, files=6, hashed=6, reason="rank1.pt: size differs"),
+            entry(3_200 * MS, "exited"),
+            *quarrel,
+            entry(61 * S, "verified", state="terminated"),
+            entry(61 * S, "halted"),
+        ],
+        "checkpoint": case["checkpoint"] | {"verified_by": "nobody", "fault": "rank1.pt: size differs"},
+        "closed_wall_ns": OPENED_WALL + 61 * S,
+    }
+
+
+def rebooted() -> dict[str, Any]:
+    """The machine went down in the middle of it and came up again."""
+    case = nan_halt()
+    up = {"mono_ns": 0, "wall_ns": OPENED_WALL + 3_600 * S, "what": "superseded_by_reboot"}
+    return case | {
+        "incident_id": "run7.gpu-17.5",
+        "halt_stage": "superseded_by_reboot",
+        "closed_wall_ns": OPENED_WALL + 3_600 * S,
+        "timeline": [*case["timeline"][:-3], up | {"detail": {"was": "VERIFYING", "boot_id": "b0"}}],
+    }
+
+
+CASES = {case.__name__: case for case in (nan_halt, hang_deaf, stop_refused, operator_halt_torn, rebooted)}

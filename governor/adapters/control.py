@@ -36,7 +36,7 @@ _UCRED: Final = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One question (`ports.ControlRequest`). `uid` and `pid` are the kernel's word. Answer it once, now or in a later turn of the loop."""
+    """One question (`ports.ControlRequest`), to be answered once, now or later. `uid`, `pid`: the kernel's word."""
 
     uid: int
     pid: int

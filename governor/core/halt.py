@@ -5,9 +5,9 @@ perform the effects. Two rules shape the table. Escalation never goes back: the 
 STOPPING, which climbs a rung. And nothing is inferred: an exit, and the end of billing, count when they were observed.
 
 Deadlines are absolute instants of CLOCK_MONOTONIC. Within one boot id they stay valid across a restart of the governor:
-restore the Halt as it was, perform `entry_effects` (every effect is idempotent per incident), and go on. Under another
-boot id they mean nothing, the processes are gone by definition, and a node resumed tomorrow must not be stopped again:
-the engine closes such an incident instead of resuming it.
+restore the Halt as it was, `resume` it, journal what comes back, perform the effects (every one is idempotent per
+incident). Under another boot id they mean nothing, the processes are gone by definition, and a node resumed tomorrow
+must not be stopped again: the engine closes such an incident instead of resuming it.
 
 One incident keeps one Plan: the policy as it stood at the verdict, so a reload does not change a halt under way.
 Hands answer every StopCompute and ReadBilling, with UNKNOWN if need be; a newer ReadBilling replaces a waiting one.
@@ -21,7 +21,7 @@ from typing import Final
 
 from governor.core import halt_acts as acts
 from governor.core.events import BillingAnswer, StopAnswer
-from governor.core.halt_acts import STOP_ATTEMPTS_PER_RUNG_MAX, Act, Outcome, entry_effects
+from governor.core.halt_acts import STOP_ATTEMPTS_PER_RUNG_MAX, Act, Outcome, entry_effects, resume
 from governor.core.halt_state import Fact, Halt, Plan, Stage, StopTarget
 from governor.core.units import DurationNs, MonoNs
 
@@ -39,6 +39,7 @@ __all__ = [
     "billing_fact",
     "entry_effects",
     "open_halt",
+    "resume",
     "step",
     "stop_fact",
     "verdict_fact",

@@ -14,10 +14,35 @@ from governor.core.halt_state import Fact, Halt, Plan, Stage, StopTarget
 from governor.core.units import NS_PER_S, MonoNs
 
 STOP_ATTEMPTS_PER_RUNG_MAX: Final = 5  # With the pauses between them about a minute of 429 or 5xx; then a person.
+RENEWALS_MAX: Final = 3  # Of one stage's deadline, by restarts in it.
 DOUBLINGS_MAX: Final = 10  # Keeps 2**n small; every interval has reached its upper bound long before.
 
 Outcome = tuple[Halt, tuple[HaltEffect, ...]]
 Act = Callable[[Halt, MonoNs, Plan], Outcome]
+
+
+def resume(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    """Go on after a restart, in the middle of a stage: its effects once more, and for what is repeated its time.
+
+    An ask keeps its deadline, for grace is money. But a SIGTERM that was journaled and never sent must still come its
+    whole grace before SIGKILL, and no rung is climbed before billing was read again: a machine that stopped while we
+    were away must not be destroyed. Renewed at most RENEWALS_MAX times per stage: a governor that dies every few
+    seconds must not hold up the halt for ever. The Halt that comes back is to be journaled like any other.
+    """
+    lasts_ns = {
+        Stage.TERMED: plan.term_grace_ns,
+        Stage.KILLED: plan.kill_grace_ns,
+        Stage.STOPPING: plan.stop_reply_ns,
+        Stage.VERIFYING: plan.stop_reply_ns,
+        Stage.NEEDS_HUMAN: plan.stop_reply_ns,
+    }.get(halt.stage)
+    # Reads and replies that were under way died with us: the next answer is to a new question.
+    halt = replace(halt, poll_due=None, stop_reply=None if halt.stage is Stage.STOPPING else halt.stop_reply)
+    if lasts_ns is not None and halt.renewals < RENEWALS_MAX:
+        assert halt.deadline is not None
+        deadline = MonoNs(max(halt.deadline, at + lasts_ns))
+        halt = replace(halt, deadline=deadline, renewals=halt.renewals + 1)
+    return halt, entry_effects(halt, plan)
 
 
 def entry_effects(halt: Halt, plan: Plan) -> tuple[HaltEffect, ...]:
@@ -34,12 +59,12 @@ def entry_effects(halt: Halt, plan: Plan) -> tuple[HaltEffect, ...]:
         case Stage.STOPPING:
             return (_stop_compute(halt), _read(halt, 0.0))
         case Stage.VERIFYING:
-            return (_read_again(halt, plan),)
+            return (_read(halt, 0.0),)
         case Stage.NEEDS_HUMAN:
             page = Page(halt.incident_id, halt.run, halt.page_reason)
             if plan.stop is StopTarget.PROCESSES:
                 return (page, Kill(halt.incident_id, halt.run))
-            return (page, _read_again(halt, plan))
+            return (page, _read(halt, 0.0))
         case Stage.HALTED:
             return (CloseIncident(halt.incident_id, halt.run),)
 
@@ -181,7 +206,7 @@ def gone_at_last(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
 
 
 def _move(halt: Halt, stage: Stage, at: MonoNs, lasts_ns: int) -> Halt:
-    return replace(halt, stage=stage, since=at, deadline=MonoNs(at + lasts_ns))
+    return replace(halt, stage=stage, since=at, deadline=MonoNs(at + lasts_ns), renewals=0)
 
 
 def _ask(halt: Halt, plan: Plan) -> tuple[HaltEffect, ...]:
@@ -195,11 +220,6 @@ def _stop_compute(halt: Halt) -> StopCompute:
 
 def _read(halt: Halt, after_s: float) -> ReadBilling:
     return ReadBilling(halt.incident_id, halt.run, after_s)
-
-
-def _read_again(halt: Halt, plan: Plan) -> ReadBilling:
-    """At once, unless an answer that soon would be taken for one to an older read (see poll)."""
-    return _read(halt, 0.0 if halt.poll_due is None else plan.poll_max_s)
 
 
 def _send_stop(halt: Halt, at: MonoNs, plan: Plan, rung: int) -> Outcome:

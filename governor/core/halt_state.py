@@ -94,4 +94,5 @@ class Halt:
     poll_n: int = 0  # Reads since the last stop sent.
     poll_due: MonoNs | None = None  # Answers before this belong to an older read.
     retry_n: int = 0  # Rounds in NEEDS_HUMAN.
+    renewals: int = 0  # Restarts of the governor in this stage that renewed its deadline.
     page_reason: str = ""

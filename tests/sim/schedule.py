@@ -1,0 +1,91 @@
+"""Run one seeded schedule from the verdict to the end: first under faults, then healed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from governor.core.halt import Fact, Plan, Stage
+from governor.core.units import NS_PER_S
+from tests.sim.faults import Schedule, draw_schedule
+from tests.sim.governor import Driver, Governor, TableDriver
+from tests.sim.invariants import Invariants
+from tests.sim.world import START, World
+
+AFTER_HALT_NS = 60 * NS_PER_S  # Late answers must find a halt that nothing moves.
+
+MakeDriver = Callable[[Plan], Driver]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    seed: int
+    schedule: Schedule
+    stage: Stage
+    dark: bool
+    cells: frozenset[tuple[Stage, Fact]]
+    took_ns: int  # Simulated.
+    log: tuple[str, ...]
+
+
+class FailedError(AssertionError):
+    """A schedule broke something: says what, under which seed, and how to see it again."""
+
+    def __init__(self, seed: int, error: Exception, log: list[str]) -> None:
+        super().__init__(
+            f"{type(error).__name__} {error}\n"
+            f"reproduce: make sim-one SEED={seed}   (or: python -m tests.sim --seed {seed})"
+        )
+        self.seed = seed
+        self.log = log
+
+
+def run_schedule(seed: int, make_driver: MakeDriver = TableDriver) -> Result:
+    """Raise FailedError when an invariant or an assertion of the code under test breaks."""
+    rng = Random(seed)
+    schedule = draw_schedule(rng)
+    world = World(schedule, rng)
+    invariants = Invariants(world)
+    governor = Governor(world, make_driver, invariants, rng)
+    try:
+        _play(world, governor)
+        invariants.on_end(governor.driver.halt)
+    except Exception as error:
+        raise FailedError(seed, error, world.log) from error
+    return Result(
+        seed,
+        schedule,
+        governor.driver.halt.stage,
+        world.hands.dark,
+        frozenset(invariants.cells),
+        world.now - START,
+        tuple(world.log),
+    )
+
+
+def _play(world: World, governor: Governor) -> None:
+    world.start(governor)
+    governor.verdict()
+    end_at = START + world.schedule.healed_after_ns + liveness_ns(world.schedule.plan)
+    while not world.hands.dark:
+        if world.hands.closed:
+            end_at = min(end_at, world.now + AFTER_HALT_NS)
+        event_at, clock_at = world.next_at(), governor.next_clock_at()
+        candidates = [at for at in (event_at, clock_at) if at is not None]
+        if not candidates or min(candidates) > end_at:
+            return
+        if event_at is not None and (clock_at is None or event_at <= clock_at):
+            world.run_next()
+        else:
+            assert clock_at is not None
+            world.advance(clock_at)
+            governor.clock()
+
+
+def liveness_ns(plan: Plan) -> int:
+    """How long a halt may take from the moment at which everything obeys, wherever it stood."""
+    before_stop = plan.grace_ns + plan.term_grace_ns + plan.kill_grace_ns
+    ladder = (plan.rung_max + 1) * (plan.stop_reply_ns + plan.verify_ns)
+    # One retry may have begun just before, and stops that were slow keep their pace.
+    return before_stop + 2 * ladder + 2 * plan.retry_max_ns + 4 * plan.verify_ns + 60 * NS_PER_S

@@ -1,0 +1,184 @@
+"""The simulated world: time, links, a trainer's processes, a cloud that keeps its own invoice, a disk.
+
+Nothing here knows the halt table. The world obeys effects as far as its faults let it, and answers with the same core
+events that real hands return; `governor.receive` is all it sees of who decides.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from governor.core.effects import Ask, CloseIncident, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
+from governor.core.events import Event, ProcessesSeen
+from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
+from tests.sim.cloud import Cloud
+from tests.sim.faults import HEALED, INCIDENT, Schedule
+from tests.sim.trainer import Process, Trainer
+
+START = MonoNs(1_000_000 * NS_PER_S)
+EVENTS_MAX = 20_000  # Ten times the busiest schedule: beyond it something multiplies.
+SCAN_NS = 400 * NS_PER_MS  # Two scans of /proc and what lies between them.
+LATE_NS = 30 * NS_PER_S
+
+MakeEvent = Callable[[MonoNs], Event]
+
+
+class Receiver(Protocol):
+    def receive(self, make: MakeEvent) -> None: ...
+
+
+class World:
+    """Virtual time and everything in it. One Random decides all; the order of calls is the order of time."""
+
+    def __init__(self, schedule: Schedule, rng: Random) -> None:
+        self.schedule = schedule
+        self.faults = schedule.faults
+        self.plan = schedule.plan
+        self.rng = rng
+        self.now = START
+        self.healed = False
+        self.events_total = 0
+        self.log: list[str] = []
+        self.trainer = Trainer(self)
+        self.cloud = Cloud(self)
+        self.hands = Hands(self)
+        self._queue: list[tuple[int, int, Callable[[], None]]] = []
+        self._pushed = 0
+        self._governor: Receiver | None = None
+
+    def start(self, governor: Receiver) -> None:
+        self._governor = governor
+        self.after(self.schedule.healed_after_ns, self.heal)
+        self.trainer.start()
+        self.cloud.start()
+
+    def after(self, delay_ns: int, do: Callable[[], None]) -> None:
+        self._pushed += 1
+        heapq.heappush(self._queue, (self.now + delay_ns, self._pushed, do))
+
+    def next_at(self) -> int | None:
+        return self._queue[0][0] if self._queue else None
+
+    def run_next(self) -> None:
+        at, _, do = heapq.heappop(self._queue)
+        self.advance(at)
+        self.count_event()
+        do()
+
+    def advance(self, at: int) -> None:
+        assert at >= self.now
+        self.now = MonoNs(at)
+
+    def count_event(self) -> None:
+        self.events_total += 1
+        assert self.events_total < EVENTS_MAX, "events multiply"
+
+    def tell(self, make: MakeEvent, delay_ns: int, *, lossy: bool = True) -> None:
+        """Send something to the governor over a link that may lose, double and delay it."""
+        governor = self._governor
+        assert governor is not None
+        if lossy and self.rng.random() < self.faults.lose:
+            return
+        for _ in range(2 if lossy and self.rng.random() < self.faults.double else 1):
+            late_ns = self.rng.randrange(LATE_NS) if lossy and self.rng.random() < self.faults.late else 0
+            self.after(delay_ns + late_ns, lambda: governor.receive(make))
+
+    def heal(self) -> None:
+        """Every fault ends, and what it had held back happens: from here on the halt must come to its end."""
+        self.note("-- healed --")
+        self.healed = True
+        self.faults = HEALED
+        self.trainer.heal()
+
+    def note(self, line: str) -> None:
+        self.log.append(f"{(self.now - START) / NS_PER_S:10.3f}  {line}")
+
+
+@dataclass(slots=True)
+class Performed:
+    at: MonoNs
+    effect: HaltEffect
+
+
+@dataclass(slots=True)
+class Hands:
+    """Do effects to the world, watch the processes, and report what is observed. Dies with the governor."""
+
+    world: World
+    performed: list[Performed] = field(default_factory=list)
+    ended_samples: list[MonoNs] = field(default_factory=list)
+    watching: bool = False
+    respawn_watch: bool = False  # Kept for as long as the incident is open and from the first SIGTERM on.
+    closed: bool = False
+    dark: bool = False  # The governor's own machine went down.
+    _read_waiting: int = 0
+    _life: int = 0
+
+    def do(self, effect: HaltEffect) -> None:
+        self.world.note(f"    {effect}")
+        self.performed.append(Performed(self.world.now, effect))
+        match effect:
+            case Ask():
+                self.world.after(NS_PER_MS, self.world.trainer.on_letter)
+            case Term() | Kill():
+                self._signal(hard=isinstance(effect, Kill))
+            case StopCompute():
+                self.world.cloud.stop(effect.rung)
+            case ReadBilling():
+                self._read_waiting += 1
+                token = self._read_waiting
+                self.world.after(round(effect.after_s * NS_PER_S), lambda: self._read(token))
+            case CloseIncident():
+                self.closed = True
+            case Page():
+                pass
+
+    def _signal(self, *, hard: bool) -> None:
+        self.watching = self.respawn_watch = True
+        for process in self.world.trainer.alive():
+            self.world.trainer.kill(process) if hard else self.world.trainer.term(process)
+        self.on_death()
+
+    def _read(self, token: int) -> None:
+        if token == self._read_waiting:  # Else a newer read replaced it, or the governor that asked is gone.
+            self.world.cloud.read()
+
+    def on_birth(self, process: Process) -> None:
+        if self.respawn_watch and not self.closed:
+            self._report_newcomers(self._life)
+
+    def _report_newcomers(self, life: int) -> None:
+        def look() -> None:
+            found = tuple(p.identity for p in self.world.trainer.alive() if p.newcomer and not p.killed)
+            if found and life == self._life and not self.closed:
+                alive = tuple(p.identity for p in self.world.trainer.alive())
+                self.world.tell(lambda at: ProcessesSeen(at, INCIDENT, alive, found), NS_PER_MS, lossy=False)
+
+        self.world.after(self.world.rng.randrange(1, 2 * NS_PER_S), look)
+
+    def on_death(self) -> None:
+        if self.watching and not self.world.trainer.alive():
+            life = self._life
+            self.world.after(SCAN_NS, lambda: self._report_gone(life))
+
+    def _report_gone(self, life: int) -> None:
+        if self.watching and life == self._life and not self.world.trainer.alive():
+            self.watching = False
+            self.world.tell(lambda at: ProcessesSeen(at, INCIDENT, ()), NS_PER_MS, lossy=False)
+
+    def on_machine_off(self) -> None:
+        self.dark = self.world.schedule.governor_inside
+
+    def on_crash(self) -> None:
+        """What a dead governor knew is gone: watches, waiting reads, replies on their way."""
+        self._life += 1
+        self._read_waiting += 1
+        self.watching = False
+
+    def on_resume(self) -> None:
+        if self.respawn_watch:
+            self._report_newcomers(self._life)

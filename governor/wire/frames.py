@@ -21,6 +21,7 @@ from trainer_shim.wire import (
     FRAMES,
     HALT_EXIT_CODE,
     PHASES,
+    TEXT_CHARS_MAX,
     WIRE_VERSION,
     encode,
     faults,
@@ -127,13 +128,14 @@ class FrameReader:
 
 
 def letter_packet(
-    incident_id: str, checkpoint: str, deadline: MonoNs, *, exit_after: bool, reason: str,
+    *, incident: str, checkpoint: str, deadline_mono_ns: MonoNs, exit_after: bool, reason: str,
     exit_code: int = HALT_EXIT_CODE,
 ) -> bytes:  # fmt: skip
     assert checkpoint in CHECKPOINT_KINDS
     return encode({
-        "v": WIRE_VERSION, "kind": "letter", "incident": incident_id, "checkpoint": checkpoint,
-        "deadline_mono_ns": deadline, "exit_after": exit_after, "exit_code": exit_code, "reason": reason[:512],
+        "v": WIRE_VERSION, "kind": "letter", "incident": incident, "checkpoint": checkpoint,
+        "deadline_mono_ns": deadline_mono_ns, "exit_after": exit_after, "exit_code": exit_code,
+        "reason": reason[:TEXT_CHARS_MAX],
     })  # fmt: skip
 
 
@@ -142,7 +144,7 @@ def confirm_packet(seq: int) -> bytes:
 
 
 def refuse_packet(reason: str) -> bytes:
-    return encode({"v": WIRE_VERSION, "kind": "refuse", "reason": reason[:512]})
+    return encode({"v": WIRE_VERSION, "kind": "refuse", "reason": reason[:TEXT_CHARS_MAX]})
 
 
 # --- validation ------------------------------------------------------------------------------------------

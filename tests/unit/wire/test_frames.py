@@ -226,7 +226,13 @@ def test_what_the_sender_dropped_is_counted_once_also_over_a_reconnect() -> None
 
 def test_the_governors_packets_are_valid_by_the_wires_own_table() -> None:
     packets = [
-        letter_packet("i-1", "suspect", AT, exit_after=True, reason="loss is NaN " + "x" * 600),
+        letter_packet(
+            incident="i-1",
+            checkpoint="suspect",
+            deadline_mono_ns=AT,
+            exit_after=True,
+            reason="loss is NaN " + "x" * 600,
+        ),
         confirm_packet(4),
         refuse_packet("y" * 600),
     ]

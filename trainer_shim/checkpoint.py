@@ -1,0 +1,252 @@
+"""Whole and durable checkpoints on disk: names, fsync, hashes, manifest, `latest`, and finding the newest whole one.
+
+A checkpoint exists when its manifest does. `latest` is DeepSpeed's pointer, and not a commit mark: DeepSpeed writes it
+before the other ranks' shards exist. So it is moved here, last, atomically, and for good checkpoints only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import time
+import zlib
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+MANIFEST = "costgov_manifest.json"
+MANIFEST_VERSION = 1
+LATEST = "latest"
+_TMP_SUFFIX = ".costgov-tmp"
+_RANK_FILE = "costgov_rank_%05d.json"
+_CHUNK_BYTES = 8 << 20  # Hashing looks at the clock this often: a few milliseconds.
+HASH_TIME_MAX_S = 60.0  # A node stands idle meanwhile: sizes and fsync already say that the files are whole.
+HASH_FRAC_OF_GRACE = 0.5  # The other half belongs to whatever comes after us before the deadline.
+
+
+class Part(NamedTuple):
+    """One file of a checkpoint. `node` only where the directory is not shared by all nodes."""
+
+    path: str
+    size_bytes: int
+    sha256: Optional[str]
+    node: Optional[str] = None
+
+
+def tag_of(step: int, kind: str) -> str:
+    """Name a checkpoint. A suspect one lies beside and is recognisable by name alone."""
+    return "cg_%d" % step if kind == "good" else "cg_%d_suspect" % step
+
+
+def rank_file(rank: int) -> str:
+    """Name the file with one rank's generator states and data position."""
+    return _RANK_FILE % rank
+
+
+def write_rank_file(path: str, rank: int, state: Dict[str, Any]) -> None:
+    """Write what only one rank knows into a checkpoint directory. Raises OSError."""
+    write_durably(os.path.join(path, rank_file(rank)), json.dumps(state))
+
+
+def read_rank_file(path: str, rank: int) -> Optional[Dict[str, Any]]:
+    """Return what that rank wrote, or None when it cannot be read."""
+    try:
+        with open(os.path.join(path, rank_file(rank)), encoding="utf-8") as stream:
+            state = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    return state if isinstance(state, dict) else None
+
+
+def write_durably(path: str, text: str) -> None:
+    """Replace a file atomically: after a crash it is the old one or the whole new one. Raises OSError."""
+    temporary = "%s.%d%s" % (path, os.getpid(), _TMP_SUFFIX)
+    try:
+        with open(temporary, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+    fsync(os.path.dirname(path))
+
+
+def fsync(path: str) -> None:
+    """Flush one file or directory. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def listing(path: str) -> List[Tuple[str, int]]:
+    """Return (relative path, size) of every file below, sorted, without the manifest and temporary files."""
+    found = []
+    for parent, _, names in os.walk(path):
+        for name in names:
+            full = os.path.join(parent, name)
+            relative = os.path.relpath(full, path)
+            if relative != MANIFEST and not name.endswith(_TMP_SUFFIX) and os.path.isfile(full):
+                found.append((relative, os.path.getsize(full)))
+    return sorted(found)
+
+
+def secure(
+    path: str, rank: int, world_size: int, local_rank: int, local_world_size: int, deadline_ns: int
+) -> List[Part]:
+    """Make this rank's share of a written checkpoint durable and hash it while time lasts. Raises OSError.
+
+    Every file is flushed by one rank of each node (only the node that wrote it has it in its cache), and listed
+    and hashed by one rank of all; where each node has its own directory, by one rank of the node.
+    """
+    files = listing(path)
+    names = {name for name, _ in files}
+    shared = all(rank_file(other) in names for other in range(world_size))
+    for name, _ in files:
+        if _owner(name, local_world_size) == local_rank:
+            fsync(os.path.join(path, name))
+    if local_rank == 0:
+        for parent, _, _ in os.walk(path):
+            fsync(parent)
+        fsync(os.path.dirname(path))
+    mine, of = (rank, world_size) if shared else (local_rank, local_world_size)
+    share = [(name, size) for name, size in files if _owner(name, of) == mine]
+    hashes = hash_while_time_lasts(path, share, deadline_ns)
+    node = None if shared else socket.gethostname()
+    return [Part(name, size, hashes.get(name), node) for name, size in share]
+
+
+def _owner(name: str, of: int) -> int:
+    # By name, not by position: two ranks of a network filesystem may see listings of different length.
+    return zlib.crc32(name.encode("utf-8", "surrogateescape")) % max(1, of)
+
+
+def hash_while_time_lasts(path: str, share: List[Tuple[str, int]], deadline_ns: int) -> Dict[str, str]:
+    """Return sha256 by name, for all files or, if the measured throughput says that it will not fit, for none."""
+    started_ns = time.monotonic_ns()
+    budget_s = min(HASH_TIME_MAX_S, (deadline_ns - started_ns) / 1e9 * HASH_FRAC_OF_GRACE)
+    total_bytes = sum(size for _, size in share)
+    done_bytes = 0
+    hashes: Dict[str, str] = {}
+    for name, _ in share:
+        digest = hashlib.sha256()
+        for chunk in _chunks(os.path.join(path, name)):
+            digest.update(chunk)
+            done_bytes += len(chunk)
+            elapsed_s = (time.monotonic_ns() - started_ns) / 1e9
+            if elapsed_s * max(1.0, total_bytes / done_bytes) > budget_s:
+                return {}
+        hashes[name] = digest.hexdigest()
+    return hashes
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as stream:
+        while True:
+            chunk = stream.read(_CHUNK_BYTES)
+            if not chunk:
+                return
+            yield chunk
+
+
+def commit(path: str, parts: List[Part], facts: Dict[str, Any], move_latest: bool) -> Dict[str, Any]:
+    """On rank 0, once every rank's share is durable: write the manifest, then `latest`. Raises OSError.
+
+    `facts` has step, tokens_total, kind, world_size and whatever else identifies it; the return value is the
+    checkpoint record of an `ack`.
+    """
+    known = {(part.path, part.node): part for part in parts}
+    ordered = [known[key] for key in sorted(known, key=lambda key: (key[0], key[1] or ""))]
+    hashed = bool(ordered) and all(part.sha256 is not None for part in ordered)
+    manifest = dict(facts, v=MANIFEST_VERSION, hashed=hashed, files=[_entry(part) for part in ordered])
+    target = os.path.join(path, MANIFEST)
+    write_durably(target, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+    if move_latest:
+        write_durably(os.path.join(os.path.dirname(path), LATEST), os.path.basename(path))
+    return {
+        "path": path,
+        "manifest": target,
+        "files": len(ordered),
+        "bytes": sum(part.size_bytes for part in ordered),
+        "hashed": hashed,
+        "kind": facts["kind"],
+        "tokens_total": facts.get("tokens_total"),
+    }
+
+
+def _entry(part: Part) -> Dict[str, Any]:
+    entry: Dict[str, Any] = {"path": part.path, "bytes": part.size_bytes, "sha256": part.sha256}
+    if part.node is not None:
+        entry["node"] = part.node
+    return entry
+
+
+def read_manifest(path: str) -> Optional[Dict[str, Any]]:
+    """Return a checkpoint directory's manifest, or None when there is none that can be read."""
+    try:
+        with open(os.path.join(path, MANIFEST), encoding="utf-8") as stream:
+            manifest = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(manifest, dict) and isinstance(manifest.get("files"), list) and manifest.get("step") is not None
+    return manifest if whole else None
+
+
+def verify_manifest(path: str, hashes: bool = False) -> List[str]:
+    """Name everything that is wrong with a checkpoint directory; empty when it is whole.
+
+    Sizes always, contents too with `hashes` where the manifest has them. Files of other nodes are not looked for.
+    """
+    manifest = read_manifest(path)
+    if manifest is None:
+        return ["no readable manifest"]
+    here = socket.gethostname()
+    found = []
+    for entry in manifest["files"]:
+        if entry.get("node") not in (None, here):
+            continue
+        full = os.path.join(path, entry["path"])
+        try:
+            size = os.path.getsize(full)
+        except OSError:
+            found.append("%s is missing" % entry["path"])
+            continue
+        if size != entry["bytes"]:
+            found.append("%s has %d bytes instead of %d" % (entry["path"], size, entry["bytes"]))
+        elif hashes and entry["sha256"] and _sha256(full) != entry["sha256"]:
+            found.append("%s differs from its hash" % entry["path"])
+    return found
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    for chunk in _chunks(path):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def candidates(directory: str, kind: str = "good") -> List[Dict[str, Any]]:
+    """Return manifests of that kind below a checkpoint directory, newest step first, each with its `path`."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        path = os.path.join(directory, name)
+        manifest = read_manifest(path)
+        if manifest is not None and manifest.get("kind") == kind:
+            found.append(dict(manifest, path=path))
+    return sorted(found, key=lambda manifest: (manifest["step"], manifest["path"]), reverse=True)
+
+
+def find_last_good(directory: str) -> Optional[Dict[str, Any]]:
+    """Return the manifest of the newest whole good checkpoint, with `path`, or None. Checks sizes, not contents."""
+    for manifest in candidates(directory):
+        if not verify_manifest(manifest["path"]):
+            return manifest
+    return None

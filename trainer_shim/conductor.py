@@ -1,0 +1,359 @@
+"""Drives one incident from the first notice to its outcome, on a thread of its own beside the listener.
+
+A thread of its own because every store call can hang with the process that hosts the store: beats, letters and
+`received` must not hang with it. No CUDA call happens here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from . import checkpoint
+from .agreement import MARGIN_STEPS, Ask, Round, ask_of_notice, notice_of
+from .gate import Gate, Order
+from .guard import attempt, note, say
+from .incidents import Incidents
+from .link import clip
+from .store import KeyStore, StoreLostError, connect
+
+# Positions come from the other ranks' threads within milliseconds. A rank that is silent for so long is frozen or
+# gone, and those that hold for it would rather train, or be seen to hang.
+AGREE_LIMIT_NS = 30_000_000_000
+# A save that began is finished, past the deadline too. Past this much more, some rank will never be heard of again.
+FINISH_LIMIT_NS = 600_000_000_000
+POLL_S = 0.005  # While a round is open.
+IDLE_POLL_S = 0.05
+IDLE_POLL_PER_RANK_S = 0.001  # The one store serves every rank: at most 1,000 idle polls per second in all.
+RECONNECT_S = 5.0
+_DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
+
+
+class Place(NamedTuple):
+    """Who this rank is."""
+
+    run: str
+    attempt: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+
+
+class Ending(NamedTuple):
+    """How a round ended: the last ack."""
+
+    what: str
+    fields: Dict[str, Any]
+
+
+class Conductor:
+    """`describe` returns the manifest facts of this moment, `can_save` whether asking makes sense, `directory` where
+    we save (None: a framework does), `on_saved` gets each ack record and its step."""
+
+    def __init__(
+        self,
+        place: Place,
+        gate: Gate,
+        incidents: Incidents,
+        prefix: str,
+        describe: Callable[[], Dict[str, Any]],
+        can_save: Callable[[], bool],
+        directory: Callable[[], Optional[str]],
+        on_saved: Callable[[Dict[str, Any], int], None],
+    ) -> None:
+        self._place = place
+        self._gate = gate
+        self._incidents = incidents
+        self._prefix = prefix
+        self._describe = describe
+        self._can_save = can_save
+        self._directory = directory
+        self._on_saved = on_saved
+        self._store: Optional[KeyStore] = None
+        self._generation = 0
+        self._boot_id = _boot_id()
+        self._spoiled = False  # This generation broke off here: nobody may wait for our part of it.
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._idle_s = max(IDLE_POLL_S, IDLE_POLL_PER_RANK_S * place.world_size)
+        self._thread = threading.Thread(target=self._run, name="costgov-agree", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen to the other ranks."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """An incident was opened or hardened on this rank. Any thread."""
+        self._wake.set()
+
+    def stop(self, timeout_s: float) -> None:
+        """Finish a round that is past its agreement, then end; at most so long."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._turn()
+
+    def _turn(self) -> None:
+        conducted, error = attempt(self._conduct_if_asked)
+        if error is not None:
+            self._recover(error)
+        elif not conducted:
+            # One rank has nobody to listen to: it sleeps until its own letter comes.
+            self._wake.wait(self._idle_s if self._place.world_size > 1 else None)
+            self._wake.clear()
+
+    def _recover(self, error: Exception) -> None:
+        """Let the training thread go and say so; the other ranks learn it when the store can be reached again."""
+        self._gate.release()
+        self._spoiled = True
+        if isinstance(error, StoreLostError):
+            self._store = None
+            reason = "the ranks' store is gone: %s" % error
+        else:
+            note("the agreement", error)
+            reason = "%s: %s" % (type(error).__name__, error)
+        if self._incidents.ask is not None:
+            self._incidents.close("failed", reason=clip(reason))
+        self._gate.settled = True
+        self._stop.wait(RECONNECT_S)
+
+    def _conduct_if_asked(self) -> bool:
+        ask = self._incidents.ask
+        if self._store is None:
+            self._store = connect(self._place.world_size, self._prefix)
+            if self._store is None:
+                if ask is not None and time.monotonic_ns() > ask.deadline_ns:
+                    self._incidents.close("aborted", reason="the ranks have no common store yet")
+                return False
+        round_ = Round(self._store, self._generation, self._place.rank, self._place.world_size)
+        if self._spoiled:
+            for phase in ("position", "ready", "written", "outcome"):
+                round_.settle(phase, {"abort": "rank %d lost its way" % self._place.rank})
+            self._spoiled = False
+            self._generation += 1
+            return False
+        notice = round_.notice()
+        if notice is None:
+            if ask is None:
+                return False
+            notice = round_.announce(notice_of(ask, self._boot_id, time.monotonic_ns()))
+        ask = self._incidents.adopt(ask_of_notice(notice, self._boot_id, time.monotonic_ns()))
+        round_.harden(ask)
+        ending = _Conduct(self, round_).run()
+        final = self._incidents.ask
+        self._generation += 1
+        self._incidents.close(ending.what, **ending.fields)
+        if ending.what == "saved":
+            self._on_saved(ending.fields["checkpoint"], ending.fields["step"])
+        self._gate.settled = True
+        if final is not None and final.exit_after and ending.what in ("saved", "failed", "declined"):
+            self._park(final)
+        return True
+
+    def _park(self, ask: Ask) -> None:
+        """A rank that was ordered to park with its save does so already; this reaches the others."""
+        self._gate.order(
+            Order(False, "", ask.checkpoint, True, ask.exit_code, ask.deadline_ns, ask.incident, self._gate.step)
+        )
+
+
+class _Conduct:
+    """One round on this rank, step by step. StoreLostError and OSError end it from outside."""
+
+    def __init__(self, owner: Conductor, round_: Round) -> None:
+        self._owner = owner
+        self._place = owner._place
+        self._gate = owner._gate
+        self._incidents = owner._incidents
+        self._round = round_
+
+    @property
+    def _ask(self) -> Ask:
+        ask = self._incidents.ask
+        assert ask is not None, "a round has an open incident"
+        return ask
+
+    def run(self) -> Ending:
+        if self._gate.finished:
+            return self._give_up("position", "training has finished")
+        if self._ask.checkpoint == "none":
+            return Ending("declined", {"reason": "no checkpoint was asked for", "step": self._gate.step})
+        if not self._owner._can_save():
+            return Ending("declined", {"reason": "this loop has no way to save", "step": self._gate.step})
+        target = self._agree()
+        if isinstance(target, Ending):
+            return target
+        self._incidents.tell("agreed", step=target)
+        order = self._gather_at(target)
+        if isinstance(order, Ending):
+            return order
+        self._incidents.tell("saving", step=target)
+        self._gate.order(order)
+        return self._finish(order)
+
+    def _agree(self) -> Any:
+        """Return the target step, or the Ending."""
+        deadline_ns = min(self._ask.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
+        verdict = self._round.verdict("position")  # A rank that slept through it finds it decided, always as an abort.
+        if verdict is None:
+            step = self._gate.promise(MARGIN_STEPS, max(deadline_ns, self._ask.deadline_ns))
+            self._round.post("position", {"step": step})
+            verdict = self._verdict("position", lambda: deadline_ns, "no agreement on a step")
+        if "abort" in verdict:
+            return self._aborted(verdict)
+        self._gate.aim(verdict["target"])
+        return int(verdict["target"])
+
+    def _gather_at(self, target: int) -> Any:
+        """Wait until every rank stands at the target and can write; return the Order, or the Ending."""
+        while self._gate.arrived is None and self._gate.busy() and time.monotonic_ns() < self._ask.deadline_ns:
+            self._pause()
+        arrived = self._gate.arrived
+        if arrived is None:
+            left = "training has finished" if self._gate.finished else "step %d was not reached in time" % target
+            return self._give_up("ready", left)
+        self._round.post("ready", {"error": arrived.get("error") or self._try_disk(target, arrived)})
+        verdict = self._verdict("ready", lambda: self._ask.deadline_ns, "step %d was not reached in time" % target)
+        if "abort" in verdict:
+            return self._aborted(verdict)
+        if verdict["suspect"]:
+            self._incidents.harden(self._ask._replace(checkpoint="suspect"))
+        if verdict["exit"] is not None:
+            self._incidents.harden(self._ask._replace(exit_after=True, exit_code=int(verdict["exit"])))
+        # The verdict alone names the tag: a letter merged meanwhile on one rank must not split the shards.
+        kind = "suspect" if verdict["suspect"] else "good"
+        park = verdict["exit"] is not None
+        ask = self._ask
+        return Order(
+            True, checkpoint.tag_of(target, kind), kind, park, ask.exit_code, ask.deadline_ns, ask.incident, target
+        )
+
+    def _try_disk(self, target: int, arrived: Dict[str, Any]) -> Optional[str]:
+        """Write this rank's own file before the collective save begins: a full disk is cheaper to learn of now.
+
+        One rank failing inside the save would leave the others in its barrier.
+        """
+        directory = self._owner._directory()
+        if directory is None:  # Delegate mode: the framework knows the place, and tells it afterwards.
+            return None
+        kind = "suspect" if self._round.hardened(self._ask).checkpoint == "suspect" else "good"
+        path = os.path.join(directory, checkpoint.tag_of(target, kind))
+        try:
+            os.makedirs(path, exist_ok=True)
+            checkpoint.write_rank_file(path, self._place.rank, arrived["rank_state"])
+        except OSError as error:
+            return clip("cannot write to %s: %s" % (path, error.strerror or error))
+        return None
+
+    def _finish(self, order: Order) -> Ending:
+        """Wait for this rank's part, make it durable, and learn what became of the whole."""
+        while self._gate.result is None and self._gate.busy():
+            self._pause()
+        result = self._gate.result
+        error = "the training thread left before the save" if result is None else result.error
+        self._round.post("written", {"error": clip(error) if error else None})
+        limit_ns = max(time.monotonic_ns(), order.deadline_ns) + FINISH_LIMIT_NS
+        verdict = self._verdict("written", lambda: limit_ns, "not every part was written")
+        if "abort" in verdict:
+            return Ending("failed", {"step": order.step, "reason": clip(verdict["abort"])})
+        assert result is not None, "a written part has a result"
+        assert result.path is not None, "a written part has a place"
+        place = self._place
+        try:
+            parts = checkpoint.secure(
+                result.path, place.rank, place.world_size, place.local_rank, place.local_world_size, order.deadline_ns
+            )
+            vote: Dict[str, Any] = {"parts": [list(part) for part in parts]}
+        except OSError as failure:
+            vote = {"error": clip("%s: %s" % (failure.filename or result.path, failure.strerror or failure))}
+        self._round.post("vote", vote)
+        if place.rank == 0:
+            self._commit(order, result.path, limit_ns)
+        outcome = self._verdict("outcome", lambda: limit_ns + FINISH_LIMIT_NS, "rank 0 did not commit the checkpoint")
+        if "abort" in outcome:
+            return Ending("failed", {"step": order.step, "reason": clip(outcome["abort"])})
+        if outcome["exit"] is not None:
+            self._incidents.harden(self._ask._replace(exit_after=True, exit_code=int(outcome["exit"])))
+        return Ending("saved", {"step": order.step, "checkpoint": outcome["record"]})
+
+    def _commit(self, order: Order, path: str, limit_ns: int) -> None:
+        while not self._round.complete("vote"):
+            if time.monotonic_ns() > limit_ns:
+                self._round.abort("vote", "not every rank made its files durable")
+                break
+            self._pause()
+        votes = self._round.posted("vote")
+        for rank, vote in enumerate(votes):
+            if vote is None or vote.get("error"):
+                why = "did not vote" if vote is None else vote["error"]
+                self._round.settle("outcome", {"abort": clip("rank %d: %s" % (rank, why))})
+                return
+        parts: List[checkpoint.Part] = [checkpoint.Part(*part) for vote in votes if vote for part in vote["parts"]]
+        ask = self._round.hardened(self._ask)
+        kind = "suspect" if "suspect" in (ask.checkpoint, order.kind) else "good"
+        facts = dict(
+            self._owner._describe(),
+            step=order.step,
+            kind=kind,
+            world_size=self._place.world_size,
+            run=self._place.run,
+            attempt=self._place.attempt,
+            incident=order.incident,
+        )
+        # A framework that saved by its own means has its own way to find its newest checkpoint.
+        ours = self._owner._directory() is not None
+        try:
+            record = checkpoint.commit(path, parts, facts, move_latest=ours and kind == "good")
+        except OSError as failure:
+            self._round.settle("outcome", {"abort": "rank 0: manifest: %s" % (failure.strerror or failure)})
+            return
+        exit_code = str(ask.exit_code) if ask.exit_after else None
+        self._round.settle("outcome", {"record": record, "exit": exit_code})
+
+    def _verdict(self, phase: str, until_ns: Callable[[], int], why: str) -> Dict[str, Any]:
+        """Wait for a verdict; past its time, abort for everyone, or learn who was faster."""
+        again_ns = time.monotonic_ns() + _DECIDE_AGAIN_NS
+        while True:
+            verdict = self._round.verdict(phase)
+            if verdict is not None:
+                return verdict
+            now_ns = time.monotonic_ns()
+            if now_ns > until_ns():
+                return self._round.abort(phase, why)
+            if now_ns > again_ns:
+                again_ns = now_ns + _DECIDE_AGAIN_NS
+                if self._round.complete(phase):
+                    self._round.decide(phase)
+            self._pause()
+
+    def _pause(self) -> None:
+        if self._incidents.changed:
+            self._incidents.changed = False
+            self._round.harden(self._ask)
+        self._owner._wake.wait(POLL_S)
+        self._owner._wake.clear()
+
+    def _give_up(self, phase: str, why: str) -> Ending:
+        verdict = self._round.abort(phase, "rank %d: %s" % (self._place.rank, why))
+        return self._aborted(verdict if "abort" in verdict else {"abort": why})
+
+    def _aborted(self, verdict: Dict[str, Any]) -> Ending:
+        self._gate.release()
+        what = "failed" if verdict.get("error") else "aborted"
+        return Ending(what, {"reason": clip(verdict["abort"]), "step": self._gate.step})
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read().strip()
+    except OSError:
+        say("no boot id: deadlines from other ranks are taken as time left")
+        return "pid-%d" % os.getpid()

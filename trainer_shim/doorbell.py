@@ -1,0 +1,139 @@
+"""The doorbell: a signal whose only meaning is "there is a letter for you, or you lost the connection".
+
+Python runs signal handlers on the main thread between bytecodes: not while it sits in a collective. So the handler
+does nothing that matters, and the interpreter's wakeup descriptor, written from C at delivery, wakes the listener.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import weakref
+from types import FrameType
+from typing import Any, Mapping, Optional
+
+from .guard import say
+
+DEFAULT_SIGNAL = int(signal.SIGUSR1)
+_NUDGE = b"\0"  # No signal has number 0: it wakes the listener and nothing else.
+
+
+def signal_number(environ: Mapping[str, str]) -> int:
+    """Read COSTGOV_SIGNAL ("USR2", "SIGUSR2", "12", "0" for none). What cannot be read is the default, and said."""
+    text = environ.get("COSTGOV_SIGNAL", "").strip().upper()
+    if not text:
+        return DEFAULT_SIGNAL
+    if text in ("0", "NONE", "OFF"):
+        return 0
+    try:
+        name = text if text.startswith("SIG") else "SIG" + text
+        number = int(signal.Signals(int(text)) if text.isdigit() else signal.Signals[name])
+    except (KeyError, ValueError):
+        say("COSTGOV_SIGNAL=%.40s is no signal; using %d" % (text, DEFAULT_SIGNAL))
+        return DEFAULT_SIGNAL
+    return number
+
+
+class Doorbell:
+    """Owns a wakeable descriptor always, and a signal where it may. `number` is 0 where it may not."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._handler = self._on_signal  # One object: a bound method is a new one at each access.
+        self._previous: Any = signal.SIG_DFL
+        self._previous_fd = -1
+        _forget_in_children(self)
+
+    def fileno(self) -> int:
+        """Readable when something happened: a ring, a nudge, or somebody else's signal."""
+        return self._receiver.fileno()
+
+    def install(self, number: int) -> None:
+        """Take the signal over, keeping whoever had it. Only the main thread may; elsewhere it stays letter only."""
+        if not number or threading.current_thread() is not threading.main_thread():
+            return
+        previous = signal.getsignal(number)
+        if previous is None:  # A C-level handler (faulthandler.register): we could not call it, so we leave it alone.
+            return
+        try:
+            signal.signal(number, self._handler)
+        except (OSError, ValueError):  # SIGKILL, SIGSTOP, or a sub-interpreter.
+            return
+        signal.siginterrupt(number, False)  # signal.signal() turns it on: somebody's C read() would see EINTR.
+        self._previous = previous
+        self._previous_fd = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        self.number = number
+
+    def stolen(self) -> bool:
+        """Whether somebody replaced the handler since: a ring would then run, or kill, something of theirs."""
+        return bool(self.number) and signal.getsignal(self.number) is not self._handler
+
+    def nudge(self) -> None:
+        """Wake the listener. From any thread; never blocks, for a full buffer is awake already."""
+        try:
+            self._sender.send(_NUDGE)
+        except OSError:
+            pass
+
+    def drain(self) -> bool:
+        """Empty the descriptor, pass foreign signals on to a previous wakeup descriptor; True when our bell rang."""
+        rang = False
+        while True:
+            try:
+                received = self._receiver.recv(4096)
+            except OSError:  # Empty, or closed in a forked child.
+                return rang
+            if not received:
+                return rang
+            rang = rang or bool(self.number and self.number in received)
+            if self._previous_fd >= 0:
+                self._pass_on(received.replace(_NUDGE, b""))
+
+    def forget(self) -> None:
+        """In a forked child: give everything back, so that a data-loader worker can neither ring nor be rung."""
+        if self.number:
+            if signal.getsignal(self.number) is self._handler:
+                # The default action would kill a worker on a signal to the whole group, which its parent survives.
+                signal.signal(self.number, _deaf if self._previous == signal.SIG_DFL else self._previous)
+            current = signal.set_wakeup_fd(-1)
+            if current >= 0 and current != self._sender.fileno():
+                signal.set_wakeup_fd(current, warn_on_full_buffer=False)
+            self.number = 0
+        self._receiver.close()
+        self._sender.close()
+
+    def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
+        # The wakeup descriptor has spoken already, unless an event loop took it: then this late nudge is all there is.
+        try:
+            self._sender.send(bytes((number,)))
+        except OSError:
+            pass
+        if callable(self._previous):
+            self._previous(number, frame)
+
+    def _pass_on(self, numbers: bytes) -> None:
+        if numbers:
+            try:
+                os.write(self._previous_fd, numbers)
+            except OSError:  # Its owner closed it or is full; it was theirs to watch.
+                pass
+
+
+def _deaf(_number: int, _frame: Optional[FrameType]) -> None:
+    """A handler, not SIG_IGN: exec turns it back into the default, so no program inherits our choice."""
+
+
+def _forget_in_children(doorbell: Doorbell) -> None:
+    known = weakref.ref(doorbell)  # At-fork hooks cannot be taken back; this one must not keep the bell alive.
+
+    def after_in_child() -> None:
+        bell = known()
+        if bell is not None:
+            bell.forget()
+
+    os.register_at_fork(after_in_child=after_in_child)

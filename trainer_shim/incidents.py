@@ -1,0 +1,111 @@
+"""The letters a rank holds: which incident is open, what was said about it, what to answer to the next letter."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Optional
+
+from .agreement import Ask, merged
+
+CLOSED_KEPT = 16  # A letter repeated after its end is answered from here; older ones belong to a finished halt.
+
+
+class Incidents:
+    """`send` puts one ack on its way. Thread-safe: letters arrive on one thread, rounds end on another."""
+
+    def __init__(self, send: Callable[[Dict[str, Any]], None]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._open: Optional[Ask] = None
+        self._last: Dict[str, Any] = {}
+        self._closed: "OrderedDict[str, Dict[str, Any]]" = OrderedDict()
+        self.changed = False  # A merged letter made the open ask stricter; the round passes it on and clears it.
+
+    @property
+    def ask(self) -> Optional[Ask]:
+        """The open incident's ask, with everything merged into it."""
+        return self._open
+
+    def receive(self, ask: Ask) -> bool:
+        """Take a letter and answer it; True when it opened an incident."""
+        with self._lock:
+            closed = self._closed.get(ask.incident)
+            if closed is not None:
+                self._send(closed)
+                return False
+            if self._open is None:
+                self._begin(ask)
+                return True
+            self._harden(merged(self._open, ask))
+            if ask.incident == self._open.incident:
+                self._send(self._last)
+            else:
+                self._merge(ask.incident)
+            return False
+
+    def adopt(self, noticed: Ask) -> Ask:
+        """Join the incident that the ranks agreed to speak of; a different open one of ours merges into it."""
+        with self._lock:
+            own = self._open
+            if own is None:
+                self._begin(noticed)
+            elif own.incident != noticed.incident:
+                self._open = noticed
+                self._harden(merged(noticed, own))
+                self._last = {"incident": noticed.incident, "what": "received"}
+                self._send(self._last)
+                self._merge(own.incident)
+            assert self._open is not None, "adopt() leaves an incident open"
+            return self._open
+
+    def harden(self, ask: Ask) -> None:
+        """Take over what other ranks' letters added."""
+        with self._lock:
+            if self._open is not None:
+                self._open = merged(self._open, ask)
+
+    def tell(self, what: str, **fields: Any) -> None:
+        """Ack progress of the open incident."""
+        with self._lock:
+            assert self._open is not None, "tell() without an open incident"
+            self._last = dict(fields, incident=self._open.incident, what=what)
+            self._send(self._last)
+
+    def close(self, what: str, **fields: Any) -> None:
+        """Ack the end of the open incident and be ready for another."""
+        with self._lock:
+            assert self._open is not None, "close() without an open incident"
+            self._last = dict(fields, incident=self._open.incident, what=what)
+            self._send(self._last)
+            self._remember(self._open.incident, self._last)
+            self._open = None
+            self.changed = False
+
+    def state(self) -> Optional[Dict[str, Any]]:
+        """What hello says of an open incident after a reconnect."""
+        with self._lock:
+            if self._open is None:
+                return None
+            return {"incident": self._open.incident, "what": self._last["what"], "step": self._last.get("step")}
+
+    def _begin(self, ask: Ask) -> None:
+        self._open = ask
+        self._last = {"incident": ask.incident, "what": "received"}
+        self._send(self._last)
+
+    def _merge(self, incident: str) -> None:
+        assert self._open is not None, "there is something to merge into"
+        ack = {"incident": incident, "what": "merged", "merged_into": self._open.incident}
+        self._send(ack)
+        self._remember(incident, ack)
+
+    def _harden(self, stricter: Ask) -> None:
+        assert self._open is not None, "there is something to harden"
+        self.changed = self.changed or stricter != self._open
+        self._open = stricter
+
+    def _remember(self, incident: str, ack: Dict[str, Any]) -> None:
+        self._closed[incident] = ack
+        while len(self._closed) > CLOSED_KEPT:
+            self._closed.popitem(last=False)

@@ -1,0 +1,271 @@
+"""The shim's end of the SEQPACKET socket. Sends from any thread, connects and closes on the listener thread only."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+import time
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from . import wire
+from .guard import say
+
+SEND_BUFFER_BYTES = 4 << 20  # 6,554 packets of a stalled governor instead of 167; granted as root or by wmem_max.
+RETRY_FIRST_NS = 100_000_000
+RETRY_MAX_NS = 2_000_000_000  # A connect to a missing socket costs 10 µs, and a restarted governor should not wait.
+RETRY_REFUSED_NS = 30_000_000_000  # It said no: it will not change its mind before somebody changes a file.
+RESEND_NS = 2_000_000_000  # Unconfirmed after that: the governor may have died between reading and journal.
+PACKETS_PER_TURN_MAX = 64  # Letters and confirms: more in one go means a flood, and beats must go on.
+_SO_SNDBUFFORCE = 32
+
+
+class _Slot:
+    """One reliable frame waiting for its confirm."""
+
+    __slots__ = ("kind", "packet", "sent_ns", "seq")
+
+    def __init__(self, seq: int, kind: str, packet: bytes) -> None:
+        self.seq = seq
+        self.kind = kind
+        self.packet = packet
+        self.sent_ns: Optional[int] = None
+
+
+class Link:
+    """`say_hello` returns the hello fields of this moment; it runs at every (re)connect."""
+
+    def __init__(self, paths: Sequence[str], rank: int, say_hello: Callable[[], Dict[str, Any]]) -> None:
+        self.paths = tuple(paths)
+        self.path = self.paths[0]
+        self.dropped = {"step": 0, "beat": 0, "phase": 0}  # Since attach: a reconnect must not hide what it cost.
+        self.outbox_dropped = 0
+        self.refused: Optional[str] = None
+        self.lost_since_ns: Optional[int] = time.monotonic_ns()  # None while connected.
+        self.retry_at_ns = 0
+        self._rank = rank
+        self._say_hello = say_hello
+        self._any_dropped = False
+        self._sock: Optional[socket.socket] = None
+        self._grave: List[socket.socket] = []
+        self._retry_ns = RETRY_FIRST_NS
+        self._lock = threading.Lock()  # The outbox only; no step passes here.
+        self._outbox: List[_Slot] = []
+        self._seq = 0
+        _close_in_children(self)
+
+    @property
+    def connected(self) -> bool:
+        return self._sock is not None
+
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 while there is none."""
+        sock = self._sock
+        return -1 if sock is None else sock.fileno()
+
+    def post(self, kind: str, fields: Dict[str, Any]) -> bool:
+        """Send a step, beat or phase now or never; a lost one is counted. Any thread. Never blocks, no OSError."""
+        sock = self._sock
+        if sock is not None:
+            frame = wire.head(kind, self._rank, time.monotonic_ns())
+            frame.update(fields)
+            if self._any_dropped:
+                frame["dropped"] = dict(self.dropped)
+            packet = wire.encode(frame)
+            try:
+                sock.send(packet)
+                return True
+            except OSError:  # Full, absent, refused: all mean "not now". Only the listener closes.
+                pass
+        self.dropped[kind] += 1
+        self._any_dropped = True
+        return False
+
+    def put(self, kind: str, fields: Dict[str, Any]) -> None:
+        """Queue a hello, ack or bye until it is confirmed, and try to send it at once. Any thread."""
+        with self._lock:
+            self._enqueue(kind, fields)
+        self.flush(time.monotonic_ns())
+
+    def flush(self, now_ns: int) -> None:
+        """Send what is new to this connection, and again what was not confirmed in time."""
+        sock = self._sock
+        if sock is None:
+            return
+        with self._lock:
+            for slot in self._outbox:
+                if slot.sent_ns is not None and now_ns - slot.sent_ns < RESEND_NS:
+                    continue
+                try:
+                    sock.send(slot.packet)
+                except OSError:
+                    return  # Order matters: what follows waits as well.
+                slot.sent_ns = now_ns
+
+    def unconfirmed(self) -> int:
+        """How many reliable frames still wait."""
+        return len(self._outbox)
+
+    def connect(self, now_ns: int) -> bool:
+        """Try every path once, listener thread (or before it started). On failure sets `retry_at_ns`."""
+        assert self._sock is None, "connect() while connected"
+        self._bury()
+        for path in self.paths:
+            sock = _open(path)
+            if sock is None:
+                continue
+            hello = self._say_hello()  # Outside our lock: it takes others'.
+            with self._lock:
+                for slot in self._outbox:
+                    slot.sent_ns = None
+                self._enqueue("hello", hello, first=True)
+            self.path = path
+            self.refused = None
+            self.lost_since_ns = None
+            self._retry_ns = RETRY_FIRST_NS
+            self._sock = sock
+            self.flush(now_ns)
+            return True
+        self._back_off(now_ns, self._retry_ns)
+        self._retry_ns = min(2 * self._retry_ns, RETRY_MAX_NS)
+        return False
+
+    def disconnect(self, now_ns: int, retry_after_ns: int = 0) -> None:
+        """Let the connection go; listener thread only."""
+        sock, self._sock = self._sock, None
+        if sock is None:
+            return
+        self.lost_since_ns = now_ns
+        # Closed a connect later: a send() on another thread may hold this very descriptor number right now.
+        self._grave.append(sock)
+        self._back_off(now_ns, retry_after_ns)
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def receive(self, now_ns: int) -> List[Dict[str, Any]]:
+        """Read what is there, settle confirms and refusals, return the letters. Listener thread only."""
+        letters: List[Dict[str, Any]] = []
+        for packet in self._packets(now_ns):
+            frame = _decoded(packet)
+            if frame is None:
+                continue
+            if frame["kind"] == "confirm":
+                with self._lock:
+                    self._outbox = [slot for slot in self._outbox if slot.seq != frame["seq"]]
+            elif frame["kind"] == "refuse":
+                self.refused = frame["reason"]
+                self.disconnect(now_ns, RETRY_REFUSED_NS)
+                return letters
+            else:
+                letters.append(frame)
+        return letters
+
+    def _packets(self, now_ns: int) -> List[bytes]:
+        packets: List[bytes] = []
+        resets = 0
+        while len(packets) < PACKETS_PER_TURN_MAX:
+            sock = self._sock
+            if sock is None:
+                break
+            try:
+                packet = sock.recv(wire.FRAME_BYTES_MAX)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                # A peer that closed with unread packets resets first; what it had sent us is still queued behind.
+                if error.errno == errno.ECONNRESET and not resets:
+                    resets = 1
+                    continue
+                packet = b""
+            if not packet:
+                self.disconnect(now_ns)
+                break
+            packets.append(packet)
+        return packets
+
+    def _enqueue(self, kind: str, fields: Dict[str, Any], first: bool = False) -> None:
+        self._seq += 1
+        frame = wire.head(kind, self._rank, time.monotonic_ns())
+        frame.update(fields)
+        frame["seq"] = self._seq
+        slot = _Slot(self._seq, kind, wire.encode(frame))
+        if kind == "hello":
+            self._outbox = [other for other in self._outbox if other.kind != "hello"]
+        while len(self._outbox) >= wire.OUTBOX_SLOTS:
+            self._outbox.pop(0)  # The newest ack tells the present state; the oldest is history.
+            self.outbox_dropped += 1
+        self._outbox.insert(0 if first else len(self._outbox), slot)
+
+    def _back_off(self, now_ns: int, delay_ns: int) -> None:
+        # Ranks of one node spread over a fifth of the delay, so that a restarted governor is not hit at once by all.
+        self.retry_at_ns = now_ns + delay_ns + (delay_ns // 5) * (self._rank % 8) // 8
+
+    def _bury(self) -> None:
+        while self._grave:
+            self._grave.pop().close()
+
+    def forget(self) -> None:
+        """In a forked child: close our copy, or the governor sees this rank's death only when the child ends."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+        self._bury()
+
+
+def _open(path: str) -> Optional[socket.socket]:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(path)
+    except (OSError, ValueError):  # Missing, refused, forbidden, backlog full, path too long or with a NUL.
+        sock.close()
+        return None
+    for option in (_SO_SNDBUFFORCE, socket.SO_SNDBUF):
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, option, SEND_BUFFER_BYTES)
+            break
+        except OSError:  # Not root: then as much as wmem_max grants.
+            continue
+    return sock
+
+
+def _decoded(packet: bytes) -> Optional[Dict[str, Any]]:
+    try:
+        frame = json.loads(packet)
+    except ValueError:
+        say("ignored %d bytes from the governor that are not JSON" % len(packet))
+        return None
+    found = wire.faults(frame, wire.LETTERS)
+    if found:
+        say("ignored a frame from the governor: %.200s" % found[0])
+        return None
+    checked: Dict[str, Any] = frame
+    return checked
+
+
+def _close_in_children(link: Link) -> None:
+    known = weakref.ref(link)
+
+    def after_in_child() -> None:
+        mine = known()
+        if mine is not None:
+            mine.forget()
+
+    os.register_at_fork(after_in_child=after_in_child)
+
+
+def clip(text: str) -> str:
+    """Cut a text to what a `str` field may carry."""
+    return text if len(text) <= wire.TEXT_CHARS_MAX else text[: wire.TEXT_CHARS_MAX - 1] + "…"
+
+
+def unwatched_line(paths: Tuple[str, ...], refused: Optional[str]) -> str:
+    """The one line that says nobody is watching."""
+    where = ", ".join(paths)
+    if refused is not None:
+        return "UNWATCHED: the governor at %s refused: %s" % (where, refused)
+    return "UNWATCHED: no governor at " + where

@@ -1,0 +1,166 @@
+"""The daemon thread that hears the governor: letters, confirms, the doorbell; and that beats once a second.
+
+It never touches the ranks' store and never makes a CUDA call, so nothing that hangs a training job hangs it.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from typing import Any, Callable, Dict, Optional
+
+from . import stack, wire
+from .agreement import ask_of
+from .conductor import Conductor
+from .doorbell import Doorbell
+from .guard import guarded
+from .incidents import Incidents
+from .link import RESEND_NS, Link
+from .progress import Progress
+
+_BEAT_NS = int(wire.BEAT_PERIOD_S * 1e9)
+# A ring with no letter behind it: the governor wrote into a connection that we no longer share.
+BARE_RING_NS = 200_000_000
+BARE_RING_AGAIN_NS = 5_000_000_000  # The signal may be somebody else's habit (Slurm): no reconnect storm for that.
+_AFTER_FAULT_S = 1.0
+
+
+class Listener:
+    """`on_beat` runs once a second on this thread."""
+
+    def __init__(
+        self,
+        link: Link,
+        doorbell: Doorbell,
+        progress: Progress,
+        incidents: Incidents,
+        conductor: Conductor,
+        on_beat: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._doorbell = doorbell
+        self._progress = progress
+        self._incidents = incidents
+        self._conductor = conductor
+        self._on_beat = on_beat
+        self._stop = threading.Event()
+        self._beat_at_ns = time.monotonic_ns()
+        self._letter_at_ns = 0
+        self._ring_due_ns: Optional[int] = None
+        self._ring_served_ns = -BARE_RING_AGAIN_NS
+        self._compiling_since_ns: Optional[int] = None
+        self._thread = threading.Thread(target=self._run, name="costgov-listener", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen and to beat."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread; at most so long."""
+        self._stop.set()
+        self._doorbell.nudge()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if not self._turn():
+                self._stop.wait(_AFTER_FAULT_S)
+
+    @guarded(fallback=False)
+    def _turn(self) -> bool:
+        self._wait()
+        now_ns = time.monotonic_ns()
+        if self._doorbell.drain():
+            self._rang(now_ns)
+        if self._link.connected:
+            self._read(now_ns)
+        if self._ring_due_ns is not None and now_ns >= self._ring_due_ns:
+            self._ring_due_ns = None
+            self._link.disconnect(now_ns)
+        if not self._link.connected and now_ns >= self._link.retry_at_ns:
+            self._link.connect(now_ns)
+        self._link.flush(now_ns)
+        if now_ns >= self._beat_at_ns:
+            # After a stall of the interpreter one beat is due, not one for each second missed.
+            self._beat_at_ns = max(self._beat_at_ns + _BEAT_NS, now_ns)
+            self._on_beat()
+            self._beat()
+        return True
+
+    def _wait(self) -> None:
+        due_ns = self._beat_at_ns
+        if not self._link.connected:
+            due_ns = min(due_ns, self._link.retry_at_ns)
+        if self._ring_due_ns is not None:
+            due_ns = min(due_ns, self._ring_due_ns)
+        if self._link.connected and self._link.unconfirmed():
+            due_ns = min(due_ns, time.monotonic_ns() + RESEND_NS)
+        poll = select.poll()  # Not select(): a trainer holds more than 1,024 descriptors.
+        poll.register(self._doorbell.fileno(), select.POLLIN)
+        if self._link.connected:
+            poll.register(self._link.fileno(), select.POLLIN)
+        poll.poll(max(0.0, (due_ns - time.monotonic_ns()) / 1e6))
+
+    def _read(self, now_ns: int) -> None:
+        for letter in self._link.receive(now_ns):
+            self._letter_at_ns = now_ns
+            self._ring_due_ns = None
+            self._incidents.receive(ask_of(letter))
+            self._conductor.wake()
+
+    def _rang(self, now_ns: int) -> None:
+        if not self._link.connected:
+            self._link.retry_at_ns = now_ns
+        elif now_ns - self._letter_at_ns > BARE_RING_NS and now_ns - self._ring_served_ns > BARE_RING_AGAIN_NS:
+            self._ring_served_ns = now_ns
+            self._ring_due_ns = now_ns + BARE_RING_NS
+
+    def _beat(self) -> None:
+        if not self._link.connected:
+            self._link.post("beat", {})  # Counts it as dropped, without the price of a sample.
+            return
+        self._link.post("beat", self._beat_fields())
+
+    def _beat_fields(self) -> Dict[str, Any]:
+        progress = self._progress
+        seen = stack.sample(progress.main_thread_id)
+        phase, since_ns = progress.phase, progress.phase_since_ns
+        if seen.compiling and phase in ("init", "train", "eval"):
+            self._compiling_since_ns = self._compiling_since_ns or time.monotonic_ns()
+            phase, since_ns = "compile", self._compiling_since_ns
+        else:
+            self._compiling_since_ns = None
+        fields: Dict[str, Any] = {
+            "progress_seq": progress.progress_seq,
+            "phase": phase,
+            "phase_since_ns": since_ns,
+            "step": progress.step,
+            "in_step": progress.in_step,
+            "last_hook": progress.last_hook,
+            "last_hook_ns": progress.last_hook_ns,
+            "stack": seen.frames,
+            "stack_digest": seen.digest,
+            "main_cpu_ns": _cpu_ns(progress.main_thread_id),
+        }
+        if seen.device_wait is not None:
+            fields["device_wait"] = seen.device_wait
+        collective = progress.collective
+        if collective is not None:
+            op, entered_ns, done = collective
+            fields["collective"] = {
+                "op": op,
+                "count": progress.collectives_total,
+                "entered_ns": entered_ns,
+                "done": done,
+            }
+        return fields
+
+
+def _cpu_ns(thread_id: int) -> Optional[int]:
+    """CPU time of the main thread: it tells a host-side wait from work. The main thread outlives every beat."""
+    try:
+        return time.clock_gettime_ns(time.pthread_getcpuclockid(thread_id))
+    except OSError:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 SYSTEM_SOCKET: Final = "/run/costgov/control.sock"
 RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024  # Twice what a governor sends; beyond it this is not one.
+GOVERNORS_MAX: Final = 16  # `costgov run` beside each GPU of the widest node.
 TIMEOUT_S: Final = 5.0  # A live governor answers within one turn of its loop (250 ms).
 _CHUNK_BYTES: Final = 64 * 1024
 
@@ -35,7 +37,13 @@ def socket_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
     runtime = environ.get("XDG_RUNTIME_DIR")
     state_home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
     users = f"{runtime}/costgov/control.sock" if runtime else f"{state_home}/costgov/run/control.sock"
-    return (SYSTEM_SOCKET, users)
+    beside = [found for path in (SYSTEM_SOCKET, users) for found in _beside(os.path.dirname(path))]
+    return (SYSTEM_SOCKET, users, *beside)
+
+
+def _beside(runtime_dir: str) -> list[str]:
+    """The governors of `costgov run`, each in a directory of its own."""
+    return sorted(glob.glob(f"{glob.escape(runtime_dir)}/runs/*/control.sock"))[:GOVERNORS_MAX]
 
 
 def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:
@@ -68,14 +76,28 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
     return _read(path, bytes(received))
 
 
+def ask_each(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> list[Answer]:
+    """Ask every governor that is there. Empty when none is."""
+    answers = (ask(path, request, timeout_s) for path in paths)
+    return [answer for answer in answers if answer.code != "no_governor"]
+
+
 def ask_first(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:
-    """Ask the first governor that is there. When none is, the answer names every place that was tried."""
-    answer = Answer(False, error="no socket to ask", code="no_governor")
+    """Ask one governor after the other until one knows the run. When none is there, the answer names every place."""
+    answer = Answer(False, error=nobody(paths), code="no_governor")
     for path in paths:
-        answer = ask(path, request, timeout_s)
-        if answer.code != "no_governor":
-            return answer
-    return answer if len(paths) < 2 else Answer(False, error=_nobody(" or ".join(paths)), code="no_governor")
+        here = ask(path, request, timeout_s)
+        if here.code == "no_governor":
+            continue
+        answer = here
+        if here.code != "no_such_run":
+            break
+    return answer
+
+
+def nobody(paths: tuple[str, ...]) -> str:
+    """What to say when no governor answers anywhere."""
+    return f"no governor at {' or '.join(paths)}: start it with `systemctl start costgov` or `costgov run -- CMD`"
 
 
 def _unreachable(path: str, error: Exception) -> Answer:
@@ -85,11 +107,7 @@ def _unreachable(path: str, error: Exception) -> Answer:
     if number in (errno.EACCES, errno.EPERM):
         text = f"you may not talk to the governor at {path}; become a member of the socket's group, or root"
         return Answer(False, error=text, code="denied")
-    return Answer(False, error=_nobody(path), code="no_governor")
-
-
-def _nobody(places: str) -> str:
-    return f"no governor at {places}: start it with `systemctl start costgov` or `costgov run -- CMD`"
+    return Answer(False, error=nobody((path,)), code="no_governor")
 
 
 def _silent(path: str, timeout_s: float) -> Answer:

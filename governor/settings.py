@@ -60,9 +60,14 @@ class _Layers:
 
 
 def load_settings(
-    path: Path | None, overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+    path: Path | None,
+    overrides: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    beside: str | None = None,
 ) -> tuple[Settings | None, list[str]]:
     """Read and check everything. `overrides` is nested as the file is. `path` None: no file at all.
+    `beside`: the run that this governor is for alone; where no paths are configured it gets its own directories.
 
     (None, problems): it cannot be used. (settings, problems): it can, and each problem is a warning.
     """
@@ -77,7 +82,7 @@ def load_settings(
     aliases = {f"{ENV_PREFIX}PATHS__{key.upper()}": name for name, key in ENV_PATHS.items() if environ.get(name)}
     layers = _Layers(overrides or {}, _from_environment(environ), file, text, path, aliases)
     try:
-        settings = _merge(layers, environ)
+        settings = _merge(layers, environ, beside)
     except ValidationError as error:
         return None, [_problem(detail, layers) for detail in error.errors(include_url=False, include_input=False)]
     problems = list(_cloud_problems(settings, layers))
@@ -130,12 +135,12 @@ def _from_text(value: str) -> Any:
     return value
 
 
-def _merge(layers: _Layers, environ: Mapping[str, str]) -> Settings:
+def _merge(layers: _Layers, environ: Mapping[str, str], beside: str | None) -> Settings:
     tables = (layer.get("paths") for layer in (layers.file, layers.environment, layers.overrides))
     given: dict[str, Any] = {}
     for table in tables:
         given.update(table if isinstance(table, Mapping) else {})
-    defaults = {"paths": default_paths(given, environ, os.geteuid())}
+    defaults = {"paths": default_paths(given, environ, os.geteuid(), beside)}
 
     class Layered(Settings):
         @classmethod

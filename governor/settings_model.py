@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from governor.core.units import UsdMicros, usd
-from trainer_shim.wire import FRAMES, LABELS_MAX, TEXT_CHARS_MAX
+from governor.wire.jsonl import DEFAULT_FIELDS
+from trainer_shim.wire import LABELS_MAX, TEXT_CHARS_MAX
 
 SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
 SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
@@ -21,9 +22,7 @@ SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
 SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
 JSONL_STREAMS_MAX: Final = 64  # One per run on the node; each costs a descriptor and a read per tick.
 
-# What a foreign JSONL stream may be mapped to: the measurements of a step frame, and a rate where there is no count.
-_HEAD: Final = frozenset({"v", "kind", "rank", "mono_ns", "dropped"})
-JSONL_FIELDS: Final = (*(name for name in FRAMES["step"] if name not in _HEAD), "tokens_per_second")
+JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
 
 
 def _octal(value: object) -> object:
@@ -203,23 +202,27 @@ class Settings(BaseSettings):
     jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)
 
 
-def default_paths(given: Mapping[str, Any], environ: Mapping[str, str], uid: int) -> dict[str, Any]:
+def default_paths(
+    given: Mapping[str, Any], environ: Mapping[str, str], uid: int, beside: str | None = None
+) -> dict[str, Any]:
     """Fill what is left out of [paths]: what systemd assigned, else the system's directories, else the user's.
 
-    The system's directories are taken by root and by whoever may write there (the service's own user).
+    The system's directories are taken by root and by whoever may write there (the service's own user). `beside` names
+    a run that has a governor of its own: its directories are below those, so that neither disturbs the other.
     """
     home = environ.get("HOME") or pwd.getpwuid(uid).pw_dir
     state_home = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
     paths = dict(given)
+    below = f"/runs/{beside}" if beside is not None else ""
     if "state_dir" not in paths:
         assigned = environ.get("STATE_DIRECTORY", "").split(":")[0]  # Set by systemd; several are joined by colons.
-        paths["state_dir"] = assigned or _system(SYSTEM_STATE_DIR, uid) or f"{state_home}/costgov"
+        paths["state_dir"] = (assigned or _system(SYSTEM_STATE_DIR, uid) or f"{state_home}/costgov") + below
     if "runtime_dir" not in paths:
         assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
         user = environ.get("XDG_RUNTIME_DIR")
         paths["runtime_dir"] = (
             assigned or _system(SYSTEM_RUNTIME_DIR, uid) or (f"{user}/costgov" if user else f"{state_home}/costgov/run")
-        )
+        ) + below
     paths.setdefault("socket", f"{paths['runtime_dir']}/trainer.sock")
     paths.setdefault("control_socket", f"{paths['runtime_dir']}/control.sock")
     return paths

@@ -16,7 +16,7 @@ import pytest
 from governor.adapters import control
 from governor.adapters.control import ControlServer, Request
 from governor.adapters.listener import SocketUnavailable
-from governor.control_client import Answer, ask, ask_first, socket_paths
+from governor.control_client import Answer, ask, ask_each, ask_first, socket_paths
 from governor.core.units import NS_PER_S
 
 DEADLINE_S = 20.0
@@ -287,19 +287,35 @@ def test_a_refusal_before_the_question_is_read(tmp_path: Path) -> None:
     assert answers == [Answer(False, error="too many connections", code="unavailable")]
 
 
-def test_the_first_governor_that_is_there_is_asked(server: ControlServer, path: str, tmp_path: Path) -> None:
+def test_governors_are_asked_until_one_knows_the_run(server: ControlServer, path: str, tmp_path: Path) -> None:
+    knowing = ControlServer(str(tmp_path / "beside.sock"))
     answers: list[Answer] = []
-    paths = (str(tmp_path / "none.sock"), path)
-    thread = in_thread(threading.Thread(target=lambda: answers.append(ask_first(paths, {"cmd": "ping"}, DEADLINE_S))))
-    (request,) = serve(server)
-    server.reply(request.conn, {"ok": True, "data": None})
+    paths = (str(tmp_path / "none.sock"), path, str(tmp_path / "beside.sock"))
+    request = {"cmd": "halt", "run": "r"}
+    thread = in_thread(threading.Thread(target=lambda: answers.append(ask_first(paths, request, DEADLINE_S))))
+    (first,) = serve(server)
+    server.reply(first.conn, {"ok": False, "error": "no run r", "code": "no_such_run"})
+    (second,) = serve(knowing)
+    knowing.reply(second.conn, {"ok": True, "data": None})
     thread.join(DEADLINE_S)
+    knowing.close()
     assert answers == [Answer(True)]
-    nobody = ask_first((str(tmp_path / "a"), str(tmp_path / "b")), {"cmd": "ping"})
-    assert f"{tmp_path}/a or {tmp_path}/b" in nobody.error
+
+
+def test_where_nobody_is_every_place_is_named(tmp_path: Path) -> None:
+    paths = (str(tmp_path / "a"), str(tmp_path / "b"))
+    assert f"{tmp_path}/a or {tmp_path}/b" in ask_first(paths, {"cmd": "ping"}).error
+    assert ask_each(paths, {"cmd": "ping"}) == []
 
 
 def test_the_environment_says_where_to_look() -> None:
     assert socket_paths({"COSTGOV_CONTROL": "/x", "XDG_RUNTIME_DIR": "/r"}) == ("/x",)
     assert socket_paths({"XDG_RUNTIME_DIR": "/r"}) == ("/run/costgov/control.sock", "/r/costgov/control.sock")
     assert socket_paths({"HOME": "/h"})[1] == "/h/.local/state/costgov/run/control.sock"
+
+
+def test_governors_beside_a_command_are_found(tmp_path: Path) -> None:
+    beside = tmp_path / "costgov" / "runs" / "train-1"
+    beside.mkdir(parents=True)
+    (beside / "control.sock").touch()
+    assert socket_paths({"XDG_RUNTIME_DIR": str(tmp_path)})[-1] == str(beside / "control.sock")

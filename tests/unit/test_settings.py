@@ -94,6 +94,14 @@ def test_systemd_directories_are_taken() -> None:
     assert (str(paths.state_dir), str(paths.control_socket)) == ("/var/lib/a", "/run/a/control.sock")
 
 
+def test_a_governor_beside_one_command_keeps_to_itself() -> None:
+    settings, _ = load_settings(None, None, HOME, beside="train-1")
+    daemon = good(None)
+    assert settings is not None
+    assert settings.paths.state_dir == daemon.paths.state_dir / "runs" / "train-1"
+    assert settings.paths.socket == daemon.paths.runtime_dir / "runs" / "train-1" / "trainer.sock"
+
+
 MISTAKES = [
     ("[metrics]\nprot = 1\n", ':2: metrics.prot: unknown key; did you mean "port"?'),
     ("\n\nobsrve = true\n", ':3: obsrve: unknown key; did you mean "observe"?'),

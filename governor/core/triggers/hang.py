@@ -1,4 +1,4 @@
-"""No rank makes progress, for longer than what they are doing can take. Weighs evidence: see Hang."""
+"""No rank makes progress, for longer than what they are doing can take; the evidence decides how long that is."""
 
 from __future__ import annotations
 

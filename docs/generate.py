@@ -1,0 +1,19 @@
+"""Draws the pages of docs/ that come from the code: `make docs`. A tidy test fails when one is stale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from docs import triggers_page
+
+PAGES: dict[str, Callable[[], str]] = {"triggers.md": triggers_page.render}
+
+
+def main() -> None:
+    for name, render in PAGES.items():
+        (Path(__file__).parent / name).write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

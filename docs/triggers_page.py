@@ -1,0 +1,45 @@
+"""docs/triggers.md from the triggers' own docstrings and KEYS."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from governor.core.triggers import load
+from governor.core.triggers.base import Key, Trigger
+
+_HEAD = """# Triggers
+
+<!-- Drawn from governor/core/triggers by `make docs`: change it there. -->
+
+A rule names one trigger, and each key below may stand in the rule. A trigger answers QUIET, FIRING or UNKNOWN (data is
+missing); UNKNOWN never counts towards a rule's `for`. Defaults hold where a policy says nothing.
+
+| trigger | fires when | `for` in steps or tokens |
+|---|---|---|
+"""
+
+
+def render() -> str:
+    kinds = load()
+    rows = [
+        f"| [`{kind}`](#{kind}) | {_summary(trigger)} | {'yes' if trigger.STEPPED else 'no, only time'} |\n"
+        for kind, trigger in kinds.items()
+    ]
+    return _HEAD + "".join(rows) + "".join(_section(kind, trigger) for kind, trigger in kinds.items())
+
+
+def _summary(trigger: type[Trigger]) -> str:
+    return (inspect.getdoc(sys.modules[trigger.__module__]) or "").splitlines()[0]
+
+
+def _section(kind: str, trigger: type[Trigger]) -> str:
+    rows = [f"| `{key.name}` | {key.kind} | `{_literal(key)}` | {key.meaning} |\n" for key in trigger.KEYS]
+    table = "\n| key | kind | default | meaning |\n|---|---|---|---|\n" + "".join(rows) if rows else ""
+    return f"\n## {kind}\n\n{inspect.getdoc(trigger)}\n{table}"
+
+
+def _literal(key: Key) -> str:
+    if isinstance(key.default, bool):
+        return str(key.default).lower()
+    return f'"{key.default}"' if isinstance(key.default, str) else f"{key.default:g}"

@@ -37,11 +37,17 @@ class HoldTimer:
         self._last_at: MonoNs | None = None  # Of the newest reading, if that was FIRING.
         self._last_tokens: int | None = None
 
-    def add(self, reading: Reading, at: MonoNs, event: Event | None, run: Run) -> bool:
-        """Take one reading; return whether the condition has now lasted long enough."""
+    def add(self, finding: Finding, at: MonoNs, event: Event | None, run: Run) -> bool:
+        """Take one finding; return whether the condition has now lasted long enough.
+
+        A finding whose evidence names its "step" counts for that one: another rank's frame of the next step finds the
+        first rank still broken, which makes the next step no broken one.
+        """
+        reading = finding.reading
         if self._hold.kind is HoldKind.STEPS:
             if isinstance(event, Step) and reading is not Reading.UNKNOWN:
-                self._add_step(event.step, reading is Reading.FIRING)
+                fired = reading is Reading.FIRING
+                self._add_step(finding.evidence.get("step", event.step) if fired else event.step, fired)
             return sum(fired for _, fired in self._steps) >= self._hold.need
         if reading is Reading.QUIET:
             self.reset()
@@ -133,7 +139,7 @@ class RuleBook:
         verdicts = []
         for watched in self._watched.values():
             finding = watched.finding = watched.trigger.judge(at, self._run)
-            lasted = watched.timer.add(finding.reading, at, event, self._run)
+            lasted = watched.timer.add(finding, at, event, self._run)
             if not lasted:
                 if finding.reading is Reading.QUIET:
                     watched.standing = None

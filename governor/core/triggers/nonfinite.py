@@ -140,20 +140,31 @@ class Nonfinite:
             state.gradient = str(event.grad_norm)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
+        """The newest broken step of any rank."""
+        worst: Finding | None = None
+        worst_step = -1
         seen = False
         for rank, state in self._ranks.items():
-            if state.bad_loss:
-                return self._loss_finding(rank, state)
-            if self._is_vanished(state):
-                return self._vanished_finding(rank, state)
-            if state.skipped_streak or state.gradient_streak:
-                floor = self._search_streak if self._is_searching(state) else 0
-                if state.skipped_streak >= max(floor, self._skipped_streak):
-                    return self._streak_finding(rank, state, "updates_skipped", state.skipped_streak)
-                if state.gradient_streak >= max(floor, self._gradient_streak):
-                    return self._streak_finding(rank, state, "gradient_nonfinite", state.gradient_streak)
             seen = seen or state.losses > 0
+            if state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak:
+                finding = self._judge_rank(rank, state)
+                if finding is not None and (worst is None or state.step > worst_step):
+                    worst, worst_step = finding, state.step
+        if worst is not None:
+            return worst
         return QUIET if seen else unknown("no_loss_seen")
+
+    def _judge_rank(self, rank: int, state: _Rank) -> Finding | None:
+        if state.bad_loss:
+            return self._loss_finding(rank, state)
+        if self._is_vanished(state):
+            return self._vanished_finding(rank, state)
+        floor = self._search_streak if self._is_searching(state) else 0
+        if state.skipped_streak >= max(floor, self._skipped_streak):
+            return self._streak_finding(rank, state, "updates_skipped", state.skipped_streak)
+        if state.gradient_streak >= max(floor, self._gradient_streak):
+            return self._streak_finding(rank, state, "gradient_nonfinite", state.gradient_streak)
+        return None
 
     def _is_vanished(self, state: _Rank) -> bool:
         if state.loss_absent < self._vanished_records or state.loss_expected is False:

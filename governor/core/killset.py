@@ -5,10 +5,10 @@ again (`ports.Processes.send`), and whoever waits scans again (`strays`) until n
 
 What belongs to a run, besides the trees below its launchers and ranks:
 - every process of a session, or orphan of a process group, that the run itself began (its leader is one of ours);
-- in a session that it shares with others (a login shell), orphans whose command line is exactly a rank's;
-- whatever started after the kill set was taken, has exactly a rank's or launcher's command line, and comes from where
-  the run came from: a restart loop around it.
-Sharing a parent, a session, a user or a script's name with the run is not enough: that is how sibling runs look.
+- in a session that it shares with others (a login shell), an orphan that appeared after the kill set was taken and has
+  exactly a rank's or launcher's command line: forked in the last moment by a member.
+Sharing a parent, a session, a user or a command line with the run is not enough: sibling runs of one sweep share all of
+these. A restart loop around the launcher is told by the hello of what it starts, which carries the run's name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class KillSet:
     groups: frozenset[int]  # Process groups begun by the run.
     shared_sessions: frozenset[int]
     argvs: frozenset[tuple[str, ...]]  # Exact command lines of ranks and launchers.
-    origins: frozenset[ProcessId]  # Parents of the outermost launchers: where a restart would come from.
     alike: frozenset[ProcessId]  # Others that had such a command line already: sibling runs.
     since_ticks: int  # Start of the run's first process.
     as_of_ticks: int  # Newest start in the table that this was made from.
@@ -111,7 +110,6 @@ def kill_set(
         groups=frozenset(f.pgid for f in members.values() if f.pgid in member_pids),
         shared_sessions=frozenset(s for s in _sids(members.values(), ()) if s not in member_pids),
         argvs=argvs,
-        origins=_origins(table, roots, uid, own_pid),
         alike=frozenset(f.process for f in table.values() if f.argv in argvs and f.process not in members),
         since_ticks=min(started, default=0),
         as_of_ticks=max((f.process.start_ticks for f in table.values()), default=0),
@@ -123,7 +121,6 @@ def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]
     """Return living processes of the run that are not members: late children, orphans, restarts. Zombies are gone."""
     protected = _protected(table, own_pid)
     members = frozenset(killed.members)
-    # A restart loop is a tree too: what a new launcher starts is found below it in the same scan.
     found: dict[ProcessId, ProcessFacts] = {}
     for facts in table.values():
         if facts.process in members or facts.state in "ZX" or not _may_end(facts, killed.uid, protected):
@@ -182,18 +179,12 @@ def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozen
         return False
     if _led_by_us(table, facts.sid, killed.sessions, members):
         return True
-    if _is_orphan(table, facts):
-        if _led_by_us(table, facts.pgid, killed.groups, members):
-            return True
-        if facts.sid in killed.shared_sessions and facts.argv in killed.argvs:
-            return True
-    if (
-        facts.process.start_ticks < killed.as_of_ticks
-        or facts.argv not in killed.argvs
-        or facts.process in killed.alike
-    ):
+    if not _is_orphan(table, facts):
         return False
-    return any(ancestor.process in killed.origins for ancestor in _ancestors(table, facts))
+    if _led_by_us(table, facts.pgid, killed.groups, members):
+        return True
+    appeared = facts.process.start_ticks >= killed.as_of_ticks and facts.process not in killed.alike
+    return appeared and facts.sid in killed.shared_sessions and facts.argv in killed.argvs
 
 
 def _led_by_us(table: Table, leader_pid: int, ours: frozenset[int], members: frozenset[ProcessId]) -> bool:
@@ -208,17 +199,6 @@ def _is_orphan(table: Table, facts: ProcessFacts) -> bool:
     if facts.ppid <= 1 or parent is None:
         return True
     return parent.sid != facts.sid and facts.process.pid != facts.sid
-
-
-def _origins(table: Table, roots: Mapping[ProcessId, ProcessFacts], uid: int, own_pid: int) -> frozenset[ProcessId]:
-    parents = (table.get(facts.ppid) for facts in roots.values())
-    # Under `costgov run` we are the parent ourselves: nobody but us restarts anything there.
-    return frozenset(
-        parent.process
-        for parent in parents
-        if parent is not None and parent.process.pid not in (1, own_pid) and parent.uid == uid
-        and parent.process not in roots
-    )  # fmt: skip
 
 
 def _sids(members: Iterable[ProcessFacts], ranks: Iterable[ProcessId]) -> frozenset[int]:

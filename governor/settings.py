@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from governor.adapters import clouds
 from governor.settings_model import SYSTEM_CONFIG, Settings, default_paths
-from governor.wire.toml_lines import line_of
+from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
 
 __all__ = ["SYSTEM_CONFIG", "Settings", "load_settings"]
 
@@ -47,7 +47,7 @@ class _Layers:
     path: Path | None
     aliases: Mapping[str, str]  # COSTGOV_PATHS__SOCKET -> COSTGOV_SOCKET where the short name was used.
 
-    def where(self, key_path: tuple[str | int, ...]) -> str:
+    def where(self, key_path: KeyPath) -> str:
         if _holds(self.overrides, key_path):
             return "command line"
         if _holds(self.environment, key_path):
@@ -55,8 +55,7 @@ class _Layers:
             return f"environment {self.aliases.get(name, name)}"
         if self.path is None:
             return "settings"
-        line = line_of(self.text, key_path)
-        return f"{self.path}:{line}" if line else str(self.path)
+        return f"{self.path}:{line_of(key_lines(self.text), key_path)}"
 
 
 def load_settings(
@@ -162,7 +161,7 @@ def _merge(layers: _Layers, environ: Mapping[str, str], beside: str | None) -> S
 
 def _problem(detail: ErrorDetails, layers: _Layers) -> str:
     key_path = tuple(part for part in detail["loc"] if part != "[key]")
-    dotted = _dotted(key_path)
+    dotted = show(key_path)
     where = layers.where(key_path)
     if detail["type"] == "extra_forbidden":
         return f"{where}: {dotted}: unknown key; {_suggestion(key_path)}"
@@ -173,7 +172,7 @@ def _problem(detail: ErrorDetails, layers: _Layers) -> str:
     return f"{where}: {dotted}: {_one_line(message)}"
 
 
-def _suggestion(key_path: tuple[str | int, ...]) -> str:
+def _suggestion(key_path: KeyPath) -> str:
     model: type[BaseModel] = Settings
     for part in key_path[:-1]:
         if isinstance(part, int):
@@ -228,18 +227,13 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{key}", value
 
 
-def _holds(data: Any, key_path: tuple[str | int, ...]) -> bool:
+def _holds(data: Any, key_path: KeyPath) -> bool:
     for part in key_path:
         try:
             data = data[part]
         except (KeyError, IndexError, TypeError):
             return False
     return True
-
-
-def _dotted(key_path: tuple[str | int, ...]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key_path)
-    return text.removeprefix(".") or "costgov.toml"
 
 
 def _one_line(text: str) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from governor.settings import Settings, load_settings
-from governor.wire.toml_lines import line_of
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "deploy" / "costgov.toml.example"
@@ -118,11 +117,11 @@ MISTAKES = [
     ('[cloud]\nregion = "x"\n', ':1: cloud: unknown key "region"; a provider\'s keys stand in its own table'),
     ("[cloud.awz]\nx = 1\n", ":1: cloud.awz: no such provider; known: "),
     ('[paths]\nstate_dir = "here"\n', ":2: paths.state_dir: must be an absolute path"),
-    ('[[jsonl]]\npath = "/a"\nrun = "r"\n[[jsonl]]\npath = "/b"\n', ":4: jsonl[1].run: is missing; add it"),
-    ('[[jsonl]]\npath = "/a"\nrun = "r"\nfields = { stp = "s" }\n', ':4: jsonl[0].fields: "stp" is not a measurement'),
+    ('[[jsonl]]\npath = "/a"\nrun = "r"\n[[jsonl]]\npath = "/b"\n', ":4: jsonl[2].run: is missing; add it"),
+    ('[[jsonl]]\npath = "/a"\nrun = "r"\nfields = { stp = "s" }\n', ':4: jsonl[1].fields: "stp" is not a measurement'),
     (
         '[[jsonl]]\npath = "/a"\nrun = "r"\npidfile = "/p"\nunit = "u"\n',
-        ":1: jsonl[0]: pidfile and unit both name the processes; keep one",
+        ":1: jsonl[1]: pidfile and unit both name the processes; keep one",
     ),
 ]
 
@@ -172,14 +171,6 @@ def test_a_file_that_others_may_write_is_warned_of(tmp_path: Path) -> None:
 
 def test_allow_uids_takes_names_and_numbers(tmp_path: Path) -> None:
     assert good(config(tmp_path, '[trainer]\nallow_uids = ["root", 1001, "7"]\n')).trainer.allow_uids == {0, 7, 1001}
-
-
-def test_lines_are_found_in_nested_and_repeated_tables() -> None:
-    text = '[a]\nb.c = 1\n[[x]]\nk = 1\n[[x]]\n"k" = 2\n[x.y]\nz = { q = 1 }\n'
-    assert line_of(text, ("a", "b", "c")) == 2
-    assert [line_of(text, ("x", index, "k")) for index in (0, 1)] == [4, 6]
-    assert line_of(text, ("x", 1, "y", "z", "q")) == 8
-    assert line_of(text, ("nowhere",)) is None
 
 
 def test_nothing_is_read_from_this_process_but_what_is_given() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import checkpoint
 from .agreement import MARGIN_STEPS, Ask, Round, ask_of_notice, notice_of
+from .boundary import Boundary
 from .gate import Gate, Order
 from .guard import attempt, note, say
 from .incidents import Incidents
@@ -50,28 +51,24 @@ class Ending(NamedTuple):
 
 
 class Conductor:
-    """`describe` returns the manifest facts of this moment, `can_save` whether asking makes sense, `directory` where
-    we save (None: a framework does), `on_saved` gets each ack record and its step."""
+    """`on_saved` gets each ack record and its step."""
 
     def __init__(
         self,
         place: Place,
         gate: Gate,
+        boundary: Boundary,
         incidents: Incidents,
         prefix: str,
-        describe: Callable[[], Dict[str, Any]],
-        can_save: Callable[[], bool],
-        directory: Callable[[], Optional[str]],
         on_saved: Callable[[Dict[str, Any], int], None],
     ) -> None:
         self._place = place
         self._gate = gate
+        self._boundary = boundary
         self._incidents = incidents
         self._prefix = prefix
-        self._describe = describe
-        self._can_save = can_save
-        self._directory = directory
         self._on_saved = on_saved
+        boundary.wake = self.wake
         self._store: Optional[KeyStore] = None
         self._generation = 0
         self._boot_id = _boot_id()
@@ -185,7 +182,7 @@ class _Conduct:
             return self._give_up("position", "training has finished")
         if self._ask.checkpoint == "none":
             return Ending("declined", {"reason": "no checkpoint was asked for", "step": self._gate.step})
-        if not self._owner._can_save():
+        if not self._owner._boundary.can_save():
             return Ending("declined", {"reason": "this loop has no way to save", "step": self._gate.step})
         target = self._agree()
         if isinstance(target, Ending):
@@ -240,7 +237,7 @@ class _Conduct:
 
         One rank failing inside the save would leave the others in its barrier.
         """
-        directory = self._owner._directory()
+        directory = self._owner._boundary.directory()
         if directory is None:  # Delegate mode: the framework knows the place, and tells it afterwards.
             return None
         kind = "suspect" if self._round.hardened(self._ask).checkpoint == "suspect" else "good"
@@ -298,17 +295,18 @@ class _Conduct:
         parts: List[checkpoint.Part] = [checkpoint.Part(*part) for vote in votes if vote for part in vote["parts"]]
         ask = self._round.hardened(self._ask)
         kind = "suspect" if "suspect" in (ask.checkpoint, order.kind) else "good"
-        facts = dict(
-            self._owner._describe(),
-            step=order.step,
-            kind=kind,
-            world_size=self._place.world_size,
-            run=self._place.run,
-            attempt=self._place.attempt,
-            incident=order.incident,
-        )
+        facts: Dict[str, Any] = {
+            "step": order.step,
+            "tokens_total": (self._gate.arrived or {}).get("tokens_total"),  # As of that step: training goes on.
+            "created_unix_s": int(time.time()),
+            "kind": kind,
+            "world_size": self._place.world_size,
+            "run": self._place.run,
+            "attempt": self._place.attempt,
+            "incident": order.incident,
+        }
         # A framework that saved by its own means has its own way to find its newest checkpoint.
-        ours = self._owner._directory() is not None
+        ours = self._owner._boundary.directory() is not None
         try:
             record = checkpoint.commit(path, parts, facts, move_latest=ours and kind == "good")
         except OSError as failure:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import wire
 from .guard import say
+from .progress import Progress
 
 SEND_BUFFER_BYTES = 4 << 20  # 6,554 packets of a stalled governor instead of 167; granted as root or by wmem_max.
 RETRY_FIRST_NS = 100_000_000
@@ -83,6 +84,12 @@ class Link:
         self.dropped[kind] += 1
         self._any_dropped = True
         return False
+
+    def post_phase(self, progress: Progress) -> bool:
+        """Send a phase frame from where the training thread is."""
+        return self.post(
+            "phase", {"phase": progress.phase, "step": progress.step, "progress_seq": progress.progress_seq}
+        )
 
     def put(self, kind: str, fields: Dict[str, Any]) -> None:
         """Queue a hello, ack or bye until it is confirmed, and try to send it at once. Any thread."""

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 import time
 import weakref
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional
 
-from . import checkpoint, rng, wire
+from . import wire
+from .boundary import Boundary
 from .conductor import Conductor, Place
 from .doorbell import Doorbell, signal_number
-from .gate import Gate, Order, Result
-from .guard import attempt, guarded, say
+from .gate import Gate
+from .guard import guarded, say
 from .incidents import Incidents
 from .link import Link, clip, unwatched_line
 from .listener import Listener
 from .progress import Progress
+from .resume import Resumed, resume_from
 from .seam import Saver
+from .store import connect
 
 REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside us.
 BYE_WAIT_S = 0.5  # At exit, for the last acks and bye to be confirmed.
 LINGER_S = 60.0  # At exit, for a checkpoint that every rank has written to become durable.
-GONE_NS = 30_000_000_000  # Without a governor for so long, nobody will come to end a parked rank.
-OVERDUE_NS = 60_000_000_000  # After the deadline plus this, likewise.
-_NAP_S = 0.25
 
 
 class Watcher:
@@ -49,17 +48,13 @@ class Watcher:
         self._environ = environ
         self._progress = progress
         self._saver = saver
-        self.hold_s = 0.0  # Total time this rank's training thread was held for an agreement.
-        self.checkpoint_s = 0.0  # Total time it spent saving for us.
-        self._tokens_total: Optional[int] = None
-        self._delegate = False
-        self._delegated: Optional[Order] = None
-        self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
         self._alive = False
         self._said_bye = False
+        self._said_refused = False
+        self._resumes = 0
         self._wanted_signal = signal_number(environ) if signal is None else signal
-        self._place = _place(hello, environ)
         self._hello = dict(hello)
+        self._place = _place(self._hello, environ)
         self._hello_lock = threading.Lock()
         self._doorbell = Doorbell()
         self._link = Link(wire.split_socket_paths(dict(environ)), self._place.rank, self._hello_fields)
@@ -67,15 +62,10 @@ class Watcher:
         self._incidents = Incidents(lambda ack: self._link.put("ack", ack))
         place = self._place
         restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._prefix = "costgov/%s/%s/%s" % (place.run, place.attempt, restart)
+        self._boundary = Boundary(place.rank, self._gate, progress, saver, self._link)
         self._conductor = Conductor(
-            place,
-            self._gate,
-            self._incidents,
-            prefix="costgov/%s/%s/%s" % (place.run, place.attempt, restart),
-            describe=lambda: {"tokens_total": self._tokens_total, "created_unix_s": int(time.time())},
-            can_save=lambda: self._delegate or self._directory() is not None,
-            directory=self._directory,
-            on_saved=self._note_last_good,
+            place, self._gate, self._boundary, self._incidents, self._prefix, self._note_last_good
         )
         self._listener = Listener(
             self._link, self._doorbell, progress, self._incidents, self._conductor, self._once_a_second
@@ -111,39 +101,61 @@ class Watcher:
     def step_frame(self, fields: Dict[str, Any]) -> None:
         tokens_total = fields.get("tokens_total")
         if tokens_total is not None:
-            self._tokens_total = tokens_total
+            self._boundary.tokens_total = tokens_total
         if self._alive:
             self._link.post("step", fields)
 
     @guarded()
     def phase_changed(self) -> None:
         if self._alive:
-            self._send_phase()
+            self._link.post_phase(self._progress)
 
     def at_boundary(self, step: int) -> None:
         gate = self._gate
         gate.step = step
         if gate.raised:
-            self._hold(step, False)
+            self._boundary.hold(step, False)
 
     def wants_save(self, step: int) -> bool:
-        self._delegate = True
+        self._boundary.delegate = True
         gate = self._gate
         gate.step = step
-        return bool(gate.raised and self._hold(step, True))
+        return bool(gate.raised and self._boundary.hold(step, True))
 
-    @guarded()
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
-        order, self._delegated = self._delegated, None
-        if order is None or not self._alive:
-            return
-        if error is None and path is not None:
-            # The framework keeps its own generator states; tokens and data position are ours.
-            _, failure = attempt(checkpoint.write_rank_file, path, self._place.rank, self._rank_state())
-            error = None if failure is None else _worded(failure)
-        self._gate.saved(Result(path, error or (None if path else "the framework did not say where it saved")))
-        if order.park:
-            self._park(order)
+        if self._alive:
+            self._boundary.delegate_saved(path, error)
+
+    def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
+        """Continue from the newest whole checkpoint in `directory` (default: where we save); see resume_from().
+
+        Call on every rank after attach() and before the first step. None when there is nothing to continue from.
+        """
+        where = directory or self._boundary.directory()
+        if self._saver is None or where is None:
+            return None
+        place = self._place
+        store = connect(place.world_size, self._prefix)
+        if store is None:
+            raise RuntimeError("resume() before torch.distributed is initialised")
+        self._resumes += 1
+        resumed = resume_from(self._saver, where, place.rank, store, place.world_size, self._resumes)
+        if resumed is not None:
+            self._gate.step = self._progress.step = resumed.step
+            if resumed.tokens_total is not None:
+                self._boundary.tokens_total = resumed.tokens_total
+            self.hello_field("resumed_step", resumed.step)
+        return resumed
+
+    @property
+    def hold_s(self) -> float:
+        """Total time the training thread was held for agreements."""
+        return self._boundary.hold_s
+
+    @property
+    def checkpoint_s(self) -> float:
+        """Total time the training thread spent saving when asked."""
+        return self._boundary.checkpoint_s
 
     @guarded()
     def finish(self, reason: str, completed: bool) -> None:
@@ -154,146 +166,13 @@ class Watcher:
         self._conductor.wake()
         self._link.put("bye", {"reason": clip(reason), "step": self._gate.step, "completed": completed})
 
-    # The training thread at a raised gate.
-
-    @guarded(fallback=False)
-    def _hold(self, step: int, delegate: bool) -> bool:
-        if not self._alive:
-            return False
-        if self._delegated is not None:
-            self._delegated = None
-            self._gate.saved(Result(None, "the framework did not save when asked"))
-        if self._draining is not None:
-            self._drain(*self._draining)
-            return False
-        order = self._stand(step)
-        if order is None:
-            return False
-        if order.save and delegate:
-            self._delegated = order
-            return True
-        if order.save:
-            self._save(order)
-        if order.park:
-            self._park(order)
-        return False
-
-    def _stand(self, step: int) -> Optional[Order]:
-        held_from_ns: Optional[int] = None
-
-        def waiting() -> None:
-            nonlocal held_from_ns
-            held_from_ns = time.monotonic_ns()
-            self._enter("agree")
-
-        try:
-            return self._gate.stand(step, self._arrival, waiting)
-        finally:
-            if held_from_ns is not None:
-                self.hold_s += (time.monotonic_ns() - held_from_ns) / 1e9
-                self._leave()
-
-    def _arrival(self) -> Dict[str, Any]:
-        self._conductor.wake()
-        state, error = attempt(self._rank_state)
-        return {"rank_state": state} if error is None else {"error": _worded(error)}
-
-    def _rank_state(self) -> Dict[str, Any]:
-        position = None if self._saver is None else self._saver.position()
-        return {"v": 1, "rng": rng.capture(), "position": position}
-
-    def _save(self, order: Order) -> None:
-        began_ns = time.monotonic_ns()
-        self._enter("checkpoint")
-        result = Result(None, "the save was interrupted")
-        try:
-            result = self._saved(order)
-        finally:
-            self._leave()
-            self.checkpoint_s += (time.monotonic_ns() - began_ns) / 1e9
-            self._drain(order, result)
-
-    def _drain(self, order: Order, result: Result) -> None:
-        """Report a save once its files are written. An asynchronous engine needs further steps to get there."""
-        while result.error is None and self._pending():
-            # Parked ranks take no further step; what is not out by then is reported as failed.
-            if not order.park:
-                self._draining = (order, result)
-                return
-            if time.monotonic_ns() > order.deadline_ns + OVERDUE_NS:
-                result = Result(None, "the asynchronous checkpoint engine did not finish")
-            self._gate.nap(_NAP_S)
-        self._draining = None
-        self._gate.saved(result)
-        self._conductor.wake()
-
-    def _saved(self, order: Order) -> Result:
-        saver, directory = self._saver, self._directory()
-        if saver is None or directory is None:
-            return Result(None, "this loop has no way to save")
-        path = os.path.join(directory, order.tag)
-        # The trial before the agreement wrote it already, unless a letter changed the kind, and the tag, since.
-        failure = None
-        if not os.path.exists(os.path.join(path, checkpoint.rank_file(self._place.rank))):
-            _, failure = attempt(self._write_rank_file, path)
-        facts = {"step": order.step, "tokens_total": self._tokens_total, "kind": order.kind, "incident": order.incident}
-        # Collective: this rank takes part even if its own small file failed, or the others would wait for it for ever.
-        _, error = attempt(saver.save, directory, order.tag, {"costgov": facts})
-        error = error or failure
-        return Result(path, None if error is None else _worded(error))
-
-    def _write_rank_file(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
-        checkpoint.write_rank_file(path, self._place.rank, self._rank_state())
-
-    def _pending(self) -> bool:
-        if self._saver is None:
-            return False
-        pending, error = attempt(self._saver.pending)
-        return error is None and bool(pending)
-
-    def _park(self, order: Order) -> None:
-        """Stand still until somebody ends this process; when nobody will, end it: nothing trains on after a halt."""
-        self._enter("idle")
-        began_ns = time.monotonic_ns()
-        while not self._may_leave(order, began_ns):
-            self._gate.nap(_NAP_S)
-        say("halted by %s: exit %d with nobody left to end this rank" % (order.incident, order.exit_code))
-        sys.stdout.flush()
-        os._exit(order.exit_code)
-
-    def _may_leave(self, order: Order, began_ns: int) -> bool:
-        now_ns = time.monotonic_ns()
-        lost_ns = self._link.lost_since_ns
-        gone = lost_ns is not None and now_ns - max(lost_ns, began_ns) > GONE_NS
-        overdue = now_ns > max(order.deadline_ns, began_ns) + OVERDUE_NS
-        return (gone or overdue) and self._gate.settled
-
-    def _enter(self, phase: str) -> None:
-        self._progress.push_phase(phase)
-        self._send_phase()
-
-    def _leave(self) -> None:
-        self._progress.pop_phase()
-        self._send_phase()
-
     # Shared.
-
-    def _send_phase(self) -> None:
-        progress = self._progress
-        self._link.post(
-            "phase", {"phase": progress.phase, "step": progress.step, "progress_seq": progress.progress_seq}
-        )
-
-    def _directory(self) -> Optional[str]:
-        """Where we save; None also in delegate mode, where the framework knows the place and tells it afterwards."""
-        return None if self._saver is None or self._delegate else self._saver.directory
 
     def _hello_fields(self) -> Dict[str, Any]:
         with self._hello_lock:
             fields = dict(self._hello)
         able = ["beat", "exit_after", "agree"]
-        if self._directory() is not None or self._delegate:
+        if self._boundary.can_save():
             able += ["ask", "durable"]
         fields["capabilities"] = sorted(set(fields.get("capabilities") or ()) | set(able))
         fields["signal"] = 0 if self._doorbell.stolen() else self._doorbell.number
@@ -306,8 +185,6 @@ class Watcher:
         if self._link.refused is not None and self._place.local_rank == 0 and not self._said_refused:
             self._said_refused = True
             say(unwatched_line((self._link.path,), self._link.refused))
-
-    _said_refused = False
 
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":
@@ -369,10 +246,6 @@ def _place(hello: Dict[str, Any], environ: Mapping[str, str]) -> Place:
     attempt_name = str(hello.setdefault("attempt", environ.get("TORCHELASTIC_RUN_ID") or "0"))
     local_world_size = number("LOCAL_WORLD_SIZE", "LOCAL_SIZE", fallback=1)
     return Place(run, attempt_name, rank, world_size, local_rank, local_world_size)
-
-
-def _worded(error: BaseException) -> str:
-    return clip("%s: %s" % (type(error).__name__, error))
 
 
 def _at_exit(known: "weakref.ref[Watcher]") -> None:

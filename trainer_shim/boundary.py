@@ -1,0 +1,197 @@
+"""What the training thread does at a raised gate: wait, save, park. Everything here runs on that thread."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from . import checkpoint, rng
+from .gate import Gate, Order, Result
+from .guard import attempt, guarded, say
+from .link import Link, clip
+from .progress import Progress
+from .seam import Saver
+
+GONE_NS = 30_000_000_000  # Without a governor for so long, nobody will come to end a parked rank.
+OVERDUE_NS = 60_000_000_000  # After the deadline plus this, likewise.
+_NAP_S = 0.25
+
+
+class Boundary:
+    """One rank's saver, and what it was ordered to do with it."""
+
+    def __init__(
+        self,
+        rank: int,
+        gate: Gate,
+        progress: Progress,
+        saver: Optional[Saver],
+        link: Link,
+    ) -> None:
+        self._rank = rank
+        self._gate = gate
+        self._progress = progress
+        self._saver = saver
+        self._link = link
+        self.wake: Callable[[], None] = _nobody  # Tells the agreement that the training thread got somewhere.
+        self.tokens_total: Optional[int] = None  # As of the last step frame.
+        self.delegate = False  # A framework saves by its own means: see seam.Watch.wants_save.
+        self._delegated: Optional[Order] = None
+        self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
+        self.hold_s = 0.0  # Total time the training thread was held for an agreement.
+        self.checkpoint_s = 0.0  # Total time it spent saving for us.
+
+    def directory(self) -> Optional[str]:
+        """Where we save; None also in delegate mode, where the framework knows the place and tells it afterwards."""
+        return None if self._saver is None or self.delegate else self._saver.directory
+
+    def can_save(self) -> bool:
+        """Whether asking for a checkpoint makes sense."""
+        return self.delegate or self.directory() is not None
+
+    @guarded()
+    def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
+        """See seam.Watch."""
+        order, self._delegated = self._delegated, None
+        if order is None:
+            return
+        if error is None and path is not None:
+            # The framework keeps its own generator states; tokens and data position are ours.
+            _, failure = attempt(checkpoint.write_rank_file, path, self._rank, self._rank_state())
+            error = None if failure is None else _worded(failure)
+        self._gate.saved(Result(path, error or (None if path else "the framework did not say where it saved")))
+        self.wake()
+        if order.park:
+            self._park(order)
+
+    @guarded(fallback=False)
+    def hold(self, step: int, delegate: bool) -> bool:
+        """Hold, save, park as ordered; True when the framework has to save now (delegate mode)."""
+        if self._delegated is not None:
+            self._delegated = None
+            self._gate.saved(Result(None, "the framework did not save when asked"))
+        if self._draining is not None:
+            self._drain(*self._draining)
+            return False
+        order = self._stand(step)
+        if order is None:
+            return False
+        if order.save and delegate:
+            self._delegated = order
+            return True
+        if order.save:
+            self._save(order)
+        if order.park:
+            self._park(order)
+        return False
+
+    def _stand(self, step: int) -> Optional[Order]:
+        held_from_ns: Optional[int] = None
+
+        def waiting() -> None:
+            nonlocal held_from_ns
+            held_from_ns = time.monotonic_ns()
+            self._enter("agree")
+
+        try:
+            return self._gate.stand(step, self._arrival, waiting)
+        finally:
+            if held_from_ns is not None:
+                self.hold_s += (time.monotonic_ns() - held_from_ns) / 1e9
+                self._leave()
+
+    def _arrival(self) -> Dict[str, Any]:
+        self.wake()
+        state, error = attempt(self._rank_state)
+        if error is not None:
+            return {"error": _worded(error)}
+        return {"rank_state": state, "tokens_total": self.tokens_total}
+
+    def _rank_state(self) -> Dict[str, Any]:
+        position = None if self._saver is None else self._saver.position()
+        return {"v": 1, "rng": rng.capture(), "position": position}
+
+    def _save(self, order: Order) -> None:
+        began_ns = time.monotonic_ns()
+        self._enter("checkpoint")
+        result = Result(None, "the save was interrupted")
+        try:
+            result = self._saved(order)
+        finally:
+            self._leave()
+            self.checkpoint_s += (time.monotonic_ns() - began_ns) / 1e9
+            self._drain(order, result)
+
+    def _drain(self, order: Order, result: Result) -> None:
+        """Report a save once its files are written. An asynchronous engine needs further steps to get there."""
+        while result.error is None and self._pending():
+            # Parked ranks take no further step; what is not out by then is reported as failed.
+            if not order.park:
+                self._draining = (order, result)
+                return
+            if time.monotonic_ns() > order.deadline_ns + OVERDUE_NS:
+                result = Result(None, "the asynchronous checkpoint engine did not finish")
+            self._gate.nap(_NAP_S)
+        self._draining = None
+        self._gate.saved(result)
+        self.wake()
+
+    def _saved(self, order: Order) -> Result:
+        saver, directory = self._saver, self.directory()
+        if saver is None or directory is None:
+            return Result(None, "this loop has no way to save")
+        path = os.path.join(directory, order.tag)
+        # The trial before the agreement wrote it already, unless a letter changed the kind, and the tag, since.
+        failure = None
+        if not os.path.exists(os.path.join(path, checkpoint.rank_file(self._rank))):
+            _, failure = attempt(self._write_rank_file, path)
+        facts = {"step": order.step, "tokens_total": self.tokens_total, "kind": order.kind, "incident": order.incident}
+        # Collective: this rank takes part even if its own small file failed, or the others would wait for it for ever.
+        _, error = attempt(saver.save, directory, order.tag, {"costgov": facts})
+        error = error or failure
+        return Result(path, None if error is None else _worded(error))
+
+    def _write_rank_file(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+        checkpoint.write_rank_file(path, self._rank, self._rank_state())
+
+    def _pending(self) -> bool:
+        if self._saver is None:
+            return False
+        pending, error = attempt(self._saver.pending)
+        return error is None and bool(pending)
+
+    def _park(self, order: Order) -> None:
+        """Stand still until somebody ends this process; when nobody will, end it: nothing trains on after a halt."""
+        self._enter("idle")
+        began_ns = time.monotonic_ns()
+        while not self._may_leave(order, began_ns):
+            self._gate.nap(_NAP_S)
+        say("halted by %s: exit %d with nobody left to end this rank" % (order.incident, order.exit_code))
+        sys.stdout.flush()
+        os._exit(order.exit_code)
+
+    def _may_leave(self, order: Order, began_ns: int) -> bool:
+        now_ns = time.monotonic_ns()
+        lost_ns = self._link.lost_since_ns
+        gone = lost_ns is not None and now_ns - max(lost_ns, began_ns) > GONE_NS
+        overdue = now_ns > max(order.deadline_ns, began_ns) + OVERDUE_NS
+        return (gone or overdue) and self._gate.settled
+
+    def _enter(self, phase: str) -> None:
+        self._progress.push_phase(phase)
+        self._link.post_phase(self._progress)
+
+    def _leave(self) -> None:
+        self._progress.pop_phase()
+        self._link.post_phase(self._progress)
+
+
+def _nobody() -> None:
+    """Before the agreement listens."""
+
+
+def _worded(error: BaseException) -> str:
+    return clip("%s: %s" % (type(error).__name__, error))

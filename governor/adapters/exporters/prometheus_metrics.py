@@ -1,0 +1,237 @@
+"""Every metric of costgov, once: name, type, labels, meaning and where its value comes from.
+
+The exposition and docs/metrics.md are both made from `METRICS`. Absent is absent: an unknown value has no sample.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from governor.core.halt_state import Stage
+from governor.core.metrics import RunReading, Snapshot
+from governor.core.units import MICROS_PER_USD, NS_PER_S, UsdMicros
+
+RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 26 series is still a small scrape.
+LABEL_CHARS_MAX: Final = 128
+OTHER_RUNS: Final = "_other"  # Takes the sums of runs beyond RUNS_SHOWN_MAX.
+
+NODE_LABELS: Final = ("node", "cloud_instance")
+RUN_LABELS: Final = ("run", "stage", "node", "cloud_instance", "scheduler_job")
+
+Sample = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`samples` yields label values in the order of `labels`. A histogram's samples are made by the collector."""
+
+    name: str
+    type: str  # gauge | counter | histogram
+    labels: tuple[str, ...]
+    meaning: str
+    samples: Callable[[Snapshot], Iterable[Sample]]
+
+
+def shown(snapshot: Snapshot) -> Snapshot:
+    """Bound and clean what labels will carry: few runs, short printable names, no two alike.
+
+    Two samples with the same labels make a scraper refuse the whole page, so a run that would collide is summed up.
+    """
+    kept: dict[str, RunReading] = {}
+    others: list[RunReading] = []
+    for run in snapshot.runs:
+        label = clean(run.run)
+        if label in kept or label == OTHER_RUNS or len(kept) == RUNS_SHOWN_MAX:
+            others.append(run)
+        else:
+            kept[label] = run
+    runs = [*kept.values(), *([_summed(others)] if others else [])]
+    return replace(snapshot, runs=tuple(runs))
+
+
+def _summed(others: list[RunReading]) -> RunReading:
+    return RunReading(
+        run=OTHER_RUNS,
+        spend_usd_micros=UsdMicros(sum(run.spend_usd_micros for run in others)),
+        tokens_total=sum(run.tokens_total or 0 for run in others),
+        ranks_connected=sum(run.ranks_connected for run in others),
+        world_size=sum(run.world_size for run in others),
+        incidents_total=sum(run.incidents_total for run in others),
+        watched=all(run.watched for run in others),
+    )
+
+
+def clean(label: str) -> str:
+    """Return a label value that every exposition can carry: valid UTF-8 and not endless."""
+    return label[:LABEL_CHARS_MAX].encode("utf-8", "replace").decode()
+
+
+def number(value: float) -> float:
+    """Return a float, also of an integer that is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _of_runs(pick: Callable[[RunReading], float | None]) -> Callable[[Snapshot], Iterable[Sample]]:
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        for run in snapshot.runs:
+            value = pick(run)
+            if value is not None:
+                yield _run_labels(snapshot, run), number(value)
+
+    return samples
+
+
+def _of_node(pick: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Iterable[Sample]]:
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        value = pick(snapshot)
+        if value is not None:
+            yield (clean(snapshot.node), clean(snapshot.cloud_instance)), number(value)
+
+    return samples
+
+
+def _of_governor(pick: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Iterable[Sample]]:
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        value = pick(snapshot)
+        if value is not None:
+            yield (), number(value)
+
+    return samples
+
+
+def _run_labels(snapshot: Snapshot, run: RunReading) -> tuple[str, ...]:
+    return tuple(map(clean, (run.run, run.stage, snapshot.node, snapshot.cloud_instance, run.scheduler_job)))
+
+
+def _run_info(snapshot: Snapshot) -> Iterable[Sample]:
+    for run in snapshot.runs:
+        if run.run != OTHER_RUNS:
+            yield (*_run_labels(snapshot, run), clean(run.attempt), run.mode), 1.0
+
+
+def _halt_stages(snapshot: Snapshot) -> Iterable[Sample]:
+    for run in snapshot.runs:
+        name, _, *rest = _run_labels(snapshot, run)
+        for stage in Stage if run.halt_stage is not None else ():
+            yield (name, *rest, stage.value), float(stage.value == run.halt_stage)
+
+
+def _usd(micros: int | None) -> float | None:
+    return None if micros is None else micros / MICROS_PER_USD
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / NS_PER_S
+
+
+def _run(name: str, kind: str, meaning: str, pick: Callable[[RunReading], float | None]) -> Metric:
+    return Metric(name, kind, RUN_LABELS, meaning, _of_runs(pick))
+
+
+def _governor(name: str, kind: str, meaning: str, pick: Callable[[Snapshot], float | None]) -> Metric:
+    return Metric(name, kind, (), meaning, _of_governor(pick))
+
+
+def build_info(version: str) -> Metric:
+    labels = ("version", "python")
+    sample = ((version, platform.python_version()), 1.0)
+    return Metric("costgov_build_info", "gauge", labels, "Always 1; what is running here.", lambda _: [sample])
+
+
+METRICS: Final = (
+    Metric(
+        "costgov_run_info",
+        "gauge",
+        (*RUN_LABELS, "attempt", "mode"),
+        "Always 1; the attempt under way and whether its policy observes or enforces.",
+        _run_info,
+    ),
+    _run("costgov_run_watched", "gauge", "1 while frames come or the log is read; 0: alive but unheard, or ended.",
+         lambda run: run.watched),
+    _run("costgov_run_last_frame_timestamp_seconds", "gauge", "Wall time of the last frame of any rank.",
+         lambda run: _seconds(run.last_frame_wall)),
+    _run("costgov_run_ranks_connected", "gauge", "Ranks of this node that are connected now.",
+         lambda run: run.ranks_connected),
+    _run("costgov_run_world_size", "gauge", "Ranks of the whole job.", lambda run: run.world_size),
+    _run("costgov_run_step", "gauge", "Optimizer step, absolute.", lambda run: run.step),
+    _run("costgov_run_step_duration_seconds", "gauge", "Median duration of recent steps.", lambda run: run.step_s),
+    _run("costgov_run_skipped_steps", "gauge", "Optimizer steps that the framework skipped in this attempt.",
+         lambda run: run.skipped_steps),
+    _run("costgov_run_loss", "gauge", "Last loss; NaN is a loss that is not a number.", lambda run: run.loss),
+    _run("costgov_run_gradient_norm", "gauge", "Last gradient norm, as the framework reports it.",
+         lambda run: run.grad_norm),
+    _run("costgov_run_tokens_total", "counter", "Tokens trained, once per global batch.",
+         lambda run: run.tokens_total),
+    _run("costgov_run_tokens_per_second", "gauge", "Tokens per second over the recent window.",
+         lambda run: run.tokens_per_s),
+    _run("costgov_run_spend_usd_total", "counter", "Spend by our ledger, over all attempts.",
+         lambda run: _usd(run.spend_usd_micros)),
+    _run("costgov_run_spend_rate_usd_per_hour", "gauge", "What the run costs now; absent while the price is unknown.",
+         lambda run: _usd(run.spend_rate_usd_micros_per_hour)),
+    _run("costgov_run_usd_per_million_tokens", "gauge", "Over the last million tokens.",
+         lambda run: _usd(run.usd_micros_per_mtok)),
+    _run("costgov_run_ceiling_usd", "gauge", "What the run may never spend more than; absent without a ceiling.",
+         lambda run: _usd(run.ceiling_usd_micros)),
+    _run("costgov_run_incidents_total", "counter", "Halts opened, over all attempts.",
+         lambda run: run.incidents_total),
+    Metric(
+        "costgov_halt_stage",
+        "gauge",
+        ("run", "node", "cloud_instance", "scheduler_job", "stage"),
+        "1 for the stage in which the halt of this attempt is, 0 for the others; absent without a halt.",
+        _halt_stages,
+    ),
+    _governor("costgov_runs_summed", "gauge", f'1 if runs had to be summed up under run="{OTHER_RUNS}".',
+              lambda snapshot: any(run.run == OTHER_RUNS for run in snapshot.runs)),
+    Metric("costgov_node_price_usd_per_hour", "gauge", NODE_LABELS, "Of the whole node; absent while unknown.",
+           _of_node(lambda snapshot: _usd(snapshot.price_usd_micros_per_hour))),
+    Metric("costgov_node_can_stop", "gauge", NODE_LABELS, "1 if the provider would let a halt end this node's billing.",
+           _of_node(lambda snapshot: snapshot.can_stop)),
+    Metric("costgov_unattached_gpu_processes", "gauge", NODE_LABELS,
+           "GPU processes that no run announced: spending that nobody watches. Absent without NVML.",
+           _of_node(lambda snapshot: snapshot.health.unattached_gpu_processes)),
+    _governor("costgov_frames_received_total", "counter", "Frames accepted from trainers.",
+              lambda snapshot: snapshot.frames_received_total),
+    _governor("costgov_frames_dropped_total", "counter", "Frames lost on the way or unusable, counted by either side.",
+              lambda snapshot: snapshot.frames_dropped_total),
+    _governor("costgov_frames_malformed_total", "counter", "Packets that are no valid frame.",
+              lambda snapshot: snapshot.health.frames_malformed_total),
+    _governor("costgov_journal_errors_total", "counter", "Journal writes that were not durable in time.",
+              lambda snapshot: snapshot.health.journal_errors_total),
+    Metric("costgov_loop_lag_seconds", "histogram", (), "How late the 250 ms tick came.", lambda _: ()),
+    _governor("costgov_config_last_reload_successful", "gauge", "1 if the last (re)load of the policies succeeded.",
+              lambda snapshot: snapshot.health.config_last_reload_ok),
+    _governor("costgov_config_last_reload_success_timestamp_seconds", "gauge", "Wall time of the last success.",
+              lambda snapshot: _seconds(snapshot.health.config_last_reload_wall)),
+)  # fmt: skip
+
+
+def metrics_page() -> str:
+    """Return docs/metrics.md."""
+    rows = []
+    for metric in (*METRICS, build_info("")):
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
+        rows.append(f"| `{metric.name}` | {metric.type} | {labels} | {metric.meaning} |")
+    return "\n".join(
+        (
+            "# Metrics",
+            "",
+            "Served at `http://127.0.0.1:9477/metrics` (`[metrics]` in costgov.toml). Generated from the code: edit",
+            "`governor/adapters/exporters/prometheus_metrics.py`, then run `make docs`.",
+            "",
+            f'At most {RUNS_SHOWN_MAX} runs have series of their own; the rest is summed under `run="{OTHER_RUNS}"`.',
+            "Unknown is absent, never 0. The usual `process_*` metrics of the governor itself stand beside these.",
+            "",
+            "| Metric | Type | Labels | Meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        )
+    )

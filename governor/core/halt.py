@@ -10,7 +10,8 @@ incident). Under another boot id they mean nothing, the processes are gone by de
 must not be stopped again: the engine closes such an incident instead of resuming it.
 
 One incident keeps one Plan: the policy as it stood at the verdict, so a reload does not change a halt under way.
-Hands answer every StopCompute and ReadBilling, with UNKNOWN if need be; a newer ReadBilling replaces a waiting one.
+Hands answer every StopCompute and ReadBilling, with UNKNOWN if need be, and keep looking for newcomers of the run while
+an incident past ASKED is open, also after a restart.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Final
 
 from governor.core import halt_acts as acts
 from governor.core.events import BillingAnswer, StopAnswer
-from governor.core.halt_acts import STOP_ATTEMPTS_PER_RUNG_MAX, Act, Outcome, entry_effects, resume
+from governor.core.halt_acts import RENEWALS_MAX, STOP_ATTEMPTS_PER_RUNG_MAX, Act, Outcome, entry_effects, resume
 from governor.core.halt_state import Fact, Halt, Plan, Stage, StopTarget
 from governor.core.units import DurationNs, MonoNs
 
 __all__ = [
     "LIVE_STAGES",
+    "RENEWALS_MAX",
     "STOP_ATTEMPTS_PER_RUNG_MAX",
     "TRANSITIONS",
     "Cell",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from governor.core.events import BillingAnswer, BillingRead, StopAnswer, StopReplied
 from governor.core.halt import StopTarget
 from governor.core.units import NS_PER_S, MonoNs
-from tests.sim.faults import INCIDENT, around
+from tests.sim.faults import INCIDENT, around, some_moment
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -25,11 +25,10 @@ class Cloud:
 
     def start(self) -> None:
         rng, plan, faults = self.world.rng, self.world.plan, self.world.faults
-        expected_ns = plan.grace_ns + plan.term_grace_ns + plan.kill_grace_ns + plan.verify_ns
         if faults.by_hand:
-            self.world.after(around(rng, expected_ns // 2), self._stopped_by_hand)
+            self.world.after(some_moment(rng, plan), self._stopped_by_hand)
         if faults.bystander and plan.stop is not StopTarget.PROCESSES:
-            self.world.after(around(rng, plan.grace_ns // 2), self._bystander_reads)
+            self.world.after(rng.randrange(1, plan.grace_ns), self._bystander_reads)
 
     def stop(self, rung: int) -> None:
         rng, faults, plan = self.world.rng, self.world.faults, self.world.plan
@@ -59,6 +58,9 @@ class Cloud:
     def _stopped_by_hand(self) -> None:
         self.world.note("the operator stops the machine by hand")
         self._end(self._stopping)
+        if self.world.faults.bystander and self.world.plan.stop is not StopTarget.PROCESSES:
+            for _ in range(6):  # They look whether it worked.
+                self.world.after(self.world.rng.randrange(1, 10 * NS_PER_S), self.read)
 
     def _end(self, generation: int) -> None:
         if not self.billing or generation != self._stopping:
@@ -67,7 +69,7 @@ class Cloud:
         self.ended_at.append(self.world.now)
         self.world.note("invoice ends")
         # Billing ends as the shutdown begins: for a moment processes are still there.
-        self.world.after(self.world.rng.randrange(1, 8 * NS_PER_S), self._power_off)
+        self.world.after(self.world.rng.randrange(1, 20 * NS_PER_S), self._power_off)
         if self.restarts_left > 0:
             self.world.after(around(self.world.rng, self.world.plan.verify_ns // 2), self._restart)
 

@@ -31,10 +31,11 @@ class Faults:
     # Links between trainer or cloud and governor.
     lose: float = 0.0
     double: float = 0.0
-    late: float = 0.0  # Share of messages that take up to 30 s more, and so arrive in another order.
+    late: float = 0.0  # Share of messages that arrive stages later, and so in another order.
     # Trainer.
     deaf: bool = False  # The letter never reaches anybody who answers.
     save_fails: bool = False
+    late_acks: float = 0.0  # Share of acks that the outbox delivers stages later.
     early_exit: bool = False  # The ranks crash by themselves somewhere around the grace.
     ignores_term: float = 0.0  # Share of the processes.
     unkillable: bool = False  # One process in D state.
@@ -56,7 +57,7 @@ class Faults:
     read_unknown: float = 0.0
     read_stale: bool = False  # "running" for a while after it ended.
     bystander: bool = False  # Somebody else's reads of billing reach the halt, in any stage.
-    second_verdict: bool = False
+    second_verdicts: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -76,6 +77,14 @@ class Schedule:
     asked: bool  # The verdict asks for a checkpoint.
     healed_after_ns: DurationNs
     governor_inside: bool  # On the machine that it stops: then it cannot see the end.
+
+
+def some_moment(rng: Random, plan: Plan) -> int:
+    """A delay from the verdict that falls into any stage, the short ones as often as the long ones."""
+    ends_ns = [plan.grace_ns * rng.random()]
+    for lasts_ns in (plan.term_grace_ns, plan.kill_grace_ns, plan.stop_reply_ns, plan.verify_ns, plan.retry_max_ns):
+        ends_ns.append(max(ends_ns[-1], plan.grace_ns) + lasts_ns * rng.random())
+    return max(NS_PER_MS, round(rng.choice(ends_ns)))
 
 
 def draw_schedule(rng: Random) -> Schedule:
@@ -130,6 +139,7 @@ def draw_faults(rng: Random, plan: Plan) -> Faults:
         late=share(0.4),
         deaf=flag(),
         save_fails=flag(),
+        late_acks=share(1.0),
         early_exit=flag(),
         ignores_term=share(1.0),
         unkillable=flag(),
@@ -149,7 +159,7 @@ def draw_faults(rng: Random, plan: Plan) -> Faults:
         read_unknown=share(0.6),
         read_stale=flag(),
         bystander=flag(),
-        second_verdict=flag(),
+        second_verdicts=swarm(lambda: rng.randint(1, 3), 0),
     )
     # One schedule in twelve is as it should be: the plain sequence must stay covered.
-    return replace(HEALED, second_verdict=faults.second_verdict) if rng.random() < 0.08 else faults
+    return replace(HEALED, second_verdicts=faults.second_verdicts) if rng.random() < 0.08 else faults

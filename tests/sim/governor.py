@@ -137,8 +137,9 @@ class Governor:
 
     # --- hearing -------------------------------------------------------------------------------------------
 
-    def verdict(self) -> None:
-        self._decide(lambda at: self.driver.verdict(at, asked=self.world.schedule.asked), "verdict")
+    def verdict(self, *, asked: bool) -> None:
+        if not self.down:
+            self._decide(lambda at: self.driver.verdict(at, asked=asked), "verdict")
 
     def receive(self, make: MakeEvent) -> None:
         event = make(self.world.now)
@@ -210,7 +211,7 @@ class Governor:
         self.driver = self.make_driver(self.world.plan)  # Nothing in memory survives.
         if not self.journal:
             self.world.note("restarted; nothing was decided yet")
-            self.verdict()  # The trigger still fires.
+            self.verdict(asked=self.world.schedule.asked)  # The trigger still fires.
             return
         effects = self.driver.resume(self.journal[-1], self.world.now)
         self.world.note(f"restarted in {self.driver.halt.stage.name}")

@@ -41,13 +41,13 @@ class FailedError(AssertionError):
         self.log = log
 
 
-def run_schedule(seed: int, make_driver: MakeDriver = TableDriver) -> Result:
+def run_schedule(seed: int, make_driver: MakeDriver = TableDriver, make_governor: type[Governor] = Governor) -> Result:
     """Raise FailedError when an invariant or an assertion of the code under test breaks."""
     rng = Random(seed)
     schedule = draw_schedule(rng)
     world = World(schedule, rng)
     invariants = Invariants(world)
-    governor = Governor(world, make_driver, invariants, rng)
+    governor = make_governor(world, make_driver, invariants, rng)
     try:
         _play(world, governor)
         invariants.on_end(governor.driver.halt)
@@ -66,7 +66,7 @@ def run_schedule(seed: int, make_driver: MakeDriver = TableDriver) -> Result:
 
 def _play(world: World, governor: Governor) -> None:
     world.start(governor)
-    governor.verdict()
+    governor.verdict(asked=world.schedule.asked)
     end_at = START + world.schedule.healed_after_ns + liveness_ns(world.schedule.plan)
     while not world.hands.dark:
         if world.hands.closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from governor.core.events import Ack, Event, TrainerExited
@@ -88,7 +89,7 @@ class Trainer:
             checkpoint = {"path": "/ckpt/1", "manifest": "/ckpt/1/manifest.json"} if what == "saved" else None
             return Ack(at, ConnectionId(1), RUN, 0, 1, INCIDENT, what, step=7, checkpoint=checkpoint)
 
-        self.world.tell(make, delay_ns)
+        self.world.tell(make, delay_ns, late=self.world.faults.late_acks)
 
     def term(self, process: Process) -> None:
         if process.alive and not process.termed:
@@ -117,7 +118,7 @@ class Trainer:
             if process.unkillable:
                 process.unkillable = False
                 if process.killed:  # The signal was pending all the time.
-                    self.world.after(NS_PER_S, lambda process=process: self._die(process))  # type: ignore[misc]
+                    self.world.after(NS_PER_S, partial(self._die, process))
 
     def _ranks(self) -> list[Process]:
         return [process for process in self.alive() if process.role == "rank"]

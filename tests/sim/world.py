@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Protocol
 
@@ -16,19 +17,20 @@ from governor.core.effects import Ask, CloseIncident, HaltEffect, Kill, Page, Re
 from governor.core.events import Event, ProcessesSeen
 from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
 from tests.sim.cloud import Cloud
-from tests.sim.faults import HEALED, INCIDENT, Schedule
+from tests.sim.faults import HEALED, INCIDENT, Schedule, some_moment
 from tests.sim.trainer import Process, Trainer
 
 START = MonoNs(1_000_000 * NS_PER_S)
 EVENTS_MAX = 20_000  # Ten times the busiest schedule: beyond it something multiplies.
 SCAN_NS = 400 * NS_PER_MS  # Two scans of /proc and what lies between them.
-LATE_NS = 30 * NS_PER_S
 
 MakeEvent = Callable[[MonoNs], Event]
 
 
 class Receiver(Protocol):
     def receive(self, make: MakeEvent) -> None: ...
+
+    def verdict(self, *, asked: bool) -> None: ...
 
 
 class World:
@@ -53,6 +55,9 @@ class World:
     def start(self, governor: Receiver) -> None:
         self._governor = governor
         self.after(self.schedule.healed_after_ns, self.heal)
+        for _ in range(self.faults.second_verdicts):
+            asked = self.plan.checkpoint != "none" and self.rng.random() < 0.5
+            self.after(some_moment(self.rng, self.plan), partial(governor.verdict, asked=asked))
         self.trainer.start()
         self.cloud.start()
 
@@ -77,14 +82,15 @@ class World:
         self.events_total += 1
         assert self.events_total < EVENTS_MAX, "events multiply"
 
-    def tell(self, make: MakeEvent, delay_ns: int, *, lossy: bool = True) -> None:
+    def tell(self, make: MakeEvent, delay_ns: int, *, lossy: bool = True, late: float | None = None) -> None:
         """Send something to the governor over a link that may lose, double and delay it."""
         governor = self._governor
         assert governor is not None
         if lossy and self.rng.random() < self.faults.lose:
             return
         for _ in range(2 if lossy and self.rng.random() < self.faults.double else 1):
-            late_ns = self.rng.randrange(LATE_NS) if lossy and self.rng.random() < self.faults.late else 0
+            is_late = lossy and self.rng.random() < (self.faults.late if late is None else late)
+            late_ns = some_moment(self.rng, self.plan) if is_late else 0
             self.after(delay_ns + late_ns, lambda: governor.receive(make))
 
     def heal(self) -> None:
@@ -115,7 +121,6 @@ class Hands:
     respawn_watch: bool = False  # Kept for as long as the incident is open and from the first SIGTERM on.
     closed: bool = False
     dark: bool = False  # The governor's own machine went down.
-    _read_waiting: int = 0
     _life: int = 0
 
     def do(self, effect: HaltEffect) -> None:
@@ -129,9 +134,8 @@ class Hands:
             case StopCompute():
                 self.world.cloud.stop(effect.rung)
             case ReadBilling():
-                self._read_waiting += 1
-                token = self._read_waiting
-                self.world.after(round(effect.after_s * NS_PER_S), lambda: self._read(token))
+                life = self._life
+                self.world.after(round(effect.after_s * NS_PER_S), lambda: self._read(life))
             case CloseIncident():
                 self.closed = True
             case Page():
@@ -143,8 +147,8 @@ class Hands:
             self.world.trainer.kill(process) if hard else self.world.trainer.term(process)
         self.on_death()
 
-    def _read(self, token: int) -> None:
-        if token == self._read_waiting:  # Else a newer read replaced it, or the governor that asked is gone.
+    def _read(self, life: int) -> None:
+        if life == self._life:  # Else the governor that asked is gone.
             self.world.cloud.read()
 
     def on_birth(self, process: Process) -> None:
@@ -176,7 +180,6 @@ class Hands:
     def on_crash(self) -> None:
         """What a dead governor knew is gone: watches, waiting reads, replies on their way."""
         self._life += 1
-        self._read_waiting += 1
         self.watching = False
 
     def on_resume(self) -> None:

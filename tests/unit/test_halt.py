@@ -10,6 +10,7 @@ from governor.core.effects import Ask, CloseIncident, HaltEffect, Kill, Page, Re
 from governor.core.events import BillingAnswer, StopAnswer
 from governor.core.halt import (
     LIVE_STAGES,
+    RENEWALS_MAX,
     STOP_ATTEMPTS_PER_RUNG_MAX,
     TRANSITIONS,
     Fact,
@@ -20,6 +21,7 @@ from governor.core.halt import (
     billing_fact,
     entry_effects,
     open_halt,
+    resume,
     step,
     stop_fact,
     verdict_fact,
@@ -339,6 +341,64 @@ def test_every_answer_of_hands_is_a_fact() -> None:
         Fact.BILLING_RUNNING,
         Fact.BILLING_UNKNOWN,
     ]
+
+
+# --- a governor that comes back ------------------------------------------------------------------------------
+
+
+def resumed(driver: Driver, after_s: float) -> tuple[HaltEffect, ...]:
+    driver.at = MonoNs(driver.at + seconds(after_s))
+    driver.halt, effects = resume(driver.halt, driver.at, driver.plan)
+    return effects
+
+
+def test_a_restart_does_not_extend_the_grace_of_the_ask() -> None:
+    driver = Driver()
+    driver.feed(Fact.VERDICT)
+    assert kinds(resumed(driver, 59)) == [Ask]
+    assert driver.halt.deadline == START + PLAN.grace_ns
+
+
+def test_a_repeated_sigterm_has_its_whole_grace_before_sigkill() -> None:
+    driver = Driver()
+    driver.feed(Fact.VERDICT_NO_ASK)
+    assert kinds(resumed(driver, 60)) == [Term]
+    assert driver.halt.deadline == driver.at + PLAN.term_grace_ns
+
+
+def test_a_restart_in_time_changes_no_deadline() -> None:
+    driver = at_stopping()
+    driver.feed(Fact.STOP_ACCEPTED)
+    deadline = driver.halt.deadline
+    assert resumed(driver, 5) == (ReadBilling("incident-1", "run-1", 0.0),)
+    assert driver.halt.deadline == deadline
+    # Its answer counts, although the read that had been planned before was due later.
+    assert kinds(driver.feed(Fact.BILLING_RUNNING, after_s=0.1)) == [ReadBilling]
+
+
+def test_after_a_long_absence_billing_is_read_before_the_ladder_is_climbed() -> None:
+    driver = at_stopping()
+    driver.feed(Fact.STOP_ACCEPTED)
+    assert resumed(driver, 3_600) == (ReadBilling("incident-1", "run-1", 0.0),)
+    assert driver.halt.deadline == driver.at + PLAN.stop_reply_ns
+    driver.feed(Fact.BILLING_ENDED, after_s=1)
+    assert driver.stage is Stage.HALTED
+
+
+def test_a_refusal_from_before_the_restart_is_asked_for_again() -> None:
+    driver = at_stopping()
+    driver.feed(Fact.STOP_REFUSED)
+    assert kinds(resumed(driver, 60)) == [StopCompute, ReadBilling]
+    assert kinds(driver.expire()) == [StopCompute, ReadBilling]
+    assert driver.halt.rung == 0
+
+
+def test_a_governor_that_dies_every_few_seconds_does_not_hold_up_the_halt() -> None:
+    driver = Driver()
+    driver.feed(Fact.VERDICT_NO_ASK)
+    for _ in range(10):
+        resumed(driver, 9)
+    assert driver.halt.deadline == START + RENEWALS_MAX * seconds(9) + PLAN.term_grace_ns
 
 
 # --- all short sequences -------------------------------------------------------------------------------------

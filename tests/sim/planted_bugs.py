@@ -1,0 +1,259 @@
+"""Who tests the simulator? Known bugs, planted one at a time into the table or its driver: each must be caught.
+
+`python -m tests.sim.planted_bugs` prints by which seed and by which invariant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from governor.core import halt_acts as acts
+from governor.core.effects import HaltEffect, Kill, Page, ReadBilling, StopCompute
+from governor.core.halt import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
+from governor.core.halt_acts import Act
+from governor.core.units import NS_PER_S, MonoNs
+from tests.sim.governor import Governor, TableDriver
+from tests.sim.schedule import FailedError, run_schedule
+
+SEEDS_MAX = 2_000  # As many as one check plays: a bug that needs more would live for a while.
+
+Cells = Mapping[tuple[Stage, Fact], Act]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    name: str
+    cells: Cells = field(default_factory=dict)
+    driver: type[TableDriver] = TableDriver
+    governor: type[Governor] = Governor
+
+
+@contextmanager
+def planted(cells: Cells) -> Iterator[None]:
+    """The table with these cells replaced, for as long as the block lasts."""
+    sound = {key: TRANSITIONS[key] for key in cells}
+    for key, act in cells.items():
+        TRANSITIONS[key] = Cell(tuple(Stage), act, "A planted bug.")
+    try:
+        yield
+    finally:
+        TRANSITIONS.update(sound)
+
+
+def hunt(bug: Bug, seeds: int = SEEDS_MAX) -> FailedError | None:
+    """Return the first schedule that catches the bug, or None when it survives them all."""
+    with planted(bug.cells):
+        for seed in range(seeds):
+            try:
+                run_schedule(seed, bug.driver, bug.governor)
+            except FailedError as caught:
+                return caught
+    return None
+
+
+# --- wrong acts ------------------------------------------------------------------------------------------
+
+
+def _to(stage: Stage, *, lasts_s: float = 60.0) -> Act:
+    def act(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+        deadline = None if stage is Stage.HALTED else MonoNs(at + round(lasts_s * NS_PER_S))
+        moved = replace(halt, stage=stage, since=at, deadline=deadline, page_reason="planted")
+        return moved, entry_effects(moved, plan)
+
+    return act
+
+
+def _wait(lasts_s: float = 60.0) -> Act:
+    def act(halt: Halt, at: MonoNs, _plan: Plan) -> Outcome:
+        return replace(halt, deadline=MonoNs(at + round(lasts_s * NS_PER_S))), ()
+
+    return act
+
+
+def _without(kind: type[object], act: Act) -> Act:
+    """The sound act, but for one kind of effect that it forgets."""
+
+    def forgetful(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+        after, effects = act(halt, at, plan)
+        return after, tuple(effect for effect in effects if not isinstance(effect, kind))
+
+    return forgetful
+
+
+def _sound(stage: Stage, fact: Fact) -> Act:
+    return TRANSITIONS[stage, fact].act
+
+
+def _extend_grace(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return replace(halt, deadline=MonoNs(at + plan.save_grace_ns)), ()
+
+
+def _resend_for_ever(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    if halt.stop_reply is Fact.STOP_REFUSED:
+        return acts.stop_again(halt, at, plan)
+    return acts.stop_again(replace(halt, rung_attempts=1), at, plan)
+
+
+def _climb_at_once(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return acts.climb(halt, at, plan)
+
+
+def _same_rung_again(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    harsher, effects = acts.climb(halt, at, plan)
+    if harsher.stage is not Stage.STOPPING:
+        return harsher, effects
+    again = replace(harsher, rung=halt.rung, rung_attempts=halt.rung_attempts + 1)
+    return again, (StopCompute(halt.incident_id, halt.run, again.stop_attempts, again.rung),)
+
+
+def _poll_each_answer(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return acts.poll(replace(halt, poll_due=None, poll_n=0), at, plan)
+
+
+def _page_each_round(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    after, effects = acts.retry(halt, at, plan)
+    return after, (Page(halt.incident_id, halt.run, halt.page_reason), *effects)
+
+
+def _hurry(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    after, effects = acts.retry(halt, at, plan)
+    return replace(after, deadline=MonoNs(at + plan.retry_min_ns // 2)), effects
+
+
+def _beyond_policy(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return acts.climb(halt, at, replace(plan, rung_max=min(2, plan.rung_max + 1)))
+
+
+def _billing_for_processes(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return acts.after_exit(halt, at, replace(plan, stop=StopTarget.INSTANCE))
+
+
+def _unkillable_is_halted(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return acts.halted(halt, at, plan) if plan.stop is StopTarget.PROCESSES else acts.after_unkillable(halt, at, plan)
+
+
+def _refused_and_blind(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return replace(halt, stop_reply=Fact.STOP_REFUSED, deadline=MonoNs(at + NS_PER_S)), ()
+
+
+# --- wrong drivers ---------------------------------------------------------------------------------------
+
+
+class ResumeForgetsEffects(TableDriver):
+    def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
+        super().resume(kept, at)
+        return ()
+
+
+class ResumeAsksAgain(TableDriver):
+    def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
+        super().resume(kept, at)
+        if self.halt.stage is Stage.ASKED:
+            self.halt = replace(self.halt, deadline=MonoNs(at + self.plan.grace_ns))
+        return entry_effects(self.halt, self.plan)
+
+
+class ResumeKeepsTheDeadline(TableDriver):
+    """The simulator found this one: SIGKILL followed at once upon a SIGTERM that only the restart had sent."""
+
+    def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
+        assert isinstance(kept, Halt)
+        self.halt = kept
+        return entry_effects(kept, self.plan)
+
+
+class ResumeBeginsAnew(TableDriver):
+    def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
+        return tuple(effect for step in self.verdict(at, asked=False) for effect in step.effects)
+
+
+class ActsBeforeJournal(Governor):
+    def _journal(self) -> None:
+        self._unwritten = self.driver.kept()
+        if len(self.journal) % 3:  # Now and then a commit is still under way.
+            self.journal.append(self._unwritten)
+
+
+class JournalsOnlyTransitions(Governor):
+    def _journal(self) -> None:
+        kept = self.driver.kept()
+        last = self.journal[-1] if self.journal else None
+        if not (isinstance(kept, Halt) and isinstance(last, Halt) and last.stage is kept.stage):
+            self.journal.append(kept)
+
+
+_ENTERED = {stage: _to(stage) for stage in Stage}
+_late = tuple(stage for stage in Stage if stage.value in ("killed", "stopping", "verifying", "needs_human"))
+
+BUGS: tuple[Bug, ...] = (
+    Bug("accepted is taken for stopped", {(Stage.STOPPING, Fact.STOP_ACCEPTED): acts.halted}),
+    Bug("accepted is taken for stopped, late", {(Stage.NEEDS_HUMAN, Fact.STOP_ACCEPTED): acts.halted}),
+    Bug("a time-out is taken for stopped", {(Stage.STOPPING, Fact.STOP_UNKNOWN): acts.halted}),
+    Bug("not knowing is taken for ended", {(Stage.VERIFYING, Fact.BILLING_UNKNOWN): acts.halted}),
+    Bug("billing ended under a trainer that lives: halted", {(Stage.ASKED, Fact.BILLING_ENDED): acts.halted}),
+    Bug("the same while it saves", {(Stage.SAVING, Fact.BILLING_ENDED): acts.halted}),
+    Bug("exit while asked is declared halted", {(Stage.ASKED, Fact.EXITED): acts.halted}),
+    Bug("exit is declared halted, the machine bills on", {(Stage.TERMED, Fact.EXITED): acts.halted}),
+    Bug("exit with a person called is declared halted", {(Stage.NEEDS_HUMAN, Fact.EXITED): acts.halted}),
+    Bug("D state is waited for", {(Stage.KILLED, Fact.DEADLINE): _wait()}),
+    Bug("D state is declared halted", {(Stage.KILLED, Fact.DEADLINE): _unkillable_is_halted}),
+    Bug("no deadline edge while stopping", {(Stage.STOPPING, Fact.DEADLINE): acts.stay}),
+    Bug("no stop is sent again", {(Stage.STOPPING, Fact.DEADLINE): _wait()}),
+    Bug("a late ack resurrects the grace after TERM", {(Stage.TERMED, Fact.SAVING): _ENTERED[Stage.SAVING]}),
+    Bug("a late ack resurrects the grace after KILL", {(Stage.KILLED, Fact.SAVING): _ENTERED[Stage.SAVING]}),
+    Bug("a late SAVED sends TERM again", {(Stage.STOPPING, Fact.SAVED): acts.saved_then_term}),
+    Bug("progress extends the grace", {(Stage.SAVING, Fact.SAVING): _extend_grace}),
+    Bug("saved, and the grace is waited out", {(Stage.SAVING, Fact.SAVED): acts.note_saved}),
+    Bug("received is taken for saved", {(Stage.ASKED, Fact.RECEIVED): acts.saved_then_term}),
+    Bug("SIGKILL without SIGTERM", {(Stage.ASKED, Fact.DEADLINE): acts.kill}),
+    Bug("SIGKILL without SIGTERM, no ask", {(Stage.ARMED, Fact.VERDICT_NO_ASK): acts.kill}),
+    Bug("newcomers get SIGKILL within SIGTERM's grace", {(Stage.TERMED, Fact.RESPAWNED): acts.kill_again}),
+    Bug("newcomers are ignored from KILL on", {(stage, Fact.RESPAWNED): acts.stay for stage in _late}),
+    Bug("newcomers are ignored while stopping", {(Stage.STOPPING, Fact.RESPAWNED): acts.stay}),
+    Bug("newcomers are ignored with a person called", {(Stage.NEEDS_HUMAN, Fact.RESPAWNED): acts.stay}),
+    Bug("a newcomer starts the ladder again", {(Stage.VERIFYING, Fact.RESPAWNED): acts.kill}),
+    Bug("a busy provider is asked for ever", {(Stage.STOPPING, Fact.DEADLINE): _resend_for_ever}),
+    Bug("a busy provider makes us climb", {(Stage.STOPPING, Fact.STOP_BUSY): _climb_at_once}),
+    Bug("a refusal makes us climb unread", {(Stage.STOPPING, Fact.STOP_REFUSED): _climb_at_once}),
+    Bug("a refusal is not read back", {(Stage.STOPPING, Fact.STOP_REFUSED): _refused_and_blind}),
+    Bug("accepted in vain, and the same rung again", {(Stage.VERIFYING, Fact.DEADLINE): _same_rung_again}),
+    Bug("the ladder is climbed beyond policy", {(Stage.VERIFYING, Fact.DEADLINE): _beyond_policy}),
+    Bug("a late refusal restarts the stop", {(Stage.VERIFYING, Fact.STOP_REFUSED): _ENTERED[Stage.STOPPING]}),
+    Bug("reading stops at the first RUNNING", {(Stage.VERIFYING, Fact.BILLING_RUNNING): acts.stay}),
+    Bug("reading stops with a person called", {(Stage.NEEDS_HUMAN, Fact.BILLING_RUNNING): acts.stay}),
+    Bug("doubled answers multiply the polls", {(Stage.VERIFYING, Fact.BILLING_RUNNING): _poll_each_answer}),
+    Bug("the end of billing is not noticed while stopping", {(Stage.STOPPING, Fact.BILLING_ENDED): acts.stay}),
+    Bug("the end of billing is not noticed later", {(Stage.NEEDS_HUMAN, Fact.BILLING_ENDED): acts.stay}),
+    Bug("with a person called, nothing is tried", {(Stage.NEEDS_HUMAN, Fact.DEADLINE): _wait()}),
+    Bug("with a person called, tried next day", {(Stage.NEEDS_HUMAN, Fact.DEADLINE): _wait(86_400)}),
+    Bug("a page each round", {(Stage.NEEDS_HUMAN, Fact.DEADLINE): _page_each_round}),
+    Bug("rounds without a pause", {(Stage.NEEDS_HUMAN, Fact.DEADLINE): _hurry}),
+    Bug("a halt of processes stops the machine", {(Stage.TERMED, Fact.EXITED): _billing_for_processes}),
+    Bug("a second verdict asks again", {(Stage.TERMED, Fact.VERDICT): _ENTERED[Stage.ARMED]}),
+    Bug("a second verdict kills the save", {(Stage.SAVING, Fact.VERDICT): acts.term}),
+    Bug("TERM is forgotten", {(Stage.ASKED, Fact.DEADLINE): _without(object, _sound(Stage.ASKED, Fact.DEADLINE))}),
+    Bug("KILL is forgotten", {(Stage.TERMED, Fact.DEADLINE): _without(Kill, _sound(Stage.TERMED, Fact.DEADLINE))}),
+    Bug(
+        "the first read is forgotten",
+        {(Stage.STOPPING, Fact.STOP_ACCEPTED): _without(ReadBilling, _sound(Stage.STOPPING, Fact.STOP_ACCEPTED))},
+    ),
+    Bug("a resume forgets the effects", driver=ResumeForgetsEffects),
+    Bug("a resume begins the grace again", driver=ResumeAsksAgain),
+    Bug("a resume keeps a deadline that has passed", driver=ResumeKeepsTheDeadline),
+    Bug("a resume begins anew", driver=ResumeBeginsAnew),
+    Bug("acts before the journal has it", governor=ActsBeforeJournal),
+    Bug("only transitions are journaled", governor=JournalsOnlyTransitions),
+)
+
+
+def main() -> None:
+    for bug in BUGS:
+        caught = hunt(bug)
+        by = f"seed {caught.seed:4}: {str(caught).splitlines()[0]}" if caught else "SURVIVED"
+        print(f"{bug.name:55} {by}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The halt under simulated faults: invariants in many schedules, every cell visited, the same seed the same journal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from itertools import product
+from pathlib import Path
+
+from governor.core.halt import TRANSITIONS, Fact, Stage
+from tests.sim.schedule import Result, run_schedule
+
+ROOT = Path(__file__).parents[2]
+FIXED_SEEDS = range(1_000)  # The same every time: a change of the code alone decides whether they pass.
+FRESH_SEEDS = 1_000  # Other ones for every commit, so that the years of commits search further than one range.
+
+_REPLIES = (Fact.STOP_ACCEPTED, Fact.STOP_BUSY, Fact.STOP_REFUSED, Fact.STOP_UNKNOWN)
+UNREACHABLE = {
+    "an incident is opened and its verdict fed in one step": set(
+        product([Stage.ARMED], set(Fact) - {Fact.VERDICT, Fact.VERDICT_NO_ASK})
+    ),
+    "no stop is sent before STOPPING, and nothing goes back": set(
+        product([Stage.ASKED, Stage.SAVING, Stage.TERMED, Stage.KILLED], _REPLIES)
+    ),
+    "hands look for newcomers from the first SIGTERM on": set(
+        product([Stage.ASKED, Stage.SAVING], [Fact.RESPAWNED]),
+    ),
+}
+
+
+def fresh_seeds() -> range:
+    """From COSTGOV_SIM_SEED, else from the commit; a failure names the seed that failed, whichever it was."""
+    base = os.environ.get("COSTGOV_SIM_SEED")
+    if base is None:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        base = str(int(commit.stdout[:12], 16)) if commit.returncode == 0 else "1000000"
+    return range(int(base), int(base) + FRESH_SEEDS)
+
+
+@cache
+def played() -> tuple[Result, ...]:
+    return tuple(run_schedule(seed) for seeds in (FIXED_SEEDS, fresh_seeds()) for seed in seeds)
+
+
+def test_every_invariant_holds_in_every_schedule() -> None:
+    results = played()
+    assert {result.stage for result in results if not result.dark} == {Stage.HALTED}
+    assert any(result.dark for result in results), "no schedule took the governor's own machine down"
+
+
+def test_every_reachable_cell_is_visited_and_no_other() -> None:
+    visited = set().union(*(result.cells for result in played()))
+    unreachable = set().union(*UNREACHABLE.values())
+    unvisited = {(stage.name, fact.name) for stage, fact in TRANSITIONS.keys() - unreachable - visited}
+    assert not unvisited, f"the world never produces {sorted(unvisited)}: it cannot judge these cells"
+    surprising = {(stage.name, fact.name) for stage, fact in visited & unreachable}
+    assert not surprising, f"listed as unreachable, and reached: {sorted(surprising)}"
+
+
+def test_the_same_seed_writes_the_same_journal_whatever_the_hash_seed() -> None:
+    tell = (
+        "from tests.sim.schedule import run_schedule\nfor seed in range(40): print(*run_schedule(seed).log, sep='\\n')"
+    )
+    journals = [
+        subprocess.run(
+            [sys.executable, "-c", tell],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert journals[0] == journals[1]
+    assert journals[0].count("VERIFYING -> HALTED") > 10

@@ -75,8 +75,9 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
         tracked.run.ended_at = None
         node.incidents[incident.incident_id] = incident.run
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)
+        incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
         effects.append(keep(node, tracked))
-        effects.extend(table.entry_effects(incident.halt, incident.plan))
+        effects.extend(repeated)
     return effects
 
 

@@ -3,7 +3,7 @@
 A series is a list of lines, played one after the other on a clock that starts at 0:
 
     hello                            every rank connects (0 .. ranks-1 of world_size)
-    steps 30 every 2s loss=1.5       30 steps on every rank; a beat each second while a step takes longer
+    steps 30 every 2s loss=1.5       30 steps on every rank; a beat at each full second within a step
     steps 4 every 2s micro=128       progress inside the step as well
     stand 29s in_step device_wait=wait   beats go on, progress_seq stands still
     stand 29s 0: phase=eval 1: in_step   the same, rank by rank; `silent`: this rank does not even beat
@@ -137,9 +137,9 @@ class Player:
         """Progress at the start of each micro-step, beats in between, the step frames at the end."""
         start = self.now
         events: list[Event] = []
-        for at in range(start + BEAT_NS, start + dt_ns, BEAT_NS):
-            self_seq = self._seq + 1 + (at - start) * micro // dt_ns
-            events.extend(self._beat(rank, at, self_seq, {"in_step": "true"}) for rank in self.ranks if not self._log)
+        for at in range((start // BEAT_NS + 1) * BEAT_NS, start + dt_ns + 1, BEAT_NS):
+            seq = self._seq + 1 + (at - start) * micro // dt_ns
+            events.extend(self._beat(rank, at, seq, {"in_step": "true"}) for rank in self.ranks if not self._log)
         self._seq += micro + 1
         self._step += 1
         values = {name: _value(value) for name, value in fields.items() if value is not None}

@@ -123,25 +123,24 @@ class Hang:
             return QUIET
         if run.jsonl_only:
             return self._judge_log(at, run)
-        moved_at = self._watching_since
         ranks = []
         for rank in run.ranks.values():
             if not rank.connected or rank.said_bye:
                 continue
             if at - rank.progress_at < self._limit_min:
                 return QUIET
-            moved_at = max(moved_at, rank.progress_at)
             ranks.append(rank)
         if not ranks:
             done = bool(run.ranks) and all(rank.said_bye for rank in run.ranks.values())
             return QUIET if done else unknown("no_connection")
-        return self._judge_ranks(at, run, ranks, moved_at)
+        return self._judge_ranks(at, run, ranks)
 
-    def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank], moved_at: MonoNs) -> Finding:
+    def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank]) -> Finding:
+        moved_at = max(rank.progress_at for rank in ranks)
         whole = len(ranks) == run.world_size
         tight_ns = self._tight_ns(run, ranks, moved_at) if whole else None
         limit = max((self._rank_limit(rank, at, run, tight_ns) for rank in ranks), key=lambda limit: limit.ns)
-        still_ns = at - moved_at
+        still_ns = at - max(moved_at, self._watching_since)
         if still_ns >= limit.ns:
             return self._finding(at, run, ranks, limit, still_ns, tight_ns)
         if any(not rank.connected and not rank.said_bye for rank in run.ranks.values()):

@@ -90,7 +90,7 @@ class SeqpacketInbox:
         if fd is not None:
             self._forget(fd)
 
-    def shutdown(self) -> None:
+    def close_all(self) -> None:
         """Close every connection and remove the socket file."""
         for fd in list(self._connections):
             self._forget(fd)

@@ -218,7 +218,7 @@ class FakeInbox:
         for trainer in [t for t in self.trainers if t.connection == connection]:
             self._drop(trainer)
 
-    def shutdown(self) -> None:
+    def close_all(self) -> None:
         for trainer in list(self.trainers):
             self._drop(trainer)
         os.close(self._event_fd)

@@ -90,7 +90,7 @@ class RealWorld:
     def close(self) -> None:
         for trainer in self.trainers:
             trainer.sock.close()
-        self.inbox.shutdown()
+        self.inbox.close_all()
 
 
 class FakeWorld:
@@ -102,7 +102,7 @@ class FakeWorld:
         return ScriptedTrainer(self.inbox.connect(peer))
 
     def close(self) -> None:
-        self.inbox.shutdown()
+        self.inbox.close_all()
 
 
 @pytest.fixture(params=[RealWorld, FakeWorld])
@@ -279,7 +279,7 @@ def test_a_uid_that_is_not_allowed_is_told_so(tmp_path: Path) -> None:
     assert reason.encode() in trainer.sock.recv(FRAME_BYTES_MAX)
     assert trainer.sock.recv(FRAME_BYTES_MAX) == b""
     trainer.hang_up()
-    inbox.shutdown()
+    inbox.close_all()
 
 
 def test_one_uid_cannot_take_every_connection(real: RealWorld) -> None:
@@ -303,7 +303,7 @@ def test_a_dead_governors_socket_is_replaced(tmp_path: Path) -> None:
     boot_id = SystemClock().boot_id
     inbox = SeqpacketInbox(str(path), LinuxProcesses(boot_id), boot_id)
     RealTrainer(str(path)).hang_up()
-    inbox.shutdown()
+    inbox.close_all()
     assert not path.exists()
 
 
@@ -372,4 +372,4 @@ def test_the_socket_has_exactly_the_mode_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "trainer.sock"
     inbox = SeqpacketInbox(str(path), LinuxProcesses(BOOT_ID), BOOT_ID, mode=0o660)
     assert path.stat().st_mode & 0o777 == 0o660
-    inbox.shutdown()
+    inbox.close_all()

@@ -238,3 +238,56 @@ class ServiceManager(Protocol):
 
     @property
     def watchdog_period_s(self) -> float | None: ...
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLook:
+    whole: bool | None  # None: we may not read it.
+    files: int
+    hashed: int
+    reason: str
+
+
+class Checkpoints(Protocol):
+    def read(self, path: str, manifest: str) -> CheckpointLook:
+        """Compare the files under `path` with the manifest: presence, sizes, and hashes where it has them. Blocking."""
+
+
+# --- people ----------------------------------------------------------------------------------------------
+
+
+class Observer(Protocol):
+    """Whoever watches: the terminal of `costgov run`, the metrics endpoint, report files. Must not block."""
+
+    def tick(self, node: Any, at: MonoNs) -> None:
+        """Every 250 ms, with the engine's Node (governor.core.node), to be read and not kept."""
+
+    def incident(self, snapshot: Mapping[str, Any]) -> None:
+        """An incident was kept: opened, moved on or closed (see governor.core.snapshots)."""
+
+    def alarm(self, name: str, run: str | None, text: str) -> None: ...
+
+
+class ControlRequest(Protocol):
+    """One question to the governor; uid and pid are the kernel's word."""
+
+    @property
+    def uid(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def conn(self) -> int: ...
+    @property
+    def body(self) -> Mapping[str, Any]: ...
+
+
+class Control(Protocol):
+    def fileno(self) -> int: ...
+
+    def poll(self) -> Sequence[ControlRequest]:
+        """Complete requests, each with uid, pid, conn and body."""
+
+    def reply(self, conn: int, response: Mapping[str, Any]) -> None: ...

@@ -35,6 +35,7 @@ from governor.core.findings import Finding, Reading, Response
 from governor.core.halt import Fact
 from governor.core.ledger import reserve
 from governor.core.node import Node, Tracked, run_snapshot
+from governor.core.policy import PolicySet
 from governor.core.units import NS_PER_S, MonoNs, format_duration
 
 KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
@@ -46,6 +47,17 @@ def step(node: Node, event: Event) -> list[Effect]:
 
 
 # --- time ---------------------------------------------------------------------------------------------------
+
+
+def reload(node: Node, policies: PolicySet) -> list[Effect]:
+    """Put new policies in force. A halt under way keeps the plan of its verdict; rules keep their windows."""
+    node.policies = policies.observing() if node.facts.observe else policies
+    for tracked in node.runs.values():
+        policy = node.policies.for_run(tracked.run.labels, tracked.run.stage)
+        if policy != tracked.policy:
+            tracked.policy = policy
+            tracked.book = tracked.book.with_policy(policy)
+    return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]
 
 
 def _on_tick(node: Node, tick: Tick) -> list[Effect]:

@@ -1,0 +1,135 @@
+"""`costgov run -- CMD`: a governor beside one command, without root and without a service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from governor.adapters.exporters.report_files import ReportFiles
+from governor.console import Console
+from governor.core.node import Node
+from governor.core.units import MonoNs, UsdMicros
+from governor.logs import configure
+from governor.settings_model import Settings
+from governor.wiring import CannotStart, Governor
+from trainer_shim.wire import HALT_EXIT_CODE
+
+NEEDS_HUMAN_EXIT_CODE: Final = 87  # The halt was not seen to its end: something may still be billed.
+INTERRUPTS_BEFORE_LEAVING: Final = 3  # The first two go to the command; who insists leaves the halt unfinished.
+
+
+@dataclass(slots=True)
+class Command:
+    """The one command and what became of it."""
+
+    process: subprocess.Popen[bytes]
+    interrupts: int = 0
+    exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        if self.exit_code is None:
+            code = self.process.poll()
+            if code is not None:
+                self.exit_code = code if code >= 0 else 128 - code  # As a shell says it.
+        return self.exit_code
+
+    def pass_on(self, signum: signal.Signals) -> bool:
+        """Give Ctrl-C and SIGTERM to the command; True while we stay to see what comes of it."""
+        self.interrupts += 1
+        if self.poll() is None:
+            self.process.send_signal(signum)
+        return self.interrupts < INTERRUPTS_BEFORE_LEAVING
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`ports.Observer`: remembers how the halts of this command ended."""
+
+    stages: dict[str, str] = field(default_factory=dict)
+
+    def tick(self, node: Any, at: MonoNs) -> None:
+        pass
+
+    def alarm(self, name: str, run: str | None, text: str) -> None:
+        pass
+
+    def incident(self, snapshot: Mapping[str, Any]) -> None:
+        self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
+
+
+def run_command(
+    settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], *, name: str,
+    ceiling: UsdMicros | None = None, price: UsdMicros | None = None, log_path: Path | None = None,
+    fault_mark: Path | None = None, console: Console | None = None,
+) -> int:  # fmt: skip
+    """Run `argv` under a governor of its own. Returns the command's exit code, or 86 when it was halted.
+
+    `fault_mark`: a file to which a drill writes the monotonic time of its fault, for the timeline.
+    """
+    configure("critical")  # The console says in words what a service would log.
+    console = console or Console()
+    outcome = Outcome()
+    reports = ReportFiles(settings.paths.state_dir / "incidents")
+    if fault_mark is not None:
+        console.fault_mark = fault_mark
+    try:
+        governor = Governor(
+            settings, policy_paths, ceiling=ceiling, price=price, exclusive=True, watchers=(reports, outcome, console)
+        )
+    except CannotStart as error:
+        sys.stderr.write(f"costgov: {error}\n")
+        return 1
+    with governor:
+        for line in governor.lines():
+            console.say(f"costgov: {line}")
+        governor.daemon.install_signals()
+        try:
+            command = _start(argv, governor, name, log_path)
+        except OSError as error:
+            sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        child = governor.processes.facts(command.process.pid)
+        governor.daemon.own_command = (child.process,) if child is not None else ()
+        governor.daemon.should_end = lambda: _is_over(governor.node, command)
+        governor.daemon.on_signal = command.pass_on
+        governor.daemon.run(governor.begin)
+        return _exit_code(command, outcome)
+
+
+def _start(argv: Sequence[str], governor: Governor, name: str, log_path: Path | None) -> Command:
+    environ = {
+        **os.environ,
+        "COSTGOV_SOCKET": str(governor.settings.paths.socket),
+        "COSTGOV_RUN": os.environ.get("COSTGOV_RUN", name),
+    }
+    sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115 - the child holds it.
+    try:
+        # A session of its own: Ctrl-C reaches it through us, once, and its whole tree is told apart from ours.
+        return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))
+    finally:
+        if sink is not None:
+            sink.close()
+
+
+def _is_over(node: Node, command: Command) -> bool:
+    if command.poll() is None:
+        return False
+    under_way = any(t.incident is not None and not t.incident.is_closed for t in node.runs.values())
+    # The launcher may be gone before its ranks (`deepspeed` exits 0 then): they still train and still cost.
+    training = any(t.run.alive and t.run.ranks for t in node.runs.values())
+    return not under_way and not training
+
+
+def _exit_code(command: Command, outcome: Outcome) -> int:
+    if any(stage != "HALTED" for stage in outcome.stages.values()):
+        return NEEDS_HUMAN_EXIT_CODE
+    if outcome.stages:
+        return HALT_EXIT_CODE
+    code = command.poll()
+    return code if code is not None else NEEDS_HUMAN_EXIT_CODE

@@ -1,0 +1,273 @@
+"""The loop: one thread, a selector, a 250 ms grid. Bytes become events, the engine makes effects, hands do them.
+
+Everything that can block runs elsewhere and comes back as an event. No asyncio: with one thread and one order of
+things, what the simulator plays is what happens here.
+"""
+
+from __future__ import annotations
+
+import queue
+import selectors
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from governor import control
+from governor.core import engine
+from governor.core.effects import Confirm, Effect
+from governor.core.events import (
+    Disconnected,
+    Event,
+    FramesLost,
+    Hello,
+    LaunchersSeen,
+    Tick,
+    TrainerExited,
+)
+from governor.core.identity import ConnectionId, ProcessId
+from governor.core.killset import find_launchers
+from governor.core.node import Node
+from governor.core.policy import PolicySet
+from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
+from governor.hands import Hands
+from governor.ports import Closed, Control, Opened, Packet, Rejected, ServiceManager
+from governor.wire import frames
+
+TICK_NS: Final = 250 * NS_PER_MS
+LAG_SMOOTHING: Final = 0.05  # Exponential mean over about 20 ticks: five seconds.
+COMPLAINTS_PER_CONNECTION_MAX: Final = 3  # Then only counted: one broken sender must not fill the log.
+
+log = structlog.get_logger("costgov")
+
+LoadPolicies = Callable[[], tuple[PolicySet | None, list[str]]]
+
+
+@dataclass(slots=True)
+class Health:
+    """How the governor itself is: who watches the watchdog reads this."""
+
+    frames_malformed_total: int = 0
+    loop_lag_ms: float = 0.0
+    last_reload_ok: bool = True
+    last_reload_wall_ns: int = 0
+    reload_error: str | None = None
+
+
+@dataclass(slots=True)
+class Daemon:
+    node: Node
+    hands: Hands
+    service: ServiceManager
+    load_policies: LoadPolicies
+    control: Control | None = None
+    control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
+    extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
+    own_command: tuple[ProcessId, ...] = ()  # `costgov run`: what we started stands above every rank.
+    sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
+    health: Health = field(default_factory=Health)
+    should_end: Callable[[], bool] = lambda: False  # `costgov run`: the command is over and nothing is under way.
+    on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: taken care of, go on.
+    _queue: Any = field(default_factory=queue.SimpleQueue)
+    _selector: Any = field(default_factory=selectors.DefaultSelector)
+    _wake: Any = field(default_factory=socket.socketpair)
+    _stopping: bool = False
+    _complaints: dict[ConnectionId, int] = field(default_factory=dict)
+    _next_tick: MonoNs = MonoNs(0)
+    _notify_every_ns: int = 0
+    _notified_at: int = 0
+
+    # --- from other threads and signal handlers ----------------------------------------------------------
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the loop; safe from any thread."""
+        self._queue.put(event)
+        self._ping()
+
+    def _ping(self) -> None:
+        try:
+            self._wake[1].send(b"\0")
+        except BlockingIOError:
+            pass  # A full pipe has woken the loop already.
+
+    def install_signals(self) -> None:
+        """SIGTERM and SIGINT end the governor (never a run), SIGHUP reloads the policies."""
+        for end in self._wake:
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda number, _frame: self._queue.put(signal.Signals(number)))
+
+    # --- the loop ----------------------------------------------------------------------------------------
+
+    def run(self, begin: Sequence[Effect] = ()) -> None:
+        """Serve until told to end. `begin`: effects of halts resumed from the journal."""
+        try:
+            self._serve(begin)
+        except Exception:
+            # Our own fault. Say all of it, and let the service manager start us again: the journal resumes the halt.
+            log.critical("crashed", traceback=traceback.format_exc())
+            raise
+
+    def _serve(self, begin: Sequence[Effect]) -> None:
+        self._register()
+        self._next_tick = self.hands.clock.mono()
+        self._tick()  # Labels and meters are right before the first effect.
+        self.hands.perform(begin)
+        self.service.notify("READY=1", f"STATUS={self._status_line()}")
+        while not self._stopping and not self.should_end():
+            self._selector.select(self._timeout_s())
+            self._drain_wake()
+            self._drain_queue()
+            self._drain_inbox()
+            self._drain_control()
+            at = self.hands.clock.mono()
+            for seen in self.hands.killings.scan(at):
+                self.apply(seen)
+            self.hands.perform_due(at)
+            if at >= self._next_tick:
+                self._tick()
+        self.service.notify("STOPPING=1")
+
+    def _register(self) -> None:
+        for fileno in (self._wake[0].fileno(), self.hands.inbox.fileno()):
+            self._selector.register(fileno, selectors.EVENT_READ)
+        if self.control is not None:
+            self._selector.register(self.control.fileno(), selectors.EVENT_READ)
+        period_s = self.service.watchdog_period_s
+        self._notify_every_ns = round(period_s / 2 * NS_PER_S) if period_s else 0
+
+    def _timeout_s(self) -> float:
+        due = [self._next_tick]
+        if self.hands.killings:
+            due.append(self.hands.killings.next_at())
+        later = self.hands.next_due()
+        if later is not None:
+            due.append(later)
+        return max(0.0, (min(due) - self.hands.clock.mono()) / NS_PER_S)
+
+    def apply(self, event: Event) -> list[Effect]:
+        """Put one event through the engine and perform what follows."""
+        effects = engine.step(self.node, event)
+        self.hands.perform(effects)
+        return effects
+
+    # --- sources of events -------------------------------------------------------------------------------
+
+    def _drain_wake(self) -> None:
+        try:
+            while self._wake[0].recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _drain_queue(self) -> None:
+        for _ in range(self._queue.qsize()):
+            item = self._queue.get_nowait()
+            if isinstance(item, signal.Signals):
+                self._on_signal(item)
+            else:
+                self.apply(item)
+
+    def _on_signal(self, signum: signal.Signals) -> None:
+        if signum is signal.SIGHUP:
+            self.reload()
+        elif not self.on_signal(signum):
+            self._stopping = True
+
+    def _drain_inbox(self) -> None:
+        for arrival in self.hands.inbox.receive():
+            match arrival:
+                case Packet():
+                    self._on_packet(arrival)
+                case Closed():
+                    self._complaints.pop(arrival.connection, None)
+                    self.apply(Disconnected(self.hands.clock.mono(), arrival.connection))
+                case Rejected():
+                    log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid)
+                case Opened():
+                    pass
+
+    def _on_packet(self, packet: Packet) -> None:
+        held = self.node.connections.get(packet.connection)
+        decoded = frames.decode(packet, self.hands.clock.mono(), held[0] if held is not None else None)
+        if isinstance(decoded, list):
+            self._complain(packet, decoded)
+            return
+        effects = self.apply(decoded)
+        if isinstance(decoded, Hello) and any(isinstance(effect, Confirm) for effect in effects):
+            self._find_launchers(decoded)
+
+    def _complain(self, packet: Packet, faults: list[str]) -> None:
+        self.health.frames_malformed_total += 1
+        told = self._complaints.get(packet.connection, 0)
+        self._complaints[packet.connection] = told + 1
+        if told < COMPLAINTS_PER_CONNECTION_MAX:
+            log.warning("bad_frame", pid=packet.peer.process.pid, uid=packet.peer.uid, fault="; ".join(faults)[:300])
+        self.apply(FramesLost(self.hands.clock.mono(), packet.connection, 1, "malformed"))
+
+    def _find_launchers(self, hello: Hello) -> None:
+        found = find_launchers(self.hands.processes.table(), hello.peer.process, self.hands.killings.own_pid)
+        launchers = tuple(dict.fromkeys((*self.own_command, *found)))
+        if launchers:
+            self.apply(LaunchersSeen(hello.at, hello.run, launchers))
+
+    def _drain_control(self) -> None:
+        if self.control is None:
+            return
+        for request in self.control.poll():
+            self.control.reply(request.conn, control.answer(self, request))
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        clock = self.hands.clock
+        at = clock.mono()
+        lag_ms = max(0.0, (at - self._next_tick) / NS_PER_MS)
+        self.health.loop_lag_ms += (lag_ms - self.health.loop_lag_ms) * LAG_SMOOTHING
+        self._next_tick = MonoNs(at + TICK_NS - (at % TICK_NS))
+        for source in self.sources:
+            for event in source.poll(at):
+                self.apply(event)
+        self._notice_exits(at)
+        self.apply(Tick(clock.mono(), clock.boot(), clock.wall()))
+        self.hands.observer.tick(self.node, at)
+        if self._notify_every_ns and at - self._notified_at >= self._notify_every_ns:
+            self._notified_at = at
+            self.service.notify("WATCHDOG=1", f"STATUS={self._status_line()}")
+
+    def _notice_exits(self, at: MonoNs) -> None:
+        """A run whose announced ranks have all exited is over, however it ended."""
+        for tracked in list(self.node.runs.values()):
+            run = tracked.run
+            if not run.alive or run.jsonl_only or not run.ranks or run.connected_ranks():
+                continue
+            if all(self.hands.processes.is_gone(rank.peer.process) for rank in run.ranks.values()):
+                self.apply(TrainerExited(at, run.run, None))
+
+    # --- policies ----------------------------------------------------------------------------------------
+
+    def reload(self) -> bool:
+        """Read the policies again; an invalid file changes nothing and is said."""
+        clock = self.hands.clock
+        self.service.notify("RELOADING=1", f"MONOTONIC_USEC={clock.mono() // 1000}")
+        policies, problems = self.load_policies()
+        self.health.last_reload_ok = policies is not None
+        if policies is None:
+            self.health.reload_error = "; ".join(problems)[:1000]
+            log.error("reload_refused", problems=problems, keeping=self.node.policies.digest)
+        else:
+            self.health.reload_error = None
+            self.health.last_reload_wall_ns = clock.wall()
+            self.hands.perform(engine.reload(self.node, policies))
+            log.info("reloaded", policies=[policy.name for policy in policies.policies], digest=policies.digest)
+        self.service.notify("READY=1", f"STATUS={self._status_line()}")
+        return policies is not None
+
+    def _status_line(self) -> str:
+        live = [tracked.run.run for tracked in self.node.runs.values() if tracked.run.alive]
+        return f"watching {len(live)} run(s): {', '.join(live[:3])}" if live else "no run yet"

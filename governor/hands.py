@@ -1,0 +1,258 @@
+"""The hands: effects become letters, signals, provider calls and rows. What comes of them returns as events.
+
+Nothing here decides. Journal first: an incident is kept (or marked undurable) before the effects behind it are done.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from governor.core.effects import (
+    Alarm,
+    Ask,
+    CloseIncident,
+    Confirm,
+    Effect,
+    KeepIncident,
+    KeepRun,
+    Kill,
+    Page,
+    ReadBilling,
+    ReadCheckpoint,
+    Record,
+    Refuse,
+    StopCompute,
+    Term,
+)
+from governor.core.events import (
+    BillingAnswer,
+    BillingRead,
+    CheckpointRead,
+    Event,
+    StopAnswer,
+    StopReplied,
+)
+from governor.core.node import Node, Tracked
+from governor.core.units import NS_PER_S, MonoNs
+from governor.killing import Killings
+from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Observer, Processes, Row, Sent
+from governor.wire.frames import confirm_packet, letter_packet, refuse_packet
+
+CALLS_AT_ONCE_MAX: Final = 16  # Provider calls end by their own time-outs; more than this means none of them does.
+
+log = structlog.get_logger("costgov")
+
+
+@dataclass(slots=True)
+class Hands:
+    """Everything that effects may touch. `post` hands an event to the loop and may be called from any thread."""
+
+    node: Node
+    clock: Clock
+    inbox: Inbox
+    processes: Processes
+    journal: Journal
+    checkpoints: Checkpoints
+    observer: Observer
+    killings: Killings
+    post: Callable[[Event], None]
+    cloud: Cloud | None = None
+    _later: list[tuple[MonoNs, int, Effect]] = field(default_factory=list)
+    _order: Any = field(default_factory=itertools.count)
+    _in_flight: int = 0
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            _DO[type(effect)](self, effect)
+
+    def next_due(self) -> MonoNs | None:
+        return self._later[0][0] if self._later else None
+
+    def perform_due(self, at: MonoNs) -> None:
+        while self._later and self._later[0][0] <= at:
+            _, _, effect = heapq.heappop(self._later)
+            self._call(effect)
+
+    # --- history ---------------------------------------------------------------------------------------
+
+    def _row(self, kind: str, run: str | None, incident_id: str | None, data: Mapping[str, Any]) -> Row:
+        return Row(kind, run, incident_id, self.clock.mono(), self.clock.wall(), self.clock.boot_id, data)
+
+    def record(self, effect: Record) -> None:
+        self.journal.append([self._row(effect.kind, effect.run, effect.incident_id, effect.data)], full=effect.durable)
+
+    def keep_incident(self, effect: KeepIncident) -> None:
+        keep = self.journal.close_incident if effect.closed else self.journal.save_incident
+        if not keep(effect.incident_id, effect.snapshot):
+            # A full or frozen disk may cost a record; it may not stop a halt.
+            tracked = self.node.of_incident(effect.incident_id)
+            if tracked is not None and tracked.incident is not None:
+                tracked.incident.undurable = True
+        self.observer.incident(effect.snapshot)
+
+    def keep_run(self, effect: KeepRun) -> None:
+        self.journal.save_run(effect.run, effect.snapshot)
+
+    def alarm(self, effect: Alarm) -> None:
+        log.warning("alarm", name=effect.name, run=effect.run, text=effect.text)
+        self.journal.append(
+            [self._row("alarm", effect.run, None, {"name": effect.name, "text": effect.text})], full=False
+        )
+        self.observer.alarm(effect.name, effect.run, effect.text)
+
+    def page(self, effect: Page) -> None:
+        text = f"halt of run {effect.run} needs a person: {effect.reason}; still trying (incident {effect.incident_id})"
+        log.error("needs_human", run=effect.run, incident_id=effect.incident_id, reason=effect.reason)
+        self.observer.alarm("needs_human", effect.run, text)
+
+    def close_incident(self, effect: CloseIncident) -> None:
+        self.killings.end(effect.incident_id)
+        log.info("halted", run=effect.run, incident_id=effect.incident_id)
+
+    # --- ranks -----------------------------------------------------------------------------------------
+
+    def confirm(self, effect: Confirm) -> None:
+        self.inbox.send(effect.connection, confirm_packet(effect.seq))
+
+    def refuse(self, effect: Refuse) -> None:
+        self.inbox.send(effect.connection, refuse_packet(effect.reason))
+        self.inbox.close(effect.connection, effect.reason)
+
+    def ask(self, effect: Ask) -> None:
+        """Letter first, then the bell; the letter alone obliges, so a rank without a handler is not rung."""
+        tracked = self.node.runs.get(effect.run)
+        if tracked is None:
+            return
+        packet = letter_packet(
+            incident=effect.incident_id,
+            checkpoint=effect.checkpoint,
+            deadline_mono_ns=effect.deadline,
+            exit_after=effect.exit_after,
+            reason=effect.reason,
+        )
+        reached = []
+        for rank in tracked.run.connected_ranks():
+            assert rank.connection is not None
+            sent = self.inbox.send(rank.connection, packet)
+            rung = self._ring(rank.peer.process, rank.signal)
+            reached.append({"rank": rank.rank, "letter": sent, "rung": rung})
+        self.record(Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached}))
+
+    def _ring(self, process: Any, number: int) -> str:
+        if number == 0:
+            return "no_doorbell"
+        signum = signal.Signals(number)
+        if self.processes.catches(process, signum) is False:
+            return "not_caught"  # The default action would kill it: the letter has to do.
+        return self.processes.send(process, signum).value
+
+    # --- processes -------------------------------------------------------------------------------------
+
+    def term(self, effect: Term) -> None:
+        self._end(effect.incident_id, effect.run, signal.SIGTERM)
+
+    def kill(self, effect: Kill) -> None:
+        self._end(effect.incident_id, effect.run, signal.SIGKILL)
+
+    def _end(self, incident_id: str, run: str, signum: signal.Signals) -> None:
+        tracked: Tracked | None = self.node.runs.get(run)
+        launchers = tracked.incident.launchers if tracked is not None and tracked.incident is not None else ()
+        uid = tracked.run.uid if tracked is not None else -1
+        hit = self.killings.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum)
+        if tracked is not None and tracked.incident is not None and hit:
+            known = {(row["pid"], row["start_ticks"]) for row in tracked.incident.targets}
+            tracked.incident.targets.extend(
+                row for row in hit if (row["pid"], row["start_ticks"]) not in known and row["sent"] is Sent.SENT.value
+            )
+        self.record(Record("effect", run, incident_id, {"effect": signum.name, "targets": hit}))
+
+    # --- provider --------------------------------------------------------------------------------------
+
+    def stop_compute(self, effect: StopCompute) -> None:
+        self._call(effect)
+
+    def read_billing(self, effect: ReadBilling) -> None:
+        if effect.after_s <= 0:
+            self._call(effect)
+            return
+        due = MonoNs(self.clock.mono() + round(effect.after_s * NS_PER_S))
+        heapq.heappush(self._later, (due, next(self._order), effect))
+
+    def read_checkpoint(self, effect: ReadCheckpoint) -> None:
+        self._call(effect)
+
+    def _call(self, effect: Effect) -> None:
+        """Run a blocking effect on a thread of its own; its answer comes back as an event."""
+        with self._lock:
+            crowded = self._in_flight >= CALLS_AT_ONCE_MAX
+            self._in_flight += 0 if crowded else 1
+        if crowded:
+            self._answer_unknown(effect)
+            return
+        threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
+
+    def _work(self, effect: Effect) -> None:
+        try:
+            self.post(self._ask_world(effect))
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+
+    def _ask_world(self, effect: Effect) -> Event:
+        match effect:
+            case StopCompute():
+                if self.cloud is None:
+                    return StopReplied(self.clock.mono(), effect.incident_id, StopAnswer.REFUSED, False, "no_provider")
+                reply = self.cloud.stop(effect.incident_id, effect.rung)
+                return StopReplied(
+                    self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason
+                )  # fmt: skip
+            case ReadBilling():
+                if self.cloud is None:
+                    return BillingRead(self.clock.mono(), effect.incident_id, BillingAnswer.UNKNOWN, "no_provider")
+                billing = self.cloud.billing()
+                return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
+            case ReadCheckpoint():
+                read = self.checkpoints.read(effect.path, effect.manifest)
+                return CheckpointRead(
+                    self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason
+                )  # fmt: skip
+            case _:
+                raise AssertionError(f"{effect} does not block")
+
+    def _answer_unknown(self, effect: Effect) -> None:
+        at = self.clock.mono()
+        match effect:
+            case StopCompute():
+                self.post(StopReplied(at, effect.incident_id, StopAnswer.UNKNOWN, True, "calls_in_flight"))
+            case ReadBilling():
+                self.post(BillingRead(at, effect.incident_id, BillingAnswer.UNKNOWN, "calls_in_flight"))
+            case ReadCheckpoint():
+                self.post(CheckpointRead(at, effect.incident_id, None, 0, 0, "calls_in_flight"))
+
+
+_DO: Final[dict[type, Callable[[Hands, Any], None]]] = {
+    Alarm: Hands.alarm,
+    Ask: Hands.ask,
+    CloseIncident: Hands.close_incident,
+    Confirm: Hands.confirm,
+    KeepIncident: Hands.keep_incident,
+    KeepRun: Hands.keep_run,
+    Kill: Hands.kill,
+    Page: Hands.page,
+    ReadBilling: Hands.read_billing,
+    ReadCheckpoint: Hands.read_checkpoint,
+    Record: Hands.record,
+    Refuse: Hands.refuse,
+    StopCompute: Hands.stop_compute,
+    Term: Hands.term,
+}

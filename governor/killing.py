@@ -1,0 +1,106 @@
+"""Ending a run's processes and watching until nobody is left. Whom, is core.killset's business; this does it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from governor.core.events import ProcessesSeen
+from governor.core.identity import ProcessId
+from governor.core.incident import process_row
+from governor.core.killset import KillSet, kill_set, strays
+from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
+from governor.ports import Processes, Sent
+
+SCAN_NS: Final = 50 * NS_PER_MS  # While somebody lives: an exit is seen this soon; a scan costs about 2 ms.
+GUARD_NS: Final = NS_PER_S  # Once all are gone, until the halt ends: something may bring them back.
+EMPTY_SCANS: Final = 2  # Between two scans a last fork can hide once, not twice.
+MEMBERS_MAX: Final = 10_000  # A fork bomb is ended in portions.
+
+
+@dataclass(slots=True)
+class Killing:
+    """One halt's processes. `signum` is the strongest signal sent so far."""
+
+    members: KillSet
+    signum: signal.Signals
+    empty_scans: int = 0
+    told_gone: bool = False
+    next_at: MonoNs = MonoNs(0)
+
+
+@dataclass(slots=True)
+class Killings:
+    """All halts whose processes are being ended. False when there is none."""
+
+    processes: Processes
+    own_pid: int
+    _open: dict[str, Killing] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def next_at(self) -> MonoNs:
+        return min(killing.next_at for killing in self._open.values())
+
+    def begin(
+        self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
+        signum: signal.Signals,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """Signal everybody of the run, launchers first. Repeatable; returns whom, and what came of each signal."""
+        table = self.processes.table()
+        made = kill_set(table, ranks, self.own_pid, launchers=launchers, uid=uid)
+        assert made is not None, "a run has a uid"
+        known = self._open.get(incident_id)
+        if known is not None:
+            made = made.widened(known.members.members)
+        self._open[incident_id] = Killing(made, signum, next_at=MonoNs(0))
+        rows = []
+        for process in made.members[:MEMBERS_MAX]:
+            if self.processes.is_gone(process):
+                continue
+            role = "launcher" if process in made.launchers else "child"
+            facts = table.get(process.pid)
+            argv0 = " ".join(facts.argv[:3])[:120] if facts is not None else ""
+            rows.append(
+                {**process_row(process), "role": role, "argv0": argv0, "sent": self._send(process, signum).value}
+            )
+        return rows
+
+    def _send(self, process: ProcessId, signum: signal.Signals) -> Sent:
+        if signum is signal.SIGTERM:
+            self.processes.send(process, signal.SIGCONT)  # A stopped process keeps a SIGTERM for later.
+        return self.processes.send(process, signum)
+
+    def scan(self, at: MonoNs) -> list[ProcessesSeen]:
+        """Look who is left; signal newcomers and, after SIGKILL, survivors again."""
+        due = {name: killing for name, killing in self._open.items() if at >= killing.next_at}
+        if not due:
+            return []
+        table = self.processes.table()
+        return [seen for name, killing in due.items() if (seen := self._scan_one(name, killing, table, at)) is not None]
+
+    def _scan_one(self, incident_id: str, killing: Killing, table: Any, at: MonoNs) -> ProcessesSeen | None:
+        newcomers = strays(table, killing.members, self.own_pid)
+        killing.members = killing.members.widened(newcomers[:MEMBERS_MAX])
+        alive = tuple(p for p in killing.members.members if not self.processes.is_gone(p))
+        for process in alive:
+            if process in newcomers or killing.signum is signal.SIGKILL:
+                self._send(process, killing.signum)
+        respawned = tuple(p for p in newcomers if p in alive and table[p.pid].argv in killing.members.argvs)
+        killing.empty_scans = 0 if alive else killing.empty_scans + 1
+        gone = killing.empty_scans >= EMPTY_SCANS
+        killing.next_at = MonoNs(at + (GUARD_NS if gone else SCAN_NS))
+        if respawned:
+            killing.told_gone = False
+            return ProcessesSeen(at, incident_id, alive, respawned)
+        if gone and not killing.told_gone:
+            killing.told_gone = True
+            return ProcessesSeen(at, incident_id, ())
+        return None
+
+    def end(self, incident_id: str) -> None:
+        """The halt is over: nobody of it is looked for any more."""
+        self._open.pop(incident_id, None)

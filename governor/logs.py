@@ -1,0 +1,35 @@
+"""One JSON object per line on stderr; what could be a secret is cut out in one place."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from typing import Any, Final
+
+import structlog
+
+_SECRET: Final = re.compile(r"secret|password|token$|api_?key|private_?key|authorization|credential", re.IGNORECASE)
+
+
+def redact(_logger: Any, _method: str, record: Any) -> Any:
+    """Blank the value of every key that is named like a secret. Providers name theirs; this catches the forgotten."""
+    for key in record:
+        if _SECRET.search(key):
+            record[key] = "[redacted]"
+    return record
+
+
+def configure(level: str) -> None:
+    """Log at `level` and above: debug, info, warning, error or critical."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            redact,
+            structlog.processors.JSONRenderer(default=str),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )

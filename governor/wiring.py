@@ -1,0 +1,286 @@
+"""The one place that constructs adapters: settings in, a running governor out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from governor.adapters import clouds
+from governor.adapters.checkpoints import DiskCheckpoints
+from governor.adapters.clock import SystemClock
+from governor.adapters.control import ControlServer
+from governor.adapters.gpu_nvml import NvmlSampler
+from governor.adapters.inbox import SeqpacketInbox
+from governor.adapters.journal_sqlite import JournalLocked, open_journal
+from governor.adapters.listener import SocketUnavailable
+from governor.adapters.processes import LinuxProcesses
+from governor.adapters.selftest import run_selftest
+from governor.adapters.systemd import SystemdNotifier
+from governor.core.effects import Effect
+from governor.core.node import Node, NodeFacts, new_node
+from governor.core.policy import PolicySet
+from governor.core.resume import restore_incidents, restore_runs
+from governor.core.units import MICROS_PER_USD, NS_PER_S, DurationNs, UsdMicros
+from governor.daemon import Daemon
+from governor.hands import Hands
+from governor.killing import Killings
+from governor.logs import configure
+from governor.observers import Observers
+from governor.ports import Cloud, Observer, Preflight
+from governor.settings_model import Settings
+from governor.wire.policy_toml import load_policies
+
+log = structlog.get_logger("costgov")
+
+POLICY_BYTES_MAX = 256 * 1024  # A policy is a page; larger is a mistake in a path.
+
+
+class CannotStart(Exception):  # noqa: N818 - the condition is the name.
+    """What keeps the governor from starting: one line, what and what to do."""
+
+
+def policy_texts(paths: Sequence[Path]) -> list[tuple[str, str]]:
+    """Read policy files; a directory stands for its *.toml in order. CannotStart names what cannot be read."""
+    texts = []
+    for path in paths:
+        files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        for file in files:
+            try:
+                if file.stat().st_size > POLICY_BYTES_MAX:
+                    raise CannotStart(f"{file}: larger than {POLICY_BYTES_MAX} bytes; is this a policy?")
+                texts.append((str(file), file.read_text(encoding="utf-8")))
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+                raise CannotStart(f"{file}: cannot be read: {reason}") from error
+    return texts
+
+
+def policy_loader(
+    paths: Sequence[Path], ceiling: UsdMicros | None, priced: Callable[[], bool]
+) -> Callable[[], tuple[PolicySet | None, list[str]]]:
+    """Return what reads the policies, now and at each SIGHUP: the set, or None and the problems, a line each."""
+
+    def load() -> tuple[PolicySet | None, list[str]]:
+        try:
+            texts = policy_texts(paths)
+        except CannotStart as error:
+            return None, [str(error)]
+        policies, problems = load_policies(texts)
+        if policies is None:
+            return None, [str(problem) for problem in problems]
+        if ceiling is not None:
+            policies = policies.with_ceiling(ceiling)
+        unpriced = [p.name for p in policies.policies if p.budget.ceiling_usd_micros is not None]
+        if unpriced and not priced():
+            return None, [
+                f"policy {unpriced[0]} has a ceiling, but the price of this node is unknown: "
+                "set node.price_usd_per_hour in costgov.toml, or pass --price USD_PER_HOUR"
+            ]
+        return policies, []
+
+    return load
+
+
+def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
+    """Build the provider and learn of the machine. A provider that cannot be reached is a problem told, not an end."""
+    if settings.cloud.provider == "none":
+        return None, clouds.load("none", {}).preflight()
+    try:
+        cloud = clouds.load(settings.cloud.provider, settings.cloud.config)
+    except clouds.CloudConfigError as error:
+        raise CannotStart(str(error)) from error
+    return cloud, cloud.preflight()
+
+
+def price_of(settings: Settings, preflight: Preflight | None, given: UsdMicros | None) -> tuple[UsdMicros | None, str]:
+    """The price per hour and where it is from: the provider's own answer, then what the user wrote."""
+    if preflight is not None and preflight.price_usd_micros_per_hour is not None:
+        return preflight.price_usd_micros_per_hour, preflight.price_source or settings.cloud.provider
+    if given is not None:
+        return given, "command line"
+    return settings.node.price_usd_micros_per_hour, settings.node.price_source
+
+
+def node_facts(
+    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: tuple[UsdMicros | None, str],
+    boot_id: str, *, exclusive: bool,
+) -> NodeFacts:  # fmt: skip
+    known = preflight is not None
+    return NodeFacts(
+        node=settings.node.name,
+        boot_id=boot_id,
+        price_usd_micros_per_hour=price[0],
+        price_source=price[1] if price[0] is not None else None,
+        cloud=cloud.name if cloud is not None else "none",
+        instance_id=preflight.instance_id if preflight is not None else None,
+        will_stop=preflight.will if preflight is not None else "",
+        stays_billed=preflight.stays_billed if preflight is not None else (),
+        can_stop=cloud is not None and known and preflight.ok if preflight is not None else False,
+        survives_stop=preflight.survives_stop if preflight is not None else None,
+        stop_bound_ns=DurationNs(round((cloud.stop_bound_s if cloud is not None else 0) * NS_PER_S)),
+        granularity_ns=DurationNs(round((cloud.granularity_s if cloud is not None else 0) * NS_PER_S)),
+        observe=settings.observe,
+        exclusive=exclusive,
+    )
+
+
+class Governor:
+    """Everything of one running governor, built and taken down in order. Use as a context manager."""
+
+    def __init__(
+        self, settings: Settings, policy_paths: Sequence[Path], *, ceiling: UsdMicros | None = None,
+        price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.clock = SystemClock()
+        self.processes = LinuxProcesses(self.clock.boot_id)
+        self._closers: list[Callable[[], object]] = []
+        paths = settings.paths
+        for directory in (paths.state_dir, paths.runtime_dir):
+            _make_directory(directory)
+        self.cloud, self.preflight = load_cloud(settings)
+        known_price = price_of(settings, self.preflight, price)
+        self.load = policy_loader(policy_paths, ceiling, lambda: known_price[0] is not None)
+        policies, problems = self.load()
+        if policies is None:
+            raise CannotStart("\n".join(problems))
+        self.journal, self.journal_problem = self._open_journal()
+        self._closers.append(self.journal.close)
+        facts = node_facts(
+            settings, self.cloud, self.preflight, known_price, self.clock.boot_id, exclusive=exclusive
+        )  # fmt: skip
+        self.node: Node = new_node(facts, policies, self.clock.boot())
+        self.begin = self._restore()
+        self.selftest = run_selftest(self.processes)
+        self.gpus = NvmlSampler()
+        self._closers.append(self.gpus.close)
+        self.daemon = self._build(watchers)
+
+    def _open_journal(self) -> Any:
+        paths = self.settings.paths
+        try:
+            return open_journal(str(paths.state_dir / "costgov.db"), str(paths.runtime_dir))
+        except JournalLocked as error:
+            raise CannotStart(str(error)) from error
+
+    def _restore(self) -> list[Effect]:
+        at, boot, wall = self.clock.mono(), self.clock.boot(), self.clock.wall()
+        effects = restore_runs(self.node, list(self.journal.runs().values()), boot, at)
+        return [*effects, *restore_incidents(self.node, self.journal.open_incidents(), at, wall)]
+
+    def _build(self, watchers: Sequence[Observer]) -> Daemon:
+        settings, paths = self.settings, self.settings.paths
+        try:
+            inbox = SeqpacketInbox(
+                str(paths.socket), self.processes, self.clock.boot_id,
+                mode=settings.trainer.socket_mode, allow_uids=settings.trainer.allow_uids,
+            )  # fmt: skip
+            self._closers.append(inbox.close_all)
+            server = ControlServer(str(paths.control_socket), settings.control.mode, settings.control.group)
+            self._closers.append(server.close)
+        except SocketUnavailable as error:
+            self.close()
+            raise CannotStart(str(error)) from error
+        observers = Observers([*watchers])
+        hands = Hands(
+            node=self.node,
+            clock=self.clock,
+            inbox=inbox,
+            processes=self.processes,
+            journal=self.journal,
+            checkpoints=DiskCheckpoints(),
+            observer=observers,
+            killings=Killings(self.processes, os.getpid()),
+            post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built with these hands.
+            cloud=self.cloud,
+        )
+        daemon = Daemon(
+            node=self.node,
+            hands=hands,
+            service=SystemdNotifier(),
+            load_policies=self.load,
+            control=server,
+            control_is_private=settings.control.mode & 0o006 == 0,
+            extra=self._extra,
+        )
+        daemon.health.last_reload_wall_ns = self.clock.wall()
+        return daemon
+
+    def _extra(self) -> dict[str, Any]:
+        preflight = self.preflight
+        cloud = {
+            "name": self.node.facts.cloud,
+            "instance_id": self.node.facts.instance_id,
+            "will": self.node.facts.will_stop,
+            "stays_billed": list(self.node.facts.stays_billed),
+            "problems": list(preflight.problems) if preflight is not None else [],
+            "ok": self.node.facts.can_stop,
+        }
+        selftest = [{"name": name, "ok": ok, "line": line} for name, ok, line in self.selftest]
+        return {
+            "governor": {"cloud": cloud, "selftest": selftest, "gpu_status": self.gpus.status},
+            "unwatched_gpu_processes": self.unwatched(),
+        }
+
+    def unwatched(self) -> list[dict[str, Any]]:
+        """GPU processes of no announced run, with the price of the GPUs that they hold."""
+        readings = self.gpus.read() or ()
+        announced = {
+            rank.peer.process.pid for tracked in self.node.runs.values() for rank in tracked.run.ranks.values()
+        }
+        price = self.node.facts.price_usd_micros_per_hour
+        share = price / MICROS_PER_USD / len(readings) if price is not None and readings else None
+        return [
+            {"pid": pid, "gpu": reading.uuid, "usd_per_hour": share}
+            for reading in readings
+            for pid in reading.pids
+            if pid not in announced
+        ]
+
+    def lines(self) -> list[str]:
+        """What start-up says: what will happen on a halt, what stays billed, what is wrong."""
+        facts = self.node.facts
+        lines = [f"on halt I will {facts.will_stop}" if facts.will_stop else "on halt I will end the processes only"]
+        lines.append(f"this stays billed: {'; '.join(facts.stays_billed) or 'nothing known'}")
+        lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
+        lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
+        lines += [f"self-test {'ok' if ok else 'FAILED'}: {line}" for _, ok, line in self.selftest]
+        return lines
+
+    def close(self) -> None:
+        while self._closers:
+            self._closers.pop()()
+
+    def __enter__(self) -> Governor:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+    except OSError as error:
+        raise CannotStart(f"{path}: cannot be made: {error.strerror}; set [paths] in costgov.toml") from error
+
+
+def run_daemon(settings: Settings, policy_paths: Sequence[Path] | None = None) -> int:
+    """The service. Returns an exit code; start-up problems are one line on stderr."""
+    configure(settings.log.level)
+    try:
+        governor = Governor(settings, policy_paths or [settings.paths.policies_dir])
+    except CannotStart as error:
+        sys.stderr.write(f"costgov: {error}\n")
+        return 1
+    with governor:
+        for line in governor.lines():
+            log.info("start", line=line, pid=os.getpid())
+        governor.daemon.install_signals()
+        governor.daemon.run(governor.begin)
+    return 0

@@ -1,0 +1,146 @@
+"""A training process for drills, without torch: real shim, real frames, real signals; it misbehaves as told.
+
+    python trainee.py MODE DIRECTORY
+
+Trains 30 healthy steps, writes its pids to DIRECTORY/pids, then reports a NaN loss and misbehaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from trainer_shim.progress import Progress
+from trainer_shim.watcher import Watcher
+
+HEALTHY_STEPS = 30
+STEP_S = 0.01
+FOR_EVER_S = 3600
+
+
+class FileSaver:
+    """Saves a file a rank: enough for a whole, hashed, verified checkpoint."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory: str | None = str(directory)
+
+    def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
+        target = Path(directory) / tag
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "weights.bin").write_bytes(bytes(range(256)) * 64)
+        (target / "state.json").write_text(json.dumps(client_state, default=str))
+
+    def position(self) -> dict[str, Any]:
+        return {}
+
+    def restore_position(self, position: dict[str, Any]) -> None:
+        pass
+
+    def pending(self) -> bool:
+        return False
+
+    def load(self, directory: str, tag: str) -> dict[str, Any]:
+        return dict(json.loads((Path(directory) / tag / "state.json").read_text()))
+
+
+class Trainee:
+    def __init__(self, mode: str, work: Path) -> None:
+        self.mode, self.work = mode, work
+        self.children: list[subprocess.Popen[bytes]] = []
+        self.progress = Progress(threading.main_thread().ident or 0)
+        hello = {
+            "run": os.environ.get("COSTGOV_RUN", "drill"),
+            "attempt": f"a{os.getpid()}",
+            "rank": 0,
+            "local_rank": 0,
+            "world_size": 1,
+            "tokens_per_step": 1000,
+            "checkpoint_dir": str(work / "checkpoints"),
+            "framework": "torch",
+            "resume_argv": [sys.executable, *sys.argv],
+        }
+        saver = FileSaver(work / "checkpoints")
+        self.watcher = Watcher(hello, self.progress, saver)
+
+    def step(self, number: int, loss: float) -> None:
+        progress = self.progress
+        progress.in_step = True
+        progress.bump("forward")
+        time.sleep(STEP_S)
+        progress.bump("backward")
+        progress.step = progress.attempt_step = number
+        progress.in_step = False
+        progress.bump("step")
+        fields = {
+            "step": number,
+            "attempt_step": number,
+            "tokens": 1000,
+            "tokens_total": number * 1000,
+            "loss": loss,
+            "loss_expected": True,
+            "step_s": STEP_S,
+            "data_s": 0.0,
+            "applied": True,
+            "progress_seq": progress.progress_seq,
+        }
+        self.watcher.step_frame(fields)
+        self.watcher.at_boundary(number)
+
+    def write_pids(self) -> None:
+        pids = [os.getpid(), *(child.pid for child in self.children)]
+        (self.work / "pids").write_text(json.dumps(pids))
+
+    def run(self) -> None:
+        if self.mode == "foreign":
+            signal.signal(signal.SIGUSR1, lambda *_: (self.work / "foreign").write_text("rung"))
+        self.watcher.start()
+        self.progress.set_phase("train")
+        for number in range(1, HEALTHY_STEPS + 1):
+            self.step(number, 2.0)
+        if self.mode in ("grandchildren", "zombie"):
+            self.spawn()
+        self.write_pids()
+        if self.mode in ("deaf_term", "grandchildren"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.mode == "stolen":
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        self.misbehave()
+
+    def spawn(self) -> None:
+        """Children that outlive their leader, or (zombie) that have died and are never reaped."""
+        deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); "
+        code = "print('up', flush=True)" if self.mode == "zombie" else deaf + f"time.sleep({FOR_EVER_S})"
+        for _ in range(2):
+            child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+            assert child.stdout is not None
+            child.stdout.readline()
+            self.children.append(child)
+
+    def misbehave(self) -> None:
+        number = HEALTHY_STEPS + 1
+        if self.mode in ("deaf", "deaf_term", "stuck", "stopped"):
+            # The frame goes out, and the training thread never comes to a boundary again.
+            self.watcher.at_boundary = lambda _step: None  # type: ignore[method-assign]
+            self.step(number, float("nan"))
+            if self.mode == "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if self.mode == "stuck":
+                lock = threading.Lock()
+                lock.acquire()
+                lock.acquire()  # As in a collective: the main thread waits in C and runs no handler.
+            while True:
+                time.sleep(FOR_EVER_S)
+        while True:
+            self.step(number, float("nan"))
+            number += 1
+
+
+if __name__ == "__main__":
+    Trainee(sys.argv[1], Path(sys.argv[2])).run()

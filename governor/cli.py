@@ -1,0 +1,100 @@
+"""The `costgov` command. Each group of commands has a file cli_*.py; heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+
+import click
+
+from governor import cli_act, cli_incident, cli_policy, cli_run, cli_status
+from governor.cli_common import Failed
+from governor.exit_codes import MEANINGS, ExitCode
+
+EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+@click.version_option(package_name="costgov", prog_name="costgov", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Watch LLM training from outside: meter dollars and progress, halt by policy, prove that it stopped.
+
+    \b
+    Begin with
+      costgov run --ceiling 300 --price 22 -- deepspeed train.py   beside one command, without root
+      systemctl start costgov                                      as a service for every run of the node
+      costgov doctor                                               what would fail, before it does
+    """
+
+
+for command in (
+    cli_run.daemon,
+    cli_run.run,
+    cli_status.status,
+    cli_status.doctor,
+    cli_act.halt,
+    cli_act.hold,
+    cli_policy.policy,
+    cli_incident.incident,
+):
+    cli.add_command(command)
+
+
+@cli.command(short_help="Print the completion script of your shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of your shell.
+
+    \b
+    bash   eval "$(costgov completion bash)"          in ~/.bashrc
+    zsh    eval "$(costgov completion zsh)"           in ~/.zshrc
+    fish   costgov completion fish | source           in ~/.config/fish/config.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click lost a shell that click.Choice offers"
+    click.echo(kind(cli, {}, "costgov", "_COSTGOV_COMPLETE").source())
+
+
+def main() -> None:
+    """Entry point: every expected failure is one line on stderr and a documented exit code."""
+    if not os.environ.get("COSTGOV_TRACEBACK"):
+        sys.excepthook = _one_line
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = cli.main(prog_name="costgov", standalone_mode=False)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "costgov"
+        click.echo(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", err=True)
+        return ExitCode.USAGE
+    except click.ClickException as error:
+        for line in error.format_message().splitlines():
+            click.echo(f"costgov: {line}", err=True)
+        return error.code if isinstance(error, Failed) else ExitCode.FAILED
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted. Nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _sentence(message: str) -> str:
+    return " ".join(message.split()).rstrip(".")
+
+
+def _one_line(kind: type[BaseException], error: BaseException, _where: TracebackType | None) -> None:
+    """A fault of ours: the program ends as Python ends it (exit code 1), in one line."""
+    what = " ".join(f"{kind.__name__}: {error}".split())[:300]
+    print(f"costgov: internal error: {what} (COSTGOV_TRACEBACK=1 shows where; please report it)", file=sys.stderr)

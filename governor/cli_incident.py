@@ -1,0 +1,151 @@
+"""`costgov incident …`: past and present halts, from a running governor or from the journal that it left behind."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from governor import control_client
+from governor.cli_common import (
+    Failed,
+    config_option,
+    control_option,
+    json_option,
+    print_json,
+    settings_from,
+    sockets,
+)
+from governor.core.units import NS_PER_S, format_usd
+from governor.exit_codes import ExitCode
+
+JOURNAL_NAME: Final = "costgov.db"
+JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name of its own; newest first.
+LAST_MAX: Final = 1_000  # A governor keeps no more incidents than that.
+
+Snapshot = Mapping[str, Any]
+
+
+@click.group(short_help="Halts, past and present: list, show.")
+def incident() -> None:
+    """Halts, past and present: what was seen, what it cost, how to resume.
+
+    Asks the running governors; where none runs, reads their journals.
+    """
+
+
+@incident.command("list")
+@click.option("--last", type=click.IntRange(1, LAST_MAX), default=20, show_default=True, help="At most so many.")
+@config_option
+@control_option
+@json_option
+def list_incidents(last: int, config: Path | None, control: str | None, as_json: bool) -> None:
+    """List incidents, newest last."""
+    found = sorted(_incidents(last, config, control), key=lambda s: int(s["opened_wall_ns"]))[-last:]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        click.echo("no incident: nothing has been halted")
+        return
+    rows = [_row(snapshot) for snapshot in found]
+    widths = [max(len(row[column]) for row in [_HEAD, *rows]) for column in range(len(_HEAD))]
+    for row in [_HEAD, *rows]:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+@incident.command()
+@click.argument("incident_id", metavar="ID|last")
+@click.option("--markdown", is_flag=True, help="Print the full report as Markdown.")
+@config_option
+@control_option
+@json_option
+def show(incident_id: str, markdown: bool, config: Path | None, control: str | None, as_json: bool) -> None:
+    """Show one incident: its timeline with measured times, what was spent, and what nobody has observed."""
+    from governor import report
+
+    if markdown and as_json:
+        raise click.UsageError("--markdown and --json exclude one another")
+    snapshot = _find(incident_id, _incidents(LAST_MAX, config, control))
+    if as_json:
+        click.echo(report.incident_json(snapshot), nl=False)
+    elif markdown:
+        click.echo(report.incident_markdown(snapshot), nl=False)
+    else:
+        click.echo(report.summary(snapshot) + "\n")
+        for line in report.timeline_lines(snapshot)[1:]:
+            click.echo(line)
+        for line in report.not_observed(snapshot):
+            click.echo(f"not observed  {line}")
+
+
+_HEAD: Final = ("INCIDENT", "OPENED (UTC)", "RUN", "STEP", "WHY", "STAGE", "CHECKPOINT", "SPENT")
+
+
+def _row(snapshot: Snapshot) -> tuple[str, ...]:
+    from governor.report_moments import plain
+
+    opened = datetime.fromtimestamp(snapshot["opened_wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    checkpoint = snapshot.get("checkpoint") or {}
+    saved = f"{checkpoint.get('kind')} by {checkpoint.get('verified_by')}" if checkpoint else "none"
+    known = snapshot.get("spend_rate_usd_micros_per_hour") is not None
+    spent = format_usd(snapshot["spend_usd_micros"]) if known else "unknown"
+    step = "-" if snapshot.get("step") is None else str(snapshot["step"])
+    texts = (snapshot["incident_id"], opened, snapshot["run"], step, snapshot["reason"])
+    return (*(plain(text) for text in (*texts, snapshot["halt_stage"], saved)), spent)
+
+
+def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:
+    """By full id, by an unambiguous beginning of it, or the newest by "last"."""
+    if incident_id == "last" and found:
+        return max(found, key=lambda s: int(s["opened_wall_ns"]))
+    exact = [snapshot for snapshot in found if snapshot["incident_id"] == incident_id]
+    matching = exact or [s for s in found if str(s["incident_id"]).startswith(incident_id)]
+    if len(matching) == 1:
+        return matching[0]
+    if not matching:
+        raise Failed(f'no incident "{incident_id}"; see `costgov incident list`', ExitCode.UNKNOWN)
+    raise Failed(f'"{incident_id}" begins the ids of {len(matching)} incidents; give more of it', ExitCode.UNKNOWN)
+
+
+def _incidents(last: int, config: Path | None, control: str | None) -> list[Snapshot]:
+    """From every governor that answers, else from the journals on this machine."""
+    answers = control_client.ask_each(sockets(control), {"cmd": "incidents", "last": last})
+    good = [answer for answer in answers if answer.ok]
+    if good:
+        return [snapshot for answer in good for snapshot in answer.data]
+    if control is not None:
+        answer = answers[0] if answers else control_client.ask(control, {"cmd": "ping"})
+        raise Failed(answer.error, ExitCode.NO_GOVERNOR)
+    return _from_journals(settings_from(config).paths.state_dir, last)
+
+
+def _from_journals(state_dir: Path, last: int) -> list[Snapshot]:
+    beside = glob.glob(f"{glob.escape(str(state_dir))}/runs/*/{JOURNAL_NAME}")
+    paths = [path for path in (str(state_dir / JOURNAL_NAME), *sorted(beside)) if os.path.exists(path)][:JOURNALS_MAX]
+    if not paths:
+        raise Failed(f"no governor answers, and there is no journal in {state_dir}", ExitCode.NO_GOVERNOR)
+    click.echo(f"costgov: no governor answers; reading {', '.join(paths[:3])}", err=True)
+    return [snapshot for path in paths for snapshot in _read_journal(path, last)]
+
+
+def _read_journal(path: str, last: int) -> list[Snapshot]:
+    from governor.adapters.journal_db import JournalReader
+
+    try:
+        reader = JournalReader(path)
+    except sqlite3.Error as error:
+        raise Failed(f"{path}: cannot be read: {error}; read it as the governor's user or root") from error
+    try:
+        return [json.loads(row["snapshot"]) for row in reader.incidents(last, only_open=False)]
+    except (sqlite3.Error, ValueError) as error:
+        raise Failed(f"{path}: cannot be read: {error}; read it as the governor's user or root") from error
+    finally:
+        reader.close()

@@ -1,0 +1,74 @@
+"""`costgov policy …`: what a policy would do, before anything depends on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from governor.cli_common import Failed, config_option, json_option, print_json, settings_from
+from governor.exit_codes import ExitCode
+
+POLICY_BYTES_MAX: Final = 256 * 1024  # A policy is a page.
+
+
+@click.group(short_help="What policies would do: check.")
+def policy() -> None:
+    """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
+
+
+@policy.command()
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|DIRECTORY]...")
+@config_option
+@json_option
+def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
+    """Say in plain words what each policy would do, or everything that is wrong with it.
+
+    Every error names file, line and key. Without FILES: the policies that the governor on this node would load, and
+    with a costgov.toml also what its metrics streams can be stopped by. Exit code 1 when anything is wrong.
+    """
+    from governor.policy_check import check as check_texts
+
+    notes: list[str] = []
+    if config is not None or not files:
+        settings = settings_from(config)
+        files = files or (settings.paths.policies_dir,)
+        notes = [
+            f"{stream.path}: run {stream.run} names no pidfile, unit, cgroup or job: a halt can stop only the instance"
+            for stream in settings.jsonl
+            if stream.ended_by is None
+        ]
+    lines, code = check_texts(_read(files))
+    if as_json:
+        print_json({"ok": code == 0, "lines": lines, "notes": notes})
+    else:
+        for line in (*lines, *notes):
+            click.echo(line, err=code != 0)
+    if code != 0:
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _read(paths: tuple[Path, ...]) -> list[tuple[str, str]]:
+    """Read files, and the *.toml of directories in order; fail with a line for each that cannot be read."""
+    texts: list[tuple[str, str]] = []
+    problems: list[str] = []
+    for path in paths:
+        files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        if not files:
+            problems.append(f"{path}: holds no *.toml; put a policy there or name a file")
+        for file in files:
+            try:
+                data = file.read_bytes()[: POLICY_BYTES_MAX + 1]
+                text = data.decode()
+            except OSError as error:
+                problems.append(f"{file}: {error.strerror}; name a policy file or a directory of them")
+            except UnicodeDecodeError as error:
+                problems.append(f"{file}: not UTF-8 (byte {error.start}); save it as UTF-8")
+            else:
+                texts.append((str(file), text))
+                if len(data) > POLICY_BYTES_MAX:
+                    problems.append(f"{file}: larger than {POLICY_BYTES_MAX} bytes; this is not a policy")
+    if problems:
+        raise Failed("\n".join(problems))
+    return texts

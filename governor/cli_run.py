@@ -1,0 +1,163 @@
+"""`costgov daemon` and `costgov run`: the two ways in which a governor comes to be."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from governor.cli_common import config_option, find_config, settings_from
+from governor.core.units import UsdMicros, usd
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from governor.settings import Settings
+
+NAME_CHARS_MAX: Final = 40  # It becomes part of two socket paths, which hold 107 bytes.
+# The scheduler's own name of a job that it may requeue: one budget over all of its launches.
+SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
+
+
+class Usd(click.ParamType[UsdMicros]):
+    """Dollars -> micro-dollars, above zero."""
+
+    name = "usd"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
+        if isinstance(value, int):
+            return UsdMicros(value)
+        try:
+            amount = usd(str(value).strip().removeprefix("$").replace(",", ""))
+        except ValueError:
+            self.fail(f'"{value}" is not an amount of dollars; write for example 300 or 22.50', param, ctx)
+        if amount <= 0:
+            self.fail(f'"{value}" must be above 0', param, ctx)
+        return amount
+
+
+def policies_option(command: Any) -> Any:
+    return click.option(
+        "--policy", "policies", type=click.Path(path_type=Path), multiple=True, metavar="FILE|DIRECTORY",
+        help="Policy to judge by; repeat it for more. Default: the policies directory of costgov.toml.",
+    )(command)  # fmt: skip
+
+
+def observe_option(command: Any) -> Any:
+    return click.option("--observe", is_flag=True, help="Decide and record, touch nothing, whatever the policies say.")(
+        command
+    )
+
+
+@click.command(short_help="Run the governor of this node (the service).")
+@config_option
+@policies_option
+@observe_option
+def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> int:
+    """Run the governor of this node in the foreground, as the service does.
+
+    SIGHUP reads the policies again (the old ones stand when the new ones are wrong), SIGTERM ends it and leaves
+    trainers alone. A halt under way is resumed by the next start.
+    """
+    sys.excepthook = sys.__excepthook__  # The journal of the service is where a traceback belongs.
+    settings = settings_from(find_config(config), {"observe": True} if observe else {})
+    from governor.wiring import run_daemon
+
+    return run_daemon(settings, list(policies) or None)
+
+
+@click.command(
+    short_help="Run one command under a governor of its own.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@policies_option
+@click.option(
+    "--ceiling", type=Usd(), metavar="USD", help="Never spend more than that, the price of stopping included."
+)
+@click.option("--price", type=Usd(), metavar="USD_PER_H", help="What this machine costs an hour, all GPUs together.")
+@click.option("--name", metavar="NAME", help="Name of the run. One name is one budget, over every restart.")
+@observe_option
+@click.option(
+    "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Send the command's output there."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Report progress and halts as JSON lines on stderr, for programs."
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="costgov.toml to read, for its price and cloud.",
+)
+@click.option("--fault-mark", type=click.Path(path_type=Path, dir_okay=False), hidden=True)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    policies: tuple[Path, ...], ceiling: UsdMicros | None, price: UsdMicros | None, name: str | None, observe: bool,
+    log: Path | None, as_json: bool, config: Path | None, fault_mark: Path | None, command: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Run COMMAND under a governor of its own. Needs no root, no service, no configuration.
+
+    \b
+    costgov run --ceiling 300 --price 22 -- deepspeed train.py
+    costgov run --policy policies/default.toml -- torchrun --nproc-per-node 8 train.py
+
+    Exits with the command's own code, or with 86 when it was halted. Its journal and incidents stay in the state
+    directory below runs/NAME. Without --name every launch is a run of its own, except under a scheduler, where the
+    job's id is the name: a requeued job goes on with the budget that it had.
+    """
+    chosen = name or _default_name(command)
+    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):
+        allowed = f"letters, digits, dot, dash and underscore, at most {NAME_CHARS_MAX}"
+        raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint="--name")
+    settings = settings_from(config, {"observe": True} if observe else {}, beside=chosen)
+    from governor.command import run_command
+
+    return run_command(
+        settings,
+        _policy_paths(policies, ceiling, settings),
+        command,
+        name=chosen,
+        ceiling=ceiling,
+        price=price,
+        log_path=log,
+        fault_mark=fault_mark,
+        console=_json_console() if as_json else None,
+    )
+
+
+def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Settings) -> list[Path]:
+    if given:
+        return list(given)
+    directory = settings.paths.policies_dir
+    if directory.is_dir() and any(directory.glob("*.toml")):
+        return [directory]
+    if ceiling is None:
+        text = "no policy and no ceiling: the run is metered and never halted (give --policy or --ceiling)"
+        click.echo(f"costgov: warning: {text}", err=True)
+    return []
+
+
+def _default_name(command: Sequence[str]) -> str:
+    for variable, scheduler in SCHEDULER_JOBS:
+        if os.environ.get(variable):
+            return _allowed(f"{scheduler}-{os.environ[variable]}")
+    if os.environ.get("COSTGOV_RUN"):
+        return os.environ["COSTGOV_RUN"]
+    scripts = [Path(word).stem for word in command if word.endswith(".py")]
+    started = time.strftime("%m%d-%H%M%S", time.gmtime())
+    return f"{_allowed(scripts[0] if scripts else Path(command[0]).stem)[:20]}-{started}-{os.getpid()}"
+
+
+def _allowed(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:NAME_CHARS_MAX].lstrip(".") or "run"
+
+
+def _json_console() -> Any:
+    from governor.console_json import JsonConsole
+
+    return JsonConsole()

@@ -1,0 +1,166 @@
+"""`costgov status` as a person reads it. Every text from a trainer is made printable first."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from governor.core.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
+from governor.report_lines import loss_text
+from governor.report_moments import plain
+
+COLUMNS_WITHOUT_TERMINAL: Final = 200  # A file or a pipe has no width: nothing is cut, nothing wraps.
+STALE_AFTER_S: Final = 5.0  # Five beats.
+_STYLES: Final = {
+    "training": "green",
+    "finished": "dim",
+    "halted": "bold red",
+    "halting": "bold red",
+    "unwatched": "bold yellow",
+}
+
+
+def print_status(status: Mapping[str, Any]) -> None:
+    """Print one governor's status to stdout, in colour where that is a terminal."""
+    sys.stdout.write(render_status(status, colour=sys.stdout.isatty()))
+
+
+def render_status(status: Mapping[str, Any], *, colour: bool) -> str:
+    """Return the status as text that ends with a newline."""
+    stream = io.StringIO()
+    width = shutil.get_terminal_size((COLUMNS_WITHOUT_TERMINAL, 50)).columns if colour else COLUMNS_WITHOUT_TERMINAL
+    console = Console(file=stream, width=width, force_terminal=colour, highlight=False, markup=False, emoji=False)
+    governor = status["governor"]
+    console.print(_head(governor), no_wrap=True, overflow="ellipsis")
+    for line, style in _warnings(governor):
+        console.print(Text(line, style=style))
+    if status["runs"]:
+        console.print(_runs(status["runs"]))
+        for run in status["runs"]:
+            for line, style in _notes(run):
+                console.print(Text(f"{plain(run['run'])}: {line}", style=style))
+    else:
+        console.print("no run yet: add `shim = trainer_shim.attach(engine)` to the training script")
+    for process in status.get("unwatched_gpu_processes", []):
+        console.print(Text(_unwatched(process), style="bold yellow"))
+    lines = stream.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _head(governor: Mapping[str, Any]) -> Text:
+    text = Text(plain(governor["node"]), style="bold")
+    mode = governor.get("mode", "?")
+    text.append(f"  {mode}", style="yellow" if mode == "observe" else "")
+    price = governor.get("price_usd_per_hour")
+    if price is None:
+        text.append("  price unknown", style="yellow")
+    else:
+        text.append(f"  {_usd(price)}/h ({plain(governor.get('price_source') or 'source unknown')})", style="")
+    names = governor.get("policies") or []
+    text.append(f"  policies: {', '.join(plain(name) for name in names) or 'none'}", style="")
+    return text
+
+
+def _warnings(governor: Mapping[str, Any]) -> list[tuple[str, str]]:
+    cloud = governor.get("cloud") or {}
+    lines = []
+    if cloud.get("will"):
+        billed = "; ".join(plain(item) for item in cloud.get("stays_billed", [])) or "nothing that is known"
+        lines.append((f"on halt: {plain(cloud['will'])}; stays billed: {billed}", "dim"))
+    lines += [(f"problem: {plain(problem)}", "bold red") for problem in cloud.get("problems", [])]
+    lines += [
+        (f"self-test failed: {plain(test['line'])}", "bold red")
+        for test in governor.get("selftest", [])
+        if not test["ok"]
+    ]
+    if not governor.get("last_reload_ok", True):
+        lines.append((f"the last reload was refused: {plain(governor.get('reload_error') or '?')}", "bold red"))
+    for key, what in (
+        ("journal_errors_total", "journal writes failed"),
+        ("frames_malformed_total", "frames malformed"),
+    ):
+        if governor.get(key):
+            lines.append((f"{governor[key]} {what}", "yellow"))
+    return lines
+
+
+def _runs(runs: list[Mapping[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("RUN", "STATE", "STEP", "LOSS", "TOK/S", "SPENT", "$/1M TOK", "RUNWAY", "RANKS", "LAST FRAME"):
+        right = name in ("STEP", "LOSS", "TOK/S", "SPENT", "$/1M TOK", "RUNWAY", "RANKS", "LAST FRAME")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for run in runs:
+        state = plain(run["state"])
+        halt = run.get("halt")
+        table.add_row(
+            Text(plain(run["run"])),
+            Text(f"{state} {halt['stage']}" if halt and state == "halting" else state, style=_STYLES.get(state, "")),
+            _count(run["step"]) + (f"/{run['total_steps']:,}" if run.get("total_steps") else ""),
+            loss_text(run.get("loss")),
+            _count(run.get("tokens_per_s")),
+            _spent(run),
+            _usd(run.get("usd_per_mtok")),
+            _seconds(run.get("runway_s")),
+            f"{run['ranks_connected']}/{run['world_size']}",
+            _age(run),
+        )
+    return table
+
+
+def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    notes = []
+    if run.get("mode") == "observe":
+        notes.append((f'policy "{plain(run["policy"])}" only observes: it would be recorded, not halted', "yellow"))
+    if run.get("halt"):
+        halt = run["halt"]
+        notes.append((f"{plain(halt['reason'])}; costgov incident show {plain(halt['incident_id'])}", "bold red"))
+    if run.get("hold"):
+        hold = run["hold"]
+        left = _seconds(hold["left_s"])
+        notes.append((f"held for another {left}, no rule halts it: {plain(hold['reason'])}", "bold yellow"))
+    for finding in run.get("findings", []):
+        if finding["reading"] == "firing":
+            notes.append(
+                (f'rule "{plain(finding["rule"])}" fires: {plain(finding["text"] or finding["reason"])}', "red")
+            )
+    return notes
+
+
+def _unwatched(process: Mapping[str, Any]) -> str:
+    price = process.get("usd_per_hour")
+    cost = f"{_usd(price)}/h" if price is not None else "price unknown"
+    return f"UNWATCHED: pid {process['pid']} holds GPU {plain(process['gpu'])} ({cost}); nothing judges it"
+
+
+def _spent(run: Mapping[str, Any]) -> str:
+    if run.get("spend_rate_usd_per_hour") is None:
+        return "?"
+    spent = _usd(run["spend_usd"])
+    return f"{spent} of {_usd(run['ceiling_usd'])}" if run.get("ceiling_usd") is not None else spent
+
+
+def _age(run: Mapping[str, Any]) -> Text:
+    age_s = run.get("last_frame_age_s")
+    if age_s is None:
+        return Text("-")
+    old = age_s > STALE_AFTER_S and run["state"] not in ("finished", "halted")
+    return Text(_seconds(age_s), style="yellow" if old else "")
+
+
+def _usd(amount: float | None) -> str:
+    return "-" if amount is None else format_usd(round(amount * MICROS_PER_USD))
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_duration(round(value * NS_PER_S))

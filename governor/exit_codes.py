@@ -1,0 +1,47 @@
+"""What `costgov` exits with: one table, shown in --help and in docs/cli.md."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from trainer_shim.wire import HALT_EXIT_CODE
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NO_GOVERNOR = 3
+    DENIED = 4
+    UNKNOWN = 5
+    HALTED = HALT_EXIT_CODE
+    NEEDS_HUMAN = 87
+    CANNOT_EXECUTE = 126
+    NOT_FOUND = 127
+    INTERRUPTED = 130
+
+
+MEANINGS: Final[dict[ExitCode, str]] = {
+    ExitCode.OK: "done; nothing is wrong",
+    ExitCode.FAILED: "a problem was found, or it could not be done",
+    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.NO_GOVERNOR: "no governor answers",
+    ExitCode.DENIED: "you may not do that",
+    ExitCode.UNKNOWN: "there is no such run or incident",
+    ExitCode.HALTED: "`costgov run`: the command was halted, and the halt was seen to its end; do not requeue",
+    ExitCode.NEEDS_HUMAN: "`costgov run`: the halt was not seen to its end; something may still be billed",
+    ExitCode.CANNOT_EXECUTE: "`costgov run`: the command cannot be executed",
+    ExitCode.NOT_FOUND: "`costgov run`: the command was not found",
+    ExitCode.INTERRUPTED: "Ctrl-C",
+}
+assert set(MEANINGS) == set(ExitCode), "an exit code without a meaning"
+
+# What a governor's refusal (its `code`) exits with; anything else is FAILED.
+OF_REFUSAL: Final[dict[str, ExitCode]] = {
+    "no_governor": ExitCode.NO_GOVERNOR,
+    "silent": ExitCode.NO_GOVERNOR,
+    "garbled": ExitCode.NO_GOVERNOR,
+    "denied": ExitCode.DENIED,
+    "no_such_run": ExitCode.UNKNOWN,
+}

@@ -58,6 +58,15 @@ class Shim:
         """See trainer_shim.phase."""
         return phase(name)
 
+    def resume(self, directory: Optional[str] = None) -> Any:
+        """Continue from the newest whole checkpoint (default: in `checkpoint_dir`); see Watcher.resume.
+
+        Collective: call on every rank before the first step. Returns what it found (step, tokens_total, path,
+        position), or None.
+        """
+        resume = getattr(self._meter.watch, "resume", None)
+        return None if resume is None else resume(directory)
+
     def finish(self, reason: str = "finished", completed: bool = True) -> None:
         """Tell the governor that training is over (`completed` = as planned). Idempotent."""
         if self._meter.device is not None:

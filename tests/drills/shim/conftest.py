@@ -1,0 +1,108 @@
+"""Starts real training jobs under their launchers, and ends every process of them whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.drills.shim.letterbox import SAFETY_S, Letterbox
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[2]
+
+
+class Job:
+    """A launched training: two ranks below one launcher."""
+
+    def __init__(self, launcher: str, place: Path, socket_path: Path, name: str, options: dict[str, Any]) -> None:
+        self.place = place
+        self.name = name
+        self.log = place / f"log.{name}"
+        port = free_port()
+        command = {
+            "torchrun": ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={port}"],
+            "deepspeed": ["-m", "deepspeed.launcher.launch", f"--world_info={TWO_RANKS}", f"--master_port={port}"],
+        }[launcher]
+        if launcher == "deepspeed":
+            command += ["--master_addr=127.0.0.1", "--no_local_rank"]
+        environ = {
+            **os.environ,
+            "COSTGOV_SOCKET": str(socket_path),
+            "COSTGOV_RUN": "drill",
+            "DRILL": json.dumps({"name": name, "place": str(place), **options}),
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONWARNINGS": "ignore",
+        }
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *command, str(HERE / "train_rank.py")],
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._seen: dict[int, psutil.Process] = {}
+
+    def losses(self, rank: int) -> dict[int, str]:
+        lines = (self.place / f"losses.{self.name}.{rank}").read_text().splitlines()
+        return {int(step): loss for step, loss in (line.split() for line in lines)}
+
+    def wait(self) -> int:
+        return self.process.wait(SAFETY_S)
+
+    def end(self) -> None:
+        """Kill launcher first, so that it restarts nothing, then everything it had started."""
+        tree = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        for process in [self.process, *tree]:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass
+        self.process.wait(SAFETY_S)
+        psutil.wait_procs(tree, SAFETY_S)
+
+
+# What the `deepspeed` command hands to its per-node launcher: {"localhost": [0, 1]}, base64.
+TWO_RANKS = "eyJsb2NhbGhvc3QiOiBbMCwgMV19"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def box(short_tmp: Path) -> Iterator[Letterbox]:
+    with Letterbox(short_tmp / "s") as letterbox:
+        yield letterbox
+
+
+Launch = Callable[..., Job]
+
+
+@pytest.fixture
+def launch(tmp_path: Path, box: Letterbox) -> Iterator[Launch]:
+    pytest.importorskip("torch", reason="needs torch")
+    jobs: list[Job] = []
+
+    def start(launcher: str = "torchrun", name: str = "first", **options: Any) -> Job:
+        jobs.append(Job(launcher, tmp_path, box.path, name, options))
+        return jobs[-1]
+
+    yield start
+    for job in jobs:
+        job.end()
+        print(f"--- {job.name}\n{job.log.read_text()[-3000:]}")

@@ -1,0 +1,54 @@
+"""Real DeepSpeed under its launchers, two gloo ranks: asking ONE rank makes all of them save the same step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.drills.shim.letterbox import Letterbox
+from trainer_shim import checkpoint
+
+pytest.importorskip("deepspeed", reason="needs deepspeed")
+
+RANKS = (0, 1)
+HALTING = ["received", "agreed", "saving", "saved"]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize("kind", ["zero0", "zero2", "zero3", "pipe"])
+def test_one_asked_rank_saves_all_and_the_resume_is_bit_identical(
+    kind: str, launcher: str, launch, box: Letterbox, tmp_path: Path
+) -> None:
+    job = launch(launcher, kind=kind, steps=10**6)
+    for rank in RANKS:
+        box.frame("step", rank, step=3)
+
+    # One rank is asked, and the letter says to go on.
+    box.letter(1, "keep", checkpoint="good")
+    records = [box.frame("ack", rank, incident="keep", what="saved") for rank in RANKS]
+    step = records[0]["step"]
+    assert [step, step] == [record["step"] for record in records], "every rank saved the same step"
+    assert records[0]["checkpoint"] == records[1]["checkpoint"]
+    for rank in RANKS:
+        assert box.acks(rank, "keep") == HALTING
+        box.frame("step", rank, step=step + 6)
+    assert f"cg_{step}" == (tmp_path / "checkpoints" / "latest").read_text()
+    assert checkpoint.verify_manifest(records[0]["checkpoint"]["path"], hashes=True) == []
+
+    # The other rank is asked, and the letter says to end: all park at the step they saved.
+    box.letter(0, "halt", checkpoint="suspect", exit_after=True)
+    last = [box.frame("ack", rank, incident="halt", what="saved")["step"] for rank in RANKS]
+    assert last[0] == last[1]
+    for rank in RANKS:
+        box.frame("phase", rank, phase="idle", step=last[0])
+        assert box.of("step", rank)[-1]["step"] == last[0], "nothing trains on after an agreed halt"
+    assert f"cg_{step}" == (tmp_path / "checkpoints" / "latest").read_text(), "a suspect one never moves latest"
+    job.end()
+
+    again = launch(launcher, name="again", kind=kind, steps=step + 5, resume=True)
+    assert again.wait() == 0
+    for rank in RANKS:
+        before, after = job.losses(rank), again.losses(rank)
+        assert list(range(step + 1, step + 6)) == list(after)
+        assert {n: before[n] for n in after} == after, "the next five losses, bit for bit"

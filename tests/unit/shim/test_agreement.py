@@ -1,0 +1,168 @@
+"""The agreement over a dictionary, ranks interleaved in every order that hypothesis can think of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer_shim.agreement import MARGIN_STEPS, Ask, Round, ask_of, ask_of_notice, merged, notice_of
+from trainer_shim.store import MemoryStore
+
+
+def ask(incident: str = "i", checkpoint: str = "good", deadline_ns: int = 1_000, exit_after: bool = False) -> Ask:
+    return Ask(incident, checkpoint, deadline_ns, exit_after, 86, "")
+
+
+def ranks(world_size: int, generation: int = 0, store: MemoryStore | None = None) -> list[Round]:
+    store = store or MemoryStore()
+    return [Round(store, generation, rank, world_size) for rank in range(world_size)]
+
+
+def test_the_target_is_one_margin_past_the_furthest_rank() -> None:
+    first, second, third = ranks(3)
+    first.post("position", {"step": 7})
+    second.post("position", {"step": 9})
+    assert first.verdict("position") is None, "nobody decides before all have promised"
+    third.post("position", {"step": 4})
+    assert first.verdict("position") == {"target": 9 + MARGIN_STEPS}
+
+
+def test_whoever_runs_out_of_time_names_the_silent_ranks_and_it_is_final() -> None:
+    first, second, third = ranks(3)
+    first.post("position", {"step": 7})
+    verdict = first.abort("position", "no agreement")
+    assert verdict == {"abort": "no agreement: no answer from rank 1, 2"}
+    second.post("position", {"step": 7})
+    third.post("position", {"step": 7})
+    assert verdict == third.verdict("position"), "the late ranks are released, too"
+
+
+def test_a_decision_is_not_aborted_afterwards() -> None:
+    first, second = ranks(2)
+    first.post("position", {"step": 1})
+    second.post("position", {"step": 2})
+    assert first.abort("position", "too late") == {"target": 3}
+
+
+def test_a_rank_that_decided_nothing_before_it_died_is_replaced() -> None:
+    store = MemoryStore()
+    first, second = ranks(2, store=store)
+    first.post("position", {"step": 1})
+    # The last rank posts, counts, and is gone before it decides.
+    store.set("0/position/1", '{"step": 5}')
+    store.add("0/position/count", 1)
+    assert first.complete("position")
+    first.decide("position")
+    assert second.verdict("position") == {"target": 6}
+
+
+def test_one_rank_that_cannot_write_stops_the_save_everywhere() -> None:
+    first, second = ranks(2)
+    first.post("ready", {"error": None})
+    second.post("ready", {"error": "disk full"})
+    assert first.verdict("ready") == {"abort": "rank 1: disk full", "error": True}
+
+
+def test_the_first_notice_counts_for_all() -> None:
+    first, second = ranks(2)
+    ours = notice_of(ask("a"), "boot", 0)
+    theirs = notice_of(ask("b"), "boot", 0)
+    assert first.notice() is None
+    assert ours == first.announce(ours)
+    assert ours == second.announce(theirs)
+
+
+def test_generations_do_not_see_each_other() -> None:
+    store = MemoryStore()
+    for generation in range(3):
+        first, second = ranks(2, generation, store)
+        assert first.notice() is None
+        first.announce(notice_of(ask(str(generation)), "boot", 0))
+        first.post("position", {"step": generation})
+        second.post("position", {"step": generation})
+        assert {"target": generation + MARGIN_STEPS} == second.verdict("position")
+
+
+def test_a_suspect_letter_anywhere_decides_the_kind_once_for_all() -> None:
+    first, second = ranks(2)
+    second.harden(ask(checkpoint="suspect", exit_after=True))
+    first.post("ready", {"error": None})
+    second.post("ready", {"error": None})
+    verdict = first.verdict("ready")
+    assert verdict is not None
+    assert verdict["suspect"] is True
+    assert verdict["exit"] == "86"
+    hardened = first.hardened(ask())
+    assert (hardened.checkpoint, hardened.exit_after, hardened.exit_code) == ("suspect", True, 86)
+
+
+def test_a_letter_merges_into_the_open_one_without_softening_it() -> None:
+    open_ask = Ask("first", "good", 500, False, 1, "")
+    later = Ask("second", "suspect", 900, True, 86, "")
+    assert merged(open_ask, later) == Ask("first", "suspect", 500, True, 86, "")
+    assert merged(later, open_ask) == Ask("second", "suspect", 500, True, 86, "")
+    assert merged(open_ask, Ask("n", "none", 100, False, 3, "")).checkpoint == "good"
+
+
+def test_a_deadline_from_another_boot_is_taken_as_time_left() -> None:
+    text = notice_of(ask(deadline_ns=1_000), "here", 400)
+    assert ask_of_notice(text, "here", 9_000).deadline_ns == 1_000
+    assert ask_of_notice(text, "elsewhere", 9_000).deadline_ns == 9_600
+
+
+def test_a_checkpoint_kind_from_the_future_is_kept_but_never_trusted() -> None:
+    letter = {"incident": "i", "checkpoint": "golden", "deadline_mono_ns": 5, "exit_after": False, "exit_code": 86}
+    assert ask_of(letter).checkpoint == "suspect"
+
+
+class Trainer:
+    """One rank as a generator: each next() is one atomic action, so that any interleaving can be played."""
+
+    def __init__(self, round_: Round, step: int, gives_up_after: int | None) -> None:
+        self.round = round_
+        self.step = step
+        self.gives_up_after = gives_up_after
+        self.verdict: dict | None = None
+        self.passed_promise = False
+
+    def play(self) -> Iterator[None]:
+        promised = self.step
+        self.round.post("position", {"step": promised})
+        patience = self.gives_up_after
+        while self.verdict is None:
+            yield
+            # The training thread runs on, up to its promise and no further.
+            self.step = min(self.step + 1, promised + MARGIN_STEPS)
+            self.verdict = self.round.verdict("position")
+            if self.verdict is None and patience is not None:
+                patience -= 1
+                if patience < 0:
+                    self.verdict = self.round.abort("position", "deadline")
+
+
+@given(
+    steps=st.lists(st.integers(0, 50), min_size=1, max_size=5),
+    impatient=st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=5, max_size=5),
+    schedule=st.lists(st.integers(0, 4), max_size=60),
+)
+def test_in_every_interleaving_all_ranks_read_one_verdict_that_nobody_has_passed(
+    steps: list[int], impatient: list[int | None], schedule: list[int]
+) -> None:
+    store = MemoryStore()
+    trainers = [Trainer(Round(store, 0, rank, len(steps)), step, impatient[rank]) for rank, step in enumerate(steps)]
+    running = {rank: trainer.play() for rank, trainer in enumerate(trainers)}
+    # The drawn order first, then everybody in turn until all are done: nobody may be left waiting.
+    for turn in [*schedule, *list(range(len(steps))) * 20]:
+        if turn in running:
+            try:
+                next(running[turn])
+            except StopIteration:
+                del running[turn]
+    assert not running, "somebody was left holding"
+    verdicts = [trainer.verdict for trainer in trainers]
+    assert all(verdict == verdicts[0] for verdict in verdicts)
+    assert verdicts[0] is not None
+    if "target" in verdicts[0]:
+        assert all(trainer.step <= verdicts[0]["target"] for trainer in trainers)

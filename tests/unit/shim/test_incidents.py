@@ -1,0 +1,73 @@
+"""What a rank answers to letters: once, again, another one meanwhile, and after the end."""
+
+from __future__ import annotations
+
+from trainer_shim.agreement import Ask
+from trainer_shim.incidents import CLOSED_KEPT, Incidents
+
+
+def ask(incident: str, checkpoint: str = "good", deadline_ns: int = 1_000, exit_after: bool = False) -> Ask:
+    return Ask(incident, checkpoint, deadline_ns, exit_after, 86, "")
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.acks: list[dict] = []
+        self.incidents = Incidents(self.acks.append)
+
+    def told(self) -> list[tuple]:
+        return [(ack["incident"], ack["what"]) for ack in self.acks]
+
+
+def test_a_letter_is_received_and_its_repetition_tells_the_present_state() -> None:
+    desk = Desk()
+    assert desk.incidents.receive(ask("i"))
+    desk.incidents.tell("agreed", step=7)
+    assert not desk.incidents.receive(ask("i"))
+    assert desk.told() == [("i", "received"), ("i", "agreed"), ("i", "agreed")]
+    assert desk.acks[-1]["step"] == 7
+    assert desk.incidents.state() == {"incident": "i", "what": "agreed", "step": 7}
+
+
+def test_another_incident_merges_and_makes_the_open_one_stricter() -> None:
+    desk = Desk()
+    desk.incidents.receive(ask("first", deadline_ns=900))
+    desk.incidents.receive(ask("second", "suspect", deadline_ns=400, exit_after=True))
+    assert desk.acks[-1] == {"incident": "second", "what": "merged", "merged_into": "first"}
+    assert desk.incidents.ask == Ask("first", "suspect", 400, True, 86, "")
+    assert desk.incidents.changed
+    desk.incidents.receive(ask("second"))
+    assert desk.acks[-1]["what"] == "merged", "its repetition is answered the same"
+
+
+def test_a_finished_incident_is_answered_from_memory_and_not_begun_again() -> None:
+    desk = Desk()
+    desk.incidents.receive(ask("i"))
+    desk.incidents.close("saved", step=7)
+    assert desk.incidents.state() is None
+    assert not desk.incidents.receive(ask("i"))
+    assert desk.acks[-1] == {"incident": "i", "what": "saved", "step": 7}
+    assert desk.incidents.ask is None
+
+
+def test_our_own_letter_yields_to_the_one_that_the_ranks_agreed_on() -> None:
+    desk = Desk()
+    desk.incidents.receive(ask("ours", "suspect", deadline_ns=400))
+    assert desk.incidents.adopt(ask("theirs", deadline_ns=900)) == ask("theirs", "suspect", 400)
+    assert desk.told() == [("ours", "received"), ("theirs", "received"), ("ours", "merged")]
+
+
+def test_a_notice_alone_opens_the_incident_on_this_rank() -> None:
+    desk = Desk()
+    desk.incidents.adopt(ask("theirs"))
+    assert desk.told() == [("theirs", "received")]
+
+
+def test_memory_of_finished_incidents_is_bounded() -> None:
+    desk = Desk()
+    for number in range(CLOSED_KEPT + 1):
+        desk.incidents.receive(ask(str(number)))
+        desk.incidents.close("saved")
+    assert desk.incidents.receive(ask("0")), "the oldest one is forgotten, and would be a new incident"
+    desk.incidents.close("saved")
+    assert not desk.incidents.receive(ask(str(CLOSED_KEPT)))

@@ -41,6 +41,20 @@ class FailedError(AssertionError):
         self.log = log
 
 
+class _Reported:
+    """Whatever goes wrong inside is told with its seed and its log."""
+
+    def __init__(self, seed: int, world: World) -> None:
+        self.seed = seed
+        self.world = world
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, Exception):
+            raise FailedError(self.seed, error, self.world.log) from error
+
+
 def run_schedule(seed: int, make_driver: MakeDriver = TableDriver, make_governor: type[Governor] = Governor) -> Result:
     """Raise FailedError when an invariant or an assertion of the code under test breaks."""
     rng = Random(seed)
@@ -48,11 +62,9 @@ def run_schedule(seed: int, make_driver: MakeDriver = TableDriver, make_governor
     world = World(schedule, rng)
     invariants = Invariants(world)
     governor = make_governor(world, make_driver, invariants, rng)
-    try:
+    with _Reported(seed, world):
         _play(world, governor)
         invariants.on_end(governor.driver.halt)
-    except Exception as error:
-        raise FailedError(seed, error, world.log) from error
     return Result(
         seed,
         schedule,

@@ -1,0 +1,97 @@
+"""docs/halt.md: the halt as a diagram and as its whole table, both from governor.core.halt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from governor.core.effects import HaltEffect
+from governor.core.halt import LIVE_STAGES, TRANSITIONS, Cell, Fact, Halt, Plan, Stage, StopTarget
+from governor.core.units import NS_PER_S, DurationNs, MonoNs
+
+_HEAD = """# The halt
+
+<!-- Drawn from governor/core/halt.py by `make docs`: change it there. -->
+
+One complete table decides every halt: for each stage that is not the end and for each fact that may become known, where
+it goes and what is asked of the world. There is no default row, and a missing cell stops the import. Escalation never
+goes back, but for `verifying`, which may return to `stopping` on a harsher rung. `halted` means observed: the processes
+are gone where they were all there was to end, and otherwise the provider was read back and bills no more. In
+`needs_human` a person has been called, and the governor goes on trying.
+
+After a restart of the governor the stage's effects are repeated (each is idempotent per incident) and whatever is
+repeated is given its time again, a few times at most; the grace of the ask is never extended.
+
+"""
+
+_STAGES = {
+    Stage.ARMED: "An incident is open, nothing has been done.",
+    Stage.ASKED: "The trainer holds the letter: save, then exit. Lasts for the grace at most.",
+    Stage.SAVING: "The trainer says that it saves. Still within the same grace.",
+    Stage.TERMED: "SIGTERM was sent to the launcher, the ranks and their trees.",
+    Stage.KILLED: "SIGKILL was sent.",
+    Stage.STOPPING: "The provider or scheduler was asked to end the spending. Rungs: 0 stop, 1 force, 2 terminate.",
+    Stage.VERIFYING: "It accepted. Billing is read back until it has ended.",
+    Stage.NEEDS_HUMAN: "It cannot be finished from here. A person was called; everything is tried again, for ever.",
+    Stage.HALTED: "Observed: it is over. Final.",
+}
+
+
+def render() -> str:
+    stages = "".join(f"| `{stage.value}` | {_STAGES[stage]} |\n" for stage in Stage)
+    tables = "".join(_table(stage) for stage in LIVE_STAGES)
+    return f"{_HEAD}{_diagram()}\n| stage | meaning |\n|---|---|\n{stages}{tables}"
+
+
+def _diagram() -> str:
+    edges: dict[tuple[Stage, Stage], list[str]] = {}
+    for (stage, fact), cell in TRANSITIONS.items():
+        for to in cell.to:
+            if to is not stage:
+                edges.setdefault((stage, to), []).append(fact.value)
+    lines = [f"    {stage.value} --> {to.value}: {', '.join(facts)}" for (stage, to), facts in edges.items()]
+    begin = f"    [*] --> {Stage.ARMED.value}"
+    end = f"    {Stage.HALTED.value} --> [*]"
+    return "\n".join(["```mermaid", "stateDiagram-v2", begin, *lines, end, "```", ""])
+
+
+def _table(stage: Stage) -> str:
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for fact in Fact:
+        cell = TRANSITIONS[stage, fact]
+        to = ", ".join("stay" if target is stage else f"→ `{target.value}`" for target in cell.to)
+        rows.setdefault((to, _effects(stage, cell), cell.why), []).append(f"`{fact.value}`")
+    body = "".join(f"| {', '.join(facts)} | {to} | {effects} | {why} |\n" for (to, effects, why), facts in rows.items())
+    return f"\n## In `{stage.value}`\n\n| fact | next | effects | why |\n|---|---|---|---|\n{body}"
+
+
+def _effects(stage: Stage, cell: Cell) -> str:
+    """Every kind of effect that the cell may order, over the plans that it distinguishes."""
+    ordered: dict[str, None] = {}
+    for halt, plan in _samples(stage):
+        _, effects = cell.act(halt, _LATER, plan)
+        ordered.update(dict.fromkeys(_names(effects)))
+    return ", ".join(ordered) or "–"
+
+
+def _names(effects: Iterable[HaltEffect]) -> Iterable[str]:
+    return (f"`{type(effect).__name__}`" for effect in effects)
+
+
+_LATER = MonoNs(600 * NS_PER_S)
+
+
+def _samples(stage: Stage) -> Iterable[tuple[Halt, Plan]]:
+    """A halt in this stage under each target, with rungs left and without, before its first stop and after it."""
+    second = DurationNs(NS_PER_S)
+    for target in (StopTarget.INSTANCE, StopTarget.PROCESSES):
+        if target is StopTarget.PROCESSES and stage in (Stage.STOPPING, Stage.VERIFYING):
+            continue  # Never reached: there is nothing to stop at a provider.
+        for rung_max in (0, 1):
+            plan = Plan("good", second, second, second, second, target, second, second, rung_max)
+            stops = int(stage in (Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN))
+            yield (
+                Halt(
+                    "i", "r", "", MonoNs(0), stage, MonoNs(0), _LATER, _LATER, rung_attempts=stops, stop_attempts=stops
+                ),
+                plan,
+            )

@@ -33,6 +33,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 REGION = "us-east-1"
 IMAGE = "ami-12c6146b"
+INSTANCE_TYPE = "p5.48xlarge"
 ROLE = "costgov-demo"
 CALLS_MAX = 10_000  # A demo makes some twenty.
 CLOCK_TOLERANCE = timedelta(minutes=5)  # EC2's own.
@@ -42,14 +43,12 @@ REFUSALS = {
     "http_429": (429, "RequestThrottled"),
     "http_500": (500, "InternalError"),
     "http_503": (503, "RequestLimitExceeded"),
-    "auth_failure": (401, "AuthFailure"),
-    "expired_request": (400, "RequestExpired"),
     "dryrun_denied": (403, "UnauthorizedOperation"),
     "denied": (403, "UnauthorizedOperation"),
     "unsupported": (400, "UnsupportedOperation"),
 }
 FAULTS = {kind: f"answered {status} {code}" for kind, (status, code) in REFUSALS.items()} | {
-    "refuse": "answered with the fault's own status and code (through /_control only)",
+    "refuse": "answered with the fault's own status and code",
     "timeout_after_effect": "it happens, but the reply never comes",
     "broken_after_effect": "it happens, and the connection breaks",
     "keeps_running": "accepted, yet the instance runs on until a forced stop",
@@ -103,13 +102,12 @@ class DemoCloud:
         self.metadata_reads: deque[str] = deque(maxlen=CALLS_MAX)
         self.metadata_token = ""
         self.metadata_down = False
-        self.spot_action: dict[str, str] | None = None
+        self.spot_action: dict[str, str] | None = None  # The two-minute notice, as metadata shows it.
         self.reported_id: str | None = None  # What metadata claims in place of the truth.
         self.spot_request: dict[str, str] | None = None  # {"id": "sir-…", "type": "one-time"}: moto's own lacks both.
         self.extra_instance_xml = ""
         self.going_since: dict[str, float] = {}
         self.times_ended = 0  # How often a running instance was really ended.
-        self.released = threading.Event()
         self.rotate_credentials()
 
     def __enter__(self) -> DemoCloud:
@@ -118,21 +116,20 @@ class DemoCloud:
         self.instance_id = self.launch()
         self._servers = [Server(ApiHandler, self), Server(MetadataHandler, self)]
         for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         self.endpoint, self.metadata_endpoint = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
         self.control = f"{self.endpoint}/_control"
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.released.set()
         for server in self._servers:
             server.shutdown()
             server.server_close()
         self._stack.close()
 
     def ready(self) -> dict[str, Any]:
-        names = ("endpoint", "metadata_endpoint", "instance_id", "control")
-        return {name: getattr(self, name) for name in names} | {"region": REGION, "pid": os.getpid()}
+        found = {name: getattr(self, name) for name in ("endpoint", "metadata_endpoint", "instance_id", "control")}
+        return {**found, "region": REGION, "pid": os.getpid()}
 
     def launch(self) -> str:
         """Start an instance with a 100 GiB data volume, which a stop does not free."""
@@ -141,7 +138,7 @@ class DemoCloud:
             ImageId=IMAGE,
             MinCount="1",
             MaxCount="1",
-            InstanceType="p5.48xlarge",
+            InstanceType=INSTANCE_TYPE,
             **{"BlockDeviceMapping.1.DeviceName": "/dev/sdf", "BlockDeviceMapping.1.Ebs.VolumeSize": "100"},
         )
         found = re.search(r"<instanceId>(i-[0-9a-f]+)<", reply)
@@ -157,27 +154,22 @@ class DemoCloud:
     def moto(self, **form: str) -> str:
         """Call moto directly, past every fault."""
         form.setdefault("Version", "2016-11-15")
-        return self.forward(urlencode(form).encode(), {}, "ec2")[1].decode()
+        return self.forward(urlencode(form).encode(), "ec2")[1].decode()
 
-    def forward(self, body: bytes, headers: dict[str, str], service: str) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8", **headers}
+    def forward(self, body: bytes, service: str) -> tuple[int, bytes]:
         # moto finds the service in the credential scope, and checks no signature.
-        headers.setdefault(
-            "Authorization", f"AWS4-HMAC-SHA256 Credential=demo/20260101/{REGION}/{service}/aws4_request"
-        )
+        scope = f"AWS4-HMAC-SHA256 Credential=demo/20260101/{REGION}/{service}/aws4_request"
+        form = "application/x-www-form-urlencoded; charset=utf-8"
         connection = http.client.HTTPConnection("127.0.0.1", self.moto_port, timeout=30)
-        try:
-            connection.request("POST", "/", body, headers)
+        with contextlib.closing(connection):
+            connection.request("POST", "/", body, {"Content-Type": form, "Authorization": scope})
             response = connection.getresponse()
             return response.status, response.read()
-        finally:
-            connection.close()
 
     def rotate_credentials(self) -> None:
         """Make the role's present credentials invalid, as the provider does every few hours."""
         self.credentials = {
             "Code": "Success",
-            "Type": "AWS-HMAC",
             "AccessKeyId": f"ASIA{secrets.token_hex(8).upper()}",
             "SecretAccessKey": secrets.token_urlsafe(30),
             "Token": secrets.token_urlsafe(60),
@@ -186,11 +178,10 @@ class DemoCloud:
 
     def take_fault(self, action: str, form: dict[str, str]) -> Fault | None:
         with self.lock:
-            for fault in self.faults:
-                if fault.count > 0 and fault.matches(action, form):
-                    fault.count -= 1
-                    return fault
-        return None
+            fault = next((fault for fault in self.faults if fault.count > 0 and fault.matches(action, form)), None)
+            if fault is not None:
+                fault.count -= 1
+        return fault
 
     def shown(self, reply: str) -> str:
         """Change a truthful DescribeInstances reply into what EC2 would say: stopping takes a while."""
@@ -201,14 +192,11 @@ class DemoCloud:
         with self.lock:
             since = self.going_since.get(self.instance_id)
             going = since is not None and (time.monotonic() - since < self.stopping_s or self.stopping_reads > 0)
-            if going and self.stopping_reads > 0:
-                self.stopping_reads -= 1
+            self.stopping_reads = max(0, self.stopping_reads - int(going))
             extra = self.extra_instance_xml
             if self.spot_request is not None:
-                extra += (
-                    "<instanceLifecycle>spot</instanceLifecycle>"
-                    f"<spotInstanceRequestId>{self.spot_request['id']}</spotInstanceRequestId>"
-                )
+                extra += "<instanceLifecycle>spot</instanceLifecycle>"
+                extra += f"<spotInstanceRequestId>{self.spot_request['id']}</spotInstanceRequestId>"
         for final, before in on_the_way.items() if going else ():
             reply = reply.replace(final, before)
         return reply.replace("<hypervisor>", f"{extra}<hypervisor>") if extra else reply
@@ -261,10 +249,8 @@ class ApiHandler(Handler):
         action = form.get("Action", "")
         ids = [value for name, value in form.items() if name.startswith("InstanceId")]
         with cloud.lock:
-            cloud.calls.append(
-                {"action": action, "ids": ids, "dry_run": "DryRun" in form, "force": "Force" in form}
-                | {"agent": self.headers.get("User-Agent", "")}
-            )
+            flags = {"dry_run": "DryRun" in form, "force": "Force" in form}
+            cloud.calls.append({"action": action, "ids": ids, "agent": self.headers.get("User-Agent", ""), **flags})
         if f"Credential={cloud.credentials['AccessKeyId']}/" not in self.headers.get("Authorization", ""):
             return self.refuse(401, "AuthFailure")
         signed_at = datetime.strptime(self.headers["X-Amz-Date"], "%Y%m%dT%H%M%S%z")
@@ -300,7 +286,7 @@ class ApiHandler(Handler):
                 cloud.spot_request = {**request, "state": "cancelled"}
             return 200, _spot_reply(action, cloud.spot_request).encode()
         service = "autoscaling" if action.endswith("AutoScalingGroup") else "ec2"
-        status, reply = cloud.forward(body, {}, service)
+        status, reply = cloud.forward(body, service)
         if status == 200 and action in EFFECTS:
             with cloud.lock:
                 cloud.going_since.setdefault(cloud.instance_id, time.monotonic())
@@ -323,31 +309,26 @@ class ApiHandler(Handler):
         self.reply(200, "{}", "application/json")
 
     def refuse(self, status: int, code: str) -> None:
-        message = "Refused by the demo's fault proxy."
-        self.reply(
-            status,
-            f"<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors></Response>",
-        )
+        error = f"<Error><Code>{code}</Code><Message>Refused by the demo's fault proxy.</Message></Error>"
+        self.reply(status, f"<Response><Errors>{error}</Errors></Response>")
 
     def hold(self, seconds: float) -> None:
         """Say nothing until the caller hangs up or the time is over."""
         ends_at = time.monotonic() + min(seconds, HELD_S_MAX)
-        while (left := ends_at - time.monotonic()) > 0 and not self.server.cloud.released.is_set():
-            readable, _, _ = select.select([self.connection], [], [], min(left, 0.2))
-            if readable:
+        while (left := ends_at - time.monotonic()) > 0:
+            if select.select([self.connection], [], [], min(left, 0.2))[0]:
                 break
         self.close_connection = True
 
 
 def _stopping_reply(action: str, instance_id: str) -> str:
-    state = "<currentState><code>64</code><name>stopping</name></currentState>"
-    item = f"<item><instanceId>{instance_id}</instanceId>{state}</item>"
-    return f"<{action}Response><instancesSet>{item}</instancesSet></{action}Response>"
+    item = f"<instanceId>{instance_id}</instanceId><currentState><code>64</code><name>stopping</name></currentState>"
+    return f"<{action}Response><instancesSet><item>{item}</item></instancesSet></{action}Response>"
 
 
 def _spot_reply(action: str, request: dict[str, str]) -> str:
-    fields = f"<type>{request['type']}</type><state>{request.get('state', 'active')}</state>"
-    item = f"<item><spotInstanceRequestId>{request['id']}</spotInstanceRequestId>{fields}</item>"
+    item = f"<spotInstanceRequestId>{request['id']}</spotInstanceRequestId><type>{request['type']}</type>"
+    item = f"<item>{item}<state>{request.get('state', 'active')}</state></item>"
     return f"<{action}Response><spotInstanceRequestSet>{item}</spotInstanceRequestSet></{action}Response>"
 
 
@@ -369,12 +350,7 @@ class MetadataHandler(Handler):
         if not cloud.metadata_token or self.headers.get("X-aws-ec2-metadata-token") != cloud.metadata_token:
             return self.reply(401, "")
         instance_id = cloud.reported_id or cloud.instance_id
-        identity = {
-            "instanceId": instance_id,
-            "region": REGION,
-            "instanceType": "p5.48xlarge",
-            "accountId": "123456789012",
-        }
+        identity = {"instanceId": instance_id, "region": REGION, "instanceType": INSTANCE_TYPE}
         documents = {
             "/latest/dynamic/instance-identity/document": json.dumps(identity),
             "/latest/meta-data/instance-id": instance_id,
@@ -391,28 +367,21 @@ class MetadataHandler(Handler):
 @contextlib.contextmanager
 def ended_by_parent_or_signal() -> Iterator[int]:
     """Yield a descriptor that becomes readable when the parent dies, or on SIGTERM and SIGINT."""
-    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    readable, writable = os.pipe()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: os.write(writable, b"x"))
     # A pidfd of the parent, because PR_SET_PDEATHSIG already fires when the thread that started us ends.
     parent = os.pidfd_open(os.getppid())
-    poller = select.epoll()
-    poller.register(readable, select.EPOLLIN)
-    poller.register(parent, select.EPOLLIN)
-    yield poller.fileno()
-    poller.close()
+    with contextlib.closing(select.epoll()) as either:
+        either.register(readable, select.EPOLLIN)
+        either.register(parent, select.EPOLLIN)
+        yield either.fileno()
 
 
 def main() -> int:
     kinds = "\n".join(f"  {kind:22} {meaning}" for kind, meaning in FAULTS.items())
-    parser = argparse.ArgumentParser(
-        description="A cloud on loopback.",
-        epilog=f"faults:\n{kinds}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "--ready-file", type=Path, required=True, help="JSON: endpoint, metadata_endpoint, instance_id, …"
-    )
+    parser = argparse.ArgumentParser(epilog=f"faults:\n{kinds}", formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ready-file", type=Path, required=True, help="JSON: endpoint, metadata_endpoint, …")
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS), default=[], help="may be repeated")
     parser.add_argument("--fault-count", type=int, default=1, help="how many calls each fault spoils")
     parser.add_argument("--stopping-s", type=float, default=1.0, help="how long the stopping phase lasts")

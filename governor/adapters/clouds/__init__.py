@@ -12,6 +12,7 @@ import pkgutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol, cast
 
@@ -38,6 +39,7 @@ class Surroundings:
 
     environ: Mapping[str, str] = field(default_factory=lambda: MappingProxyType(dict(os.environ)), repr=False)
     wall_ns: Callable[[], int] = time.time_ns  # Signs requests and ages credentials; decides no halt.
+    sys: Path = Path("/sys")
 
 
 class Provider(Protocol):

@@ -42,6 +42,7 @@ KEYS = (
     ConfigKey("instance_id", "text", None, "Must be what the metadata service says, else nothing is done."),
     ConfigKey("terminate", "flag", False, "Allow TerminateInstances where a stop does not help. Local disks are lost."),
     ConfigKey("override_protection", "flag", False, "Lift stop or termination protection of this instance (not spot)."),
+    ConfigKey("survives_stop", "flag", None, "Whether what must be kept outlives a stop. Default: found out at start."),
     ConfigKey("credentials", "text", "auto", "auto: instance role, else file. Or only: role, file, environment."),
     ConfigKey("credentials_file", "text", None, "AWS credentials file. Default: aws in $CREDENTIALS_DIRECTORY."),
     ConfigKey("profile", "text", "default", "Section of the credentials file."),
@@ -62,11 +63,13 @@ class AwsCloud:
     name = NAME
     granularity_s = 1.0  # Per second after the first minute, for Linux on demand and spot.
 
-    def __init__(self, config: Mapping[str, Any], metadata: Metadata, api: Ec2Api) -> None:
+    def __init__(self, config: Mapping[str, Any], metadata: Metadata, api: Ec2Api, sys: Path) -> None:
         self._expected_id: str | None = config["instance_id"]
         self._terminate: bool = config["terminate"]
         self._override_protection: bool = config["override_protection"]
         self.stop_bound_s = float(config["stop_bound_s"])
+        self._survives_stop: bool | None = config["survives_stop"]
+        self._sys = sys
         self._metadata = metadata
         self._api = api
         self._identity: Identity | None = None
@@ -88,6 +91,8 @@ class AwsCloud:
             identity,
             instance,
             self._spot,
+            local_stores=preflight.local_stores(self._sys),
+            survives_stop=self._survives_stop,
             first_calls=stop_calls(instance, identity.instance_id, self._spot, 0, self._terminate),
             terminate=self._terminate,
             override_protection=self._override_protection,
@@ -102,17 +107,19 @@ class AwsCloud:
             return StopReply(StopAnswer.ACCEPTED, retryable=False, reason=f"already_{instance.state}")
         # Not told now? What EC2 said last is still better than treating a spot instance as any other.
         instance = instance or self._instance
+        may_terminate = instance is not None and instance.is_spot
         *prepare, final = stop_calls(instance, identity.instance_id, self._spot, rung, self._terminate)
         for call in prepare:
-            reply = self._api.call(call, identity.region, incident_id)
-            if not reply.ok and final.action == "TerminateInstances":
-                return _stop_reply(reply, f"{call.action}:{reply.code}")
+            prepared = self._api.call(call, identity.region, incident_id)
+            if not prepared.ok and final.action == "TerminateInstances":
+                return _stop_reply(prepared, f"{call.action}:{prepared.code}")
+            may_terminate = prepared.ok
         reply = self._api.call(final, identity.region, incident_id)
         if reply.code == "OperationNotPermitted" and self._may_unlock(instance, final):
             attribute = ((f"{_PROTECTION[final.action]}.Value", "false"), ("InstanceId", identity.instance_id))
             self._api.call(Call("ModifyInstanceAttribute", attribute), identity.region, incident_id)
             reply = self._api.call(final, identity.region, incident_id)
-        if reply.code == "UnsupportedOperation" and instance is not None and instance.is_spot:
+        if reply.code == "UnsupportedOperation" and may_terminate:
             # Neither type of spot request promises that a stop is possible; for spot, termination is the stop.
             final = Call("TerminateInstances", (("InstanceId.1", identity.instance_id),))
             reply = self._api.call(final, identity.region, incident_id)
@@ -181,7 +188,7 @@ def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:
         wall_ns=surroundings.wall_ns,
         version=version("costgov"),
     )
-    return AwsCloud(config, metadata, api)
+    return AwsCloud(config, metadata, api, surroundings.sys)
 
 
 def _sources(config: Mapping[str, Any], surroundings: Surroundings, metadata: Metadata) -> dict[str, Source]:

@@ -113,6 +113,8 @@ class AwsRig:
 def aws(demo: DemoCloud, surroundings: clouds.Surroundings | None = None, **config: Any) -> Cloud:
     config = {"timeout_s": 5.0, **config}
     here = {"endpoint": demo.endpoint, "metadata_endpoint": demo.metadata_endpoint}
+    # Tests may run on an EC2 machine with disks of its own: the adapter must not see them.
+    surroundings = surroundings or clouds.Surroundings(sys=Path("/nonexistent"))
     return clouds.load("aws", {**here, **config}, surroundings)
 
 

@@ -17,6 +17,7 @@ from governor.ports import BillingReply, StopReply
 from tests.contract.clouds.rigs import AwsRig, aws_rig
 from tests.contract.clouds.rigs import aws as load_aws
 
+POLICIES = Path(__file__).parents[3] / "deploy" / "aws"
 NOT_FOUND = Fault("refuse", count=100, action="DescribeInstances", status=400, code="InvalidInstanceID.NotFound")
 ASG_XML = (
     "<tagSet><item><key>aws:autoscaling:groupName</key><value>gpu-fleet</value></item></tagSet>"
@@ -164,6 +165,16 @@ def test_a_spot_instance_that_cannot_be_stopped_is_terminated(aws: AwsRig) -> No
     assert aws.effects() == ["CancelSpotInstanceRequests", "StopInstances", "TerminateInstances"]
 
 
+def test_a_spot_instance_whose_request_lives_on_is_not_terminated(aws: AwsRig) -> None:
+    as_spot(aws, "persistent")
+    aws.demo.faults = [
+        Fault("denied", action="CancelSpotInstanceRequests"),
+        Fault("unsupported", action="StopInstances"),
+    ]
+    assert aws.cloud.stop("run-7-1", 0) == StopReply(StopAnswer.REFUSED, False, "UnsupportedOperation")
+    assert aws.effects() == ["CancelSpotInstanceRequests", "StopInstances"]
+
+
 def test_no_termination_while_the_spot_request_would_start_another(moto_port: int) -> None:
     with aws_rig(moto_port, terminate=True) as aws:
         as_spot(aws, "persistent")
@@ -215,6 +226,26 @@ def test_preflight_says_what_stays_billed(aws: AwsRig) -> None:
     assert reservation == "capacity reservation cr-0demo: at the full rate, used or not"
 
 
+@pytest.mark.parametrize(("said", "survives"), [(None, False), (True, True), (False, False)])
+def test_local_disks_are_lost_in_a_stop_unless_the_user_says_that_nothing_is_on_them(
+    aws: AwsRig, tmp_path: Path, said: bool | None, survives: bool
+) -> None:
+    for name, model in (("nvme0n1", "Amazon Elastic Block Store"), ("nvme1n1", "Amazon EC2 NVMe Instance Storage")):
+        (tmp_path / "block" / name / "device").mkdir(parents=True)
+        (tmp_path / "block" / name / "device" / "model").write_text(f"{model}\n")
+    config = {} if said is None else {"survives_stop": said}
+    found = load_aws(aws.demo, clouds.Surroundings(sys=tmp_path), **config).preflight()
+    assert found.ok
+    assert found.survives_stop is survives
+    assert any("nvme1n1 are erased" in problem for problem in found.problems) is (said is None)
+
+
+def test_a_root_disk_of_the_machine_itself_does_not_survive(aws: AwsRig) -> None:
+    assert aws.cloud.preflight().survives_stop is True
+    aws.demo.extra_instance_xml = "<rootDeviceType>instance-store</rootDeviceType>"
+    assert aws.cloud.preflight().survives_stop is False
+
+
 def test_preflight_meets_a_denied_dry_run(aws: AwsRig) -> None:
     aws.demo.faults = [Fault("dryrun_denied")]
     found = aws.cloud.preflight()
@@ -228,6 +259,39 @@ def test_preflight_knows_the_launch_time(aws: AwsRig) -> None:
     launched = aws.cloud.preflight().launched_at_wall
     assert launched is not None
     assert abs(launched - time.time_ns()) < NS_PER_HOUR
+
+
+def allowed(name: str) -> set[str]:
+    policy = json.loads((POLICIES / name).read_text())
+    assert policy["Version"] == "2012-10-17"
+    for statement in policy["Statement"]:
+        changes = any(
+            action.split(":")[1].startswith(("Stop", "Terminate", "Modify")) for action in _actions(statement)
+        )
+        assert not changes or "Condition" in statement, f"{statement['Sid']} is not bound to anything"
+    return {action.split(":")[1] for statement in policy["Statement"] for action in _actions(statement)}
+
+
+def _actions(statement: dict[str, object]) -> list[str]:
+    actions = statement["Action"]
+    return [actions] if isinstance(actions, str) else [str(action) for action in actions]  # type: ignore[attr-defined]
+
+
+def test_the_shipped_policies_allow_every_call_and_no_other(moto_port: int) -> None:
+    asked: set[str] = set()
+    for spot, asg in ((None, ""), ("one-time", ""), ("persistent", ""), (None, ASG_XML)):
+        with aws_rig(moto_port, terminate=True, override_protection=True) as aws:
+            if spot:
+                as_spot(aws, spot)
+            aws.demo.extra_instance_xml = asg
+            aws.cloud.preflight()
+            aws.demo.moto(
+                Action="ModifyInstanceAttribute", InstanceId=aws.demo.instance_id, **{"DisableApiStop.Value": "true"}
+            )
+            for rung in range(3):
+                aws.cloud.stop("run-7-1", rung)
+            asked |= {call["action"] for call in aws.demo.calls}
+    assert asked == allowed("iam-policy.json") | allowed("iam-policy-optional.json")
 
 
 # --- credentials and clocks ------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api, named, text
 from governor.adapters.clouds.ec2.instance import VOLUMES_MAX, Instance, SpotRequest
 from governor.adapters.clouds.ec2.metadata import Identity
@@ -46,6 +48,8 @@ def learn(
     instance: Instance,
     spot: SpotRequest | None,
     *,
+    local_stores: tuple[str, ...],
+    survives_stop: bool | None,
     first_calls: tuple[Call, ...],
     terminate: bool,
     override_protection: bool,
@@ -62,7 +66,11 @@ def learn(
         problems.append(
             f"this machine's clock is {abs(api.skew_s)} s {'behind' if api.skew_s > 0 else 'ahead'}; correct it"
         )
-    respawners = _respawners(instance, spot)
+    if local_stores and survives_stop is None and not ends_by_termination:
+        problems.append(
+            f"local disks {', '.join(local_stores)} are erased by a stop; keep checkpoints elsewhere, "
+            "then set cloud.aws.survives_stop = true"
+        )
     if instance.asg and not terminate:
         problems.append(f"Auto Scaling group {instance.asg} will replace the stopped machine; set terminate = true")
     return Preflight(
@@ -72,9 +80,27 @@ def learn(
         stays_billed=_stays_billed(api, identity, instance),
         problems=tuple(problems),
         launched_at_wall=instance.launched_at_wall,
-        respawners=respawners,
-        survives_stop=not ends_by_termination and instance.root_device == "ebs",
+        respawners=_respawners(instance, spot),
+        survives_stop=_survives(instance, local_stores, survives_stop) and not ends_by_termination,
     )
+
+
+def local_stores(sys: Path) -> tuple[str, ...]:
+    """Name the disks of the machine itself: unlike EBS they are erased by a stop."""
+    found = []
+    for model in sorted(sys.glob("block/*/device/model")):
+        try:
+            if "Instance Storage" in model.read_text(encoding="ascii", errors="replace"):
+                found.append(model.parts[-3])
+        except OSError:
+            continue  # Gone meanwhile.
+    return tuple(found)
+
+
+def _survives(instance: Instance, local_stores: tuple[str, ...], said: bool | None) -> bool:
+    if said is not None:
+        return said
+    return instance.root_device == "ebs" and not local_stores
 
 
 def _will(identity: Identity, actions: list[str], *, terminate: bool) -> str:

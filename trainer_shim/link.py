@@ -216,8 +216,8 @@ class Link:
         while self._grave:
             self._grave.pop().close()
 
-    def forget(self) -> None:
-        """In a forked child: close our copy, or the governor sees this rank's death only when the child ends."""
+    def close(self) -> None:
+        """Let everything go, at the end; or in a forked child, whose copy would hide this rank's death."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
@@ -260,7 +260,7 @@ def _close_in_children(link: Link) -> None:
     def after_in_child() -> None:
         mine = known()
         if mine is not None:
-            mine.forget()
+            mine.close()
 
     os.register_at_fork(after_in_child=after_in_child)
 

@@ -56,12 +56,13 @@ class Listener:
         """Begin to listen and to beat."""
         self._thread.start()
 
-    def stop(self, timeout_s: float) -> None:
-        """End the thread; at most so long."""
+    def stop(self, timeout_s: float) -> bool:
+        """End the thread, waiting at most so long; True when it has ended."""
         self._stop.set()
         self._doorbell.nudge()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -226,7 +226,9 @@ class Watcher:
         while self._link.connected and self._link.unconfirmed() and time.monotonic_ns() < until_ns:
             pause.wait(0.01)
         self._alive = False
-        self._listener.stop(2.0)
+        if self._listener.stop(2.0):
+            self._link.close()
+            self._doorbell.forget()
 
 
 def _place(hello: Dict[str, Any], environ: Mapping[str, str]) -> Place:

@@ -1,0 +1,142 @@
+"""Checkpoints on a real filesystem: whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from trainer_shim import checkpoint
+
+FAR_NS = time.monotonic_ns() + 3_600 * 10**9
+
+
+def written(directory: Path, step: int, kind: str = "good", ranks: int = 2) -> Path:
+    """A checkpoint of two ranks as the engine leaves it, committed as the watcher does."""
+    path = directory / checkpoint.tag_of(step, kind)
+    path.mkdir(parents=True)
+    for rank in range(ranks):
+        (path / f"shard_{rank}.pt").write_bytes(bytes(1000 + rank))
+        checkpoint.write_rank_file(str(path), rank, {"v": 1, "rank": rank})
+    parts = [part for rank in range(ranks) for part in checkpoint.secure(str(path), rank, ranks, rank, ranks, FAR_NS)]
+    facts = {"step": step, "tokens_total": 100 * step, "kind": kind, "world_size": ranks}
+    record = checkpoint.commit(str(path), parts, facts, move_latest=kind == "good")
+    assert record["files"] == 2 * ranks
+    assert record["hashed"]
+    return path
+
+
+def test_every_file_is_in_the_manifest_exactly_once(tmp_path: Path) -> None:
+    path = written(tmp_path, 7, ranks=3)
+    manifest = checkpoint.read_manifest(str(path))
+    assert manifest is not None
+    names = [entry["path"] for entry in manifest["files"]]
+    assert sorted(names) == sorted(name for name in os.listdir(path) if name != checkpoint.MANIFEST)
+    assert len(set(names)) == len(names)
+    assert checkpoint.verify_manifest(str(path), hashes=True) == []
+
+
+def test_latest_follows_the_good_and_never_the_suspect(tmp_path: Path) -> None:
+    written(tmp_path, 7)
+    written(tmp_path, 9, kind="suspect")
+    assert (tmp_path / "latest").read_text() == "cg_7"
+    assert (tmp_path / "cg_9_suspect").is_dir()
+    found = checkpoint.find_last_good(str(tmp_path))
+    assert found is not None
+    assert (found["step"], found["tokens_total"]) == (7, 700)
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "no manifest", "torn manifest"])
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> None:
+    written(tmp_path, 7)
+    path = written(tmp_path, 9)
+    if damage == "missing":
+        (path / "shard_1.pt").unlink()
+    elif damage == "short":
+        (path / "shard_1.pt").write_bytes(b"x")
+    elif damage == "no manifest":
+        (path / checkpoint.MANIFEST).unlink()
+    else:
+        (path / checkpoint.MANIFEST).write_text('{"step": 9, "fil')
+    assert checkpoint.verify_manifest(str(path)) != []
+    found = checkpoint.find_last_good(str(tmp_path))
+    assert found is not None
+    assert found["step"] == 7
+
+
+def test_a_flipped_bit_is_found_by_its_hash_and_only_by_it(tmp_path: Path) -> None:
+    path = written(tmp_path, 7)
+    content = bytearray((path / "shard_0.pt").read_bytes())
+    content[500] ^= 1
+    (path / "shard_0.pt").write_bytes(content)
+    assert checkpoint.verify_manifest(str(path)) == []
+    assert checkpoint.verify_manifest(str(path), hashes=True) == ["shard_0.pt differs from its hash"]
+
+
+def test_without_time_there_are_no_hashes_but_there_is_a_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "cg_7"
+    path.mkdir()
+    (path / "shard").write_bytes(bytes(1000))
+    checkpoint.write_rank_file(str(path), 0, {})
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, time.monotonic_ns() - 1)
+    record = checkpoint.commit(str(path), parts, {"step": 7, "kind": "good"}, move_latest=True)
+    assert not record["hashed"]
+    assert checkpoint.verify_manifest(str(path), hashes=True) == []
+
+
+def test_each_node_of_an_unshared_directory_lists_its_own_files(tmp_path: Path) -> None:
+    path = tmp_path / "cg_7"
+    path.mkdir()
+    for rank in (0, 1):  # Ranks 2 and 3 wrote on another machine.
+        checkpoint.write_rank_file(str(path), rank, {})
+    parts = [part for rank in (0, 1) for part in checkpoint.secure(str(path), rank, 4, rank, 2, FAR_NS)]
+    assert sorted(part.path for part in parts) == [checkpoint.rank_file(0), checkpoint.rank_file(1)]
+    assert all(part.node == os.uname().nodename for part in parts)
+    parts.append(checkpoint.Part(checkpoint.rank_file(2), 3, None, "elsewhere"))
+    checkpoint.commit(str(path), parts, {"step": 7, "kind": "good"}, move_latest=False)
+    assert checkpoint.verify_manifest(str(path)) == [], "another node's files are not looked for here"
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+    """On a real, tiny filesystem in a mount namespace of its own."""
+    script = f"""
+import errno, os, sys
+from trainer_shim.checkpoint import write_durably
+path = os.path.join({str(tmp_path)!r}, "latest")
+write_durably(path, "cg_7")
+with open(os.path.join({str(tmp_path)!r}, "filler"), "wb", buffering=0) as filler:
+    try:
+        while True:
+            filler.write(bytes(4096))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+try:
+    write_durably(path, "cg_8" * 5000)
+except OSError as error:
+    assert error.errno == errno.ENOSPC, error
+else:
+    sys.exit("the disk was not full")
+assert open(path).read() == "cg_7"
+assert sorted(os.listdir({str(tmp_path)!r})) == ["filler", "latest"]
+"""
+    command = f'mount -t tmpfs -o size=64k none {tmp_path} && exec {os.sys.executable} -c "$SCRIPT"'
+    done = subprocess.run(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", command],
+        env={**os.environ, "SCRIPT": script, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if done.returncode and ("unshare" in done.stderr or "mount" in done.stderr):
+        pytest.skip("needs permission to mount a tmpfs in a namespace: " + done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_manifest_is_plain_json_for_other_tools(tmp_path: Path) -> None:
+    manifest = json.loads((written(tmp_path, 7) / checkpoint.MANIFEST).read_text())
+    assert manifest["v"] == checkpoint.MANIFEST_VERSION
+    assert {"path", "bytes", "sha256"} == set(manifest["files"][0])

@@ -1,0 +1,102 @@
+"""The gate between the agreement and a training thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from trainer_shim.gate import RELEASE_SLACK_NS, Gate, Order, Result
+
+FAR_NS = time.monotonic_ns() + 3_600 * 10**9
+
+
+def order(step: int, save: bool = True) -> Order:
+    return Order(save, f"cg_{step}", "good", False, 86, FAR_NS, "i", step)
+
+
+class Stander:
+    """A training thread at a boundary."""
+
+    def __init__(self, gate: Gate, step: int) -> None:
+        self.waiting = threading.Event()
+        self.order: Order | None = None
+        self._gate, self._step = gate, step
+        gate.step = step
+        self._thread = threading.Thread(target=self._stand, daemon=True)
+        self._thread.start()
+
+    def _stand(self) -> None:
+        self.order = self._gate.stand(self._step, dict, self.waiting.set)
+
+    def left(self) -> bool:
+        self._thread.join(30)
+        return not self._thread.is_alive()
+
+
+def test_the_promise_holds_exactly_one_margin_further() -> None:
+    gate = Gate(5)
+    assert gate.promise(1, FAR_NS) == 5
+    assert gate.raised
+    assert Stander(gate, 5).left(), "the step of the promise itself passes"
+    held = Stander(gate, 6)
+    assert held.waiting.wait(30)
+    gate.aim(7)
+    assert held.left(), "below the target the training thread goes on"
+    assert held.order is None
+    arrived = Stander(gate, 7)
+    assert arrived.waiting.wait(30)
+    gate.order(order(7))
+    assert arrived.left()
+    assert arrived.order == order(7)
+    assert gate.busy()
+    gate.saved(Result("/c", None))
+    assert not gate.raised
+    assert not gate.busy()
+
+
+def test_a_release_lets_everybody_go_and_lowers_the_gate() -> None:
+    gate = Gate(0)
+    gate.promise(1, FAR_NS)
+    held = Stander(gate, 1)
+    assert held.waiting.wait(30)
+    gate.release()
+    assert held.left()
+    assert held.order is None
+    assert not gate.raised
+
+
+def test_past_the_cap_the_training_thread_leaves_by_itself() -> None:
+    gate = Gate(0)
+    gate.promise(1, time.monotonic_ns() - RELEASE_SLACK_NS)
+    held = Stander(gate, 1)
+    assert held.left()
+    assert not gate.busy()
+    assert gate.arrived is None, "nobody may count on a thread that has left"
+
+
+def test_a_step_past_the_target_is_an_error_and_not_a_save() -> None:
+    gate = Gate(0)
+    gate.promise(1, FAR_NS)
+    gate.aim(1)
+    late = Stander(gate, 5)
+    assert late.waiting.wait(30)
+    assert gate.arrived is not None
+    assert "past the agreed 1" in gate.arrived["error"]
+    gate.release()
+    assert late.left()
+
+
+def test_an_order_without_a_save_is_taken_at_the_next_boundary() -> None:
+    gate = Gate(3)
+    gate.order(order(3, save=False))
+    assert gate.raised
+    assert gate.stand(4, dict, lambda: None) == order(3, save=False)
+    assert not gate.raised
+
+
+def test_a_finished_training_holds_nobody() -> None:
+    gate = Gate(3)
+    gate.promise(1, FAR_NS)
+    gate.finish()
+    assert not gate.busy()
+    assert not gate.raised

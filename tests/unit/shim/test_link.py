@@ -1,0 +1,199 @@
+"""The link against a real SEQPACKET listener."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainer_shim import wire
+from trainer_shim.link import RESEND_NS, RETRY_MAX_NS, Link, clip, unwatched_line
+
+
+class Server:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.listener.settimeout(10)
+
+    def accept(self) -> socket.socket:
+        peer, _ = self.listener.accept()
+        peer.settimeout(10)
+        return peer
+
+    def close(self) -> None:
+        self.listener.close()
+        self.path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def server(short_tmp: Path) -> Iterator[Server]:
+    made = Server(short_tmp / "s")
+    yield made
+    made.close()
+
+
+def hello() -> dict:
+    return {"run": "r", "attempt": "a", "local_rank": 0, "world_size": 1, "signal": 0}
+
+
+def read(peer: socket.socket) -> dict:
+    frame = json.loads(peer.recv(wire.FRAME_BYTES_MAX))
+    assert wire.faults(frame, wire.FRAMES) == []
+    return frame
+
+
+def linked(server: Server) -> tuple[Link, socket.socket]:
+    link = Link([str(server.path)], 3, hello)
+    assert link.connect(time.monotonic_ns())
+    return link, server.accept()
+
+
+def send(peer: socket.socket, **frame: object) -> None:
+    peer.send(json.dumps({"v": 1, **frame}).encode())
+
+
+def test_hello_comes_first_and_is_resent_until_confirmed(server: Server) -> None:
+    link, peer = linked(server)
+    first = read(peer)
+    assert (first["kind"], first["rank"]) == ("hello", 3)
+    now = time.monotonic_ns()
+    link.flush(now + RESEND_NS + 1)
+    assert first == read(peer)
+    send(peer, kind="confirm", seq=first["seq"])
+    assert link.receive(now) == []
+    assert link.unconfirmed() == 0
+    link.close()
+    peer.close()
+
+
+def test_nobody_listening_counts_drops_and_tells_them_later(server: Server) -> None:
+    link = Link([str(server.path)], 0, hello)
+    assert not link.post("step", {"step": 1, "attempt_step": 1})
+    assert not link.post("beat", {})
+    assert link.connect(time.monotonic_ns())
+    peer = server.accept()
+    read(peer)
+    assert link.post("step", {"step": 2, "attempt_step": 2, "loss": float("nan")})
+    frame = read(peer)
+    assert frame["dropped"] == {"step": 1, "beat": 1, "phase": 0}
+    assert frame["loss"] == "nan"
+    link.close()
+    peer.close()
+
+
+def test_a_full_socket_drops_and_never_blocks(server: Server) -> None:
+    link, peer = linked(server)
+    sent = 0
+    while link.post("phase", {"phase": "train", "detail": "x" * 400}):
+        sent += 1
+        assert sent < 1_000_000, "the buffer is bounded"
+    assert link.dropped["phase"] == 1
+    assert link.connected, "full is not lost"
+    link.close()
+    peer.close()
+
+
+def test_frames_and_letter_queued_before_a_reset_are_still_read(server: Server) -> None:
+    link, peer = linked(server)
+    link.post("phase", {"phase": "train"})  # Unread at the peer's close: the kernel answers with ECONNRESET.
+    letter = {"incident": "i", "checkpoint": "good", "deadline_mono_ns": 1, "exit_after": True, "exit_code": 86}
+    send(peer, kind="letter", **letter)
+    peer.close()
+    assert [{"v": 1, "kind": "letter", **letter}] == link.receive(time.monotonic_ns())
+    assert link.receive(time.monotonic_ns()) == []
+    assert not link.connected
+    assert link.lost_since_ns is not None
+    link.close()
+
+
+def test_a_reconnect_says_hello_anew_and_repeats_what_was_not_confirmed(server: Server) -> None:
+    told = {"open_incident": None}
+    link = Link([str(server.path)], 0, lambda: {**hello(), **told})
+    assert link.connect(time.monotonic_ns())
+    peer = server.accept()
+    read(peer)
+    told["open_incident"] = {"incident": "i", "what": "agreed", "step": 7}
+    link.put("ack", {"incident": "i", "what": "agreed", "step": 7})
+    ack = read(peer)
+    peer.close()
+    now = time.monotonic_ns()
+    link.receive(now)
+    assert not link.connected
+    assert link.connect(now)
+    peer = server.accept()
+    again = read(peer)
+    assert (again["kind"], again["open_incident"]["what"]) == ("hello", "agreed")
+    assert ack == read(peer)
+    assert link.lost_since_ns is None
+    link.close()
+    peer.close()
+
+
+def test_the_outbox_is_bounded_and_keeps_the_newest() -> None:
+    link = Link(["/nonexistent/s"], 0, hello)
+    for number in range(wire.OUTBOX_SLOTS + 3):
+        link.put("ack", {"incident": str(number), "what": "received"})
+    assert link.unconfirmed() == wire.OUTBOX_SLOTS
+    assert link.outbox_dropped == 3
+
+
+def test_retries_back_off_to_a_bound() -> None:
+    link = Link(["/nonexistent/s", "x" * 200], 0, hello)
+    waits = []
+    for _ in range(8):
+        assert not link.connect(0)
+        waits.append(link.retry_at_ns)
+    assert waits == sorted(waits)
+    assert waits[0] < waits[-1] <= RETRY_MAX_NS * 6 // 5
+
+
+def test_a_refusal_is_kept_and_not_argued_with(server: Server) -> None:
+    link, peer = linked(server)
+    send(peer, kind="refuse", reason="run belongs to another uid")
+    assert link.receive(0) == []
+    assert not link.connected
+    assert link.refused == "run belongs to another uid"
+    assert link.retry_at_ns > RETRY_MAX_NS
+    assert "another uid" in unwatched_line(link.paths, link.refused)
+    link.close()
+    peer.close()
+
+
+@pytest.mark.parametrize("packet", [b"\xff\xfe", b"[1]", b"{}", b'{"v":1,"kind":"letter","incident":5}'])
+def test_nonsense_from_the_governor_is_ignored(server: Server, packet: bytes, capfd: pytest.CaptureFixture) -> None:
+    link, peer = linked(server)
+    peer.send(packet)
+    assert link.receive(time.monotonic_ns()) == []
+    assert link.connected
+    assert "ignored" in capfd.readouterr().err
+    link.close()
+    peer.close()
+
+
+def test_a_forked_child_holds_nothing_that_hides_our_death(server: Server) -> None:
+    link, peer = linked(server)
+    read(peer)
+    released, release = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(release)
+        os.read(released, 1)  # Lives until the parent's end of the pipe closes.
+        os._exit(0)
+    os.close(released)
+    link.close()  # Our own copy goes, as if this rank died.
+    assert peer.recv(10) == b"", "the child's copy would keep the connection open"
+    os.close(release)
+    assert os.waitpid(child, 0)[1] == 0
+    peer.close()
+
+
+def test_long_texts_are_cut_to_what_the_wire_carries() -> None:
+    assert len(clip("x" * 10_000)) == wire.TEXT_CHARS_MAX

@@ -20,6 +20,7 @@ from governor.ports import Sent
 ARGV_BYTES_MAX = 64 * 1024  # Above any real command line; a process may write megabytes into its own.
 PROC_BYTES_MAX = 16 * 1024  # stat, status and cgroup are below 4 KiB; deep cgroup trees may be longer.
 _UNKNOWN_CGROUP = ""
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h; unchanged since it was introduced.
 
 
 class Stat(NamedTuple):
@@ -30,6 +31,7 @@ class Stat(NamedTuple):
     pgid: int
     sid: int
     start_ticks: int
+    is_kernel_thread: bool = False
 
 
 def parse_stat(raw: bytes) -> Stat | None:
@@ -37,7 +39,8 @@ def parse_stat(raw: bytes) -> Stat | None:
     fields = raw[raw.rfind(b")") + 2 :].split()
     if len(fields) < 20:  # Torn: the process vanished while it was read.
         return None
-    return Stat(fields[0].decode("ascii"), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+    state, ppid, pgid, sid = fields[0].decode("ascii"), int(fields[1]), int(fields[2]), int(fields[3])
+    return Stat(state, ppid, pgid, sid, int(fields[19]), bool(int(fields[6]) & _PF_KTHREAD))
 
 
 def parse_cgroup(raw: bytes) -> str:
@@ -70,25 +73,35 @@ class LinuxProcesses:
         return found
 
     def facts(self, pid: int) -> ProcessFacts | None:
-        stat = self.stat(pid)
-        status = self._read(pid, "status", PROC_BYTES_MAX)
-        uid = _status_field(status, b"\nUid:")
-        if stat is None or uid is None:
+        try:
+            # The directory stays this process's, whoever gets its number meanwhile: all reads speak of one process.
+            directory = os.open(f"{self._proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
             return None
-        argv = self._read(pid, "cmdline", ARGV_BYTES_MAX) or b""
-        cgroup = self._read(pid, "cgroup", PROC_BYTES_MAX) or b""
-        after = self.stat(pid)
-        if after is None or after.start_ticks != stat.start_ticks:
-            return None  # Changed hands in between: a row made of two processes would lie.
+        try:
+            return self._facts(pid, directory)
+        finally:
+            os.close(directory)
+
+    def _facts(self, pid: int, directory: int) -> ProcessFacts | None:
+        stat = parse_stat(_read("stat", directory) or b"")
+        if stat is None:
+            return None
+        process = ProcessId(pid, stat.start_ticks, self._boot_id)
+        if stat.is_kernel_thread:  # Hundreds on a large machine, and nobody's to end.
+            return ProcessFacts(process, stat.ppid, 0, stat.pgid, stat.sid, stat.state, (), _UNKNOWN_CGROUP)
+        uid = _status_field(_read("status", directory), b"\nUid:")
+        if uid is None:
+            return None
         return ProcessFacts(
-            process=ProcessId(pid, stat.start_ticks, self._boot_id),
+            process=process,
             ppid=stat.ppid,
             uid=int(uid.split()[1]),  # Effective, as SO_PEERCRED reports it: sudo below a trainer is not the trainer's.
             pgid=stat.pgid,
             sid=stat.sid,
             state=stat.state,
-            argv=_split_argv(argv),
-            cgroup=parse_cgroup(cgroup),
+            argv=_split_argv(_read("cmdline", directory, ARGV_BYTES_MAX) or b""),
+            cgroup=parse_cgroup(_read("cgroup", directory) or b""),
         )
 
     def send(self, target: ProcessId, signum: signal.Signals) -> Sent:
@@ -129,7 +142,7 @@ class LinuxProcesses:
             return stat is not None and stat.start_ticks != target.start_ticks
 
     def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
-        status = self._read(target.pid, "status", PROC_BYTES_MAX)
+        status = _read(f"{self._proc}/{target.pid}/status")
         stat = self.stat(target.pid)
         caught = _status_field(status, b"\nSigCgt:")
         if caught is None or stat is None or stat.start_ticks != target.start_ticks:
@@ -152,20 +165,20 @@ class LinuxProcesses:
 
     def stat(self, pid: int) -> Stat | None:
         """Identity and parentage alone: a quarter of the price of `facts`."""
-        raw = self._read(pid, "stat", PROC_BYTES_MAX)
-        return None if raw is None else parse_stat(raw)
+        return parse_stat(_read(f"{self._proc}/{pid}/stat") or b"")
 
-    def _read(self, pid: int, name: str, bytes_max: int) -> bytes | None:
-        try:
-            fd = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            return os.read(fd, bytes_max)
-        except OSError:  # ESRCH: it vanished after the open.
-            return None
-        finally:
-            os.close(fd)
+
+def _read(path: str, directory: int | None = None, bytes_max: int = PROC_BYTES_MAX) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    except OSError:
+        return None
+    try:
+        return os.read(fd, bytes_max)
+    except OSError:  # ESRCH: it vanished after the open.
+        return None
+    finally:
+        os.close(fd)
 
 
 def _status_field(status: bytes | None, label: bytes) -> bytes | None:

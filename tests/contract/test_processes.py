@@ -182,6 +182,13 @@ def test_a_command_name_cannot_shift_the_fields_of_stat(comm: bytes) -> None:
     assert (stat.state, stat.ppid, stat.pgid, stat.sid, stat.start_ticks) == ("S", 10, 20, 30, 12345)
 
 
+@pytest.mark.parametrize(("flags", "is_kernel_thread"), [(4194304, False), (2129984, True), (69238880, True)])
+def test_kernel_threads_are_told_by_their_flag(flags: int, is_kernel_thread: bool) -> None:
+    stat = parse_stat(b"42 (kworker/0:1) I 2 0 0 0 -1 %d 0 0 0 0 0 0 0 0 20 0 1 0 55 0 0" % flags)
+    assert stat is not None
+    assert stat.is_kernel_thread is is_kernel_thread
+
+
 def test_a_torn_stat_is_nobody() -> None:
     assert parse_stat(b"42 (python) S 1 2") is None
     assert parse_stat(b"") is None

@@ -58,8 +58,8 @@ class Doorbell:
         if not number or threading.current_thread() is not threading.main_thread():
             return
         previous = signal.getsignal(number)
-        if previous is None:  # A C-level handler (faulthandler.register): we could not call it, so we leave it alone.
-            return
+        if previous is None or (not callable(previous) and _caught_in_c(number)):
+            return  # A C-level handler (faulthandler.register): we could not call it, so we leave it alone.
         try:
             signal.signal(number, self._handler)
         except (OSError, ValueError):  # SIGKILL, SIGSTOP, or a sub-interpreter.
@@ -122,6 +122,16 @@ class Doorbell:
                 os.write(self._previous_fd, numbers)
             except OSError:  # Its owner closed it or is full; it was theirs to watch.
                 pass
+
+
+def _caught_in_c(number: int) -> bool:
+    """Whether the kernel knows a handler. Python's table does not show those that C code installed later."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as stream:
+            masks = dict(line.split(":", 1) for line in stream)
+        return bool(int(masks["SigCgt"], 16) >> (number - 1) & 1)
+    except (OSError, KeyError, ValueError):
+        return False
 
 
 def _deaf(_number: int, _frame: Optional[FrameType]) -> None:

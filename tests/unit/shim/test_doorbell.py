@@ -1,0 +1,205 @@
+"""The doorbell with real signals, each case in an interpreter of its own: handlers are the process's, not ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer_shim.doorbell import DEFAULT_SIGNAL, signal_number
+
+PRELUDE = """
+import ctypes, os, select, signal, socket, sys, threading, time
+from trainer_shim.doorbell import Doorbell
+bell = Doorbell()
+
+def ring(pid=None):
+    os.kill(pid or os.getpid(), signal.SIGUSR1)
+
+def rang():
+    ready, _, _ = select.select([bell], [], [], 20)
+    assert ready, "nothing arrived"
+    return bell.drain()
+"""
+
+
+def child(body: str) -> str:
+    """Run the script, return what it printed; a failed assertion in it fails here with its text."""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + body],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert done.returncode == 0, f"exit {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+def test_a_ring_wakes_the_listener() -> None:
+    child("bell.install(signal.SIGUSR1); ring(); assert rang(); assert not bell.drain()")
+
+
+def test_a_nudge_wakes_and_is_no_ring() -> None:
+    child("bell.install(signal.SIGUSR1); bell.nudge(); assert not rang()")
+
+
+def test_a_thread_hears_it_while_the_main_thread_sits_in_a_restarting_system_call() -> None:
+    """As in a collective: no bytecode runs on the main thread, and the call must not fail with EINTR either."""
+    child(
+        """
+bell.install(signal.SIGUSR1)
+read_end, write_end = os.pipe()
+heard = []
+def listen():
+    heard.append(rang())
+    os.write(write_end, b"x")  # Only now the main thread gets on.
+threading.Thread(target=listen, daemon=True).start()
+threading.Thread(target=ring, daemon=True).start()
+buffer = ctypes.create_string_buffer(1)
+assert ctypes.CDLL(None).read(read_end, buffer, 1) == 1, "interrupted"
+assert heard == [True]
+"""
+    )
+
+
+def test_the_previous_handler_still_runs() -> None:
+    child(
+        """
+seen = []
+signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+bell.install(signal.SIGUSR1)
+ring()
+assert rang()
+assert seen == [signal.SIGUSR1], seen
+"""
+    )
+
+
+def test_a_previous_wakeup_descriptor_still_gets_every_signal() -> None:
+    child(
+        """
+theirs, sender = socket.socketpair()
+sender.setblocking(False)
+signal.set_wakeup_fd(sender.fileno())
+signal.signal(signal.SIGUSR2, lambda *_: None)
+bell.install(signal.SIGUSR1)
+os.kill(os.getpid(), signal.SIGUSR2)
+assert not rang(), "another signal is no ring"
+bell.nudge()
+bell.drain()
+assert theirs.recv(10) == bytes([signal.SIGUSR2])
+"""
+    )
+
+
+def test_an_event_loop_that_takes_the_descriptor_away_only_delays_us() -> None:
+    child(
+        """
+import asyncio
+bell.install(signal.SIGUSR1)
+async def busy():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, lambda: None)
+asyncio.run(busy())
+ring()
+assert rang()
+"""
+    )
+
+
+def test_a_stolen_handler_is_noticed() -> None:
+    child(
+        """
+bell.install(signal.SIGUSR1)
+assert not bell.stolen()
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+assert bell.stolen()
+"""
+    )
+
+
+def test_a_handler_in_c_is_left_alone_and_so_is_a_foreign_thread() -> None:
+    child(
+        """
+import faulthandler
+faulthandler.register(signal.SIGUSR1)
+bell.install(signal.SIGUSR1)
+assert bell.number == 0
+thread = threading.Thread(target=bell.install, args=(signal.SIGUSR2,))
+thread.start()
+thread.join()
+assert bell.number == 0
+bell.install(signal.SIGKILL)
+assert bell.number == 0
+"""
+    )
+
+
+def test_a_forked_child_neither_rings_us_nor_dies_of_it() -> None:
+    child(
+        """
+bell.install(signal.SIGUSR1)
+ready, report = os.pipe()
+kid = os.fork()
+if kid == 0:
+    assert not bell.number
+    os.write(report, b"x")
+    signal.sigtimedwait([signal.SIGTERM], 0)
+    signal.pause()  # Our ring ends the pause; the default action would have ended the child.
+    os._exit(7)
+os.read(ready, 1)
+deadline = time.monotonic() + 20
+while os.waitpid(kid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+    ring(kid)  # Again, should the first one come before pause().
+else:
+    pass
+assert not select.select([bell], [], [], 0)[0], "the child's signal woke the parent"
+"""
+    )
+
+
+def test_a_child_gets_the_previous_handler_back() -> None:
+    child(
+        """
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(9))
+bell.install(signal.SIGUSR1)
+kid = os.fork()
+if kid == 0:
+    ring()
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(kid, 0)[1]) == 9
+"""
+    )
+
+
+def test_programs_started_by_a_forked_child_inherit_the_default_action() -> None:
+    child(
+        """
+bell.install(signal.SIGUSR1)
+kid = os.fork()
+if kid == 0:
+    os.execv(sys.executable, [sys.executable, "-c", "import signal; exit(signal.getsignal(10) != signal.SIG_DFL)"])
+assert os.waitpid(kid, 0)[1] == 0
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("", DEFAULT_SIGNAL),
+        ("USR2", signal.SIGUSR2),
+        ("sigusr2", signal.SIGUSR2),
+        ("12", 12),
+        ("0", 0),
+        ("none", 0),
+        ("USR9", DEFAULT_SIGNAL),
+        ("999", DEFAULT_SIGNAL),
+    ],
+)
+def test_the_signal_is_configurable(text: str, number: int) -> None:
+    assert signal_number({"COSTGOV_SIGNAL": text}) == number

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from governor.core.events import Event
 from governor.core.findings import Finding
 from governor.core.run_state import Run
 from governor.core.units import MonoNs, parse_count, parse_duration
+
+# Outside of these a step time is a broken clock or a hostile frame, and would overflow what is computed from it.
+STEP_S_MIN: Final = 1e-6
+STEP_S_MAX: Final = 7 * 24 * 3600.0
+
+
+def is_step_time(step_s: float) -> bool:
+    """Whether these seconds can be those of a step; False for NaN."""
+    return STEP_S_MIN <= step_s <= STEP_S_MAX
 
 
 @dataclass(frozen=True, slots=True)

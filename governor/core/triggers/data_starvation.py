@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from governor.core.events import Event, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
 from governor.core.run_state import RANKS_MAX, Run
-from governor.core.triggers.base import Key
+from governor.core.triggers.base import Key, is_step_time
 from governor.core.units import MonoNs
 
 
@@ -58,7 +58,7 @@ class DataStarvation:
         if not isinstance(event, Step) or event.data_s is None or event.step_s is None:
             return
         step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
-        if not (math.isfinite(step_s) and math.isfinite(event.data_s)) or step_s <= 0 or event.data_s < 0:
+        if not is_step_time(step_s) or not 0 <= event.data_s < math.inf:  # NaN fails too.
             return
         state = self._ranks.get(event.rank)
         if state is None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from governor.core.events import Beat, Event, PhaseChange, Step, Tick
 from governor.core.findings import QUIET, Finding, Reading, unknown
 from governor.core.run_state import RANKS_MAX, Rank, Run
-from governor.core.triggers.base import Key
+from governor.core.triggers.base import STEP_S_MAX, Key
 from governor.core.units import NS_PER_S, MonoNs, format_duration
 from governor.core.windows import Reservoir
 
@@ -149,7 +149,7 @@ class Hang:
 
     def _tight_ns(self, run: Run, ranks: list[Rank], moved_at: MonoNs) -> int:
         """What the tight limit is worth now. Unsaved work counts up to the stillness, or it would run ahead of it."""
-        p99_s = run.step_times.quantile(0.99) or 0.0
+        p99_s = min(STEP_S_MAX, run.step_times.quantile(0.99) or 0.0)
         startup_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
         wrong_halt_ns = max(0, startup_ns) + run.unsaved_ns(moved_at)
         return max(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from governor.core.events import Beat, Event, PhaseChange, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
 from governor.core.run_state import Run
-from governor.core.triggers.base import Key
+from governor.core.triggers.base import Key, is_step_time
 from governor.core.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.windows import Reservoir
 
@@ -162,7 +161,7 @@ def _own_step_s(event: Step, last: tuple[MonoNs, int, int | None] | None) -> flo
         step_s = (event.at - last[0]) / NS_PER_S / (event.step - last[1])
     else:
         return None
-    return step_s if math.isfinite(step_s) and step_s > 0 else None
+    return step_s if is_step_time(step_s) else None
 
 
 def _tokens(event: Step, last: tuple[MonoNs, int, int | None] | None, run: Run) -> float | None:

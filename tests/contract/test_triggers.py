@@ -1,0 +1,144 @@
+"""What every trigger promises. A new file in governor/core/triggers is judged here without an edit."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+
+import pytest
+
+from governor.core import intake
+from governor.core.events import Beat, Event, Hello, PhaseChange, Step, Tick
+from governor.core.findings import Finding, Reading
+from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.policy import Budget
+from governor.core.run_state import Run
+from governor.core.triggers import load
+from governor.core.triggers.base import Trigger, defaults
+from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.wire.policy_toml import _RULE_KEYS
+
+KINDS = sorted(load())
+SEEDS = range(8)
+HOLES = [None, float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e308, 5e-324]
+
+
+def make(kind: str) -> Trigger:
+    trigger = load()[kind]
+    budget = Budget(UsdMicros(1_000_000), 10_000, (0.5,))
+    return trigger({**defaults(trigger.KEYS), "budget": budget})
+
+
+def history(seed: int) -> tuple[Run, list[Event]]:
+    """A run of two ranks and an hour of everything that they may say, sane and insane."""
+    rng = random.Random(seed)
+    run = Run("r", 0, MonoNs(0))
+    events: list[Event] = []
+    for rank in (0, 1):
+        peer = Peer(ProcessId(100 + rank, 1, "b"), 0)
+        hello = Hello(MonoNs(0), ConnectionId(rank), peer, 1, "r", "a", rank, rank, 2, tokens_per_step=1000)
+        if not rank:
+            intake.begin_attempt(run, hello)
+        intake.apply_hello(run, hello)
+    now, step = 0, 0
+    for _ in range(300):
+        now += rng.choice([NS_PER_MS, NS_PER_S, 30 * NS_PER_S])
+        at, rank = MonoNs(now), rng.randrange(2)
+        connection = ConnectionId(rank)
+        phase = rng.choice(["train", "train", "eval", "compile", "checkpoint", "init"])
+        match rng.randrange(5):
+            case 0 | 1:
+                step += rng.choice([1, 1, 1, 0, -2, 5])
+                events.append(Step(at, connection, "r", rank, max(0, step), **_numbers(rng)))
+            case 2:
+                events.append(Beat(at, connection, "r", rank, rng.randrange(40), phase, at, in_step=rng.random() < 0.5))
+            case 3:
+                events.append(PhaseChange(at, connection, "r", rank, phase, progress_seq=rng.randrange(40)))
+            case _:
+                events.append(Tick(at, BootNs(now), WallNs(now)))
+    return run, events
+
+
+def _numbers(rng: random.Random) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        name: rng.choice([rng.random(), rng.random(), *HOLES])
+        for name in ("loss", "grad_norm", "loss_scale", "step_s", "data_s", "checkpoint_s", "hold_s")
+    }
+    counts = {"tokens": 1000, "tokens_total": rng.randrange(9000), "skipped_steps": rng.randrange(9)}
+    fields.update({name: rng.choice([None, value]) for name, value in counts.items()})
+    flags = {name: rng.choice([None, True, False]) for name in ("loss_expected", "applied")}
+    return {**fields, **flags}
+
+
+def apply(run: Run, event: Event) -> None:
+    if isinstance(event, Step):
+        intake.apply_step(run, run.ranks[event.rank], event)
+    elif isinstance(event, Beat):
+        intake.apply_beat(run, run.ranks[event.rank], event)
+    elif isinstance(event, PhaseChange):
+        intake.apply_phase(run, run.ranks[event.rank], event)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_is_documented(kind: str) -> None:
+    trigger = load()[kind]
+    assert trigger.__doc__, "the docstring is its documentation"
+    names = [key.name for key in trigger.KEYS]
+    assert len(set(names)) == len(names)
+    assert not set(names) & {*_RULE_KEYS, "budget"}, "these words are the rule's own"
+    for key in trigger.KEYS:
+        assert re.fullmatch(r"[a-z][a-z0-9_]*", key.name)
+        assert key.meaning.endswith("."), key.name
+        assert key.parse(key.default) is not None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_takes_anything_and_says_the_same_when_asked_again(kind: str, seed: int) -> None:
+    trigger = make(kind)
+    run, events = history(seed)
+    for event in events:
+        apply(run, event)
+        trigger.observe(event, run)
+        finding = trigger.judge(event.at, run)
+        assert trigger.judge(event.at, run) == finding
+        if finding.reading is Reading.FIRING:
+            assert re.fullmatch(r"[a-z][a-z0-9_]*", finding.reason)
+            assert finding.text
+        json.dumps(dict(finding.evidence), allow_nan=False)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_trigger_holds_no_less_of_the_past(kind: str, seed: int) -> None:
+    """After a restart it may need new evidence, but it never invents any: the snapshot round-trips."""
+    trigger = make(kind)
+    run, events = history(seed)
+    for event in events:
+        apply(run, event)
+        trigger.observe(event, run)
+    saved = json.dumps(trigger.snapshot(), allow_nan=False)
+    restored = make(kind)
+    restored.restore(json.loads(saved))
+    assert json.loads(json.dumps(restored.snapshot())) == json.loads(saved)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_knows_nothing_of_an_empty_run(kind: str) -> None:
+    run = Run("r", 0, MonoNs(0))
+    finding = make(kind).judge(MonoNs(0), run)
+    assert isinstance(finding, Finding)
+    assert finding.reading is Reading.UNKNOWN, "no data is not health"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "budget"])
+def test_a_new_attempt_starts_anew(kind: str) -> None:
+    trigger = make(kind)
+    run, events = history(1)
+    for event in events:
+        apply(run, event)
+        trigger.observe(event, run)
+    trigger.new_attempt(run)
+    assert trigger.snapshot() == make(kind).snapshot()

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from governor.policy_check import check, format_hold, format_span
+from governor.wire.policy_values import parse_hold
+
+VALID = """
+[policy]
+name = "p"
+[budget]
+ceiling_usd = 90
+[halt]
+grace = "90s"
+stop = "instance"
+[[rule]]
+name = "slow"
+trigger = "throughput_collapse"
+mode = "observe"
+for = "2M tokens"
+response = "halt"
+floor_frac = 0.4
+[[rule]]
+name = "budget"
+trigger = "budget"
+response = "halt"
+"""
+
+
+def test_a_valid_policy_is_said_in_plain_lines() -> None:
+    lines, status = check([("p.toml", VALID)])
+    assert status == 0
+    assert lines[:-1] == [
+        'p.toml: policy "p" (enforce) for every run that no other policy matches',
+        "  budget: ceiling $90.00, the price of the halt included",
+        "  slow    throughput_collapse for 2,000,000 tokens: observe only (would halt), saving [floor_frac 0.4]",
+        "  budget  budget: halt, saving",
+        "  on halt: ask for a checkpoint (up to 1m30s), SIGTERM (10s), SIGKILL (10s), stop the instance; "
+        "at most 3 a day",
+    ]
+    assert lines[-1].startswith("1 policy is valid (digest ")
+
+
+def test_errors_are_all_there_is_when_anything_is_wrong() -> None:
+    lines, status = check([("good.toml", VALID), ("bad.toml", VALID.replace('"p"', '"q"').replace("grace", "grase"))])
+    assert status == 1
+    assert lines[0] == 'bad.toml:7: halt.grase: unknown key; did you mean "grace"?'
+    assert lines[-1] == f"{len(lines) - 1} error{'s' if len(lines) > 2 else ''}"
+
+
+def test_a_policy_that_never_halts_says_so() -> None:
+    lines, _ = check([("p.toml", '[policy]\nname = "p"\n')])
+    assert "  on halt: never halts" in lines
+
+
+def test_holds_and_spans_read_back_as_they_were_written() -> None:
+    for text in ("1 step", "3 steps", "3 of 5 steps", "1m30s", "250ms", "2h"):
+        assert format_hold(parse_hold(text)) == text
+    assert format_span(0) == "0s"

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 from weakref import ref
 
 from . import launch, tokens
@@ -146,7 +146,15 @@ def attach(
     return shim
 
 
-_ATTACHED: list[Shim] = []
+_ATTACHED: List[Shim] = []
+
+
+def resume(directory: Optional[str] = None) -> Any:
+    """Continue from the newest whole checkpoint, through the handle of the last attach(); see Shim.resume."""
+    if not _ATTACHED:
+        say("resume() comes after attach(): nothing was resumed")
+        return None
+    return _ATTACHED[0].resume(directory)
 
 
 def _start(

@@ -100,7 +100,7 @@ class StepMeter:
     @guarded()
     def exit_forward(self, output: Any) -> None:
         """The forward pass ended; `output` may carry the loss."""
-        if self._in_eval:
+        if self.evaluating:
             return
         self._switch(timing.AFTER_FORWARD)
         self.progress.bump("forward")
@@ -145,13 +145,13 @@ class StepMeter:
     def enter_instruction(self, hook: str, part: int) -> int:
         """One instruction begins; returns the part to hand to exit_instruction."""
         self.progress.bump(hook)
-        return self.clock.part if self._in_eval else self._switch(part)
+        return timing.EVAL if self.evaluating else self._switch(part)
 
     @guarded()
     def exit_instruction(self, hook: str, part: Optional[int]) -> None:
         """The instruction ended."""
         self.progress.bump(hook)
-        if not self._in_eval:
+        if part != timing.EVAL:
             self._switch(timing.OTHER if part is None else part)
 
     # -- optimizer step -------------------------------------------------------------------------------------------
@@ -291,8 +291,13 @@ class StepMeter:
                 progress.set_phase("compile")
                 self.watch.phase_changed()
 
+    @property
+    def evaluating(self) -> bool:
+        """True between steps, in evaluation or another phase outside training."""
+        return self.clock.part == timing.EVAL
+
     def _enter_eval(self) -> None:
-        if not self._in_eval:
+        if not self.evaluating:  # The script's own phase("eval") needs no second one inside.
             self._in_eval = True
             self.enter_phase("eval")
 

@@ -70,6 +70,8 @@ def _timed(meter: StepMeter, name: str, execute: Callable[..., Any]) -> Callable
 
 @guarded()
 def _count_tokens(engine: Any, meter: StepMeter, kwargs: Dict[str, Any]) -> None:
+    if meter.evaluating:
+        return
     # The first stage loads inputs and the last one labels; stages between see no tokens.
     buffers = engine.pipe_buffers
     kind = "inputs" if engine.is_first_stage() else "labels" if engine.is_last_stage() else None

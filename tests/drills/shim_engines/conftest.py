@@ -28,8 +28,12 @@ def run_ranks(tmp_path: Path) -> RunRanks:
         report = tmp_path / f"report{nth}"
         shared = {
             **os.environ,
-            **{"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "WORLD_SIZE": str(ranks), "PYTHONWARNINGS": "ignore"},
-            **{"DRILL_REPORT": str(report), "DRILL_RENDEZVOUS": str(tmp_path / f"rendezvous{nth}")},
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            "WORLD_SIZE": str(ranks),
+            "PYTHONWARNINGS": "ignore",
+            "DRILL_REPORT": str(report),
+            "DRILL_RENDEZVOUS": str(tmp_path / f"rendezvous{nth}"),
             **(env or {}),
         }
         children = []

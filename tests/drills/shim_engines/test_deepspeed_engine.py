@@ -51,12 +51,12 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, stage: int, gas
             assert sum(frame[part] for part in PARTS) <= frame["step_s"] * 1.001
             assert frame["comm_s"] > 0
         assert shares(frames) >= 0.95
-        assert ["compile", "train"] == seen[rank]["phases"]
+        assert seen[rank]["phases"] == ["compile", "train"]
         assert seen[rank]["hello"]["zero_stage"] == stage
         assert seen[rank]["hello"]["parameters"] == 256 * 32 * 2 + 32 * 32 + 32, "whole, under ZeRO-3 too"
         assert seen[rank]["collectives_total"] > 0
         assert seen[rank]["collective"][2], "no collective is open at the end"
-        assert [] == seen[rank]["left_behind"]
+        assert seen[rank]["left_behind"] == []
     assert seen[0]["hello"]["run"] == seen[1]["hello"]["run"]
     assert seen[0]["hello"]["attempt"] == seen[1]["hello"]["attempt"]
 
@@ -66,7 +66,7 @@ def test_a_nan_on_one_rank_is_told_as_it_was(run_ranks, stage: int, precision: s
     chosen = {"stage": stage, "precision": precision, "nan_at": 3}
     sick, well = run_ranks("deepspeed_loop.py", options(**chosen), ranks=RANKS)
 
-    assert [False, False, True] == [frame["loss"] != frame["loss"] for frame in sick["frames"][:3]]
+    assert [frame["loss"] != frame["loss"] for frame in sick["frames"][:3]] == [False, False, True]
     assert well["frames"][2]["loss"] == well["frames"][2]["loss"], "the other rank's own loss is finite"
     masked = not (stage == 0 and precision == "fp32")
     for rank in (sick, well):
@@ -77,7 +77,7 @@ def test_a_nan_on_one_rank_is_told_as_it_was(run_ranks, stage: int, precision: s
         assert "grad_norm" not in frame, "on overflow it is stale, -1 or inf, depending on version"
         assert rank["frames"][3]["skipped_steps"] == frame["skipped_steps"]
         if precision == "fp16":
-            assert [256.0, 128.0] == [rank["frames"][1]["loss_scale"], rank["frames"][2]["loss_scale"]]
+            assert [rank["frames"][1]["loss_scale"], rank["frames"][2]["loss_scale"]] == [256.0, 128.0]
 
 
 def test_loss_backward_called_directly_is_seen(run_ranks) -> None:
@@ -91,7 +91,7 @@ def test_loss_backward_called_directly_is_seen(run_ranks) -> None:
 def test_evaluation_is_a_phase_and_the_step_after_it_is_cold(run_ranks) -> None:
     seen = run_ranks("deepspeed_loop.py", options(stage=2, evaluate=True))[0]
 
-    assert ["compile", "train", "eval", "train", "compile", "train"] == seen["phases"]
+    assert seen["phases"] == ["compile", "train", "eval", "train", "compile", "train"]
     assert seen["eval_frame"]["step"] == STEPS + 1
     assert seen["eval_frame"]["tokens"] == BATCH * LENGTH, "evaluation tokens are not trained on"
 
@@ -99,7 +99,7 @@ def test_evaluation_is_a_phase_and_the_step_after_it_is_cold(run_ranks) -> None:
 def test_the_scripts_own_checkpoint_is_a_phase_and_a_last_good(run_ranks, tmp_path: Path) -> None:
     seen = run_ranks("deepspeed_loop.py", options(stage=2, own_save=str(tmp_path / "own")))[0]
 
-    assert ["compile", "train", "checkpoint", "train"] == seen["phases"]
+    assert seen["phases"] == ["compile", "train", "checkpoint", "train"]
     assert seen["hello"]["last_good"]["step"] == STEPS
     assert seen["hello"]["last_good"]["path"] == str(tmp_path / "own" / "mine")
 
@@ -111,7 +111,7 @@ def test_a_checkpoint_resumes_with_the_same_losses(run_ranks, tmp_path: Path, st
     for seen in run_ranks("deepspeed_loop.py", options(**chosen), ranks=RANKS):
         assert seen["losses"][3 * gas :] == seen["again"]
         assert {"step": 3, "tokens_total": 3 * gas * BATCH * LENGTH * RANKS} == seen["position"]
-        assert [4, 5, 6] == [frame["step"] for frame in seen["again_frames"]]
+        assert [frame["step"] for frame in seen["again_frames"]] == [4, 5, 6]
         assert 4 * gas * BATCH * LENGTH * RANKS == seen["again_frames"][0]["tokens_total"]
         assert seen["client_state"]["note"] == "drill"
         assert seen["frames"][3]["checkpoint_s"] > 0

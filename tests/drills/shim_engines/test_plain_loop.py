@@ -17,7 +17,7 @@ def test_a_plain_loop_is_seen_and_not_changed(run_ranks, tmp_path: Path, how: st
     assert bare["losses"] == seen["losses"]
     assert bare["weights"] == seen["weights"]
     frames = seen["frames"]
-    assert [1, 2, 3, 4, 5, 6, 7, 8] == [frame["step"] for frame in frames[:8]]
+    assert [frame["step"] for frame in frames[:8]] == [1, 2, 3, 4, 5, 6, 7, 8]
     for index, frame in enumerate(frames[:8]):
         # Mean over the two micro-steps, of what the loop itself called its loss where it told, else of the output.
         told = sum(seen["losses"][2 * index : 2 * index + 2]) / 2
@@ -27,18 +27,18 @@ def test_a_plain_loop_is_seen_and_not_changed(run_ranks, tmp_path: Path, how: st
         assert frame["tokens"] == 2 * 4 * 16
         assert sum(frame[part] for part in PARTS) <= frame["step_s"] * 1.001
     assert frames[7]["tokens_total"] == 8 * 2 * 4 * 16
-    assert [0.01, 0.01, 0.005] == [round(frame["lr"], 6) for frame in frames[:3]]
-    assert ["compile", "train"] == seen["phases"][:2]
+    assert [round(frame["lr"], 6) for frame in frames[:3]] == [0.01, 0.01, 0.005]
+    assert seen["phases"][:2] == ["compile", "train"]
     assert seen["hello"]["framework"] == "torch"
-    assert 0 == seen["copies_counted"]
+    assert seen["copies_counted"] == 0
 
 
 def test_a_saved_plain_loop_resumes_with_the_same_losses(run_ranks, tmp_path: Path) -> None:
     seen = run_ranks("plain_loop.py", "told", str(tmp_path / "checkpoints"))[0]
 
     assert seen["losses"][10:16] == seen["resumed_losses"], "steps 6 to 8, after the checkpoint at 5"
-    assert 6 == seen["resumed_step"]
-    assert 6 * 2 * 4 * 16 == seen["resumed_tokens_total"]
-    assert {"note": "drill"} == seen["client_state"]
+    assert seen["resumed_step"] == 6
+    assert seen["resumed_tokens_total"] == 6 * 2 * 4 * 16
+    assert seen["client_state"] == {"note": "drill"}
     assert seen["frames"][5]["checkpoint_s"] > 0
-    assert [["closed", True]] == seen["finished"]
+    assert seen["finished"] == [["closed", True]]

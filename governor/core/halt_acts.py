@@ -56,15 +56,14 @@ def entry_effects(halt: Halt, plan: Plan) -> tuple[HaltEffect, ...]:
             return (Term(halt.incident_id, halt.run),)
         case Stage.KILLED:
             return (Kill(halt.incident_id, halt.run),)
+        # From here on Kill is for what comes back: hands that forgot whom to look for begin to look again.
         case Stage.STOPPING:
-            return (_stop_compute(halt), _read(halt, 0.0))
+            return (Kill(halt.incident_id, halt.run), _stop_compute(halt), _read(halt, 0.0))
         case Stage.VERIFYING:
-            return (_read(halt, 0.0),)
+            return (Kill(halt.incident_id, halt.run), _read(halt, 0.0))
         case Stage.NEEDS_HUMAN:
-            page = Page(halt.incident_id, halt.run, halt.page_reason)
-            if plan.stop is StopTarget.PROCESSES:
-                return (page, Kill(halt.incident_id, halt.run))
-            return (page, _read(halt, 0.0))
+            effects = (Page(halt.incident_id, halt.run, halt.page_reason), Kill(halt.incident_id, halt.run))
+            return effects if plan.stop is StopTarget.PROCESSES else (*effects, _read(halt, 0.0))
         case Stage.HALTED:
             return (CloseIncident(halt.incident_id, halt.run),)
 

@@ -15,7 +15,6 @@ from governor.core.events import Ack, BillingRead, Event, ProcessesSeen, StopRep
 from governor.core.halt import (
     Fact,
     Halt,
-    Plan,
     Stage,
     billing_fact,
     open_halt,
@@ -25,6 +24,7 @@ from governor.core.halt import (
 )
 from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
 from tests.sim.faults import INCIDENT, RUN
+from tests.sim.trainer import ACK_FACTS
 from tests.sim.world import MakeEvent, World
 
 GRID_NS = 250 * NS_PER_MS
@@ -60,19 +60,11 @@ class Driver(Protocol):
         """Become what was kept; return what is to be repeated."""
 
 
-_ACKS = {
-    "received": Fact.RECEIVED,
-    "saving": Fact.SAVING,
-    "saved": Fact.SAVED,
-    "failed": Fact.SAVE_FAILED,
-}
-
-
 class TableDriver:
     """The bare table: events become facts as the engine would make them."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, world: World) -> None:
+        self.plan = world.plan
         self.halt = open_halt(INCIDENT, RUN, "loss_nan", MonoNs(0))
 
     def verdict(self, at: MonoNs, *, asked: bool) -> Sequence[Step]:
@@ -84,7 +76,7 @@ class TableDriver:
     def event(self, event: Event) -> Sequence[Step]:
         match event:
             case Ack():
-                return self._feed(_ACKS[event.what], event.at)
+                return self._feed(ACK_FACTS[event.what], event.at)
             case ProcessesSeen():
                 return self._feed(Fact.RESPAWNED if event.respawned else Fact.EXITED, event.at)
             case TrainerExited():
@@ -125,10 +117,10 @@ class Judge(Protocol):
 class Governor:
     """Hear, decide, journal, act. Each step may be its last; then it is restarted and resumes."""
 
-    def __init__(self, world: World, make_driver: Callable[[Plan], Driver], judge: Judge, rng: Random) -> None:
+    def __init__(self, world: World, make_driver: Callable[[World], Driver], judge: Judge, rng: Random) -> None:
         self.world = world
         self.make_driver = make_driver
-        self.driver = make_driver(world.plan)
+        self.driver = make_driver(world)
         self.judge = judge
         self.rng = rng
         self.down = False
@@ -208,7 +200,7 @@ class Governor:
 
     def _restart(self) -> None:
         self.down = False
-        self.driver = self.make_driver(self.world.plan)  # Nothing in memory survives.
+        self.driver = self.make_driver(self.world)  # Nothing in memory survives.
         if not self.journal:
             self.world.note("restarted; nothing was decided yet")
             self.verdict(asked=self.world.schedule.asked)  # The trigger still fires.
@@ -217,7 +209,6 @@ class Governor:
         self.world.note(f"restarted in {self.driver.halt.stage.name}")
         self.judge.on_resume(self.driver.halt)
         self._journal()
-        self.world.hands.on_resume()
         for effect in effects:
             self._act(effect)
         waiting, self._outbox = self._outbox, []

@@ -15,7 +15,8 @@ from tests.sim.world import START, World
 
 AFTER_HALT_NS = 60 * NS_PER_S  # Late answers must find a halt that nothing moves.
 
-MakeDriver = Callable[[Plan], Driver]
+MakeDriver = Callable[[World], Driver]
+DrawSchedule = Callable[[Random], Schedule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,15 @@ class _Reported:
             raise FailedError(self.seed, error, self.world.log) from error
 
 
-def run_schedule(seed: int, make_driver: MakeDriver = TableDriver, make_governor: type[Governor] = Governor) -> Result:
+def run_schedule(
+    seed: int,
+    make_driver: MakeDriver = TableDriver,
+    make_governor: type[Governor] = Governor,
+    draw: DrawSchedule = draw_schedule,
+) -> Result:
     """Raise FailedError when an invariant or an assertion of the code under test breaks."""
     rng = Random(seed)
-    schedule = draw_schedule(rng)
+    schedule = draw(rng)
     world = World(schedule, rng)
     invariants = Invariants(world)
     governor = make_governor(world, make_driver, invariants, rng)

@@ -7,12 +7,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from governor.core.events import Ack, Event, TrainerExited
+from governor.core.halt import Fact
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
 from tests.sim.faults import INCIDENT, RUN, around
 
 if TYPE_CHECKING:
     from tests.sim.world import World
+
+
+ACK_FACTS = {
+    "received": Fact.RECEIVED,
+    "saving": Fact.SAVING,
+    "saved": Fact.SAVED,
+    "failed": Fact.SAVE_FAILED,
+}
 
 
 @dataclass(slots=True)

@@ -118,7 +118,7 @@ class Hands:
     performed: list[Performed] = field(default_factory=list)
     ended_samples: list[MonoNs] = field(default_factory=list)
     watching: bool = False
-    respawn_watch: bool = False  # Kept for as long as the incident is open and from the first SIGTERM on.
+    respawn_watch: bool = False  # From the first Term or Kill until the incident is closed.
     closed: bool = False
     dark: bool = False  # The governor's own machine went down.
     _life: int = 0
@@ -180,8 +180,4 @@ class Hands:
     def on_crash(self) -> None:
         """What a dead governor knew is gone: watches, waiting reads, replies on their way."""
         self._life += 1
-        self.watching = False
-
-    def on_resume(self) -> None:
-        if self.respawn_watch:
-            self._report_newcomers(self._life)
+        self.watching = self.respawn_watch = False

@@ -167,7 +167,7 @@ def test_a_restart_in_time_changes_no_deadline() -> None:
     driver = at_stopping()
     driver.feed(Fact.STOP_ACCEPTED)
     deadline = driver.halt.deadline
-    assert resumed(driver, 5) == (ReadBilling("incident-1", "run-1", 0.0),)
+    assert resumed(driver, 5) == (Kill("incident-1", "run-1"), ReadBilling("incident-1", "run-1", 0.0))
     assert driver.halt.deadline == deadline
     # Its answer counts, although the read that had been planned before was due later.
     assert kinds(driver.feed(Fact.BILLING_RUNNING, after_s=0.1)) == [ReadBilling]
@@ -176,7 +176,7 @@ def test_a_restart_in_time_changes_no_deadline() -> None:
 def test_after_a_long_absence_billing_is_read_before_the_ladder_is_climbed() -> None:
     driver = at_stopping()
     driver.feed(Fact.STOP_ACCEPTED)
-    assert resumed(driver, 3_600) == (ReadBilling("incident-1", "run-1", 0.0),)
+    assert kinds(resumed(driver, 3_600)) == [Kill, ReadBilling]
     assert driver.halt.deadline == driver.at + PLAN.stop_reply_ns
     driver.feed(Fact.BILLING_ENDED, after_s=1)
     assert driver.stage is Stage.HALTED
@@ -185,7 +185,7 @@ def test_after_a_long_absence_billing_is_read_before_the_ladder_is_climbed() -> 
 def test_a_refusal_from_before_the_restart_is_asked_for_again() -> None:
     driver = at_stopping()
     driver.feed(Fact.STOP_REFUSED)
-    assert kinds(resumed(driver, 60)) == [StopCompute, ReadBilling]
+    assert kinds(resumed(driver, 60)) == [Kill, StopCompute, ReadBilling]
     assert kinds(driver.expire()) == [StopCompute, ReadBilling]
     assert driver.halt.rung == 0
 

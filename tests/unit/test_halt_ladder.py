@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from governor.core.effects import Page, ReadBilling, StopCompute
+from governor.core.effects import Kill, Page, ReadBilling, StopCompute
 from governor.core.events import BillingAnswer, StopAnswer
 from governor.core.halt import (
     STOP_ATTEMPTS_PER_RUNG_MAX,
@@ -29,7 +29,7 @@ def test_accepted_but_billed_climbs_every_rung_then_calls_a_person() -> None:
         driver.feed(Fact.BILLING_RUNNING, after_s=2)
         driver.expire()
     assert rungs == [0, 1, 2]
-    assert kinds(driver.effects) == [Page, ReadBilling]
+    assert kinds(driver.effects) == [Page, Kill, ReadBilling]
 
 
 def test_a_busy_provider_is_asked_again_on_the_same_rung_then_a_person_is_called() -> None:
@@ -55,7 +55,7 @@ def test_a_refusal_is_read_back_before_the_ladder_is_climbed() -> None:
     driver.feed(Fact.BILLING_RUNNING)
     assert driver.expire() == (StopCompute("incident-1", "run-1", 2, 1), ReadBilling("incident-1", "run-1", 0.0))
     driver.feed(Fact.STOP_REFUSED)
-    assert kinds(driver.expire()) == [Page, ReadBilling]
+    assert kinds(driver.expire()) == [Page, Kill, ReadBilling]
 
 
 def test_a_second_answer_to_one_stop_does_not_lengthen_the_pause() -> None:
@@ -116,7 +116,7 @@ def test_with_a_person_called_the_ladder_goes_round_and_accepted_gets_its_time()
 
 def test_with_a_person_called_billing_is_read_until_it_ends() -> None:
     driver = needs_human()
-    (page, read) = driver.effects
+    (page, _kill, read) = driver.effects
     assert page == Page("incident-1", "run-1", "the provider refuses the stop")
     for _ in range(5):
         assert isinstance(read, ReadBilling)

@@ -29,8 +29,8 @@ RESUMED = {
     Stage.SAVING: [Ask],
     Stage.TERMED: [Term],
     Stage.KILLED: [Kill],
-    Stage.STOPPING: [StopCompute, ReadBilling],
-    Stage.VERIFYING: [ReadBilling],
+    Stage.STOPPING: [Kill, StopCompute, ReadBilling],
+    Stage.VERIFYING: [Kill, ReadBilling],
     Stage.HALTED: [CloseIncident],
 }
 
@@ -58,7 +58,7 @@ def check_step(before: Halt, fact: Fact, after: Halt, effects: tuple[HaltEffect,
             assert after.stage is Stage.HALTED
     resumed = kinds(entry_effects(after, plan))
     if after.stage is Stage.NEEDS_HUMAN:
-        assert resumed == [Page, Kill if plan.stop is StopTarget.PROCESSES else ReadBilling]
+        assert resumed == [Page, Kill, *([] if plan.stop is StopTarget.PROCESSES else [ReadBilling])]
     else:
         assert resumed == RESUMED[after.stage]
 

@@ -62,7 +62,7 @@ class RunReading:
     attempt: str = ""
     mode: str = ""
     alive: bool = True
-    watched: bool = True
+    watched: bool | None = True  # None: it has ended.
     step: int | None = None
     skipped_steps: int | None = None
     tokens_total: int | None = None
@@ -122,7 +122,7 @@ def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading
         attempt=run.attempt,
         mode=tracked.policy.mode.value,
         alive=run.alive,
-        watched=run.alive and not run.is_unwatched(at),
+        watched=not run.is_unwatched(at) if run.alive else None,
         step=run.step,
         skipped_steps=run.skipped_steps,
         tokens_total=run.tokens_total,

@@ -61,7 +61,8 @@ def _summed(others: list[RunReading]) -> RunReading:
         ranks_connected=sum(run.ranks_connected for run in others),
         world_size=sum(run.world_size for run in others),
         incidents_total=sum(run.incidents_total for run in others),
-        watched=all(run.watched for run in others),
+        alive=any(run.alive for run in others),
+        watched=all(run.watched is not False for run in others),
     )
 
 
@@ -127,7 +128,7 @@ def _usd(micros: int | None) -> float | None:
     return None if micros is None else micros / MICROS_PER_USD
 
 
-def _seconds(ns: int | None) -> float | None:
+def _in_s(ns: int | None) -> float | None:
     return None if ns is None else ns / NS_PER_S
 
 
@@ -153,10 +154,11 @@ METRICS: Final = (
         "Always 1; the attempt under way and whether its policy observes or enforces.",
         _run_info,
     ),
-    _run("costgov_run_watched", "gauge", "1 while frames come or the log is read; 0: alive but unheard, or ended.",
+    _run("costgov_run_alive", "gauge", "1 until the trainer has exited or said goodbye.", lambda run: run.alive),
+    _run("costgov_run_watched", "gauge", "1 while we hear of it, 0 when we no longer do; absent once it has ended.",
          lambda run: run.watched),
     _run("costgov_run_last_frame_timestamp_seconds", "gauge", "Wall time of the last frame of any rank.",
-         lambda run: _seconds(run.last_frame_wall)),
+         lambda run: _in_s(run.last_frame_wall)),
     _run("costgov_run_ranks_connected", "gauge", "Ranks of this node that are connected now.",
          lambda run: run.ranks_connected),
     _run("costgov_run_world_size", "gauge", "Ranks of the whole job.", lambda run: run.world_size),
@@ -209,7 +211,7 @@ METRICS: Final = (
     _governor("costgov_config_last_reload_successful", "gauge", "1 if the last (re)load of the policies succeeded.",
               lambda snapshot: snapshot.health.config_last_reload_ok),
     _governor("costgov_config_last_reload_success_timestamp_seconds", "gauge", "Wall time of the last success.",
-              lambda snapshot: _seconds(snapshot.health.config_last_reload_wall)),
+              lambda snapshot: _in_s(snapshot.health.config_last_reload_wall)),
 )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ import contextlib
 import json
 import os
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -98,8 +100,6 @@ def command(fault: str, work: Path, config: Path) -> list[str]:
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -155,12 +155,18 @@ def main() -> int:
         config = configure(work, facts)
         argv = command(fault, work, config)
         print(f"demo: EC2 (moto) and its metadata on loopback; instance {facts['instance_id']}; files in {work}")
-        print(f"$ {shlex.join(argv[:8])} … -- {shlex.join(argv[argv.index('--') + 1 :][:4])} … --fault {fault}")
+        print(
+            f"$ COSTGOV_STAGE=demo {shlex.join(argv[:8])} … -- {shlex.join(argv[argv.index('--') + 1 :][:4])} … --fault {fault}"
+        )
         environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+        environ["COSTGOV_STAGE"] = "demo"  # What policies/demo.toml is for: its limits would halt a real run.
         environ.pop("COSTGOV_SOCKET", None)
+        process = subprocess.Popen(argv, env=environ)
         try:
-            code = subprocess.run(argv, env=environ, timeout=RUN_S, check=False).returncode
+            code = process.wait(RUN_S)
         except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # Goes on to the training: nothing is left behind.
+            process.wait(RUN_S)
             print(f"demo: FAILED: nothing came of it in {RUN_S:.0f} s; see {work}")
             return 1
         wrong = faults_of(fault, work, code, facts)

@@ -95,6 +95,7 @@ def run_command(
             sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         child = governor.processes.facts(command.process.pid)
+        governor.daemon.own_argv = ("costgov", *sys.argv[1:]) if Path(sys.argv[0]).name == "costgov" else tuple(argv)
         governor.daemon.own_command = (child.process,) if child is not None else ()
         governor.daemon.should_end = lambda: _is_over(governor.node, command)
         governor.daemon.on_signal = command.pass_on

@@ -67,6 +67,7 @@ class Daemon:
     control: Control | None = None
     control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
     extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
+    own_argv: tuple[str, ...] = ()  # `costgov run`: how we were called, which is how to resume.
     own_command: tuple[ProcessId, ...] = ()  # `costgov run`: what we started stands above every rank.
     sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
     health: Health = field(default_factory=Health)
@@ -76,6 +77,7 @@ class Daemon:
     _selector: Any = field(default_factory=selectors.DefaultSelector)
     _wake: Any = field(default_factory=socket.socketpair)
     _stopping: bool = False
+    _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
     _complaints: dict[ConnectionId, int] = field(default_factory=dict)
     _next_tick: MonoNs = MonoNs(0)
     _notify_every_ns: int = 0
@@ -186,6 +188,7 @@ class Daemon:
                     self._on_packet(arrival)
                 case Closed():
                     self._complaints.pop(arrival.connection, None)
+                    self._reader.forget(arrival.connection)
                     self.apply(Disconnected(self.hands.clock.mono(), arrival.connection))
                 case Rejected():
                     log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid)
@@ -193,28 +196,28 @@ class Daemon:
                     pass
 
     def _on_packet(self, packet: Packet) -> None:
-        held = self.node.connections.get(packet.connection)
-        decoded = frames.decode(packet, self.hands.clock.mono(), held[0] if held is not None else None)
-        if isinstance(decoded, list):
-            self._complain(packet, decoded)
-            return
-        effects = self.apply(decoded)
-        if isinstance(decoded, Hello) and any(isinstance(effect, Confirm) for effect in effects):
-            self._find_launchers(decoded)
+        for event in self._reader.read(packet, self.hands.clock.mono()):
+            if isinstance(event, FramesLost) and event.why != frames.DROPPED_BY_SENDER:
+                self._complain(packet, event.why)
+            effects = self.apply(event)
+            if isinstance(event, Hello) and any(isinstance(effect, Confirm) for effect in effects):
+                self._find_launchers(event)
 
-    def _complain(self, packet: Packet, faults: list[str]) -> None:
+    def _complain(self, packet: Packet, why: str) -> None:
         self.health.frames_malformed_total += 1
         told = self._complaints.get(packet.connection, 0)
         self._complaints[packet.connection] = told + 1
         if told < COMPLAINTS_PER_CONNECTION_MAX:
-            log.warning("bad_frame", pid=packet.peer.process.pid, uid=packet.peer.uid, fault="; ".join(faults)[:300])
-        self.apply(FramesLost(self.hands.clock.mono(), packet.connection, 1, "malformed"))
+            log.warning("bad_frame", pid=packet.peer.process.pid, uid=packet.peer.uid, fault=why[:300])
 
     def _find_launchers(self, hello: Hello) -> None:
-        found = find_launchers(self.hands.processes.table(), hello.peer.process, self.hands.killings.own_pid)
+        table = self.hands.processes.table()
+        found = find_launchers(table, hello.peer.process, self.hands.killings.own_pid)
         launchers = tuple(dict.fromkeys((*self.own_command, *found)))
         if launchers:
-            self.apply(LaunchersSeen(hello.at, hello.run, launchers))
+            outermost = table.get(launchers[0].pid)
+            command = self.own_argv or (outermost.argv if outermost is not None else ())
+            self.apply(LaunchersSeen(hello.at, hello.run, launchers, command))
 
     def _drain_control(self) -> None:
         if self.control is None:

@@ -208,6 +208,7 @@ def _hello(
         "gpu_uuids": launch.gpu_uuids(environ),
         "checkpoint_dir": saver.directory,
         "resume_argv": launch.resume_argv(),
+        "cwd": launch.working_directory(),
         "shim_version": __version__,
         "started_mono_ns": time.monotonic_ns(),
     }

@@ -56,6 +56,14 @@ def resume_argv() -> List[str]:
     return argv[:LIST_ITEMS_MAX]
 
 
+def working_directory() -> Optional[str]:
+    """Return where this rank was started, or None when that directory is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
 def gpu_uuids(environ: Mapping[str, str]) -> List[str]:
     """Return the UUIDs of the GPUs this process uses, empty where none is known without touching a driver."""
     torch = sys.modules.get("torch")

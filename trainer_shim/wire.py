@@ -66,6 +66,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         total_steps=Field("int"),
         checkpoint_dir=Field("path"),
         resume_argv=Field("texts"),  # Command line of this rank, for the resume command.
+        cwd=Field("path"),
         signal=Field("int", True),  # Doorbell signal number; 0 = no doorbell, letter only.
         capabilities=Field("texts"),
         shim_version=Field("str"),

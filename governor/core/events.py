@@ -35,6 +35,7 @@ class Hello:
     total_steps: int | None = None
     checkpoint_dir: str | None = None
     resume_argv: tuple[str, ...] = ()
+    cwd: str | None = None
     signal: int = 0
     capabilities: frozenset[str] = frozenset()
     shim_version: str | None = None
@@ -242,6 +243,7 @@ class LaunchersSeen:
     at: MonoNs
     run: str
     launchers: tuple[ProcessId, ...]
+    command: tuple[str, ...] = ()  # Command line of the outermost.
 
 
 @dataclass(frozen=True, slots=True)

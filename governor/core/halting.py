@@ -114,7 +114,7 @@ def open_incident(
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
         usd_micros_per_mtok=run.usd_micros_per_mtok,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
-        resume=shlex.join(run.resume_argv) if run.resume_argv else None,
+        resume=_resume_command(tracked),
     )
     incident.targets = [{**process_row(p), "role": "launcher"} for p in tracked.launchers]
     incident.targets += [{**process_row(p), "role": "rank"} for p in incident.rank_processes]
@@ -124,6 +124,15 @@ def open_incident(
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
     return feed(node, tracked, fact, at)
+
+
+def _resume_command(tracked: Tracked) -> str | None:
+    """The command that launched the run: a script that calls resume() goes on from its newest whole checkpoint."""
+    argv = tracked.command or tracked.run.resume_argv
+    if not argv:
+        return None
+    directory = tracked.run.cwd
+    return f"cd {shlex.quote(directory)} && {shlex.join(argv)}" if directory else shlex.join(argv)
 
 
 def merge(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> list[Effect]:
@@ -229,12 +238,14 @@ def on_ack(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
     assert incident is not None
     wall = node.wall(ack.at)
     effects: list[Effect] = []
+    if ack.what == "saved" and (ack.checkpoint is None or incident.checkpoint is not None):
+        # Of the whole, the first word counts; the other ranks only say that they know.
+        incident.note(ack.at, wall, "rank_saved", **_ack_detail(ack))
+        return []
     if ack.what == "agreed" and ack.step is not None:
         incident.agreed_step = ack.step
     incident.note(ack.at, wall, "save_failed" if ack.what in ("failed", "aborted", "declined") else ack.what,
                   **_ack_detail(ack))  # fmt: skip
-    if ack.what == "saved" and ack.checkpoint is None:
-        return []  # This rank's part is done; the whole is acknowledged by the rank that wrote the manifest.
     if ack.what == "saved":
         effects.extend(_take_checkpoint(tracked, ack))
     fact = _ACK_FACTS.get(ack.what)
@@ -256,8 +267,6 @@ def _take_checkpoint(tracked: Tracked, ack: Ack) -> list[Effect]:
     incident = tracked.incident
     assert incident is not None
     assert ack.checkpoint is not None
-    if incident.checkpoint is not None:
-        return []
     incident.checkpoint = {**ack.checkpoint, "step": ack.step, "verified_by": "trainer"}
     asked_at = incident.at_of("asked")
     if asked_at is not None:

@@ -26,6 +26,7 @@ from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
 from governor.core.node import RUNS_MAX, Node, Tracked, run_snapshot
+from governor.core.policy import NO_POLICY
 from governor.core.rules import RuleBook
 from governor.core.run_state import RANKS_MAX, Rank, Run
 from governor.core.units import MonoNs
@@ -123,7 +124,12 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
     if not first:
         tracked.book.new_attempt()
     data = {"attempt": hello.attempt, "policy": policy.name, "uid": hello.peer.uid, "world_size": hello.world_size}
-    return [Record("run", hello.run, None, data)]
+    effects: list[Effect] = [Record("run", hello.run, None, data)]
+    if policy is NO_POLICY:
+        stage = f"stage {hello.stage}" if hello.stage else "no stage"
+        text = f"no loaded policy matches run {hello.run} ({stage}): it is metered and never halted"
+        effects.append(Alarm("no_policy", hello.run, text))
+    return effects
 
 
 def _rejoin(node: Node, tracked: Tracked, rank: Rank, at: MonoNs) -> list[Effect]:
@@ -185,24 +191,28 @@ def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
 
 
 def on_ack(node: Node, event: Ack) -> list[Effect]:
-    effects: list[Effect] = [Confirm(event.connection, event.seq)]
+    # Confirmed last: once it is, the shim forgets the ack, so what follows from it must have been kept.
+    return [*_take_ack(node, event), Confirm(event.connection, event.seq)]
+
+
+def _take_ack(node: Node, event: Ack) -> list[Effect]:
     found = _rank_of(node, event.connection)
     if found is None:
-        return effects
+        return []
     tracked, rank = found
     intake.heard(rank, event.at, None)
     incident = tracked.incident
     if incident is not None and event.incident_id == incident.incident_id:
-        return [*effects, *halting.on_ack(node, tracked, event)]
+        return halting.on_ack(node, tracked, event)
     if incident is not None and not incident.is_closed and event.merged_into:
         incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank)
-        return effects
+        return []
     if event.what in ("received", "agreed", "saving") and (incident is None or incident.is_closed):
-        return [*effects, *_join(node, tracked, event)]
+        return _join(node, tracked, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
         tracked.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}
         tracked.run.last_good_at = event.at
-    return effects
+    return []
 
 
 def _join(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
@@ -242,15 +252,18 @@ def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
     tracked = node.runs.get(event.run)
     if tracked is not None:
         tracked.launchers = event.launchers
+        tracked.command = event.command
     return []
 
 
 def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
-    """All processes of the run are gone. Under way, that is the halt's EXITED; else the run has ended."""
+    """The announced ranks are gone. A halt that still asks goes on to the sweep; without one the run has ended."""
     tracked = node.runs.get(event.run)
     if tracked is None:
         return []
     if tracked.incident is not None and not tracked.incident.is_closed:
+        if tracked.incident.halt.stage in _PAST_ASKING:
+            return []  # Launchers and children may outlive the ranks: from TERM on, only the scan says who is left.
         return halting.on_processes(node, tracked, ProcessesSeen(event.at, tracked.incident.incident_id, ()))
     if not tracked.run.alive:
         return []

@@ -41,6 +41,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
     run.total_steps = hello.total_steps or run.total_steps
     if hello.rank == 0 or not run.resume_argv:
         run.resume_argv = hello.resume_argv
+        run.cwd = hello.cwd or run.cwd
     known = run.ranks.get(hello.rank)
     if known is not None and known.peer.process == hello.peer.process:
         known.connection = hello.connection

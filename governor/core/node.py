@@ -47,6 +47,7 @@ class Tracked:
     book: RuleBook
     window: TokenWindow = field(default_factory=TokenWindow)
     launchers: tuple[ProcessId, ...] = ()
+    command: tuple[str, ...] = ()  # Of the outermost launcher.
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
     incident: Incident | None = None  # The open or last one of the present attempt.
     incidents_total: int = 0

@@ -69,6 +69,7 @@ class Run:
     framework: str | None = None
     checkpoint_dir: str | None = None
     resume_argv: tuple[str, ...] = ()
+    cwd: str | None = None
     tokens_per_step: int | None = None
     total_steps: int | None = None
     ranks: dict[int, Rank] = field(default_factory=dict)

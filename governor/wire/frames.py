@@ -28,6 +28,7 @@ from trainer_shim.wire import (
     number,
 )
 
+DROPPED_BY_SENDER = "dropped by the sender"
 FAULTS_MAX = 8  # A frame that is wrong everywhere is described well enough by its first few faults.
 PROCESSES_REMEMBERED_MAX = 1_024  # Drop counts by sender: four times the connections that the inbox admits.
 
@@ -103,7 +104,7 @@ class FrameReader:
         if isinstance(event, Hello):
             self._runs[packet.connection] = event.run
         lost = self._newly_dropped(frame, packet)
-        return [FramesLost(at, packet.connection, lost, "dropped by the sender"), event] if lost else [event]
+        return [FramesLost(at, packet.connection, lost, DROPPED_BY_SENDER), event] if lost else [event]
 
     def run_of(self, connection: ConnectionId) -> str | None:
         return self._runs.get(connection)
@@ -200,6 +201,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         total_steps=_count(frame.get("total_steps")),
         checkpoint_dir=frame.get("checkpoint_dir"),
         resume_argv=tuple(frame.get("resume_argv") or ()),
+        cwd=frame.get("cwd"),
         signal=frame["signal"],
         capabilities=frozenset(frame.get("capabilities") or ()),
         shim_version=_shown(frame.get("shim_version")),

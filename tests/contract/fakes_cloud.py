@@ -21,6 +21,7 @@ class FakeCloud:
     stopping_reads: int = 0  # So many answers still say "stopping" after a stop.
     faults: list[str] = field(default_factory=list)
     blind: bool = False
+    lies_about_the_end: bool = False
     state: str = "running"
     times_ended: int = 0
     operations: list[tuple[str, str, int]] = field(default_factory=list)  # (what, incident, rung)
@@ -60,6 +61,8 @@ class FakeCloud:
 
     def billing(self) -> BillingReply:
         self.operations.append(("billing", "", 0))
+        if self.lies_about_the_end:
+            return BillingReply(BillingAnswer.ENDED, "stopped")
         if self.blind:
             return BillingReply(BillingAnswer.UNKNOWN, "http_500")
         if self.state == "stopped" and self.reads_left > 0:

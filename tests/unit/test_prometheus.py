@@ -17,6 +17,7 @@ from governor.adapters.exporters.scrape_server import CONNECTIONS_MAX, REQUEST_B
 from governor.core.halt_state import Stage
 from governor.core.metrics import GovernorHealth, LagReading, RunReading, Snapshot
 from governor.core.units import NS_PER_MS, UsdMicros, WallNs
+from tests.unit.test_engine import at, make_node, rule, training
 
 FULL = RunReading(
     run="llama",
@@ -264,3 +265,14 @@ def test_an_address_in_use_is_one_clear_line(exporter: PrometheusExporter) -> No
 def test_an_address_that_is_not_ours_is_one_clear_line(address: str) -> None:
     with pytest.raises(MetricsUnavailable, match="cannot listen on"):
         PrometheusExporter(address, 0, health=GovernorHealth, tick_ns=1)
+
+
+def test_the_loop_feeds_it_by_ticking(exporter: PrometheusExporter) -> None:
+    node = make_node(rule())
+    training(node, 30)
+    exporter.tick(node, at(30))
+    exporter.tick(node, at(30.26))
+    labels = {"run": "llama", "stage": "", "node": "node-a", "cloud_instance": "i-1", "scheduler_job": ""}
+    assert value(exporter, "costgov_run_step", **labels) == 30
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="0.01") == 1
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="0.005") == 0

@@ -162,13 +162,21 @@ class Database(JournalReader):
             return _connect(self.path)
         except sqlite3.Error as error:
             if not is_corruption(error):
-                raise JournalUnavailable(f"{self.path}: {error}; free the disk or make it writable for us") from error
+                return self._open_alone(error)
         aside = _set_aside(self.path)
         self.notice = f"{self.path}: corrupt; kept as {aside}, a fresh journal is begun"
         try:
             return _connect(self.path)
         except sqlite3.Error as error:
             raise JournalUnavailable(f"{self.path}: {error}") from error
+
+    def _open_alone(self, reason: sqlite3.Error) -> sqlite3.Connection:
+        # A disk without room for the 32 KiB that readers share still has our history. Alone we need no such file, and
+        # the lock above says that we are.
+        try:
+            return _connect(self.path, exclusive=True)
+        except sqlite3.Error:
+            raise JournalUnavailable(f"{self.path}: {reason}; free the disk or make it writable for us") from reason
 
 
 def is_corruption(error: sqlite3.Error) -> bool:
@@ -195,11 +203,13 @@ def lock(path: str) -> int:
     return fd
 
 
-def _connect(path: str) -> sqlite3.Connection:
+def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
     # One worker thread uses it at a time, but the thread that opens is not always the one that closes.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
     try:
         connection.row_factory = sqlite3.Row
+        if exclusive:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]

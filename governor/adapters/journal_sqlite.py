@@ -241,15 +241,17 @@ class SqliteJournal:
             database.close()
 
     def _serve(self, database: Database | None, batch: list[_Job]) -> Database | None:
-        """Write the batch in one transaction, then answer its reads. Returns the database, or None when it is lost."""
-        try:
-            if database is not None:
+        """Write the batch in one transaction and answer its reads. Returns the database, or None when it is lost."""
+        if database is not None:
+            try:
                 self._write(database, batch)
-        except sqlite3.Error as error:
-            self.problem = f"{self._path}: {error}"
-            if is_corruption(error) and database is not None:
-                database.close()
-                database = None
+                self._move_home(database)
+                self.problem = database.notice
+            except sqlite3.Error as error:
+                self.problem = f"{self._path}: {error}"
+                if is_corruption(error):
+                    database.close()
+                    database = None
         for job in batch:
             if not job.committed:
                 self._fall_back(job)
@@ -261,21 +263,26 @@ class SqliteJournal:
 
     def _write(self, database: Database, batch: list[_Job]) -> None:
         entries = [entry for job in batch for entry in job.entries]
-        if entries:
-            database.write(entries, full=any(job.full for job in batch))
-        for job in batch:
-            job.committed = True
-            if job.read is None:
-                job.settled.set()  # Nobody waits for the fallback rows to move home.
+        try:
+            if entries:
+                database.write(entries, full=any(job.full for job in batch))
+            for job in batch:
+                job.committed = True
+                if job.read is None:
+                    job.settled.set()  # Nobody waits for more than the own rows.
+            self._stalled = False
+        finally:
+            for job in batch:
+                if job.read is not None:  # A disk that takes nothing can still be read.
+                    job.found = job.read(database)
+                    job.settled.set()
+
+    def _move_home(self, database: Database) -> None:
+        """Put the fallback file's rows into the database; their numbers make a second time harmless."""
         if not self._fallback.is_empty:
-            left_over, size = self._fallback.read()
-            database.write(left_over, full=True)
+            entries, size = self._fallback.read()
+            database.write(entries, full=True)
             self._fallback.forget(size)
-        self._stalled = False
-        self.problem = database.notice
-        for job in batch:
-            if job.read is not None:
-                job.found = job.read(database)
 
     def _try_open(self) -> Database | None:
         try:

@@ -115,6 +115,23 @@ def test_rows_of_a_governor_that_ended_on_a_full_disk_are_found_by_the_next(tmp_
         second.close()
 
 
+@needs_root
+def test_history_is_read_from_a_disk_without_room_for_a_byte(tmp_path: Path) -> None:
+    with mounted(tmp_path / "state", "-t", "tmpfs", "-o", "size=256k", "tmpfs") as state:
+        first, _ = open_journal(str(state / "journal.db"), str(tmp_path / "run"))
+        assert first.append([row(0), row(1)], full=True)
+        assert first.save_incident("i-1", {"stage": "killed"})
+        first.close()
+        assert {path.name for path in state.iterdir()} == {"journal.db", "journal.db.lock"}
+        with pytest.raises(OSError, match="No space left"):
+            fill(state / "filler")
+        second, _ = open_journal(str(state / "journal.db"), str(tmp_path / "run"))
+        assert second.open_incidents() == [{"stage": "killed"}]
+        assert not second.append([row(2)], full=True)
+        assert numbers(second) == [0, 1, 2]
+        second.close()
+
+
 @contextmanager
 def ext4(directory: Path) -> Iterator[Path]:
     image = directory / "image"

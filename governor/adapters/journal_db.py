@@ -9,17 +9,13 @@ import glob
 import os
 import sqlite3
 import urllib.parse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from governor.adapters.journal_fallback import Entry
 
 SCHEMA_VERSION = 1
-ROWS_MAX = 200_000  # ~100 MB: months of verdicts and transitions of a busy node.
-INCIDENT_ROWS_MAX = 100_000  # Rows of incidents are evidence and outlive the chatter around them: ~1,000 halts.
-ROWS_OF_KIND_MAX = {"window": 50_000}  # The ledger's 1M-token windows: 50B tokens of history for reports.
-INCIDENTS_MAX = 1_000  # The breaker allows a handful a day: about a year.
-RUNS_MAX = 1_000  # A run unseen for a thousand other runs will not come back to its budget.
 CORRUPT_KEPT_MAX = 3  # A disk that corrupts again and again must not be filled with the evidence of it.
 WAL_BYTES_MAX = 4 * 1024 * 1024  # A WAL that once grew would otherwise keep its size for good.
 
@@ -55,17 +51,17 @@ _INSERT = {
 _PRUNE_KIND = """
 DELETE FROM journal WHERE kind = :kind
 AND seq <= (SELECT seq FROM journal WHERE kind = :kind ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
-_PRUNE = {
-    """DELETE FROM journal WHERE incident_id IS NULL
-    AND seq <= (SELECT seq FROM journal WHERE incident_id IS NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit)""": ROWS_MAX,
-    """DELETE FROM journal WHERE incident_id IS NOT NULL AND seq <= (
-      SELECT seq FROM journal WHERE incident_id IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit
-    )""": INCIDENT_ROWS_MAX,
-    """DELETE FROM incidents WHERE NOT open
-    AND seq <= (SELECT seq FROM incidents ORDER BY seq DESC LIMIT 1 OFFSET :limit)""": INCIDENTS_MAX,
-    """DELETE FROM runs
-    WHERE seq <= (SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OFFSET :limit)""": RUNS_MAX,
-}
+_PRUNE_ROWS = """
+DELETE FROM journal WHERE incident_id IS NULL
+AND seq <= (SELECT seq FROM journal WHERE incident_id IS NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_INCIDENT_ROWS = """
+DELETE FROM journal WHERE incident_id IS NOT NULL
+AND seq <= (SELECT seq FROM journal WHERE incident_id IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_INCIDENTS = """
+DELETE FROM incidents WHERE NOT open
+AND seq <= (SELECT seq FROM incidents WHERE NOT open ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_RUNS = """
+DELETE FROM runs WHERE seq <= (SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
 _LAST_SEQ = """
 SELECT max(coalesce((SELECT max(seq) FROM journal), 0), coalesce((SELECT max(seq) FROM incidents), 0),
            coalesce((SELECT max(seq) FROM runs), 0))"""
@@ -77,6 +73,17 @@ class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
 
 class JournalLocked(JournalUnavailable):
     """Another governor holds this journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much history is kept; the oldest goes first."""
+
+    rows: int = 200_000  # ~100 MB: months of verdicts and transitions of a busy node.
+    rows_of_kind: Mapping[str, int] = field(default_factory=lambda: {"window": 50_000})  # 1M-token windows: 50B tokens.
+    incident_rows: int = 100_000  # Evidence outlives the chatter around it: ~1,000 halts.
+    incidents: int = 1_000  # Closed ones; the breaker allows a handful a day: about a year.
+    runs: int = 1_000  # A run unseen for a thousand other runs will not come back to its budget.
 
 
 class JournalReader:
@@ -119,7 +126,8 @@ class JournalReader:
 class Database(JournalReader):
     """An open journal file. Raises `JournalUnavailable` where the file cannot be had, sqlite3.Error afterwards."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
         self.notice: str | None = None  # One line when the file found was corrupt and a fresh one was begun.
         self._lock_fd = lock(path)
         try:
@@ -142,12 +150,16 @@ class Database(JournalReader):
                 connection.execute("ROLLBACK")
 
     def prune(self) -> None:
-        """Delete what is beyond the limits above, oldest first."""
+        """Delete what is beyond the limits."""
+        limits = self._limits
         with self._connection as connection:
-            for kind, limit in ROWS_OF_KIND_MAX.items():
+            connection.execute("BEGIN IMMEDIATE")
+            for kind, limit in limits.rows_of_kind.items():
                 connection.execute(_PRUNE_KIND, {"kind": kind, "limit": limit})
-            for statement, limit in _PRUNE.items():
-                connection.execute(statement, {"limit": limit})
+            connection.execute(_PRUNE_ROWS, {"limit": limits.rows})
+            connection.execute(_PRUNE_INCIDENT_ROWS, {"limit": limits.incident_rows})
+            connection.execute(_PRUNE_INCIDENTS, {"limit": limits.incidents})
+            connection.execute(_PRUNE_RUNS, {"limit": limits.runs})
 
     def last_seq(self) -> int:
         """Return the highest number in use: rows written later must sort behind it."""

@@ -1,0 +1,25 @@
+"""The start-up self-test on the machine that runs it, and on one whose /proc hides everything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from governor.adapters.clock import SystemClock
+from governor.adapters.processes import LinuxProcesses
+from governor.adapters.selftest import run_selftest
+
+
+def test_a_healthy_machine_passes_in_one_line_each() -> None:
+    results = run_selftest(LinuxProcesses(SystemClock().boot_id), other_uids=os.geteuid() == 0)
+    assert {name: ok for name, ok, _ in results} == dict.fromkeys(
+        ("kill_path", "see_other_users", "signal_other_users"), True
+    )
+    assert all(line and "\n" not in line for _, _, line in results)
+
+
+def test_a_hidden_proc_fails_and_says_what_to_mount(tmp_path: Path) -> None:
+    results = run_selftest(LinuxProcesses(SystemClock().boot_id, proc=str(tmp_path)))
+    lines = {name: line for name, ok, line in results if not ok}
+    assert set(lines) == {"kill_path", "see_other_users"}
+    assert all("hidepid" in line for line in lines.values())

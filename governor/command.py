@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from governor.adapters.exporters.report_files import ReportFiles
 from governor.console import Console
 from governor.core.node import Node
 from governor.core.units import MonoNs, UsdMicros
@@ -75,12 +74,11 @@ def run_command(
     configure("critical")  # The console says in words what a service would log.
     console = console or Console()
     outcome = Outcome()
-    reports = ReportFiles(settings.paths.state_dir / "incidents")
     if fault_mark is not None:
         console.fault_mark = fault_mark
     try:
         governor = Governor(
-            settings, policy_paths, ceiling=ceiling, price=price, exclusive=True, watchers=(reports, outcome, console)
+            settings, policy_paths, ceiling=ceiling, price=price, exclusive=True, watchers=(outcome, console)
         )
     except CannotStart as error:
         sys.stderr.write(f"costgov: {error}\n")

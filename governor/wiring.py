@@ -14,19 +14,24 @@ from governor.adapters import clouds
 from governor.adapters.checkpoints import DiskCheckpoints
 from governor.adapters.clock import SystemClock
 from governor.adapters.control import ControlServer
+from governor.adapters.exporters.prometheus import PrometheusExporter
+from governor.adapters.exporters.report_files import ReportFiles
+from governor.adapters.exporters.scrape_server import MetricsUnavailable
 from governor.adapters.gpu_nvml import NvmlSampler
 from governor.adapters.inbox import SeqpacketInbox
 from governor.adapters.journal_sqlite import JournalLocked, open_journal
 from governor.adapters.listener import SocketUnavailable
 from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
+from governor.adapters.streams import Stream
 from governor.adapters.systemd import SystemdNotifier
 from governor.core.effects import Effect
+from governor.core.metrics import GovernorHealth
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import PolicySet
 from governor.core.resume import restore_incidents, restore_runs
-from governor.core.units import MICROS_PER_USD, NS_PER_S, DurationNs, UsdMicros
-from governor.daemon import Daemon
+from governor.core.units import MICROS_PER_USD, NS_PER_S, DurationNs, UsdMicros, WallNs
+from governor.daemon import TICK_NS, Daemon
 from governor.hands import Hands
 from governor.killing import Killings
 from governor.logs import configure
@@ -158,6 +163,8 @@ class Governor:
         self.begin = self._restore()
         self.selftest = run_selftest(self.processes)
         self.gpus = NvmlSampler()
+        self.metrics_url: str | None = None
+        self.metrics_problem: str | None = None
         self._closers.append(self.gpus.close)
         self.daemon = self._build(watchers)
 
@@ -186,7 +193,9 @@ class Governor:
         except SocketUnavailable as error:
             self.close()
             raise CannotStart(str(error)) from error
-        observers = Observers([*watchers])
+        observers = Observers([*watchers, ReportFiles(paths.state_dir / "incidents"), *self._exporters()])
+        streams = [Stream(entry, self.processes) for entry in settings.jsonl]
+        self._closers += [stream.close for stream in streams]
         hands = Hands(
             node=self.node,
             clock=self.clock,
@@ -207,9 +216,36 @@ class Governor:
             control=server,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
+            sources=streams,
         )
         daemon.health.last_reload_wall_ns = self.clock.wall()
         return daemon
+
+    def _exporters(self) -> list[Observer]:
+        metrics = self.settings.metrics
+        if not metrics.enabled:
+            return []
+        job = self.settings.node.scheduler_job or ""
+        try:
+            exporter = PrometheusExporter(
+                metrics.address, metrics.port, health=self._health, tick_ns=TICK_NS, scheduler_job=job
+            )  # fmt: skip
+        except MetricsUnavailable as error:
+            self.metrics_problem = str(error)
+            return []
+        self._closers.append(exporter.close)
+        self.metrics_url = exporter.url
+        return [exporter]
+
+    def _health(self) -> GovernorHealth:
+        health = self.daemon.health
+        return GovernorHealth(
+            journal_errors_total=self.journal.errors_total,
+            frames_malformed_total=health.frames_malformed_total,
+            config_last_reload_ok=health.last_reload_ok,
+            config_last_reload_wall=WallNs(health.last_reload_wall_ns),
+            unattached_gpu_processes=len(self.unwatched()) if self.gpus.read() is not None else None,
+        )
 
     def _extra(self) -> dict[str, Any]:
         preflight = self.preflight
@@ -249,6 +285,8 @@ class Governor:
         lines.append(f"this stays billed: {'; '.join(facts.stays_billed) or 'nothing known'}")
         lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
         lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
+        lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []
+        lines += [f"metrics at {self.metrics_url}"] if self.metrics_url else []
         lines += [f"self-test {'ok' if ok else 'FAILED'}: {line}" for _, ok, line in self.selftest]
         return lines
 

@@ -1,0 +1,82 @@
+"""A trainer without the shim: its metrics file is its voice, and its owner says which processes it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from governor.adapters.jsonl_tail import JsonlTail
+from governor.core.events import Event, StreamOpened, TrainerExited
+from governor.core.identity import ProcessFacts, ProcessId
+from governor.core.units import NS_PER_S, MonoNs
+from governor.ports import Processes
+from governor.settings_model import Jsonl
+from governor.wire.jsonl import DEFAULT_FIELDS, field_map
+
+LOOK_PERIOD_NS: Final = 5 * NS_PER_S  # A scan of /proc costs milliseconds; a pidfile changes once a launch.
+PIDFILE_BYTES_MAX: Final = 64
+
+Table = Mapping[int, ProcessFacts]
+
+
+class Stream:
+    """One `[[jsonl]]` entry: polls the file, and keeps telling which processes a halt would end."""
+
+    def __init__(self, entry: Jsonl, processes: Processes) -> None:
+        self._entry = entry
+        self._processes = processes
+        self._tail = JsonlTail(str(entry.path), entry.run, field_map(entry.fields) if entry.fields else DEFAULT_FIELDS)
+        self._find = _finder(entry)
+        self._named: tuple[ProcessId, ...] | None = None
+        self._look_at = MonoNs(0)
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        return [*self._look(at), *self._tail.poll(at)]
+
+    def close(self) -> None:
+        self._tail.close()
+
+    def _look(self, at: MonoNs) -> list[Event]:
+        if at < self._look_at:
+            return []
+        self._look_at = MonoNs(at + LOOK_PERIOD_NS)
+        found = self._find(self._processes) if self._find is not None else ()
+        if self._named is not None and tuple(f.process for f in found) == self._named:
+            return []
+        ended = bool(self._named) and not found and all(self._processes.is_gone(p) for p in self._named or ())
+        self._named = tuple(facts.process for facts in found)
+        if ended:
+            return [TrainerExited(at, self._entry.run, None)]
+        uid = found[0].uid if found else self._owner()
+        entry = self._entry
+        return [StreamOpened(at, entry.run, uid, entry.stage, dict(entry.labels), self._named)]
+
+    def _owner(self) -> int:
+        try:
+            return os.stat(self._entry.path).st_uid
+        except OSError:
+            return os.getuid()
+
+
+def _finder(entry: Jsonl) -> Callable[[Processes], Sequence[ProcessFacts]] | None:
+    named = entry.ended_by
+    if named is None:
+        return None
+    how, value = named
+    if how == "pidfile":
+        return lambda processes: _by_pidfile(Path(value), processes)
+    # A unit and a Slurm step are control groups too: their name is one part of the path.
+    part = {"unit": value, "job": f"job_{value}", "cgroup": value.removeprefix("/sys/fs/cgroup").strip("/")}[how]
+    return lambda processes: [f for f in processes.table().values() if f"/{part}/" in f"{f.cgroup.rstrip('/')}/"]
+
+
+def _by_pidfile(path: Path, processes: Processes) -> Sequence[ProcessFacts]:
+    try:
+        with path.open("rb") as file:
+            pid = int(file.read(PIDFILE_BYTES_MAX).split()[0])
+    except (OSError, ValueError, IndexError):
+        return []
+    facts = processes.facts(pid) if pid > 1 else None
+    return [facts] if facts is not None else []

@@ -23,7 +23,9 @@ REPOSITORY = HERE.parents[2]
 class Job:
     """A launched training: two ranks below one launcher."""
 
-    def __init__(self, launcher: str, place: Path, socket_path: Path, name: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self, launcher: str, place: Path, socket_path: Path, name: str, script: str, options: dict[str, Any]
+    ) -> None:
         self.place = place
         self.name = name
         self.log = place / f"log.{name}"
@@ -46,7 +48,7 @@ class Job:
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *command, str(HERE / "train_rank.py")],
+                [sys.executable, *command, str(HERE / script)],
                 env=environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -98,8 +100,8 @@ def launch(tmp_path: Path, box: Letterbox) -> Iterator[Launch]:
     pytest.importorskip("torch", reason="needs torch")
     jobs: list[Job] = []
 
-    def start(launcher: str = "torchrun", name: str = "first", **options: Any) -> Job:
-        jobs.append(Job(launcher, tmp_path, box.path, name, options))
+    def start(launcher: str = "torchrun", name: str = "first", script: str = "train_rank.py", **options: Any) -> Job:
+        jobs.append(Job(launcher, tmp_path, box.path, name, script, options))
         return jobs[-1]
 
     yield start

@@ -162,4 +162,7 @@ class Letterbox:
             self._pids[frame["rank"]] = pid
             self._ranks[peer.fileno()] = frame["rank"]
         if "seq" in frame and self.confirms:
-            peer.send(json.dumps({"v": 1, "kind": "confirm", "seq": frame["seq"]}).encode())
+            try:
+                peer.send(json.dumps({"v": 1, "kind": "confirm", "seq": frame["seq"]}).encode())
+            except BrokenPipeError:
+                pass  # It ended after its last frame.

@@ -1,0 +1,79 @@
+"""Two real ranks that are not where one would like them: apart, frozen, asked twice at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.drills.shim.letterbox import Letterbox
+
+pytest.importorskip("deepspeed", reason="needs deepspeed")
+
+RANKS = (0, 1)
+FOREVER = 10**6
+
+
+def test_ranks_far_apart_meet_at_one_step(launch, box: Letterbox, tmp_path: Path) -> None:
+    """No collective keeps them together: the fast one waits for the slow one at the agreed step, then both go on."""
+    (tmp_path / "pace.0").write_text("0.002")
+    (tmp_path / "pace.1").write_text("0.05")
+    launch(kind="drift", steps=FOREVER)
+    box.frame("step", 1, step=5)
+    box.until(lambda: box.of("step", 0)[-1]["step"] > box.of("step", 1)[-1]["step"] + 10, "a rank that is ahead")
+    (tmp_path / "pace.1").write_text("0.002")
+    box.letter(1, "i")
+    steps = [box.frame("ack", rank, incident="i", what="saved")["step"] for rank in RANKS]
+    assert steps[0] == steps[1]
+    for rank in RANKS:
+        box.frame("step", rank, step=steps[0] + 3)
+
+
+def test_two_incidents_at_once_become_one(launch, box: Letterbox) -> None:
+    launch(kind="zero2", steps=FOREVER)
+    for rank in RANKS:
+        box.frame("step", rank, step=3)
+    box.letter(0, "zero")
+    box.letter(1, "one", checkpoint="suspect")
+    merged = box.until(lambda: [f for rank in RANKS for f in box.of("ack", rank) if f["what"] == "merged"], "a merge")
+    open_one, other = merged[0]["merged_into"], merged[0]["incident"]
+    assert {open_one, other} == {"zero", "one"}
+    saved = [box.frame("ack", rank, incident=open_one, what="saved") for rank in RANKS]
+    assert saved[0]["step"] == saved[1]["step"]
+    assert saved[0]["checkpoint"] == saved[1]["checkpoint"]
+    for rank in RANKS:
+        box.frame("step", rank, step=saved[0]["step"] + 3)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "frozen"),
+    [("torchrun", 1), ("deepspeed", 0)],
+    ids=["a rank", "the rank that hosts the store"],
+)
+def test_a_frozen_rank_makes_the_others_give_up_and_train_on(
+    launcher: str, frozen: int, launch, box: Letterbox
+) -> None:
+    launch(launcher, kind="zero2", steps=FOREVER)
+    for rank in RANKS:
+        box.frame("step", rank, step=3)
+    asked = 1 - frozen
+    os.kill(box.pid(frozen), signal.SIGSTOP)
+    box.letter(asked, "i", grace_s=2, exit_after=True)
+    box.frame("ack", asked, incident="i", what="received")
+    # Beats go on whatever hangs; four of them are longer than the letter's grace.
+    beats = len(box.of("beat", asked))
+    box.until(lambda: len(box.of("beat", asked)) >= beats + 4, "beats of the rank that is not frozen")
+    if frozen == 1:
+        aborted = box.frame("ack", asked, incident="i", what="aborted")
+        assert "no answer from rank 1" in aborted["reason"]
+    os.kill(box.pid(frozen), signal.SIGCONT)
+    for rank in RANKS:
+        box.frame("ack", rank, incident="i", what="aborted")
+        last = box.of("step", rank)[-1]["step"]
+        box.frame("step", rank, step=last + 3)
+    # The next one finds both ranks in the same generation.
+    box.letter(frozen, "again")
+    steps = [box.frame("ack", rank, incident="again", what="saved")["step"] for rank in RANKS]
+    assert steps[0] == steps[1]

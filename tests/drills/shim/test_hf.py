@@ -1,0 +1,45 @@
+"""transformers.Trainer over DeepSpeed, two gloo ranks: the Trainer saves by its own means, at the agreed step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.drills.shim.letterbox import Letterbox
+from trainer_shim import checkpoint
+
+pytest.importorskip("deepspeed", reason="needs deepspeed")
+pytest.importorskip("transformers", reason="needs transformers")
+
+RANKS = (0, 1)
+
+
+def test_one_asked_rank_makes_the_trainer_save_everywhere(launch, box: Letterbox, tmp_path: Path) -> None:
+    job = launch(script="train_hf.py", steps=10**5)
+    for rank in RANKS:
+        box.frame("step", rank, step=3)
+    box.letter(1, "keep")
+    saved = [box.frame("ack", rank, incident="keep", what="saved") for rank in RANKS]
+    step = saved[0]["step"]
+    assert saved[1]["step"] == step
+    path = tmp_path / "output" / f"checkpoint-{step}"
+    assert [str(path)] * 2 == [record["checkpoint"]["path"] for record in saved]
+    assert checkpoint.verify_manifest(str(path), hashes=True) == []
+    expected = [[box.frame("step", rank, step=step + n)["loss"] for n in range(1, 6)] for rank in RANKS]
+
+    box.letter(0, "halt", exit_after=True)
+    last = [box.frame("ack", rank, incident="halt", what="saved")["step"] for rank in RANKS]
+    assert last[0] == last[1]
+    for rank in RANKS:
+        box.frame("phase", rank, phase="idle", step=last[0])
+        assert box.of("step", rank)[-1]["step"] == last[0]
+    job.end()
+
+    box.frames.clear()
+    again = launch(script="train_hf.py", name="again", steps=step + 5, resume=str(path))
+    for rank in RANKS:
+        box.frame("bye", rank)
+    assert again.wait() == 0
+    resumed = [[box.frame("step", rank, step=step + n)["loss"] for n in range(1, 6)] for rank in RANKS]
+    assert expected == resumed, "the next five losses, bit for bit"

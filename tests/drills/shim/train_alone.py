@@ -1,0 +1,70 @@
+"""A training of one process without torch: steps, frames and boundaries, told by DRILL (JSON) how to behave."""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from trainer_shim.progress import Progress
+from trainer_shim.watcher import Watcher
+
+options = json.loads(os.environ["DRILL"])
+place = Path(options["place"])
+
+
+class FileSaver:
+    """seam.Saver over one small file."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.state = 0
+
+    def save(self, directory, tag, client_state):
+        if options.get("save_fails"):
+            raise OSError("the array is degraded")
+        (Path(directory) / tag).mkdir(parents=True, exist_ok=True)
+        (Path(directory) / tag / "model.json").write_text(json.dumps({"state": self.state, "client": client_state}))
+
+    def pending(self):
+        return False
+
+    def load(self, directory, tag):
+        content = json.loads((Path(directory) / tag / "model.json").read_text())
+        self.state = content["state"]
+        return content["client"]
+
+    def position(self):
+        return {"batches": self.state}
+
+    def restore_position(self, position):
+        assert position == {"batches": self.state}
+
+
+saver = FileSaver(str(place / "checkpoints"))
+progress = Progress(threading.get_ident())
+watcher = Watcher({"run": "alone", "attempt": "a"}, progress, saver if options.get("saves", True) else None)
+watcher.start()
+resumed = watcher.resume() if options.get("resume") else None
+if resumed is not None:
+    print(f"resumed at {resumed.step}, {resumed.tokens_total} tokens", flush=True)
+if options.get("steal"):
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+progress.set_phase("train")
+pause = threading.Event()
+for step in range(progress.step + 1, options["steps"] + 1):
+    saver.state = progress.step = step
+    progress.bump("step")
+    watcher.step_frame({"step": step, "attempt_step": step, "tokens_total": 10 * step, "loss": 1.0})
+    if options.get("stuck_at") == step:
+        os.read(0, 1)  # As in a collective: nothing of Python runs on this thread.
+    if options.get("delegate"):
+        if watcher.wants_save(step):
+            saver.save(str(place / "theirs"), f"checkpoint-{step}", {})
+            watcher.delegate_saved(str(place / "theirs" / f"checkpoint-{step}"), None)
+    else:
+        watcher.at_boundary(step)
+    pause.wait(0.01)
+watcher.finish("done", True)
+sys.exit(0)

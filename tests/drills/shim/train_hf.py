@@ -1,0 +1,65 @@
+"""One rank of transformers.Trainer over DeepSpeed ZeRO-2, told by DRILL (JSON): steps, place, resume (a path)."""
+
+import json
+import os
+import time
+
+import deepspeed
+import deepspeed.ops
+import torch
+
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # Compiling it takes half a minute; gloo needs none.
+deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments  # noqa: E402
+
+import trainer_shim  # noqa: E402
+
+options = json.loads(os.environ["DRILL"])
+torch.set_num_threads(1)
+torch.manual_seed(3)
+
+
+class Tokens(torch.utils.data.Dataset):
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, index):
+        ids = (torch.arange(16) * 3 + index) % 128
+        return {"input_ids": ids, "labels": ids}
+
+
+class Pace(TrainerCallback):
+    def on_step_begin(self, *_, **__):
+        time.sleep(options.get("pace_s", 0.02))
+
+
+shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+trainer = Trainer(
+    model=LlamaForCausalLM(LlamaConfig(vocab_size=128, max_position_embeddings=32, attention_dropout=0.1, **shape)),
+    args=TrainingArguments(
+        output_dir=os.path.join(options["place"], "output"),
+        max_steps=options["steps"],
+        per_device_train_batch_size=4,
+        learning_rate=1e-3,
+        lr_scheduler_type="constant",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        optim="adamw_torch",
+        seed=3,
+        deepspeed={
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "steps_per_print": 10**9,
+            "zero_optimization": {"stage": 2},
+            "zero_allow_untested_optimizer": True,
+        },
+    ),
+    train_dataset=Tokens(),
+    callbacks=[Pace()],
+)
+shim = trainer_shim.attach(trainer)
+trainer.train(resume_from_checkpoint=options.get("resume"))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()

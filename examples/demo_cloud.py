@@ -249,7 +249,7 @@ class ApiHandler(Handler):
         action = form.get("Action", "")
         ids = [value for name, value in form.items() if name.startswith("InstanceId")]
         with cloud.lock:
-            flags = {"dry_run": "DryRun" in form, "force": "Force" in form}
+            flags = {"dry_run": "DryRun" in form, "force": "Force" in form, "params": sorted(form)}
             cloud.calls.append({"action": action, "ids": ids, "agent": self.headers.get("User-Agent", ""), **flags})
         if f"Credential={cloud.credentials['AccessKeyId']}/" not in self.headers.get("Authorization", ""):
             return self.refuse(401, "AuthFailure")

@@ -17,7 +17,6 @@ from governor.ports import BillingReply, StopReply
 from tests.contract.clouds.rigs import AwsRig, aws_rig
 from tests.contract.clouds.rigs import aws as load_aws
 
-POLICIES = Path(__file__).parents[3] / "deploy" / "aws"
 NOT_FOUND = Fault("refuse", count=100, action="DescribeInstances", status=400, code="InvalidInstanceID.NotFound")
 ASG_XML = (
     "<tagSet><item><key>aws:autoscaling:groupName</key><value>gpu-fleet</value></item></tagSet>"
@@ -259,39 +258,6 @@ def test_preflight_knows_the_launch_time(aws: AwsRig) -> None:
     launched = aws.cloud.preflight().launched_at_wall
     assert launched is not None
     assert abs(launched - time.time_ns()) < NS_PER_HOUR
-
-
-def allowed(name: str) -> set[str]:
-    policy = json.loads((POLICIES / name).read_text())
-    assert policy["Version"] == "2012-10-17"
-    for statement in policy["Statement"]:
-        changes = any(
-            action.split(":")[1].startswith(("Stop", "Terminate", "Modify")) for action in _actions(statement)
-        )
-        assert not changes or "Condition" in statement, f"{statement['Sid']} is not bound to anything"
-    return {action.split(":")[1] for statement in policy["Statement"] for action in _actions(statement)}
-
-
-def _actions(statement: dict[str, object]) -> list[str]:
-    actions = statement["Action"]
-    return [actions] if isinstance(actions, str) else [str(action) for action in actions]  # type: ignore[attr-defined]
-
-
-def test_the_shipped_policies_allow_every_call_and_no_other(moto_port: int) -> None:
-    asked: set[str] = set()
-    for spot, asg in ((None, ""), ("one-time", ""), ("persistent", ""), (None, ASG_XML)):
-        with aws_rig(moto_port, terminate=True, override_protection=True) as aws:
-            if spot:
-                as_spot(aws, spot)
-            aws.demo.extra_instance_xml = asg
-            aws.cloud.preflight()
-            aws.demo.moto(
-                Action="ModifyInstanceAttribute", InstanceId=aws.demo.instance_id, **{"DisableApiStop.Value": "true"}
-            )
-            for rung in range(3):
-                aws.cloud.stop("run-7-1", rung)
-            asked |= {call["action"] for call in aws.demo.calls}
-    assert asked == allowed("iam-policy.json") | allowed("iam-policy-optional.json")
 
 
 # --- credentials and clocks ------------------------------------------------------------------------------

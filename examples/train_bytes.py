@@ -4,8 +4,8 @@
     torchrun --nproc_per_node 2 examples/train_bytes.py --steps 200
 
 Everything that costgov needs is one line: `shim = attach(engine, checkpoint_dir=...)`. The rest of what concerns it is
-optional: the wrapped loader (exact data waits, data position in checkpoints), shim.resume(), and `--fault`, which breaks
-this training on purpose so that a halt can be watched.
+optional: the wrapped loader (exact data waits, data position in checkpoints), shim.resume(), and `--fault`, which
+breaks this training on purpose so that a halt can be watched.
 """
 
 from __future__ import annotations

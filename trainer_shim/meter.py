@@ -6,7 +6,7 @@ never a step.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from . import device_timing, memory, timing, tokens
 from .guard import guarded
@@ -65,6 +65,7 @@ class StepMeter:
         self.clock = timing.StepClock()
         self.count = count
         self.device: Optional[device_timing.DeviceTimer] = None
+        self.learn_directory: Callable[[str], None] = _forget  # A saver's, once there is one.
         self.reports_comm = False  # True once an engine's collectives are wrapped.
         self.tokens_total = 0
         self.loader_timed = False
@@ -362,6 +363,10 @@ class StepMeter:
         # Host time of a collective is its launch: no figure is better than that one.
         fields.pop("comm_s", None)
         fields["device_timed"] = True
+
+
+def _forget(_directory: str) -> None:
+    return None
 
 
 def _readable(loss: Any, keeps_tensor: bool) -> Any:

@@ -11,7 +11,7 @@ import functools
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from trainer_shim import comm, device_timing
+from trainer_shim import checkpoint, comm, device_timing
 from trainer_shim.guard import guarded
 from trainer_shim.meter import EngineFacts, StepMeter
 
@@ -26,7 +26,6 @@ class DeepSpeedSaver(saving.PositionSaver):
         self.directory = directory
         self._engine = engine
         self._save = engine.save_checkpoint
-        self._load = engine.load_checkpoint
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """See seam.Saver. `latest` stays where it is: DeepSpeed moves it before the other ranks have written."""
@@ -44,10 +43,10 @@ class DeepSpeedSaver(saving.PositionSaver):
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
         """See seam.Saver."""
-        path, client_state = self._load(directory, tag=tag)
+        # The hooked one: it tells the phase and takes the counters over.
+        path, client_state = self._engine.load_checkpoint(directory, tag=tag)
         if path is None:
             raise FileNotFoundError("no checkpoint %r in %s" % (tag, directory))
-        self._meter.resumed(self._engine.global_steps, None)
         return dict(client_state or {})
 
 
@@ -192,6 +191,7 @@ def _save_checkpoint(engine: Any, meter: StepMeter, original: Callable[..., Any]
 
 @guarded()
 def _tell_last_good(engine: Any, meter: StepMeter, directory: Any, tag: Any) -> None:
+    meter.learn_directory(str(directory))
     decoupled = getattr(getattr(engine, "checkpoint_engine", None), "is_decoupled", None)
     if decoupled is not None and decoupled():
         return  # It becomes whole in a later step, which nobody announces.
@@ -207,15 +207,19 @@ def _load_checkpoint(
         loaded = original(*args, **kwargs)
     finally:
         meter.exit_phase(part, True)
-    _after_load(engine, meter, facts)
+    if loaded[0] is not None:
+        _after_load(engine, meter, facts, str(loaded[0]))
     return loaded
 
 
 @guarded()
-def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts) -> None:
+def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, path: str) -> None:
     facts.rebase()
-    if engine.global_steps != meter.progress.step:
-        meter.resumed(engine.global_steps, None)
+    # A checkpoint of ours that the script loads by itself still knows how many tokens went before.
+    place = path if os.path.isdir(path) else os.path.dirname(path)
+    position = (checkpoint.read_rank_file(place, engine.global_rank) or {}).get("position") or {}
+    meter.resumed(engine.global_steps, position.get("tokens_total"))
+    meter.learn_directory(os.path.dirname(place))
 
 
 def _first_number(values: Optional[List[Any]]) -> Optional[float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from trainer_shim import timing
 from trainer_shim.loader import load_loader_states, loader_states
@@ -13,8 +14,17 @@ from trainer_shim.meter import StepMeter
 class PositionSaver:
     """The part of seam.Saver that is the same for every engine."""
 
+    directory: Optional[str] = None
+
+    def learn_directory(self, directory: str) -> None:
+        """The script saved there by itself: without other orders, that is where checkpoints go."""
+        if self.directory is None:
+            self.directory = os.path.abspath(directory)
+            self._meter.watch.hello_field("checkpoint_dir", self.directory)
+
     def __init__(self, meter: StepMeter) -> None:
         self._meter = meter
+        meter.learn_directory = self.learn_directory
 
     def begin_save(self) -> None:
         """From here to the end of the boundary the time belongs to the checkpoint, fsync and votes included."""

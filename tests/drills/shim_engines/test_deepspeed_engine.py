@@ -102,6 +102,7 @@ def test_the_scripts_own_checkpoint_is_a_phase_and_a_last_good(run_ranks, tmp_pa
     assert seen["phases"] == ["compile", "train", "checkpoint", "train"]
     assert seen["hello"]["last_good"]["step"] == STEPS
     assert seen["hello"]["last_good"]["path"] == str(tmp_path / "own" / "mine")
+    assert seen["hello"]["checkpoint_dir"] == str(tmp_path / "own"), "where to save when asked, learned from the script"
 
 
 @pytest.mark.parametrize(("stage", "gas"), [(2, 4), (3, 1)])

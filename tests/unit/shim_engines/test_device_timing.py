@@ -1,0 +1,152 @@
+"""The ring of device events, driven by a device that the test advances."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainer_shim import timing
+from trainer_shim.device_timing import EVENTS_PER_STEP_MAX, STEPS_IN_FLIGHT_MAX, DeviceTimer, felt_data_wait
+
+
+class Device:
+    """Work is queued by the host and done when the test says so. Asking for what is not done fails the test."""
+
+    def __init__(self) -> None:
+        self.queued_ms = 0.0
+        self.done_ms = 0.0
+        self.events_made = 0
+        self.values: dict[int, tuple] = {}
+        self.capturing = False
+
+    def work(self, ms: float) -> None:
+        self.queued_ms += ms
+
+    def catch_up(self, to_ms: float | None = None) -> None:
+        self.done_ms = self.queued_ms if to_ms is None else to_ms
+
+    def timer(self) -> DeviceTimer:
+        return DeviceTimer(lambda: DeviceEvent(self), self, lambda: self.capturing)
+
+    def put(self, slot, loss, norm) -> None:
+        self.values[slot] = (loss, norm)
+
+    def get(self, slot):
+        return self.values[slot]
+
+
+class DeviceEvent:
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.at_ms: float | None = None
+        device.events_made += 1
+
+    def record(self) -> None:
+        self.at_ms = self.device.queued_ms
+
+    def query(self) -> bool:
+        assert self.at_ms is not None
+        return self.device.done_ms >= self.at_ms
+
+    def elapsed_time(self, end) -> float:
+        assert self.query(), "elapsed_time before the event is done would wait"
+        assert end.query(), "elapsed_time before the event is done would wait"
+        return end.at_ms - self.at_ms
+
+
+def run_step(timer: DeviceTimer, device: Device, step: int, gap_ms: float = 2.0) -> None:
+    device.work(gap_ms)
+    for part, ms in ((timing.FORWARD, 10.0), (timing.BACKWARD, 20.0), (timing.OPTIMIZER, 5.0)):
+        timer.mark(part)
+        device.work(ms)
+    timer.close_step({"step": step}, float(step), None)
+
+
+def test_a_step_arrives_only_when_the_device_has_caught_up() -> None:
+    device = Device()
+    timer = device.timer()
+    run_step(timer, device, 1)
+    assert timer.arrived() == []
+    device.catch_up(device.queued_ms - 0.5)
+    assert timer.arrived() == [], "its last event is not done"
+    device.catch_up()
+    (late,) = timer.arrived()
+
+    assert late.fields == {"step": 1}
+    assert late.loss == 1.0
+    assert late.norm is None
+    assert late.parts_ns[timing.FORWARD] == 10_000_000
+    assert late.parts_ns[timing.BACKWARD] == 20_000_000
+    assert late.parts_ns[timing.OPTIMIZER] == 5_000_000
+
+
+def test_the_gap_before_a_step_is_measured_on_the_device_and_parts_sum_to_it() -> None:
+    device = Device()
+    timer = device.timer()
+    run_step(timer, device, 1)
+    run_step(timer, device, 2, gap_ms=7.0)
+    device.catch_up()
+    second = timer.arrived()[1]
+
+    assert second.parts_ns[timing.GAP] == 7_000_000
+    assert second.step_ns == sum(second.parts_ns) == 42_000_000
+
+
+def test_steps_arrive_in_order_and_events_are_used_again() -> None:
+    device = Device()
+    timer = device.timer()
+    seen = []
+    for step in range(1, 101):
+        run_step(timer, device, step)
+        if step % 3 == 0:
+            device.catch_up()
+        seen += [late.fields["step"] for late in timer.arrived()]
+    device.catch_up()
+    seen += [late.fields["step"] for late in timer.arrived()]
+
+    assert seen == list(range(1, 101))
+    assert device.events_made <= 4 * 4, "three steps in flight, four events each, and the open one"
+
+
+def test_a_stuck_device_costs_its_own_values_and_bounded_memory() -> None:
+    device = Device()
+    timer = device.timer()
+    late = []
+    for step in range(1, STEPS_IN_FLIGHT_MAX + 4):
+        run_step(timer, device, step)
+        late += timer.arrived()
+
+    assert [each.fields["step"] for each in late] == [1, 2, 3]
+    assert all(each.loss is None and each.parts_ns is None for each in late)
+    assert timer.in_flight == STEPS_IN_FLIGHT_MAX
+
+
+def test_too_many_micro_steps_keep_the_loss_and_give_up_the_parts() -> None:
+    device = Device()
+    timer = device.timer()
+    for _ in range(EVENTS_PER_STEP_MAX + 10):
+        timer.mark(timing.FORWARD)
+        device.work(1.0)
+    timer.close_step({"step": 1}, 0.25, 3.0)
+    device.catch_up()
+    (late,) = timer.arrived()
+
+    assert (late.loss, late.norm) == (0.25, 3.0)
+    assert late.parts_ns is None
+
+
+def test_nothing_is_recorded_inside_a_graph_capture() -> None:
+    device = Device()
+    timer = device.timer()
+    device.capturing = True
+    timer.mark(timing.FORWARD)
+
+    assert device.events_made == 0
+    assert timer.captured
+
+
+@pytest.mark.parametrize(("host_ns", "felt_ns"), [(100, 30), (20, 20), (0, 0)])
+def test_a_slow_loader_behind_running_kernels_starves_nobody(host_ns: int, felt_ns: int) -> None:
+    parts = [0] * timing.PARTS_TOTAL
+    parts[timing.GAP], parts[timing.DATA] = 10, 20
+
+    assert felt_data_wait(parts, host_ns) == felt_ns

@@ -1,0 +1,118 @@
+"""wrap_loader: the loader itself, with a position."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from trainer_shim.loader import wrap_loader
+
+
+class Shuffled:
+    """Eight batches in an order drawn from the global generator at each epoch, as samplers do."""
+
+    batch_size = 3
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(8))
+        random.shuffle(order)
+        return iter(order)
+
+
+def unsized() -> Iterator[int]:
+    yield from range(3)
+
+
+class Stream:
+    """A loader without a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return unsized()
+
+
+def test_it_is_the_loader_it_wraps() -> None:
+    loader = Shuffled()
+    wrapped = wrap_loader(loader)
+
+    assert sorted(wrapped) == list(range(8))
+    assert len(wrapped) == 8
+    assert wrapped.batch_size == 3
+    assert wrap_loader(wrapped) is wrapped
+    with pytest.raises(AttributeError, match="absent"):
+        _ = wrapped.absent
+
+
+def test_a_loader_without_a_length_has_none() -> None:
+    wrapped = wrap_loader(Stream())
+
+    assert wrapped, "truth is the loader's own: no length, always true"
+    with pytest.raises(TypeError):
+        len(wrapped)
+    assert [list(wrapped), list(wrapped)] == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_epochs_and_batches_are_counted() -> None:
+    wrapped = wrap_loader(Shuffled())
+    for _ in range(2):
+        list(wrapped)
+    third = iter(wrapped)
+    next(third)
+
+    assert wrapped.epoch == 2
+    assert wrapped.batches == 1
+
+
+def test_a_restored_position_gives_the_batches_that_were_left() -> None:
+    random.seed(4)
+    wrapped = wrap_loader(Shuffled())
+    list(wrapped)
+    running = iter(wrapped)
+    head = [next(running) for _ in range(5)]
+    state = json.loads(json.dumps(wrapped.state_dict()))  # It travels as JSON.
+    tail = list(running)
+
+    random.seed(99)
+    again = wrap_loader(Shuffled())
+    again.load_state_dict(state)
+    assert list(again) == tail
+    assert again.epoch == 1
+    assert sorted(head + tail) == list(range(8))
+
+
+def test_restoring_leaves_the_generators_as_they_were() -> None:
+    wrapped = wrap_loader(Shuffled())
+    next(iter(wrapped))
+    state = wrapped.state_dict()
+    random.seed(5)
+    expected = random.random()
+
+    random.seed(5)
+    again = wrap_loader(Shuffled())
+    again.load_state_dict(state)
+    next(iter(again))
+    assert random.random() == expected, "the order was drawn from the old state, not from the present one"
+
+
+def test_a_running_iterator_follows_a_restored_position() -> None:
+    wrapped = wrap_loader(Stream())
+    wrapped.load_state_dict({"epoch": 3, "batches": 2, "epoch_rng": None})
+    running = iter(wrapped)
+    assert next(running) == 2
+    wrapped.load_state_dict({"epoch": 3, "batches": 1, "epoch_rng": None})
+    assert list(running) == [1, 2]
+    assert wrapped.epoch == 3
+
+
+def test_a_position_beyond_a_shorter_data_set_ends_the_epoch() -> None:
+    wrapped = wrap_loader(Stream())
+    wrapped.load_state_dict({"epoch": 0, "batches": 50, "epoch_rng": None})
+
+    assert list(wrapped) == []
+    assert list(wrapped) == [0, 1, 2]
+    assert wrapped.epoch == 1

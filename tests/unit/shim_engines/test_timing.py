@@ -1,0 +1,86 @@
+"""The step clock: exclusive parts that sum to the step, on a clock that the test holds."""
+
+from __future__ import annotations
+
+from trainer_shim import timing
+from trainer_shim.timing import StepClock, resolve
+
+
+class HandClock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.at_ns = 1_000
+
+    def __call__(self) -> int:
+        return self.at_ns
+
+
+def test_parts_are_exclusive_and_sum_to_the_step() -> None:
+    hand = HandClock()
+    clock = StepClock(hand)
+    for part, spent_ns in (
+        (timing.DATA, 5),
+        (timing.FORWARD, 20),
+        (timing.AFTER_FORWARD, 3),
+        (timing.BACKWARD, 40),
+        (timing.OPTIMIZER, 10),
+    ):
+        hand.at_ns += 1  # In whatever came before.
+        clock.switch(part)
+        hand.at_ns += spent_ns
+    times = clock.close()
+
+    assert times.step_ns == sum(times.spent) == 5 + 20 + 3 + 40 + 10 + 5
+    assert times.spent[timing.GAP] == 1
+    assert times.spent[timing.FORWARD] == 21, "what follows a part belongs to it until the next switch"
+
+
+def test_a_closed_step_starts_the_next_one_at_zero_in_the_gap() -> None:
+    hand = HandClock()
+    clock = StepClock(hand)
+    clock.comm_ns = 7
+    hand.at_ns += 50
+    assert clock.close().comm_ns == 7
+    hand.at_ns += 30
+    times = clock.close()
+
+    assert times.step_ns == 30
+    assert times.spent[timing.GAP] == 30
+    assert times.comm_ns == 0
+
+
+def test_switch_returns_the_part_that_was_left() -> None:
+    clock = StepClock(HandClock())
+
+    assert clock.switch(timing.FORWARD) == timing.GAP
+    assert clock.switch(timing.DATA) == timing.FORWARD
+
+
+def spent(**parts: int) -> list[int]:
+    times = [0] * timing.PARTS_TOTAL
+    for name, value in parts.items():
+        times[getattr(timing, name)] = value
+    return times
+
+
+def test_the_gap_is_data_wait_unless_a_loader_tells_it_exactly() -> None:
+    times = spent(GAP=30, DATA=12)
+
+    assert resolve(times, loader_timed=False, backward_seen=True)["data_s"] == 42
+    assert resolve(times, loader_timed=True, backward_seen=True)["data_s"] == 12
+
+
+def test_what_follows_the_forward_pass_is_backward_only_where_nobody_saw_one() -> None:
+    times = spent(AFTER_FORWARD=9, BACKWARD=1)
+
+    assert resolve(times, loader_timed=True, backward_seen=False)["backward_s"] == 10
+    assert resolve(times, loader_timed=True, backward_seen=True)["backward_s"] == 1
+
+
+def test_evaluation_belongs_to_no_part_of_the_step() -> None:
+    assert sum(resolve(spent(EVAL=100, OTHER=50), loader_timed=False, backward_seen=True).values()) == 0
+
+
+def test_seconds_are_rounded_to_microseconds() -> None:
+    assert timing.seconds(1_234_567_891) == 1.234568

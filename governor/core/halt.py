@@ -10,8 +10,8 @@ incident). Under another boot id they mean nothing, the processes are gone by de
 must not be stopped again: the engine closes such an incident instead of resuming it.
 
 One incident keeps one Plan: the policy as it stood at the verdict, so a reload does not change a halt under way.
-Hands answer every StopCompute and ReadBilling, with UNKNOWN if need be; from a Term or Kill until CloseIncident they look
-for newcomers of the run.
+Hands answer every StopCompute and ReadBilling, with UNKNOWN if need be. From a Term or Kill until CloseIncident they
+look for newcomers of the run.
 """
 
 from __future__ import annotations

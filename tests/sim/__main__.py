@@ -1,4 +1,7 @@
-"""Play schedules of the halt: `python -m tests.sim --seed N` tells one, `--seeds N [--from K]` plays many."""
+"""Play schedules of the halt: `--seed N` tells one, `--seeds N [--from K]` plays many.
+
+With `--engine` the whole engine takes the place of the bare table where many are played; one seed is told of both.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import argparse
 import collections
 import sys
 import time
+from collections.abc import Callable
 
+from tests.sim.engine_driver import run_engine_schedule
 from tests.sim.schedule import FailedError, Result, run_schedule
 
 
@@ -15,37 +20,41 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play one schedule and print everything that happens in it")
     parser.add_argument("--seeds", type=int, default=2_000, help="how many schedules to play")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
+    parser.add_argument("--engine", action="store_true", help="play many with the engine instead of the bare table")
     arguments = parser.parse_args()
-    return tell(arguments.seed) if arguments.seed is not None else play(arguments.first, arguments.seeds)
+    if arguments.seed is not None:
+        return max(tell(arguments.seed, run) for run in (run_schedule, run_engine_schedule))
+    return play(range(arguments.first, arguments.first + arguments.seeds), arguments.engine)
 
 
-def tell(seed: int) -> int:
+def tell(seed: int, run: Callable[[int], Result]) -> int:
+    who = "engine" if run is run_engine_schedule else "table"
     try:
-        result = run_schedule(seed)
+        result = run(seed)
     except FailedError as failed:
-        print(*failed.log, f"\nFAILED {failed}", sep="\n")
+        print(f"== seed {seed}, {who} ==", *failed.log, f"\nFAILED {failed}\n", sep="\n")
         return 1
     plan, faults = result.schedule.plan, result.schedule.faults
-    print(f"seed {seed}: {plan}", f"faults: {', '.join(faults.names) or 'none'}", *result.log, sep="\n")
-    print(f"\nended {describe(result)} after {result.took_ns / 1e9:.0f} simulated seconds")
+    print(f"== seed {seed}, {who} ==", plan, f"faults: {', '.join(faults.names) or 'none'}", *result.log, sep="\n")
+    print(f"\nended {describe(result)} after {result.took_ns / 1e9:.0f} simulated seconds\n")
     return 0
 
 
-def play(first: int, seeds: int) -> int:
+def play(seeds: range, engine: bool) -> int:
     ends: collections.Counter[str] = collections.Counter()
     simulated_ns = 0
     began = time.perf_counter()
-    for seed in range(first, first + seeds):
+    for seed in seeds:
         try:
-            result = run_schedule(seed)
+            result = run_engine_schedule(seed) if engine else run_schedule(seed)
         except FailedError as failed:
             print(f"FAILED seed {seed}: {failed}")
             return 1
         ends[describe(result)] += 1
         simulated_ns += result.took_ns
     took = time.perf_counter() - began
-    print(f"{seeds} schedules from seed {first}: {dict(ends)}")
-    print(f"{seeds / took:.0f} schedules/s, {simulated_ns / 3.6e12:.0f} simulated hours in {took:.1f} s")
+    print(f"{len(seeds)} schedules from seed {seeds.start}: {dict(ends)}")
+    print(f"{len(seeds) / took:.0f} schedules/s, {simulated_ns / 3.6e12:.0f} simulated hours in {took:.1f} s")
     return 0
 
 

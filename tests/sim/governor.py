@@ -11,7 +11,7 @@ from random import Random
 from typing import Protocol
 
 from governor.core.effects import HaltEffect
-from governor.core.events import Ack, BillingRead, Event, ProcessesSeen, StopReplied, TrainerExited
+from governor.core.events import Ack, BillingRead, Event, Hello, ProcessesSeen, StopReplied, TrainerExited
 from governor.core.halt import (
     Fact,
     Halt,
@@ -83,6 +83,8 @@ class TableDriver:
                 # The ranks are gone; who else is, only a scan tells, and scans begin with TERM.
                 asked = self.halt.stage in (Stage.ARMED, Stage.ASKED, Stage.SAVING)
                 return self._feed(Fact.EXITED, event.at) if asked else ()
+            case Hello():
+                return ()  # Whom a connection belongs to is the engine's business.
             case StopReplied():
                 return self._feed(stop_fact(event.answer, event.retryable), event.at)
             case BillingRead():
@@ -226,5 +228,7 @@ def _brief(event: Event) -> str:
             return f"billing {event.provider_state}"
         case ProcessesSeen():
             return "respawn seen" if event.respawned else "exit seen"
+        case Hello():
+            return f"hello of {event.peer.process.pid}"
         case _:
             return "ranks exited"

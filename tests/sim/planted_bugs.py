@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from random import Random
 
 from governor.core import halt_acts as acts
-from governor.core.effects import HaltEffect, Kill, Page, ReadBilling, StopCompute
+from governor.core.effects import Confirm, Effect, HaltEffect, KeepIncident, Kill, Page, ReadBilling, StopCompute
+from governor.core.events import Event, ProcessesSeen, TrainerExited
 from governor.core.halt import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
 from governor.core.halt_acts import Act
 from governor.core.units import NS_PER_S, MonoNs
-from tests.sim.governor import Governor, TableDriver
+from tests.sim.engine_driver import EngineDriver, engine_schedule
+from tests.sim.faults import INCIDENT, Schedule, draw_schedule
+from tests.sim.governor import Driver, Governor, TableDriver
 from tests.sim.schedule import FailedError, run_schedule
+from tests.sim.world import World
 
 SEEDS_MAX = 2_000  # As many as one check plays: a bug that needs more would live for a while.
 
@@ -26,8 +31,9 @@ Cells = Mapping[tuple[Stage, Fact], Act]
 class Bug:
     name: str
     cells: Cells = field(default_factory=dict)
-    driver: type[TableDriver] = TableDriver
+    driver: Callable[[World], Driver] = TableDriver
     governor: type[Governor] = Governor
+    draw: Callable[[Random], Schedule] = draw_schedule
 
 
 @contextmanager
@@ -47,7 +53,7 @@ def hunt(bug: Bug, seeds: int = SEEDS_MAX) -> FailedError | None:
     with planted(bug.cells):
         for seed in range(seeds):
             try:
-                run_schedule(seed, bug.driver, bug.governor)
+                run_schedule(seed, bug.driver, bug.governor, bug.draw)
             except FailedError as caught:
                 return caught
     return None
@@ -184,6 +190,44 @@ class JournalsOnlyTransitions(Governor):
             self.journal.append(kept)
 
 
+class RanksAreEverybody(EngineDriver):
+    """The simulator found this one: a launcher outlived its ranks, and the halt of processes was declared over."""
+
+    def _decide(self, event: Event) -> list[Effect]:
+        if isinstance(event, TrainerExited) and self.halt.stage not in (Stage.ARMED, Stage.HALTED):
+            event = ProcessesSeen(event.at, INCIDENT, ())
+        return super()._decide(event)
+
+
+class DoesBeforeItKeeps(EngineDriver):
+    def _decide(self, event: Event) -> list[Effect]:
+        return sorted(super()._decide(event), key=lambda effect: isinstance(effect, KeepIncident))
+
+
+class ConfirmsBeforeItKeeps(EngineDriver):
+    """And this one: an ack confirmed, then the governor died before it had written down what followed from it."""
+
+    def _decide(self, event: Event) -> list[Effect]:
+        return sorted(super()._decide(event), key=lambda effect: not isinstance(effect, Confirm))
+
+
+class DropsNewcomers(EngineDriver):
+    def _decide(self, event: Event) -> list[Effect]:
+        return [] if isinstance(event, ProcessesSeen) and event.respawned else super()._decide(event)
+
+
+class KeepsOnlyTransitions(EngineDriver):
+    def _decide(self, event: Event) -> list[Effect]:
+        before = self.halt.stage
+        effects = super()._decide(event)
+        moved = self.halt.stage is not before
+        return [effect for effect in effects if moved or not isinstance(effect, KeepIncident)]
+
+
+def in_engine(name: str, driver: Callable[[World], Driver]) -> Bug:
+    return Bug(name, driver=driver, draw=engine_schedule)
+
+
 _ENTERED = {stage: _to(stage) for stage in Stage}
 _late = tuple(stage for stage in Stage if stage.value in ("killed", "stopping", "verifying", "needs_human"))
 
@@ -245,6 +289,11 @@ BUGS: tuple[Bug, ...] = (
     Bug("a resume begins anew", driver=ResumeBeginsAnew),
     Bug("acts before the journal has it", governor=ActsBeforeJournal),
     Bug("only transitions are journaled", governor=JournalsOnlyTransitions),
+    in_engine("engine: the ranks' exit is everybody's", RanksAreEverybody),
+    in_engine("engine: does before it keeps", DoesBeforeItKeeps),
+    in_engine("engine: confirms before it keeps", ConfirmsBeforeItKeeps),
+    in_engine("engine: newcomers are dropped", DropsNewcomers),
+    in_engine("engine: keeps only transitions", KeepsOnlyTransitions),
 )
 
 

@@ -35,8 +35,7 @@ class FailedError(AssertionError):
 
     def __init__(self, seed: int, error: Exception, log: list[str]) -> None:
         super().__init__(
-            f"{type(error).__name__} {error}\n"
-            f"reproduce: make sim-one SEED={seed}   (or: python -m tests.sim --seed {seed})"
+            f"{type(error).__name__} {error}\nreproduce: make sim-one SEED={seed}   (python -m tests.sim --seed {seed})"
         )
         self.seed = seed
         self.log = log

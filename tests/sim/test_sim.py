@@ -10,12 +10,22 @@ from itertools import product
 from pathlib import Path
 
 from governor.core.halt import TRANSITIONS, Fact, Stage
+from tests.sim.engine_driver import run_engine_schedule
 from tests.sim.schedule import Result, run_schedule
 
 ROOT = Path(__file__).parents[2]
 FIXED_SEEDS = range(1_000)  # The same every time: a change of the code alone decides whether they pass.
 # Other ones for every commit, so that the years search further than one range.
 FRESH_SEEDS = max(0, int(os.environ.get("COSTGOV_SIM_SEEDS", "2000")) - len(FIXED_SEEDS))
+
+TELL = """
+from tests.sim.engine_driver import run_engine_schedule
+from tests.sim.schedule import run_schedule
+for run, seeds in ((run_schedule, 40), (run_engine_schedule, 20)):
+    for seed in range(seeds):
+        print(*run(seed).log, sep="\\n")
+"""
+ENGINE_SEEDS = 150  # Of each range.
 
 _REPLIES = (Fact.STOP_ACCEPTED, Fact.STOP_BUSY, Fact.STOP_REFUSED, Fact.STOP_UNKNOWN)
 UNREACHABLE = {
@@ -60,13 +70,17 @@ def test_every_reachable_cell_is_visited_and_no_other() -> None:
     assert not surprising, f"listed as unreachable, and reached: {sorted(surprising)}"
 
 
+def test_the_engine_keeps_every_invariant_too() -> None:
+    """Fewer schedules: each step writes and reads real snapshots. The table's own search is above."""
+    seeds = [*FIXED_SEEDS[:ENGINE_SEEDS], *fresh_seeds()[:ENGINE_SEEDS]]
+    results = [run_engine_schedule(seed) for seed in seeds]
+    assert {result.stage for result in results if not result.dark} == {Stage.HALTED}
+
+
 def test_the_same_seed_writes_the_same_journal_whatever_the_hash_seed() -> None:
-    tell = (
-        "from tests.sim.schedule import run_schedule\nfor seed in range(40): print(*run_schedule(seed).log, sep='\\n')"
-    )
     journals = [
         subprocess.run(
-            [sys.executable, "-c", tell],
+            [sys.executable, "-c", TELL],
             cwd=ROOT,
             env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
             capture_output=True,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from governor.core.events import Ack, Event, TrainerExited
+from governor.core.events import Ack, Event, Hello, TrainerExited
 from governor.core.halt import Fact
-from governor.core.identity import ConnectionId, ProcessId
+from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
 from tests.sim.faults import INCIDENT, RUN, around
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 
+UID = 1000
 ACK_FACTS = {
     "received": Fact.RECEIVED,
     "saving": Fact.SAVING,
@@ -39,6 +40,23 @@ class Process:
     @property
     def identity(self) -> ProcessId:
         return ProcessId(self.pid, self.born_at // NS_PER_MS, "boot-1")
+
+
+def hello(at: MonoNs, process: Process, connection: int, *, world_size: int) -> Hello:
+    """What a rank says first. A newcomer is another attempt of the same run, on a connection of its own."""
+    return Hello(
+        at=at,
+        connection=ConnectionId(connection),
+        peer=Peer(process.identity, UID),
+        seq=1,
+        run=RUN,
+        attempt=f"attempt-{process.pid}" if process.newcomer else "attempt-1",
+        rank=0 if process.newcomer else connection - 1,
+        local_rank=0 if process.newcomer else connection - 1,
+        world_size=world_size,
+        capabilities=frozenset({"ask"}),
+        signal=10,
+    )
 
 
 class Trainer:
@@ -151,6 +169,13 @@ class Trainer:
             self.exit_reported = False
             self.world.note(f"respawned {process.pid}")
             self.world.hands.on_birth(process)
+            if self.world.rng.random() < 0.5:
+                self.world.after(self.world.rng.randrange(1, 3 * NS_PER_S), partial(self._say_hello, process))
+
+    def _say_hello(self, process: Process) -> None:
+        if process.alive:
+            size = self.world.schedule.ranks
+            self.world.tell(lambda at: hello(at, process, process.pid, world_size=size), NS_PER_MS, lossy=False)
 
     def _die(self, process: Process) -> None:
         if not process.alive or (process.unkillable and self.world.cloud.machine_up):

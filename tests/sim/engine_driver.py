@@ -1,0 +1,255 @@
+"""The real engine in the simulated world: frames in, effects out, snapshots through JSON, restored like after a crash.
+
+The table is the same; what is under test here is everything around it: which event becomes which fact and when, what
+is kept before what is done, and what a restart takes up again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from governor.core import engine
+from governor.core.effects import (
+    Ask,
+    CloseIncident,
+    Confirm,
+    Effect,
+    HaltEffect,
+    KeepIncident,
+    KeepRun,
+    Kill,
+    Page,
+    ReadBilling,
+    StopCompute,
+    Term,
+)
+from governor.core.events import (
+    Ack,
+    BillingRead,
+    Event,
+    Hello,
+    OperatorHalt,
+    ProcessesSeen,
+    StopReplied,
+    Tick,
+    TrainerExited,
+)
+from governor.core.events import Step as StepFrame
+from governor.core.findings import Response
+from governor.core.halt import Fact, Halt, Stage, StopTarget, billing_fact, open_halt, stop_fact
+from governor.core.halting import STOP_REPLY_NS
+from governor.core.identity import ConnectionId
+from governor.core.node import Node, NodeFacts, new_node
+from governor.core.policy import AT_ONCE, HaltSettings, Mode, Policy, PolicySet, Rule
+from governor.core.resume import restore_incidents, restore_runs
+from governor.core.snapshots import incident_of
+from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from tests.sim.faults import INCIDENT, RUN, Schedule, draw_schedule
+from tests.sim.governor import Step
+from tests.sim.schedule import Result, run_schedule
+from tests.sim.trainer import ACK_FACTS, UID, hello
+from tests.sim.world import START, World
+
+WALL_NS = 1_700_000_000 * NS_PER_S
+TRAINED_NS = 400 * NS_PER_S  # Unsaved work before the verdict: longer than any grace, so that no grace is cut short.
+
+_HALT_EFFECTS = (Ask, Term, Kill, StopCompute, ReadBilling, Page, CloseIncident)
+
+
+def engine_schedule(rng: Random) -> Schedule:
+    """As any other, with what the engine settles by itself settled as it does."""
+    drawn = draw_schedule(rng)
+    plan = replace(
+        drawn.plan,
+        save_grace_ns=drawn.plan.grace_ns,
+        stop=StopTarget.INSTANCE if drawn.plan.stop is StopTarget.JOB else drawn.plan.stop,
+        stop_reply_ns=STOP_REPLY_NS,
+        rung_max=max(1, drawn.plan.rung_max),
+    )
+    return replace(drawn, plan=plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the journal holds, as text; `halt` is what a restart would read from it."""
+
+    halt: Halt
+    incident: str
+    run: str | None
+
+
+FROM_TERMED = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN)
+
+
+class EngineDriver:
+    """Feeds one run of the engine; remembers the last snapshots as the journal would."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.plan = world.plan
+        self.node = self._new_node()
+        self._kept: Kept | None = None
+        self._run: str | None = None
+        self._closed: Halt | None = None  # From the journal, after a restart: such an incident is not taken up again.
+
+    @property
+    def halt(self) -> Halt:
+        if self._closed is not None:
+            return self._closed
+        tracked = self.node.runs.get(RUN)
+        if tracked is None or tracked.incident is None:
+            return open_halt(INCIDENT, RUN, "", MonoNs(0))
+        return tracked.incident.halt
+
+    # --- what happens ------------------------------------------------------------------------------------
+
+    def verdict(self, at: MonoNs, *, asked: bool) -> Sequence[Step]:
+        if self.halt.stage is not Stage.ARMED:
+            return self._put(OperatorHalt(at, RUN, "by hand", UID), None, at)
+        began_at = MonoNs(at - TRAINED_NS)
+        self._hear(self._tick(began_at))
+        for hello_again in self._hellos(began_at):
+            self._hear(hello_again)
+        self._hear(self._frame(began_at, 1, 2.0))
+        fact = Fact.VERDICT if asked else Fact.VERDICT_NO_ASK
+        steps = self._put(self._frame(at, 2, float("nan")), fact, at)
+        incident = self.node.runs[RUN].incident
+        assert incident is not None
+        assert replace(incident.plan, checkpoint=self.plan.checkpoint) == self.plan, "the engine planned otherwise"
+        return steps
+
+    def clock(self, at: MonoNs) -> Sequence[Step]:
+        return self._put(self._tick(at), Fact.DEADLINE, at)
+
+    def event(self, event: Event) -> Sequence[Step]:
+        return self._put(event, self._fact_of(event), event.at)
+
+    def kept(self) -> object:
+        return self._kept
+
+    def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
+        assert isinstance(kept, Kept)
+        self._kept, self._run = kept, kept.run
+        runs: list[Mapping[str, Any]] = [json.loads(kept.run)] if kept.run is not None else []
+        effects = restore_runs(self.node, runs, BootNs(at), at)
+        if kept.halt.stage is Stage.HALTED:
+            self._closed = kept.halt
+            return (CloseIncident(INCIDENT, RUN),)  # Closed with the row; there is nothing left to be done.
+        # A deadline that passed meanwhile is fed by the clock, in its turn; here the ranks come back.
+        effects += restore_incidents(self.node, [json.loads(kept.incident)], at, WallNs(WALL_NS + at))
+        self._remember(effects)
+        for hello_again in self._hellos(at):
+            effects += self._hear(hello_again)
+        return _ordered(effects)
+
+    # --- the engine ----------------------------------------------------------------------------------------
+
+    def _put(self, event: Event, fact: Fact | None, at: MonoNs) -> Sequence[Step]:
+        before = self.halt
+        effects = self._hear(event)
+        if before.stage is Stage.HALTED:
+            return ()  # Whoever is launched now is another attempt, with a halt of its own if need be.
+        ordered = _ordered(effects)
+        if fact is None:
+            assert self.halt == before, f"{event} moved the halt"
+            assert not ordered or isinstance(event, OperatorHalt | Hello), f"{event} ordered {ordered}"
+            # The letter once more, for a rank that came in the middle of the asking.
+            return (Step(at, Fact.RECEIVED, before, before, ordered),) if ordered else ()
+        return (Step(at, fact, before, self.halt, ordered),)
+
+    def _hear(self, event: Event) -> list[Effect]:
+        effects = self._decide(event)
+        kept_first = [type(effect) for effect in effects if isinstance(effect, (KeepIncident, *_HALT_EFFECTS))]
+        assert not kept_first or kept_first[0] is KeepIncident or isinstance(event, Hello), "done before it is kept"
+        for position, effect in enumerate(effects):
+            later = effects[position + 1 :]
+            if isinstance(effect, Confirm) and isinstance(event, Ack):
+                assert not any(isinstance(one, KeepIncident) for one in later), "confirmed before it is kept"
+        self._remember(effects)
+        return effects
+
+    def _decide(self, event: Event) -> list[Effect]:
+        return engine.step(self.node, event)
+
+    def _remember(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, KeepRun):
+                self._run = json.dumps(effect.snapshot)
+            elif isinstance(effect, KeepIncident):
+                text = json.dumps(effect.snapshot)
+                halt = incident_of(json.loads(text)).halt
+                if effect.incident_id == INCIDENT:
+                    self._kept = Kept(halt, text, self._run)
+                    self._closed = halt if effect.closed else None
+
+    def _fact_of(self, event: Event) -> Fact | None:
+        match event:
+            case Ack():
+                return ACK_FACTS[event.what]
+            case ProcessesSeen():
+                return Fact.RESPAWNED if event.respawned else Fact.EXITED
+            case TrainerExited():
+                # Only the ranks: once a scan runs, it alone tells who else is gone.
+                return Fact.EXITED if self.halt.stage in (Stage.ASKED, Stage.SAVING) else None
+            case Hello():
+                tracked = self.node.runs.get(RUN)
+                incident = tracked.incident if tracked is not None else None
+                known = incident is None or event.peer.process in incident.rank_processes
+                return Fact.RESPAWNED if not known and self.halt.stage in FROM_TERMED else None
+            case StopReplied():
+                return stop_fact(event.answer, event.retryable)
+            case BillingRead():
+                return billing_fact(event.answer)
+            case _:
+                raise AssertionError(f"the world sent {event}")
+
+    # --- what the engine knows -------------------------------------------------------------------------------
+
+    def _new_node(self) -> Node:
+        plan, asked = self.plan, self.world.schedule.asked
+        settings = HaltSettings(
+            stop="processes" if plan.stop is StopTarget.PROCESSES else "instance",
+            grace_ns=plan.grace_ns,
+            term_grace_ns=plan.term_grace_ns,
+            kill_grace_ns=plan.kill_grace_ns,
+            terminate=plan.rung_max == 2,
+        )
+        checkpoint = plan.checkpoint if asked else "none"
+        rule = Rule("nan", "nonfinite", {}, AT_ONCE, Response.HALT, Mode.ENFORCE, checkpoint)
+        facts = NodeFacts(
+            "node-1",
+            "boot-1",
+            UsdMicros(98_320_000),
+            "simulated",
+            cloud="simulated",
+            instance_id="i-1",
+            can_stop=True,
+            stop_bound_ns=plan.verify_ns,
+        )
+        return new_node(facts, PolicySet((Policy(name="p", rules=(rule,), halt=settings),), "digest"), BootNs(START))
+
+    def _tick(self, at: MonoNs) -> Tick:
+        return Tick(at, BootNs(at), WallNs(WALL_NS + at))
+
+    def _hellos(self, at: MonoNs) -> list[Hello]:
+        ranks = [process for process in self.world.trainer.alive() if process.role == "rank" and not process.newcomer]
+        return [
+            hello(at, process, number, world_size=self.world.schedule.ranks)
+            for number, process in enumerate(ranks, start=1)
+        ]
+
+    def _frame(self, at: MonoNs, number: int, loss: float) -> StepFrame:
+        return StepFrame(at, ConnectionId(1), RUN, 0, number, attempt_step=number, loss=loss, loss_expected=True)
+
+
+def _ordered(effects: Sequence[Effect]) -> tuple[HaltEffect, ...]:
+    return tuple(effect for effect in effects if isinstance(effect, _HALT_EFFECTS))
+
+
+def run_engine_schedule(seed: int) -> Result:
+    """As run_schedule, with the engine in the table's place."""
+    return run_schedule(seed, EngineDriver, draw=engine_schedule)

@@ -5,6 +5,7 @@ A series is a list of lines, played one after the other on a clock that starts a
     hello                            every rank connects (0 .. ranks-1 of world_size)
     steps 30 every 2s loss=1.5       30 steps on every rank; a beat at each full second within a step
     steps 4 every 2s micro=128       progress inside the step as well
+    steps 9 every 2s stride=10       only each tenth step is reported
     stand 29s in_step device_wait=wait   beats go on, progress_seq stands still
     stand 29s 0: phase=eval 1: in_step   the same, rank by rank; `silent`: this rank does not even beat
     work 40m phase=eval              beats go on and progress_seq with them
@@ -141,8 +142,8 @@ class Player:
             seq = self._seq + 1 + (at - start) * micro // dt_ns
             events.extend(self._beat(rank, at, seq, {"in_step": "true"}) for rank in self.ranks if not self._log)
         self._seq += micro + 1
-        self._step += 1
-        values = {name: _value(value) for name, value in fields.items() if value is not None}
+        self._step += int(fields.get("stride") or 1)
+        values = {name: _value(value) for name, value in fields.items() if value is not None and name != "stride"}
         self._skipped += values.pop("skipped", 0)
         tokens = values.get("tokens")
         if tokens is not None:

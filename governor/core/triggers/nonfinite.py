@@ -118,17 +118,18 @@ class Nonfinite:
         if event.loss_scale is not None and math.isfinite(event.loss_scale):
             state.loss_scale = event.loss_scale
         skipped = event.applied is False or (event.applied is None and grown is not None and grown > 0)
-        known = event.applied is not None or grown is not None
         if skipped:
-            # Frames may have been dropped: then the growth tells whether the steps between were skipped as well.
+            # Frames may have been lost in between: the count tells whether those steps were skipped as well.
             every_one = grown is not None and 1 < steps_advanced <= grown
-            unbroken = steps_advanced <= 1 or every_one or grown is None
+            unbroken = steps_advanced <= 1 or every_one
             state.skipped_streak = (state.skipped_streak if unbroken else 0) + (steps_advanced if every_one else 1)
             state.applied_streak = 0
-        elif known:
+        elif event.applied is not None or grown is not None:
             state.skipped_streak = 0
             state.applied_streak += 1
             state.scale_found = state.scale_found or state.applied_streak >= SCALE_FOUND_AFTER_STEPS
+        elif steps_advanced > 0:
+            state.skipped_streak = 0  # A log that mentions only the skipped ones: this step is not one of them.
 
     def _see_gradient(self, state: _Rank, event: Step) -> None:
         if event.grad_norm is None:  # Absent when the engine's value is stale: says nothing either way.

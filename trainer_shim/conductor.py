@@ -151,6 +151,7 @@ class Conductor:
             self._on_saved(ending.fields["checkpoint"], ending.fields["step"])
         self._gate.settled = True
         if final is not None and final.exit_after and ending.what in ("saved", "failed", "declined"):
+            self._incidents.halted = final.incident
             self._park(final)
         return True
 

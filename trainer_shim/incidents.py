@@ -20,6 +20,7 @@ class Incidents:
         self._open: Optional[Ask] = None
         self._last: Dict[str, Any] = {}
         self._closed: "OrderedDict[str, Dict[str, Any]]" = OrderedDict()
+        self.halted: Optional[str] = None  # The incident that parked this rank: it takes no further step for another.
         self.changed = False  # A merged letter made the open ask stricter; the round passes it on and clears it.
 
     @property
@@ -33,6 +34,9 @@ class Incidents:
             closed = self._closed.get(ask.incident)
             if closed is not None:
                 self._send(closed)
+                return False
+            if self._open is None and self.halted is not None:
+                self._send({"incident": ask.incident, "what": "merged", "merged_into": self.halted})
                 return False
             if self._open is None:
                 self._begin(ask)

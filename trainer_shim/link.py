@@ -22,6 +22,7 @@ RETRY_REFUSED_NS = 30_000_000_000  # It said no: it will not change its mind bef
 RESEND_NS = 2_000_000_000  # Unconfirmed after that: the governor may have died between reading and journal.
 PACKETS_PER_TURN_MAX = 64  # Letters and confirms: more in one go means a flood, and beats must go on.
 _SO_SNDBUFFORCE = 32
+# MSG_NOSIGNAL everywhere: a script that gave SIGPIPE its default action back must not die with our governor.
 
 
 class _Slot:
@@ -77,7 +78,7 @@ class Link:
                 frame["dropped"] = dict(self.dropped)
             packet = wire.encode(frame)
             try:
-                sock.send(packet)
+                sock.send(packet, socket.MSG_NOSIGNAL)
                 return True
             except OSError:  # Full, absent, refused: all mean "not now". Only the listener closes.
                 pass
@@ -107,7 +108,7 @@ class Link:
                 if slot.sent_ns is not None and now_ns - slot.sent_ns < RESEND_NS:
                     continue
                 try:
-                    sock.send(slot.packet)
+                    sock.send(slot.packet, socket.MSG_NOSIGNAL)
                 except OSError:
                     return  # Order matters: what follows waits as well.
                 slot.sent_ns = now_ns

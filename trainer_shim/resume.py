@@ -17,12 +17,13 @@ _POLL_S = 0.05
 
 
 class Resumed(NamedTuple):
-    """What training continues from. `tokens_total` is None where the checkpoint does not know it."""
+    """What training continues from. `tokens_total` None: the checkpoint does not know it. `age_s` by wall time."""
 
     step: int
     tokens_total: Optional[int]
     path: str
     position: Optional[Dict[str, Any]]
+    age_s: float
 
 
 def resume_from(
@@ -48,7 +49,8 @@ def resume_from(
         position = state.get("position")
     if position is not None:
         saver.restore_position(position)
-    return Resumed(manifest["step"], manifest.get("tokens_total"), path, position)
+    age_s = max(0.0, time.time() - manifest.get("created_unix_s", time.time()))
+    return Resumed(manifest["step"], manifest.get("tokens_total"), path, position, age_s)
 
 
 def _common(directory: str, rank: int, store: KeyStore, world_size: int, call: int) -> Optional[Dict[str, Any]]:

@@ -145,6 +145,7 @@ class Watcher:
             if resumed.tokens_total is not None:
                 self._boundary.tokens_total = resumed.tokens_total
             self.hello_field("resumed_step", resumed.step)
+            self._tell_last_good(resumed.step, resumed.tokens_total, resumed.path, resumed.age_s)
         return resumed
 
     @property
@@ -188,15 +189,11 @@ class Watcher:
 
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":
-            self.hello_field(
-                "last_good",
-                {
-                    "step": step,
-                    "tokens_total": record.get("tokens_total"),
-                    "path": record.get("path"),
-                    "mono_ns": time.monotonic_ns(),
-                },
-            )
+            self._tell_last_good(step, record.get("tokens_total"), str(record.get("path")), 0.0)
+
+    def _tell_last_good(self, step: int, tokens_total: Optional[int], path: str, age_s: float) -> None:
+        mono_ns = time.monotonic_ns() - int(age_s * 1e9)
+        self.hello_field("last_good", {"step": step, "tokens_total": tokens_total, "path": path, "mono_ns": mono_ns})
 
     def _insist(self) -> None:
         until_ns = time.monotonic_ns() + int(REQUIRED_WAIT_S * 1e9)

@@ -148,15 +148,17 @@ LETTERS: Dict[str, Dict[str, Field]] = {
     "refuse": {"v": Field("int", True), "kind": Field("str", True), "reason": Field("str", True)},
 }
 
+# Made once: json.dumps() with any option builds an encoder at each call. Frames are trees, so no circularity check.
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
 _WORDS_OF_NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 def encode(frame: Dict[str, Any]) -> bytes:
     """Return one packet. Non-finite floats become words. ValueError when it exceeds FRAME_BYTES_MAX."""
     try:
-        text = json.dumps(frame, allow_nan=False, separators=(",", ":"))
+        text = _encode(frame)
     except ValueError:
-        text = json.dumps(worded(frame), allow_nan=False, separators=(",", ":"))
+        text = _encode(worded(frame))
     packet = text.encode("utf-8", "surrogatepass") if text.isascii() else text.encode("utf-8", "replace")
     if len(packet) > FRAME_BYTES_MAX:
         raise ValueError("frame of %d bytes exceeds %d" % (len(packet), FRAME_BYTES_MAX))

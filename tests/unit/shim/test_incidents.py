@@ -63,6 +63,17 @@ def test_a_notice_alone_opens_the_incident_on_this_rank() -> None:
     assert desk.told() == [("theirs", "received")]
 
 
+def test_a_parked_rank_takes_no_step_for_another_incident() -> None:
+    desk = Desk()
+    desk.incidents.receive(ask("halt", exit_after=True))
+    desk.incidents.close("saved", step=7)
+    desk.incidents.halted = "halt"
+    assert not desk.incidents.receive(ask("late"))
+    assert desk.acks[-1] == {"incident": "late", "what": "merged", "merged_into": "halt"}
+    assert not desk.incidents.receive(ask("halt"))
+    assert desk.acks[-1]["what"] == "saved"
+
+
 def test_memory_of_finished_incidents_is_bounded() -> None:
     desk = Desk()
     for number in range(CLOSED_KEPT + 1):

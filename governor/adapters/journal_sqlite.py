@@ -29,7 +29,7 @@ PRUNE_PERIOD_ROWS = 1_000  # Often enough to hold the limits within a percent, s
 JOBS_QUEUED_MAX = 1_000  # Only a stalled disk lets them pile up; then rows go to the fallback file instead.
 ROWS_IN_MEMORY_MAX = 4_096  # Some tens of incidents, about 3 MB.
 SNAPSHOTS_IN_MEMORY_MAX = 256  # Incidents and runs of this session.
-READ_ROWS_MAX = 65_536  # What one question can return; a report of one incident has hundreds.
+READ_ROWS_MAX = 10_000  # What one question can return; a report of one incident has hundreds.
 ROW_BYTES_MAX = 256 * 1024  # A row is evidence, not an archive; the largest are stacks of every rank.
 
 

@@ -11,16 +11,20 @@ import errno
 import os
 import select
 import signal
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from governor.core.identity import ProcessFacts, ProcessId
 from governor.ports import Sent
 
 ARGV_BYTES_MAX = 64 * 1024  # Above any real command line; a process may write megabytes into its own.
 PROC_BYTES_MAX = 16 * 1024  # stat, status and cgroup are below 4 KiB; deep cgroup trees may be longer.
+LOOK_BOUND_S = 1.0  # A table of 10,000 processes takes half of it; a halt can afford one such wait.
 _UNKNOWN_CGROUP = ""
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h; unchanged since it was introduced.
+
+T = TypeVar("T")
 
 
 class Stat(NamedTuple):
@@ -57,33 +61,65 @@ def parse_cgroup(raw: bytes) -> str:
 
 
 class LinuxProcesses:
-    """`ports.Processes` over /proc and pidfds of the running boot."""
+    """`ports.Processes` over /proc and pidfds of the running boot.
+
+    Reading a command line needs the memory map of its process, which a wedged driver or file system can hold for ever
+    (`ps` hangs then). It happens on a thread of its own; past its bound we go on with the command lines seen before.
+    """
 
     def __init__(self, boot_id: str, proc: str = "/proc") -> None:
         self._boot_id = boot_id
         self._proc = proc
+        self._argvs: dict[ProcessId, tuple[str, ...]] = {}  # Of the newest table; as large as the machine is busy.
+        self._stuck: threading.Thread | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Command lines cannot be read now: some process's memory map is locked. Tables show those seen before."""
+        return self._stuck is not None and self._stuck.is_alive()
 
     def table(self) -> Mapping[int, ProcessFacts]:
+        found = self._bounded(self._scan)
+        self._argvs = {facts.process: facts.argv for facts in found.values()}
+        return found
+
+    def facts(self, pid: int) -> ProcessFacts | None:
+        return self._bounded(lambda with_argv: self._look(pid, with_argv))
+
+    def _bounded(self, look: Callable[[bool], T]) -> T:
+        """Return look(True), run beside us within LOOK_BOUND_S, else look(False), which cannot hang."""
+        if self.is_stuck:  # At most one thread is ever lost to the kernel.
+            return look(False)
+        seen: list[T] = []
+        thread = threading.Thread(target=lambda: seen.append(look(True)), name="proc", daemon=True)
+        thread.start()
+        thread.join(LOOK_BOUND_S)
+        if seen:
+            return seen[0]
+        self._stuck = thread
+        return look(False)
+
+    def _scan(self, with_argv: bool) -> dict[int, ProcessFacts]:
         found: dict[int, ProcessFacts] = {}
         for name in os.listdir(self._proc):
             if name.isdigit():
-                facts = self.facts(int(name))
+                facts = self._look(int(name), with_argv)
                 if facts is not None:
                     found[facts.process.pid] = facts
         return found
 
-    def facts(self, pid: int) -> ProcessFacts | None:
+    def _look(self, pid: int, with_argv: bool) -> ProcessFacts | None:
         try:
             # The directory stays this process's, whoever gets its number meanwhile: all reads speak of one process.
             directory = os.open(f"{self._proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
-            return self._facts(pid, directory)
+            return self._facts(pid, directory, with_argv)
         finally:
             os.close(directory)
 
-    def _facts(self, pid: int, directory: int) -> ProcessFacts | None:
+    def _facts(self, pid: int, directory: int, with_argv: bool) -> ProcessFacts | None:
         stat = parse_stat(_read("stat", directory) or b"")
         if stat is None:
             return None
@@ -93,6 +129,10 @@ class LinuxProcesses:
         uid = _status_field(_read("status", directory), b"\nUid:")
         if uid is None:
             return None
+        if with_argv:
+            argv = _split_argv(_read("cmdline", directory, ARGV_BYTES_MAX) or b"")
+        else:
+            argv = self._argvs.get(process, ())
         return ProcessFacts(
             process=process,
             ppid=stat.ppid,
@@ -100,7 +140,7 @@ class LinuxProcesses:
             pgid=stat.pgid,
             sid=stat.sid,
             state=stat.state,
-            argv=_split_argv(_read("cmdline", directory, ARGV_BYTES_MAX) or b""),
+            argv=argv,
             cgroup=parse_cgroup(_read("cgroup", directory) or b""),
         )
 

@@ -7,8 +7,10 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -219,3 +221,37 @@ def test_a_hidden_proc_is_denied_and_never_taken_for_gone(tmp_path: object) -> N
         assert not real.processes.is_gone(process)
     finally:
         real.close()
+
+
+def make_proc(directory: Path, pid: int, argv: bytes | None) -> None:
+    """One process's files as /proc has them; argv None makes a command line whose reader waits for ever."""
+    own = directory / str(pid)
+    own.mkdir()
+    (own / "stat").write_text(f"{pid} (python) S 1 {pid} {pid} 0 -1 4194304 1 2 3 4 5 6 7 8 9 0 1 0 {pid}00 99 0")
+    (own / "status").write_text("Name:\tpython\nUid:\t1000\t1000\t1000\t1000\n")
+    (own / "cgroup").write_text("0::/a\n")
+    if argv is None:
+        os.mkfifo(own / "cmdline")
+    else:
+        (own / "cmdline").write_bytes(argv)
+
+
+def test_a_command_line_that_cannot_be_read_holds_up_no_scan(tmp_path: Path) -> None:
+    """As when a wedged driver keeps a process's memory map locked: the table goes on with what was seen before."""
+    processes = LinuxProcesses("boot", proc=str(tmp_path))
+    make_proc(tmp_path, 10, b"python\0train.py\0")
+    assert processes.table()[10].argv == ("python", "train.py")
+    make_proc(tmp_path, 11, None)
+    for _ in range(3):
+        table = processes.table()
+        assert processes.is_stuck
+        assert (table[10].argv, table[11].argv) == (("python", "train.py"), ())
+    assert table[11].process == ProcessId(11, 1100, "boot")
+    (reader,) = [thread for thread in threading.enumerate() if thread.name == "proc"]
+    with (tmp_path / "11" / "cmdline").open("wb") as cmdline:
+        cmdline.write(b"python\0wedged.py\0")
+    reader.join(SAFETY_S)
+    (tmp_path / "11" / "cmdline").unlink()
+    (tmp_path / "11" / "cmdline").write_bytes(b"python\0wedged.py\0")
+    assert processes.table()[11].argv == ("python", "wedged.py")
+    assert not processes.is_stuck

@@ -263,8 +263,8 @@ class ApiHandler(Handler):
         kind = fault.kind if fault else ""
         if fault and (kind == "refuse" or kind in REFUSALS):
             return self.refuse(*REFUSALS.get(kind, (fault.status, fault.code)))
-        if kind == "garbage":
-            return self.reply(200, "<html><body>Please accept our terms</body></html>", "text/html")
+        if fault and kind == "garbage":
+            return self.reply(200, fault.code or "<html><body>Please accept our terms</body></html>", "text/html")
         if kind == "slow" and fault:
             self.hold(fault.seconds)
         if kind == "keeps_running":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ BILLING_BY_STATE: Final[Mapping[str, BillingAnswer]] = {
     "stopped": BillingAnswer.ENDED,
     "terminated": BillingAnswer.ENDED,
 }
+_STATE: Final = re.compile(r"[a-z-]{1,32}")  # It is shown and journalled: a word, whatever it says.
 ASG_TAG: Final = "aws:autoscaling:groupName"
 LIVE_SPOT_REQUEST_STATES: Final = frozenset({"open", "active", "disabled"})  # These can start a machine (again).
 VOLUMES_MAX: Final = 128  # The most that EC2 attaches to any instance type.
@@ -55,10 +57,11 @@ def parse_instance(root: ElementTree.Element, instance_id: str) -> Instance | No
     for element in _items(root, "reservationSet", "instancesSet"):
         if text(element, "instanceId") != instance_id:
             continue
+        state = text(element, "instanceState/name") or ""
         tags = {text(tag, "key"): text(tag, "value") for tag in _items(element, "tagSet")}
         return Instance(
             instance_id=instance_id,
-            state=text(element, "instanceState/name") or "",
+            state=state if _STATE.fullmatch(state) else "unreadable",
             lifecycle=text(element, "instanceLifecycle") or "on-demand",
             root_device=text(element, "rootDeviceType") or "",
             asg=tags.get(ASG_TAG),

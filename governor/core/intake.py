@@ -96,6 +96,7 @@ def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
     heard(rank, beat.at, beat.progress_seq)
     rank.beat_at = beat.at
     rank.phase = beat.phase
+    rank.paused = rank.paused or beat.phase in PAUSES
     rank.phase_at = MonoNs(min(beat.phase_since, beat.at))
     rank.in_step = beat.in_step
     rank.last_hook = beat.last_hook
@@ -107,6 +108,7 @@ def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
 
 def apply_phase(run: Run, rank: Rank, change: PhaseChange) -> None:
     heard(rank, change.at, change.progress_seq)
+    rank.paused = rank.paused or change.phase in PAUSES
     if change.phase != rank.phase:
         rank.phase = change.phase
         rank.phase_at = change.at
@@ -122,15 +124,18 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> None:
         rank.loss = step.loss
         rank.skipped_steps = step.skipped_steps
     run.last_frame_at = step.at
-    if rank is not None and rank.rank != lead_rank(run):
-        return
-    _apply_lead_step(run, rank, step)
+    # A step's wall time begins at the last step's end: an evaluation in between is in it.
+    paused = rank is not None and (rank.paused or rank.phase in PAUSES)
+    if rank is not None:
+        rank.paused = False
+        if rank.rank != lead_rank(run):
+            return
+    _apply_lead_step(run, step, paused)
 
 
-def _apply_lead_step(run: Run, rank: Rank | None, step: Step) -> None:
+def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     if run.step is None or step.step != run.step:
         run.attempt_step = step.attempt_step if step.attempt_step is not None else run.attempt_step + 1
-    paused = rank is not None and rank.phase in PAUSES
     step_s = step.step_s
     if step_s is None and run.step_at is not None:
         step_s = (step.at - run.step_at) / NS_PER_S  # A foreign log without times: arrival tells.

@@ -39,6 +39,7 @@ class Rank:
     phase: str = "init"
     phase_at: MonoNs = MonoNs(0)  # When the phase began.
     in_step: bool = False
+    paused: bool = False  # It did something else than training since its last step.
     last_hook: str | None = None
     device_wait: str | None = None
     stack: tuple[str, ...] = ()

@@ -61,7 +61,7 @@ def list_incidents(last: int, config: Path | None, control: str | None, as_json:
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-@incident.command()
+@incident.command(short_help="Show one incident: timeline, cost, resume, what is unseen.")
 @click.argument("incident_id", metavar="ID|last")
 @click.option("--markdown", is_flag=True, help="Print the full report as Markdown.")
 @config_option

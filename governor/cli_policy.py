@@ -18,7 +18,7 @@ def policy() -> None:
     """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
 
 
-@policy.command()
+@policy.command(short_help="Explain policies, or name everything that is wrong.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|DIRECTORY]...")
 @config_option
 @json_option

@@ -1,0 +1,126 @@
+"""What people read before anything runs: help, completion, and one line for every mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from governor.cli import cli
+from governor.exit_codes import MEANINGS, ExitCode
+from tests.drills.cli.installed import Costgov
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def commands(path: tuple[str, ...] = (), command: click.Command = cli) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from commands((*path, name), inner)
+
+
+def test_every_command_explains_itself(costgov: Costgov) -> None:
+    for path in commands():
+        told = costgov(*path, "--help")
+        assert (told.returncode, told.stderr) == (0, ""), path
+        assert told.stdout.startswith(f"Usage: {' '.join(('costgov', *path))}"), path
+        listed = told.stdout.partition("Commands:")[2]
+        assert not [line for line in listed.splitlines() if line.endswith("...")], "cut short in the list of commands"
+
+
+def test_help_shows_the_one_table_of_exit_codes(costgov: Costgov) -> None:
+    told = " ".join(costgov("--help").stdout.split())
+    assert all(f"{code.value} {meaning}" in told for code, meaning in MEANINGS.items())
+
+
+def test_version_is_the_distributions(costgov: Costgov) -> None:
+    from governor import __version__
+
+    assert costgov("--version").stdout == f"costgov {__version__}\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = {"pydantic", "rich", "httpx", "structlog", "prometheus_client", "psutil", "pynvml", "torch"}
+    program = f"import sys, governor.cli; print(*sorted({heavy!r} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(costgov: Costgov, shell: str) -> None:
+    assert "_COSTGOV_COMPLETE" in costgov("completion", shell).stdout
+
+
+def test_completion_completes(costgov: Costgov) -> None:
+    told = costgov(_COSTGOV_COMPLETE="bash_complete", COMP_WORDS="costgov st", COMP_CWORD="1")
+    assert told.stdout.split() == ["plain,status"]
+
+
+MISTAKES = [
+    (["nonsense"], "costgov: No such command 'nonsense'"),
+    (["status", "--wtch"], "costgov status: No such option '--wtch'. Did you mean '--watch'?"),
+    (["halt", "r"], "costgov halt: Missing option '--reason'"),
+    (["hold", "r", "2x", "--reason", "a"], "costgov hold: Invalid value for 'DURATION': \"2x\" is not a duration"),
+    (["hold", "r", "8d", "--reason", "a"], "costgov hold: Invalid value for 'DURATION': \"8d\": a hold lasts"),
+    (["hold", "r", "2h"], "costgov hold: Missing option --reason"),
+    (["hold", "r", "2h", "--reason", " "], "costgov hold: Missing option --reason"),
+    (["run"], "costgov run: Missing argument"),
+    (["run", "--ceiling", "nan", "--", "true"], "costgov run: Invalid value for '--ceiling'"),
+    (["run", "--price", "-1", "--", "true"], "costgov run: Invalid value for '--price'"),
+    (["run", "--name", "../../etc", "--", "true"], 'costgov run: Invalid value for --name: "../../etc" cannot name'),
+    (["completion", "tcsh"], "costgov completion: Invalid value"),
+    (["incident", "show"], "costgov incident show: Missing argument"),
+    (["incident", "show", "x", "--json", "--markdown"], "costgov incident show: --markdown and --json exclude"),
+    (["incident", "list", "--last", "0"], "costgov incident list: Invalid value for '--last'"),
+    (["halt", "\udcff", "--reason"], "costgov: Option '--reason' requires an argument"),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), MISTAKES)
+def test_a_wrong_command_line_is_one_line_and_exits_2(costgov: Costgov, words: list[str], expected: str) -> None:
+    told = costgov(*words)
+    assert (told.returncode, told.stdout) == (ExitCode.USAGE, "")
+    assert told.stderr.startswith(expected)
+    assert told.stderr.endswith("--help`)\n")
+    assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status"], ["status", "--watch"], ["status", "--json"], ["halt", "r", "--reason", "x"], ["hold", "r", "off"]],
+)
+def test_without_a_governor_the_line_says_how_to_start_one(costgov: Costgov, words: list[str]) -> None:
+    told = costgov(*words)
+    assert (told.returncode, told.stdout) == (ExitCode.NO_GOVERNOR, "")
+    assert told.stderr.startswith("costgov: no governor at ")
+    assert told.stderr.endswith("start it with `systemctl start costgov` or `costgov run -- CMD`\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("denied", ExitCode.DENIED),
+        ("no_such_run", ExitCode.UNKNOWN),
+        ("bad_request", ExitCode.FAILED),
+        ("unavailable", ExitCode.FAILED),
+    ],
+)
+def test_a_refusal_has_its_exit_code(costgov: Costgov, governor: dict[str, Any], code: str, expected: int) -> None:
+    governor["answers"]["halt"] = {"ok": False, "error": "because", "code": code}
+    told = costgov("halt", "r", "--reason", "x")
+    assert (told.returncode, told.stderr) == (expected, "costgov: because\n")
+
+
+def test_a_wrong_configuration_is_a_line_for_each_mistake(costgov: Costgov, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("[metrics]\nprt = 1\n[log]\nlevel = 'loud'\n")
+    for command in ("daemon", "doctor"):
+        told = costgov(command, "--config", f"{tmp_path}/c.toml")
+        assert told.returncode == ExitCode.FAILED
+        assert f'{tmp_path}/c.toml:2: metrics.prt: unknown key; did you mean "port"?' in told.stdout + told.stderr
+        assert f"{tmp_path}/c.toml:4: log.level: must be" in told.stdout + told.stderr

@@ -1,0 +1,114 @@
+"""What is checked before it is needed, and a command under a governor of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from governor.exit_codes import ExitCode
+from tests.drills.cli.installed import Costgov
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_policy_check_explains_or_names_file_line_and_key(costgov: Costgov, tmp_path: Path) -> None:
+    good = costgov("policy", "check", str(REPOSITORY / "policies"))
+    assert good.returncode == 0
+    assert 'policy "default"' in good.stdout
+    (tmp_path / "typo.toml").write_text('[policy]\nname = "x"\nmod = "enforce"\n')
+    bad = costgov("policy", "check", str(tmp_path))
+    assert (bad.returncode, bad.stdout) == (ExitCode.FAILED, "")
+    assert f"{tmp_path}/typo.toml:3" in bad.stderr
+    assert costgov("policy", "check", f"{tmp_path}/absent.toml").returncode == ExitCode.FAILED
+
+
+def test_policy_check_knows_what_a_stream_can_be_stopped_by(costgov: Costgov, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('[[jsonl]]\npath = "/data/m.jsonl"\nrun = "r"\n')
+    told = costgov("policy", "check", str(REPOSITORY / "policies/default.toml"), "--config", f"{tmp_path}/c.toml")
+    assert "a halt can stop only the instance" in told.stdout
+
+
+RULE = '[[rule]]\nname = "budget"\ntrigger = "budget"\nresponse = "halt"\n'
+
+
+def doctors_config(tmp_path: Path, more: str = "", price: str = "price_usd_per_hour = 22.0") -> str:
+    (tmp_path / "policies").mkdir(exist_ok=True)
+    (tmp_path / "policies/p.toml").write_text('[policy]\nname = "p"\n[budget]\nceiling_usd = 90.0\n' + RULE)
+    path = tmp_path / "c.toml"
+    path.write_text(f"[node]\n{price}\n[metrics]\nport = 0\n{more}\n")
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_the_doctor_finds_a_sound_machine_sound(costgov: Costgov, tmp_path: Path) -> None:
+    config = doctors_config(tmp_path)
+    told = costgov("doctor", "--config", config, "--json", COSTGOV_PATHS__POLICIES_DIR=f"{tmp_path}/policies")
+    document = json.loads(told.stdout)
+    assert document["ok"], [check for check in document["checks"] if check["level"] == "fail"]
+    assert told.returncode == 0
+    names = {check["name"] for check in document["checks"]}
+    assert names >= {
+        "settings",
+        "governor",
+        "trainers",
+        "control",
+        "journal",
+        "kill path",
+        "cloud",
+        "price",
+        "policies",
+    }
+    assert not (Path(config).parent / "state").exists(), "it only looks"
+
+
+@pytest.mark.parametrize(
+    ("more", "price", "expected"),
+    [
+        ('[cloud]\nprovider = "command"\n[cloud.command]\nargvv = []\n', None, 'cloud.command: unknown key "argvv"'),
+        ("", "", "the price of this node is unknown"),
+        ('[control]\ngroup = "no-such-group"\n', None, 'there is no group "no-such-group"'),
+        (
+            '[cloud]\nprovider = "command"\n[cloud.command]\nargv = ["/no/such"]\n',
+            None,
+            "/no/such is not an executable",
+        ),
+    ],
+)
+def test_the_doctor_finds_what_would_fail(
+    costgov: Costgov, tmp_path: Path, more: str, price: str | None, expected: str
+) -> None:
+    config = doctors_config(tmp_path, more, price="price_usd_per_hour = 22.0" if price is None else price)
+    told = costgov("doctor", "--config", config, COSTGOV_PATHS__POLICIES_DIR=f"{tmp_path}/policies")
+    assert told.returncode == ExitCode.FAILED
+    assert any(line.startswith("FAIL") and expected in line for line in told.stdout.splitlines()), told.stdout
+
+
+def test_the_doctor_finds_sockets_that_cannot_be(costgov: Costgov, tmp_path: Path) -> None:
+    told = costgov("doctor", "--config", doctors_config(tmp_path), COSTGOV_PATHS__RUNTIME_DIR=f"/{'x' * 120}")
+    assert "FAIL  trainers" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [(["true"], 0), (["sh", "-c", "exit 3"], 3), (["/no/such"], 127), (["/etc/hostname"], 126)]
+)
+def test_run_exits_as_its_command_does(costgov: Costgov, command: list[str], code: int) -> None:
+    told = costgov("run", "--ceiling", "300", "--price", "22", "--", *command)
+    assert told.returncode == code, told.stderr
+
+
+def test_run_passes_options_of_the_command_through(costgov: Costgov) -> None:
+    told = costgov("run", "--ceiling", "300", "--price", "22", "sh", "-c", 'echo "$0 $COSTGOV_RUN"', "--json")
+    assert told.stdout.startswith("--json sh-")
+
+
+def test_run_with_a_ceiling_and_no_price_refuses(costgov: Costgov) -> None:
+    told = costgov("run", "--ceiling", "300", "--", "true")
+    assert told.returncode == ExitCode.FAILED
+    assert "--price" in told.stderr
+
+
+def test_run_as_json_speaks_json_only(costgov: Costgov) -> None:
+    told = costgov("run", "--json", "--ceiling", "300", "--price", "22", "--", "true")
+    assert {json.loads(line)["kind"] for line in told.stderr.splitlines()} == {"said"}

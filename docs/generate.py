@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from docs import triggers_page
+from docs import cli_page, clouds_page, halt_page, triggers_page
+from governor.adapters.exporters.prometheus_metrics import metrics_page
 
-PAGES: dict[str, Callable[[], str]] = {"triggers.md": triggers_page.render}
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli_page.render,
+    "clouds.md": clouds_page.render,
+    "halt.md": halt_page.render,
+    "metrics.md": metrics_page,
+    "triggers.md": triggers_page.render,
+}
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from tests.tidy.sources import PRODUCT, ROOT, Source, dotted, imports, sources
+from tests.tidy.sources import PRODUCT, Source, dotted, imports, sources
 
 BROAD = {"Exception", "BaseException"}
 # The one guard around the daemon, and the one around every hook of the shim in the training thread.
@@ -28,9 +28,11 @@ def _is_broad(handler: ast.ExceptHandler) -> bool:
     return any(dotted(kind) in BROAD for kind in caught)
 
 
-def _swallows(handler: ast.ExceptHandler) -> bool:
+def _only_cleans_up(handler: ast.ExceptHandler) -> bool:
+    """`except BaseException: undo(); raise`, as before a rollback: it handles nothing."""
     last = handler.body[-1]
-    return not (isinstance(last, ast.Raise) and last.exc is None)
+    everything = handler.type is not None and dotted(handler.type) == "BaseException"
+    return everything and isinstance(last, ast.Raise) and last.exc is None
 
 
 def _broad_excepts(source: Source) -> int:
@@ -42,13 +44,12 @@ def _broad_excepts(source: Source) -> int:
         and dotted(node.func).endswith("suppress")
         and any(dotted(argument) in BROAD for argument in node.args)
     ]
-    return sum(_is_broad(handler) and _swallows(handler) for handler in handlers) + len(suppressed)
+    return sum(_is_broad(handler) and not _only_cleans_up(handler) for handler in handlers) + len(suppressed)
 
 
 def test_broad_excepts_are_exactly_the_two_guards() -> None:
     found = Counter({source.path: count for source in sources(*PRODUCT) if (count := _broad_excepts(source))})
-    wanted = {path: count for path, count in BROAD_ALLOWED.items() if (ROOT / path).exists()}
-    assert dict(found) == wanted
+    assert found == BROAD_ALLOWED
 
 
 def test_the_core_imports_nothing_that_could_be_impure() -> None:
@@ -90,8 +91,13 @@ def test_nothing_is_parsed_by_running_it() -> None:
 
 
 def test_tests_wait_on_something_and_never_sleep() -> None:
+    """Programs that a drill starts as a trainer may: a step takes time. Nobody imports those."""
+    imported = {name for source in sources("tests") for _, name in imports(source.tree)}
     wrong = []
     for source in sources("tests"):
+        name = source.path.removesuffix(".py").replace("/", ".")
+        if name not in imported and not name.rpartition(".")[2].startswith(("test_", "conftest")):
+            continue
         slept = {"time.sleep", "asyncio.sleep"}
         for node in source.named(ast.ImportFrom):
             assert isinstance(node, ast.ImportFrom)

@@ -10,10 +10,9 @@ import pytest
 from tests.tidy.sources import ROOT
 
 HEAVY = ("torch", "deepspeed", "transformers", "accelerate", "numpy", "moto", "botocore", "pytest")
-ENTRIES = [name for name in ("governor.daemon", "governor.wiring") if (ROOT / f"{name.replace('.', '/')}.py").exists()]
 
 
-@pytest.mark.parametrize("module", [*ENTRIES, "governor.core.engine", "trainer_shim"])
+@pytest.mark.parametrize("module", ["governor.daemon", "governor.wiring", "governor.cli", "trainer_shim"])
 def test_importing_loads_nothing_of_the_trainers_world(module: str) -> None:
     program = f"import {module}, sys; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

@@ -66,7 +66,7 @@ def _mount_overlay(directory: Path, cleanup: ExitStack) -> Path:
 class BootedSystemd:
     """`with BootedSystemd(binds) as box:` boots it; leaving kills everything inside and unmounts."""
 
-    def __init__(self, binds: Mapping[Path, str] = {}) -> None:  # noqa: B006  (read only)
+    def __init__(self, binds: Mapping[Path, str] = {}) -> None:
         self._binds = dict(binds)
         self._cleanup = ExitStack()
         self._leader = 0
@@ -86,6 +86,7 @@ class BootedSystemd:
             nspawn = self._start(directory, console.fileno())
             cleanup.callback(self._end, nspawn)
             self._leader = self._wait_until_ready(notify, nspawn, directory / "console")
+            notify.close()  # nspawn passes on every later message too: unread, they would block it for good.
             self._cleanup = cleanup.pop_all()
         return self
 
@@ -97,9 +98,14 @@ class BootedSystemd:
     def _start(self, directory: Path, console: int) -> subprocess.Popen[bytes]:
         binds = [f"--bind-ro={outside}:{inside}" for outside, inside in self._binds.items()]
         options = ["--quiet", "--boot", "--register=no", "--keep-unit", "--link-journal=no", "--private-network"]
+        options += [
+            "--notify-ready=yes",
+            "--console=pipe",
+            f"--machine=costgov-drill-{os.getpid()}",
+            f"--directory={self.root}",
+        ]
         return subprocess.Popen(
-            ["systemd-nspawn", *options, "--notify-ready=yes", "--console=pipe", f"--machine={directory.name}"]
-            + [f"--directory={self.root}", *binds, "systemd.unit=basic.target"],
+            ["systemd-nspawn", *options, *binds, "systemd.unit=basic.target"],
             env={**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": f"{directory}/notify"},
             stdin=subprocess.DEVNULL,
             stdout=console,
@@ -144,14 +150,14 @@ class BootedSystemd:
 
     def argv(self, *command: str) -> list[str]:
         """How this machine runs `command` as root inside the box."""
-        return ["nsenter", f"--target={self._leader}", "--all", "--wd=/", "--", *command]
+        return ["nsenter", f"--target={self._leader}", "--all", "--", "env", "--chdir=/", *command]
 
     def run(
         self,
         *command: str,
         check: bool = True,
         env: Mapping[str, str] = {},
-        stdin: str | None = None,  # noqa: B006
+        stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run to its end. With `check`, a failure shows what the command said."""
         clean = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LC_ALL": "C"}
@@ -168,7 +174,7 @@ class BootedSystemd:
 
     def popen(self, *command: str, env: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         """Start inside; its stdin and stdout are pipes to the caller."""
-        argv = self.argv("env", *env, *command)
+        argv = self.argv(*env, *command)
         return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:

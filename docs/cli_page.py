@@ -1,0 +1,62 @@
+"""docs/cli.md from the commands themselves. Rendered here, not by click, whose wrapping changes between versions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from governor.cli import cli
+from governor.exit_codes import MEANINGS
+
+_HEAD = """# Commands
+
+<!-- Drawn from governor/cli*.py by `make docs`: change it there. `costgov COMMAND --help` says the same. -->
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+"""
+
+
+def render() -> str:
+    codes = "".join(f"| {code.value} | {text} |\n" for code, text in MEANINGS.items())
+    return _HEAD + codes + "".join(_section(path, command) for path, command in _commands("costgov", cli))
+
+
+def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, inner in sorted(command.commands.items()):
+            if not inner.hidden:
+                yield from _commands(f"{path} {name}", inner)
+
+
+def _section(path: str, command: click.Command) -> str:
+    arguments = [_argument(one) for one in command.params if isinstance(one, click.Argument)]
+    options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    words = [path, *(["COMMAND"] if isinstance(command, click.Group) else []), *(["[OPTIONS]"] if options else [])]
+    usage = " ".join([*words, *arguments])
+    help_text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    table = "".join(_row(one) for one in options)
+    table = f"\n| option | meaning |\n|---|---|\n{table}" if table else ""
+    return f"\n## {path}\n\n```text\n{usage}\n\n{help_text}\n```\n{table}"
+
+
+def _argument(argument: click.Argument) -> str:
+    name = argument.metavar or (argument.name or "").upper()
+    many = "..." if argument.nargs == -1 and not name.endswith("...") else ""
+    return f"{name}{many}" if argument.required else f"[{name}{many}]"
+
+
+def _row(option: click.Option) -> str:
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    value = "" if option.is_flag or option.count else f" {option.metavar or option.type.name.upper()}"
+    needed = " Required." if option.required else ""
+    return f"| `{_cell(names + value)}` | {_cell(option.help or '')}{needed} |\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,55 @@
+"""`make install` and `make uninstall` on a node that has costgov already. Runs last: it takes the service away."""
+
+from __future__ import annotations
+
+from tests.drills.systemd.node import OFFLINE, Node
+
+
+def install(node: Node, *arguments: str, check: bool = True) -> str:
+    found = node.box.run("make", "-C", "/box/tree", *arguments, check=check, env=OFFLINE)
+    assert check or found.returncode != 0, "it should have refused"
+    return found.stdout + found.stderr
+
+
+def exists(node: Node, path: str) -> bool:
+    return node.box.run("test", "-e", path, check=False).returncode == 0
+
+
+def test_an_interpreter_below_a_home_is_refused_in_one_line(node: Node) -> None:
+    """It works for root, who installs, and not for the service's user, who runs it."""
+    node.box.run("chmod", "0700", "/root")
+    node.box.run("/usr/bin/python3", "-m", "venv", "--without-pip", "/root/python")
+    before = node.box.run("readlink", "/opt/costgov/venv").stdout
+    said = install(node, "install", "PYTHON=/root/python/bin/python", check=False)
+    told = [line for line in said.splitlines() if line.startswith("make install:")]
+    assert len(told) == 1
+    assert "user costgov cannot run /root/python/bin/python" in told[0]
+    assert "PYTHON=/usr/bin/python3" in told[0]
+    assert node.box.run("readlink", "/opt/costgov/venv").stdout == before
+
+
+def test_installing_again_keeps_the_configuration_and_restarts(started: Node) -> None:
+    box = started.box
+    box.run(
+        "sh", "-c", "echo '# mine' >> /etc/costgov/costgov.toml; echo '# mine' >> /etc/costgov/policies.d/default.toml"
+    )
+    before = started.main_pid()
+    said = install(started, "install")
+    assert "kept your policies.d/default.toml" in said
+    for path in ("costgov.toml", "policies.d/default.toml"):
+        assert box.run("tail", "-n1", f"/etc/costgov/{path}").stdout == "# mine\n"
+    assert started.main_pid() not in (0, before)
+    assert box.run("ls", "/opt/costgov/releases").stdout.count("\n") == 1, "old virtualenvs stay behind"
+
+
+def test_uninstalling_keeps_state_and_purging_does_not(node: Node) -> None:
+    install(node, "uninstall")
+    assert not exists(node, "/opt/costgov")
+    assert not exists(node, "/etc/systemd/system/costgov.service")
+    assert not exists(node, "/usr/local/bin/costgov")
+    assert exists(node, "/etc/costgov/costgov.toml")
+    assert exists(node, "/var/lib/costgov")
+    install(node, "uninstall", "PURGE=1")
+    assert not exists(node, "/etc/costgov")
+    assert not exists(node, "/var/lib/costgov")
+    assert node.box.run("getent", "passwd", "costgov", check=False).returncode == 2

@@ -86,7 +86,8 @@ def heard(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:
     """Note a frame; progress counts from the moment at which the sequence number last changed."""
     rank.last_frame_at = at
     if progress_seq is not None and progress_seq != rank.progress_seq:
-        if rank.in_step and rank.progress_seq >= 0:
+        # What a compilation or a save takes says nothing of how long a step may be silent.
+        if rank.in_step and rank.progress_seq >= 0 and rank.phase not in PAUSES:
             rank.silence_longest_ns = max(rank.silence_longest_ns, at - rank.progress_at)
         rank.progress_seq = progress_seq
         rank.progress_at = at

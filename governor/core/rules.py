@@ -119,12 +119,11 @@ class RuleBook:
     def __init__(self, policy: Policy, run: Run) -> None:
         self.policy = policy
         self._run = run
-        kinds = load()
-        self._watched: dict[str, _Watched] = {}
-        for rule in policy.rules:
-            kind = kinds[rule.trigger]
-            params = {**defaults(kind.KEYS), **rule.params, "budget": policy.budget}
-            self._watched[rule.name] = _Watched(rule, kind(params))
+        self._watched = {rule.name: _Watched(rule, self._trigger(rule)) for rule in policy.rules}
+
+    def _trigger(self, rule: Rule) -> Trigger:
+        kind = load()[rule.trigger]
+        return kind({**defaults(kind.KEYS), **rule.params, "budget": self.policy.budget})
 
     def observe(self, event: Event) -> None:
         """Show an event that has already been applied to the run."""
@@ -213,12 +212,20 @@ class RuleBook:
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Take back a snapshot; rules that were renamed or changed since start fresh."""
+        """Take back a snapshot; rules that were renamed or changed since start fresh.
+
+        So do rules whose state was written by a version that kept something else: an upgrade must not keep the
+        governor from starting.
+        """
         for name, watched in self._watched.items():
             saved = snapshot.get(name)
             if saved is None or saved["trigger"] != watched.rule.trigger:
                 continue
-            watched.trigger.restore(saved["state"])
+            try:
+                watched.trigger.restore(saved["state"])
+            except (KeyError, TypeError, ValueError):
+                watched.trigger = self._trigger(watched.rule)
+                continue
             if saved["meaning"] == watched.meaning:
                 watched.timer.restore(saved["timer"])
                 if saved["reported"]:

@@ -10,6 +10,7 @@ from governor.core.findings import Finding, Reading, Response
 from governor.core.policy import AT_ONCE, Budget, Hold, HoldKind, Mode, Policy, Rule
 from governor.core.rules import HoldTimer, RuleBook
 from governor.core.run_state import Run
+from governor.core.triggers import load
 from governor.core.units import NS_PER_S, MonoNs, UsdMicros
 
 QUIET, FIRING, UNKNOWN = Reading.QUIET, Reading.FIRING, Reading.UNKNOWN
@@ -181,3 +182,14 @@ def test_a_snapshot_of_other_rules_is_left_alone() -> None:
     fresh = RuleBook(a_policy(a_rule(), a_rule(name="other")), a_run())
     fresh.restore(saved)
     assert feed(fresh, a_step(2, float("nan"))) == ["nan", "other"]
+
+
+@pytest.mark.parametrize("trigger", sorted(load()))
+def test_state_of_another_version_starts_fresh(trigger: str) -> None:
+    book = RuleBook(a_policy(a_rule(trigger=trigger, hold=AT_ONCE)), a_run())
+    feed(book, a_step(1, 2.0))
+    saved = json.loads(json.dumps(book.snapshot(), allow_nan=False))
+    saved["nan"]["state"] = {"ranks": [[0, {"what": "another version kept"}, 5]], "recent": 7}
+    fresh = RuleBook(book.policy, a_run())
+    fresh.restore(saved)
+    assert json.loads(json.dumps(fresh.snapshot())) == json.loads(json.dumps(RuleBook(book.policy, a_run()).snapshot()))

@@ -97,7 +97,7 @@ class Nonfinite:
         state.loss_expected = event.loss_expected
         if event.loss is None:
             # Evaluation and summary lines repeat the step: only records of new steps can miss a loss.
-            if steps_advanced > 0:
+            if steps_advanced > 0 and event.loss_expected is not False:
                 state.loss_absent += 1
             return
         if state.losses:

@@ -51,7 +51,7 @@ from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from tests.sim.faults import INCIDENT, RUN, Schedule, draw_schedule
 from tests.sim.governor import Step
 from tests.sim.schedule import Result, run_schedule
-from tests.sim.trainer import ACK_FACTS, UID, hello
+from tests.sim.trainer import ACK_FACTS, UID, Process, hello
 from tests.sim.world import START, World
 
 WALL_NS = 1_700_000_000 * NS_PER_S
@@ -112,8 +112,8 @@ class EngineDriver:
             return self._put(OperatorHalt(at, RUN, "by hand", UID), None, at)
         began_at = MonoNs(at - TRAINED_NS)
         self._hear(self._tick(began_at))
-        for hello_again in self._hellos(began_at):
-            self._hear(hello_again)
+        for first_hello in self._hellos(began_at, self.world.trainer.processes):
+            self._hear(first_hello)
         self._hear(self._frame(began_at, 1, 2.0))
         fact = Fact.VERDICT if asked else Fact.VERDICT_NO_ASK
         steps = self._put(self._frame(at, 2, float("nan")), fact, at)
@@ -142,7 +142,7 @@ class EngineDriver:
         # A deadline that passed meanwhile is fed by the clock, in its turn; here the ranks come back.
         effects += restore_incidents(self.node, [json.loads(kept.incident)], at, WallNs(WALL_NS + at))
         self._remember(effects)
-        for hello_again in self._hellos(at):
+        for hello_again in self._hellos(at, self.world.trainer.alive()):
             effects += self._hear(hello_again)
         return _ordered(effects)
 
@@ -189,7 +189,8 @@ class EngineDriver:
     def _fact_of(self, event: Event) -> Fact | None:
         match event:
             case Ack():
-                return ACK_FACTS[event.what]
+                # On a connection that was never heard of since the restart it is nobody's.
+                return ACK_FACTS[event.what] if event.connection in self.node.connections else None
             case ProcessesSeen():
                 return Fact.RESPAWNED if event.respawned else Fact.EXITED
             case TrainerExited():
@@ -235,8 +236,8 @@ class EngineDriver:
     def _tick(self, at: MonoNs) -> Tick:
         return Tick(at, BootNs(at), WallNs(WALL_NS + at))
 
-    def _hellos(self, at: MonoNs) -> list[Hello]:
-        ranks = [process for process in self.world.trainer.alive() if process.role == "rank" and not process.newcomer]
+    def _hellos(self, at: MonoNs, processes: Sequence[Process]) -> list[Hello]:
+        ranks = [process for process in processes if process.role == "rank" and not process.newcomer]
         return [
             hello(at, process, number, world_size=self.world.schedule.ranks)
             for number, process in enumerate(ranks, start=1)

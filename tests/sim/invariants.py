@@ -36,22 +36,27 @@ class Invariants:
     """All checkers as one judge; also notes which cells of the table were visited."""
 
     def __init__(self, world: World) -> None:
-        self.checkers = [checker(world) for checker in CHECKERS]
+        checkers = [checker(world) for checker in CHECKERS]
         self.cells: set[tuple[Stage, Fact]] = set()
+        # Most checkers watch one of these only, and there are thousands of steps in a schedule.
+        self._on_step = [one.on_step for one in checkers if type(one).on_step is not Checker.on_step]
+        self._on_effect = [one.on_effect for one in checkers if type(one).on_effect is not Checker.on_effect]
+        self._on_resume = [one.on_resume for one in checkers if type(one).on_resume is not Checker.on_resume]
+        self._on_end = [one.on_end for one in checkers if type(one).on_end is not Checker.on_end]
 
     def on_step(self, step: Step) -> None:
         self.cells.add((step.before.stage, step.fact))
-        for checker in self.checkers:
-            checker.on_step(step)
+        for check in self._on_step:
+            check(step)
 
     def on_effect(self, effect: HaltEffect, halt: Halt, journaled: object) -> None:
-        for checker in self.checkers:
-            checker.on_effect(effect, halt, journaled)
+        for check in self._on_effect:
+            check(effect, halt, journaled)
 
     def on_resume(self, halt: Halt) -> None:
-        for checker in self.checkers:
-            checker.on_resume(halt)
+        for check in self._on_resume:
+            check(halt)
 
     def on_end(self, halt: Halt) -> None:
-        for checker in self.checkers:
-            checker.on_end(halt)
+        for check in self._on_end:
+            check(halt)

@@ -98,6 +98,10 @@ class GraceIsKept(Checker):
     """Nobody is termed before the grace is over without a reason, nor after it: acks extend nothing."""
 
     REASONS = frozenset({Fact.DEADLINE, Fact.SAVED, Fact.SAVE_FAILED, Fact.EXITED, Fact.VERDICT_NO_ASK})
+    restarts = 0
+
+    def on_resume(self, halt: Halt) -> None:
+        self.restarts += 1
 
     def on_step(self, step: Step) -> None:
         asked = step.before.stage in (Stage.ASKED, Stage.SAVING)
@@ -106,7 +110,7 @@ class GraceIsKept(Checker):
         if asked and step.after.stage is not step.before.stage and step.after.stage is not Stage.SAVING:
             until = step.before.grace_until
             assert until is not None
-            if step.at > until + GRID_NS + 2 * DOWN_NS:
+            if step.at > until + GRID_NS + self.restarts * DOWN_NS:
                 self.broken(f"termed {(step.at - until) / NS_PER_S:.1f} s after the grace")
             if step.fact not in self.REASONS:
                 self.broken(f"grace cut short by {step.fact.name}")

@@ -82,7 +82,7 @@ class Trainer:
 
     def on_letter(self) -> None:
         """The letter arrived, perhaps again: answer, save, exit, each at its own pace."""
-        if self.world.faults.deaf or not self._ranks():
+        if self.world.faults.deaf or all(process.newcomer for process in self._ranks()):
             return
         if self.last_ack is not None:
             self._ack(self.last_ack, NS_PER_MS)

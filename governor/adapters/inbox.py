@@ -126,7 +126,9 @@ class SeqpacketInbox:
             return PID_NAMESPACE_REASON
         try:
             pidfd = _peer_pidfd(sock, pid)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return "the governor is out of file descriptors: raise its LimitNOFILE"
             return f"process {pid} ended before it could be identified"
         try:
             stat = self._processes.stat(pid)

@@ -115,7 +115,7 @@ class SqliteJournal:
         return [json.loads(entry["snapshot"]) for entry in merged[-last:]] if last else []
 
     def save_run(self, run: str, snapshot: Mapping[str, Any]) -> bool:
-        entry = {"seq": self._next_seq(), "table": "runs", "run": run, "snapshot": _text(snapshot)}
+        entry = {"seq": self._next_seq(), "table": "runs", "run": _storable(run), "snapshot": _text(snapshot)}
         return self._commit([entry], full=False)
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
@@ -203,14 +203,14 @@ class SqliteJournal:
 
     def _row_entry(self, row: Row) -> Entry:
         return {
-            "seq": self._next_seq(), "table": "journal", "kind": row.kind, "run": row.run,
-            "incident_id": row.incident_id, "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id,
+            "seq": self._next_seq(), "table": "journal", "kind": row.kind, "run": _storable(row.run),
+            "incident_id": _storable(row.incident_id), "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id,
             "data": _bounded(_text(row.data)),
         }  # fmt: skip
 
     def _incident_entry(self, incident_id: str, snapshot: Mapping[str, Any], *, is_open: bool) -> Entry:
         return {
-            "seq": self._next_seq(), "table": "incidents", "incident_id": incident_id, "open": int(is_open),
+            "seq": self._next_seq(), "table": "incidents", "incident_id": _storable(incident_id), "open": int(is_open),
             "snapshot": _text(snapshot),
         }  # fmt: skip
 
@@ -308,6 +308,11 @@ def _first_seq_of(entry: Entry) -> int:
 
 def _name(table: str, entry: Entry) -> str:
     return str(entry["run"] if table == "runs" else entry["incident_id"])
+
+
+def _storable(name: str | None) -> str | None:
+    # SQLite takes no half surrogates, and a log that was read with `surrogateescape` may hold some.
+    return None if name is None else name.encode("utf-8", "backslashreplace").decode()
 
 
 def _text(data: Mapping[str, Any]) -> str:

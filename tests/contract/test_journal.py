@@ -64,6 +64,12 @@ def test_what_is_not_json_becomes_text_instead_of_failing_a_halt(journal: Journa
     assert found.data == {"path": "/x", "loss": math.inf}
 
 
+def test_text_that_no_encoder_takes_costs_no_row(journal: Journal) -> None:
+    broken = Row("verdict", "run-\udcff", "i-\ud800", MonoNs(1), WallNs(1), BOOT_ID, {"text": "\ud800"})
+    journal.append([broken, row(n=2)], full=True)
+    assert [r.data for r in journal.rows()] == [{"text": "\ud800"}, {"n": 2}]
+
+
 def test_an_incident_stays_open_until_it_is_closed(journal: Journal) -> None:
     journal.save_incident("i-1", {"id": "i-1", "stage": "asked"})
     journal.save_incident("i-2", {"id": "i-2", "stage": "asked"})

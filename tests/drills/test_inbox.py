@@ -36,7 +36,7 @@ print("ready", flush=True)
 while True:
     select.select([inbox], [], [])
     for arrival in inbox.receive():
-        print(json.dumps({type(arrival).__name__: asdict(arrival)}), flush=True)
+        print(json.dumps({type(arrival).__name__: asdict(arrival)}, default=str), flush=True)
 """
 TRAINER = """
 import os, socket, sys
@@ -47,9 +47,13 @@ sock.recv(1)
 """
 
 
-def start_governor(path: Path, *prefix: str) -> subprocess.Popen[str]:
+# The same with so few descriptors that connections use them up.
+STARVED = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n" + GOVERNOR
+
+
+def start_governor(path: Path, *prefix: str, code: str = GOVERNOR) -> subprocess.Popen[str]:
     governor = subprocess.Popen(
-        [*prefix, sys.executable, "-c", GOVERNOR, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [*prefix, sys.executable, "-c", code, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert governor.stdout is not None
     assert governor.stdout.readline() == "ready\n"
@@ -152,3 +156,33 @@ def test_a_trainer_that_is_gone_before_we_look_is_not_mistaken_for_another(tmp_p
     (arrival,) = inbox.receive()
     assert "ended before it could be identified" in getattr(arrival, "reason", "")
     inbox.close_all()
+
+
+def test_a_governor_out_of_descriptors_refuses_newcomers_and_serves_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "trainer.sock"
+    governor = start_governor(path, code=STARVED)
+    assert governor.stdout is not None
+    trainers: list[socket.socket] = []
+    try:
+        arrival: dict[str, dict[str, object]] = {"Opened": {}}
+        while "Opened" in arrival:
+            trainers.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            trainers[-1].settimeout(SAFETY_S)
+            trainers[-1].connect(str(path))
+            arrival = json.loads(governor.stdout.readline())
+            assert len(trainers) < 30, "24 descriptors hold no 30 connections"
+        reason = "the governor is out of file descriptors: raise its LimitNOFILE"
+        assert arrival["Rejected"]["reason"] == reason
+        assert json.loads(trainers[-1].recv(FRAME_BYTES_MAX))["reason"] == reason
+        assert trainers[-1].recv(1) == b""
+        trainers[0].send(b"still here")
+        assert json.loads(governor.stdout.readline())["Packet"]["connection"] == 1
+        trainers[1].close()
+        assert "Closed" in json.loads(governor.stdout.readline())
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as newcomer:
+            newcomer.connect(str(path))
+            assert "Opened" in json.loads(governor.stdout.readline())
+    finally:
+        for trainer in trainers:
+            trainer.close()
+        end(governor)

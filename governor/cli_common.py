@@ -13,6 +13,7 @@ import click
 from governor import control_client
 from governor.control_client import Answer
 from governor.exit_codes import OF_REFUSAL, ExitCode
+from trainer_shim.wire import worded
 
 if TYPE_CHECKING:
     from governor.settings import Settings
@@ -86,4 +87,5 @@ def refuse(answer: Answer) -> NoReturn:
 
 
 def print_json(document: Any) -> None:
-    click.echo(json.dumps(document, indent=2))
+    """Strict JSON: what is not finite (a journal keeps the loss as it was) is one of the wire's words."""
+    click.echo(json.dumps(worded(document), indent=2, allow_nan=False))

@@ -20,6 +20,7 @@ from governor.cli_common import (
     control_option,
     json_option,
     print_json,
+    refuse,
     settings_from,
     sockets,
 )
@@ -121,6 +122,9 @@ def _incidents(last: int, config: Path | None, control: str | None) -> list[Snap
     good = [answer for answer in answers if answer.ok]
     if good:
         return [snapshot for answer in good for snapshot in answer.data]
+    for answer in answers:
+        if answer.code == "denied":
+            refuse(answer)
     if control is not None:
         answer = answers[0] if answers else control_client.ask(control, {"cmd": "ping"})
         raise Failed(answer.error, ExitCode.NO_GOVERNOR)

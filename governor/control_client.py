@@ -83,16 +83,19 @@ def ask_each(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: floa
 
 
 def ask_first(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:
-    """Ask one governor after the other until one knows the run. When none is there, the answer names every place."""
-    answer = Answer(False, error=nobody(paths), code="no_governor")
+    """Ask one governor after the other until one does it. Else the answer is the most telling refusal.
+
+    When none is there, it names every place that was tried. A governor that may not be asked, or refuses, outranks
+    those that do not know the run: it may well be the one.
+    """
+    telling: Answer | None = None
     for path in paths:
-        here = ask(path, request, timeout_s)
-        if here.code == "no_governor":
-            continue
-        answer = here
-        if here.code != "no_such_run":
-            break
-    return answer
+        answer = ask(path, request, timeout_s)
+        if answer.ok:
+            return answer
+        if answer.code != "no_governor" and (telling is None or telling.code == "no_such_run"):
+            telling = answer
+    return telling or Answer(False, error=nobody(paths), code="no_governor")
 
 
 def nobody(paths: tuple[str, ...]) -> str:

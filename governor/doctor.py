@@ -62,7 +62,8 @@ def examine(config: Path | None, control_sockets: tuple[str, ...]) -> list[Check
     if settings is None:
         return [Check(FAIL, "settings", problem) for problem in problems]
     checks = [Check(WARN, "settings", problem) for problem in problems]
-    checks += [] if problems else [Check(OK, "settings", str(config) if config else "no file: built-in defaults")]
+    read = str(config) if config else "no file: built-in defaults"
+    checks += [] if problems else [Check(OK, "settings", f"{read} (checked as uid {os.geteuid()})")]
     running = control_client.ask_each(control_sockets, {"cmd": "ping"})
     is_running = any(answer.ok for answer in running)
     cloud_checks, preflight = _cloud(settings)

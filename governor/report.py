@@ -212,6 +212,8 @@ def _timeline(snapshot: Snapshot) -> list[str]:
 
 def _resume_advice(snapshot: Snapshot) -> str:
     checkpoint = snapshot.get("checkpoint") or {}
+    if checkpoint.get("kind") == "suspect" and not snapshot.get("last_good"):
+        return "The checkpoint of this halt is suspect and `latest` was not moved; no good one before it is known."
     if checkpoint.get("kind") == "suspect":
         return "The checkpoint of this halt is suspect and `latest` was not moved: this resumes from the last good one."
     return "It resumes from whatever `latest` names when it is started."

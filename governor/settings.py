@@ -66,7 +66,7 @@ def load_settings(
     beside: str | None = None,
 ) -> tuple[Settings | None, list[str]]:
     """Read and check everything. `overrides` is nested as the file is. `path` None: no file at all.
-    `beside`: the run that this governor is for alone; where no paths are configured it gets its own directories.
+    `beside`: the run that this governor is for alone; what is not configured (paths, port) is then its own.
 
     (None, problems): it cannot be used. (settings, problems): it can, and each problem is a warning.
     """
@@ -139,7 +139,9 @@ def _merge(layers: _Layers, environ: Mapping[str, str], beside: str | None) -> S
     given: dict[str, Any] = {}
     for table in tables:
         given.update(table if isinstance(table, Mapping) else {})
-    defaults = {"paths": default_paths(given, environ, os.geteuid(), beside)}
+    defaults: dict[str, Any] = {"paths": default_paths(given, environ, os.geteuid(), beside)}
+    if beside is not None:
+        defaults["metrics"] = {"port": 0}  # The well-known port is the node's own governor's.
 
     class Layered(Settings):
         @classmethod
@@ -203,8 +205,8 @@ def _permission_warnings(path: Path | None, file: Mapping[str, Any]) -> Iterator
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield f"{path}: others may write it, and it names commands that the daemon runs; chmod go-w {path}"
     secrets = [key for key, _ in _leaves(file) if _SECRET_KEY.search(key) and not _REFERENCE_KEY.search(key)]
-    if secrets and mode & (stat.S_IRGRP | stat.S_IROTH):
-        yield f"{path}: holds {', '.join(secrets)} and others may read it; chmod 600 {path}"
+    if secrets and mode & stat.S_IROTH:  # The group is the service's own, as installed.
+        yield f"{path}: holds {', '.join(secrets)} and others may read it; chmod o-r {path}"
     for key, value in _leaves(file):
         if _SECRET_FILE_KEY.search(key):
             yield from _secret_file_warnings(key, value)
@@ -215,8 +217,8 @@ def _secret_file_warnings(key: str, value: Any) -> Iterator[str]:
         mode = os.stat(value).st_mode
     except (OSError, TypeError, ValueError):
         return  # Absent or unreadable is the adapter's own finding, with its own words.
-    if mode & (stat.S_IRGRP | stat.S_IROTH):
-        yield f"{value}: named by {key} and others may read it; chmod 600 {value}"
+    if mode & stat.S_IROTH:
+        yield f"{value}: named by {key} and others may read it; chmod o-r {value}"
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -302,6 +302,21 @@ def test_governors_are_asked_until_one_knows_the_run(server: ControlServer, path
     assert answers == [Answer(True)]
 
 
+def test_a_governor_that_refuses_outranks_those_that_do_not_know(
+    server: ControlServer, path: str, tmp_path: Path
+) -> None:
+    beside = ControlServer(str(tmp_path / "beside.sock"))
+    answers: list[Answer] = []
+    paths = (path, str(tmp_path / "beside.sock"))
+    request = {"cmd": "halt", "run": "r"}
+    thread = in_thread(threading.Thread(target=lambda: answers.append(ask_first(paths, request, DEADLINE_S))))
+    server.reply(serve(server)[0].conn, {"ok": False, "error": "not yours", "code": "denied"})
+    beside.reply(serve(beside)[0].conn, {"ok": False, "error": "no run r", "code": "no_such_run"})
+    thread.join(DEADLINE_S)
+    beside.close()
+    assert answers == [Answer(False, error="not yours", code="denied")]
+
+
 def test_where_nobody_is_every_place_is_named(tmp_path: Path) -> None:
     paths = (str(tmp_path / "a"), str(tmp_path / "b"))
     assert f"{tmp_path}/a or {tmp_path}/b" in ask_first(paths, {"cmd": "ping"}).error

@@ -94,6 +94,11 @@ def test_an_unverified_stop_never_reads_as_the_end_of_billing() -> None:
     assert "the machine itself, as far as anyone has observed" in report
 
 
+def test_resume_promises_no_checkpoint_that_nobody_knows() -> None:
+    assert "no good one before it is known" in incident_markdown(nan_halt() | {"last_good": None})
+    assert "this resumes from the last good one" in incident_markdown(nan_halt())
+
+
 def test_the_json_is_strict_and_keeps_every_word_of_the_snapshot() -> None:
     document = json.loads(incident_json(nan_halt()), parse_constant=lambda word: pytest.fail(f"bare {word}"))
     assert (document["loss"], document["evidence"]["loss"]) == ("nan", "nan")

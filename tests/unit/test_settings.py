@@ -99,6 +99,7 @@ def test_a_governor_beside_one_command_keeps_to_itself() -> None:
     assert settings is not None
     assert settings.paths.state_dir == daemon.paths.state_dir / "runs" / "train-1"
     assert settings.paths.socket == daemon.paths.runtime_dir / "runs" / "train-1" / "trainer.sock"
+    assert (settings.metrics.port, daemon.metrics.port) == (0, 9477)
 
 
 MISTAKES = [
@@ -159,7 +160,7 @@ def test_a_secret_never_shows(tmp_path: Path) -> None:
     path = config(tmp_path, '[cloud]\nprovider = "aws"\n[cloud.aws]\nsecret_access_key = "hunter2"\n', mode=0o644)
     settings, warnings = load_settings(path, None, HOME)
     assert settings is not None
-    assert warnings == [f"{path}: holds cloud.aws.secret_access_key and others may read it; chmod 600 {path}"]
+    assert warnings == [f"{path}: holds cloud.aws.secret_access_key and others may read it; chmod o-r {path}"]
     assert "hunter2" not in repr(settings) + str(settings.cloud) + "".join(warnings)
 
 

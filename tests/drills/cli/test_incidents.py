@@ -37,6 +37,7 @@ def test_incidents_are_read_from_the_journal_when_no_governor_runs(costgov: Cost
     assert costgov("incident", "show", "run7.gpu-17.1", "--markdown").stdout.startswith("# Incident run7.gpu-17.1\n")
     document = json.loads(costgov("incident", "show", "run7.gpu-17.1", "--json").stdout)
     assert (document["schema"], document["loss"]) == ("costgov.incident/1", "nan")
+    assert json.loads(costgov("incident", "list", "--json").stdout, parse_constant=pytest.fail)[0]["loss"] == "nan"
 
 
 def test_incidents_are_asked_of_a_governor(costgov: Costgov, governor: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from governor.adapters.listener import Listener
-from governor.adapters.processes import LinuxProcesses
+from governor.adapters.processes import LinuxProcesses, Stat, has_exited
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.ports import Arrival, Closed, Opened, Packet, Rejected
 from trainer_shim.wire import FRAME_BYTES_MAX, WIRE_VERSION, encode
@@ -125,21 +125,25 @@ class SeqpacketInbox:
         if pid == 0:
             return PID_NAMESPACE_REASON
         try:
-            pidfd = _peer_pidfd(sock, pid)
+            stat = self._stat_of_living(sock, pid)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 return "the governor is out of file descriptors: raise its LimitNOFILE"
             return f"process {pid} ended before it could be identified"
-        try:
-            stat = self._processes.stat(pid)
-            # Alive after its start was read: the number was this process's all along.
-            if select.select([pidfd], [], [], 0)[0]:
-                return f"process {pid} ended before it could be identified"
-        finally:
-            os.close(pidfd)
         if stat is None:
             return f"/proc/{pid} is not readable (hidepid?): mount /proc without hidepid for the governor"
         return Peer(ProcessId(pid, stat.start_ticks, self._boot_id), uid)
+
+    def _stat_of_living(self, sock: socket.socket, pid: int) -> Stat | None:
+        pidfd = _peer_pidfd(sock, pid)
+        try:
+            stat = self._processes.stat(pid)
+            # Alive after its start was read: the number was this process's all along.
+            if has_exited(pidfd):
+                raise ProcessLookupError(errno.ESRCH, "ended")
+        finally:
+            os.close(pidfd)
+        return stat
 
     def _refusal(self, uid: int) -> str | None:
         if self._allow_uids is not None and uid not in self._allow_uids:

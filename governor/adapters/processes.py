@@ -65,6 +65,7 @@ class LinuxProcesses:
 
     Reading a command line needs the memory map of its process, which a wedged driver or file system can hold for ever
     (`ps` hangs then). It happens on a thread of its own; past its bound we go on with the command lines seen before.
+    `table` and `facts` raise OSError when we ourselves are out of descriptors or memory: blind is not empty.
     """
 
     def __init__(self, boot_id: str, proc: str = "/proc") -> None:
@@ -112,7 +113,8 @@ class LinuxProcesses:
         try:
             # The directory stays this process's, whoever gets its number meanwhile: all reads speak of one process.
             directory = os.open(f"{self._proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
+        except OSError as error:
+            _raise_if_blind(error)
             return None
         try:
             return self._facts(pid, directory, with_argv)
@@ -152,7 +154,7 @@ class LinuxProcesses:
                 # Compared after the handle exists, so the pid cannot change hands between look and deed.
                 stat = self.stat(target.pid)
                 if stat is None:
-                    return Sent.GONE if _has_exited(pidfd) else Sent.DENIED
+                    return Sent.GONE if has_exited(pidfd) else Sent.DENIED
                 if stat.start_ticks != target.start_ticks:
                     return Sent.NOT_OURS
                 signal.pidfd_send_signal(pidfd, signum)
@@ -172,18 +174,18 @@ class LinuxProcesses:
                 if stat is not None and stat.start_ticks != target.start_ticks:
                     return True
                 # The pidfd speaks for the whole thread group: a main thread can be a zombie while others hold the GPU.
-                return _has_exited(pidfd)
+                return has_exited(pidfd)
         except ProcessLookupError:
             return True
         except OSError as error:
-            if error.errno == errno.EINVAL:
-                return True
-            stat = self.stat(target.pid)
-            return stat is not None and stat.start_ticks != target.start_ticks
+            return error.errno == errno.EINVAL  # Anything else leaves it unknown, and unknown is not gone.
 
     def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
-        status = _read(f"{self._proc}/{target.pid}/status")
-        stat = self.stat(target.pid)
+        try:
+            status = _read(f"{self._proc}/{target.pid}/status")
+            stat = self.stat(target.pid)
+        except OSError:
+            return None
         caught = _status_field(status, b"\nSigCgt:")
         if caught is None or stat is None or stat.start_ticks != target.start_ticks:
             return None
@@ -197,28 +199,42 @@ class LinuxProcesses:
             pidfd = os.pidfd_open(target.pid)
         except OSError:
             return None
-        stat = self.stat(target.pid)
-        if _has_exited(pidfd) or stat is None or stat.start_ticks != target.start_ticks:
-            os.close(pidfd)
-            return None
-        return pidfd
+        if self._is(target, pidfd):
+            return pidfd
+        os.close(pidfd)
+        return None
+
+    def _is(self, target: ProcessId, pidfd: int) -> bool:
+        try:
+            stat = self.stat(target.pid)
+        except OSError:
+            return False
+        return stat is not None and stat.start_ticks == target.start_ticks and not has_exited(pidfd)
 
     def stat(self, pid: int) -> Stat | None:
-        """Identity and parentage alone: a quarter of the price of `facts`."""
+        """Identity and parentage alone: a quarter of the price of `facts`. OSError when we are out of descriptors."""
         return parse_stat(_read(f"{self._proc}/{pid}/stat") or b"")
 
 
 def _read(path: str, directory: int | None = None, bytes_max: int = PROC_BYTES_MAX) -> bytes | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
-    except OSError:
+    except OSError as error:
+        _raise_if_blind(error)
         return None
     try:
         return os.read(fd, bytes_max)
-    except OSError:  # ESRCH: it vanished after the open.
+    except OSError as error:  # ESRCH: it vanished after the open.
+        _raise_if_blind(error)
         return None
     finally:
         os.close(fd)
+
+
+def _raise_if_blind(error: OSError) -> None:
+    """Vanished or forbidden: nothing is there to see. That it is we who cannot look is another matter."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise error  # A table without its processes would pass for "all are gone".
 
 
 def _status_field(status: bytes | None, label: bytes) -> bytes | None:
@@ -238,7 +254,7 @@ def _split_argv(raw: bytes) -> tuple[str, ...]:
     return tuple(part.decode("utf-8", "surrogateescape") for part in raw.rstrip(b"\0").split(b"\0"))
 
 
-def _has_exited(pidfd: int) -> bool:
+def has_exited(pidfd: int) -> bool:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -255,3 +256,31 @@ def test_a_command_line_that_cannot_be_read_holds_up_no_scan(tmp_path: Path) -> 
     (tmp_path / "11" / "cmdline").write_bytes(b"python\0wedged.py\0")
     assert processes.table()[11].argv == ("python", "wedged.py")
     assert not processes.is_stuck
+
+
+BLIND = """
+import json, os, resource, signal, sys
+from governor.adapters.clock import SystemClock
+from governor.adapters.processes import LinuxProcesses
+processes = LinuxProcesses(SystemClock().boot_id)
+own = processes.facts(os.getpid()).process
+used = [os.open("/dev/null", os.O_RDONLY)]
+resource.setrlimit(resource.RLIMIT_NOFILE, (used[0] + 1, used[0] + 1))
+answers = {"gone": processes.is_gone(own), "sent": processes.send(own, signal.SIGKILL).value,
+           "catches": processes.catches(own, signal.SIGINT), "watch": processes.watch(own)}
+try:
+    answers["table"] = len(processes.table())
+except OSError as error:
+    answers["table"] = error.strerror
+print(json.dumps(answers))
+"""
+
+
+def test_blind_is_not_empty() -> None:
+    """Out of descriptors nothing can be read: nobody is gone for it, and no table pretends that nobody is there."""
+    done = subprocess.run(
+        [sys.executable, "-c", BLIND], capture_output=True, text=True, timeout=SAFETY_S, cwd=Path(__file__).parents[2]
+    )
+    assert json.loads(done.stdout) == {
+        "gone": False, "sent": "denied", "catches": None, "watch": None, "table": "Too many open files",
+    }  # fmt: skip

@@ -47,14 +47,15 @@ from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import AT_ONCE, HaltSettings, Mode, Policy, PolicySet, Rule
 from governor.core.resume import restore_incidents, restore_runs
 from governor.core.snapshots import incident_of
-from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, accrue
 from tests.sim.faults import INCIDENT, RUN, Schedule, draw_schedule
-from tests.sim.governor import Step
+from tests.sim.governor import GRID_NS, Step
 from tests.sim.schedule import Result, run_schedule
 from tests.sim.trainer import ACK_FACTS, UID, Process, hello
-from tests.sim.world import START, World
+from tests.sim.world import World
 
 WALL_NS = 1_700_000_000 * NS_PER_S
+PRICE = UsdMicros(98_320_000)  # Of an 8xH100 node, per hour.
 TRAINED_NS = 400 * NS_PER_S  # Unsaved work before the verdict: longer than any grace, so that no grace is cut short.
 
 _HALT_EFFECTS = (Ask, Term, Kill, StopCompute, ReadBilling, Page, CloseIncident)
@@ -80,6 +81,8 @@ class Kept:
     halt: Halt
     incident: str
     run: str | None
+    began_at: MonoNs  # When the node's time began to be the run's.
+    lives: int
 
 
 FROM_TERMED = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN)
@@ -91,7 +94,9 @@ class EngineDriver:
     def __init__(self, world: World) -> None:
         self.world = world
         self.plan = world.plan
-        self.node = self._new_node()
+        self.began_at = MonoNs(world.now - TRAINED_NS)
+        self.lives = 1
+        self.node = self._new_node(BootNs(self.began_at))
         self._kept: Kept | None = None
         self._run: str | None = None
         self._closed: Halt | None = None  # From the journal, after a restart: such an incident is not taken up again.
@@ -109,12 +114,13 @@ class EngineDriver:
 
     def verdict(self, at: MonoNs, *, asked: bool) -> Sequence[Step]:
         if self.halt.stage is not Stage.ARMED:
+            self._charge(at)
             return self._put(OperatorHalt(at, RUN, "by hand", UID), None, at)
-        began_at = MonoNs(at - TRAINED_NS)
-        self._hear(self._tick(began_at))
-        for first_hello in self._hellos(began_at, self.world.trainer.processes):
+        self._hear(self._tick(self.began_at))
+        for first_hello in self._hellos(self.began_at, self.world.trainer.processes):
             self._hear(first_hello)
-        self._hear(self._frame(began_at, 1, 2.0))
+        self._hear(self._frame(self.began_at, 1, 2.0))
+        self._hear(self._tick(at))
         fact = Fact.VERDICT if asked else Fact.VERDICT_NO_ASK
         steps = self._put(self._frame(at, 2, float("nan")), fact, at)
         incident = self.node.runs[RUN].incident
@@ -126,6 +132,7 @@ class EngineDriver:
         return self._put(self._tick(at), Fact.DEADLINE, at)
 
     def event(self, event: Event) -> Sequence[Step]:
+        self._charge(event.at)
         return self._put(event, self._fact_of(event), event.at)
 
     def kept(self) -> object:
@@ -134,6 +141,8 @@ class EngineDriver:
     def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
         assert isinstance(kept, Kept)
         self._kept, self._run = kept, kept.run
+        self.began_at, self.lives = kept.began_at, kept.lives + 1
+        self.node = self._new_node(BootNs(at))
         runs: list[Mapping[str, Any]] = [json.loads(kept.run)] if kept.run is not None else []
         effects = restore_runs(self.node, runs, BootNs(at), at)
         if kept.halt.stage is Stage.HALTED:
@@ -145,6 +154,12 @@ class EngineDriver:
         for hello_again in self._hellos(at, self.world.trainer.alive()):
             effects += self._hear(hello_again)
         return _ordered(effects)
+
+    def _charge(self, at: MonoNs) -> None:
+        """The last tick before this moment: the grid's others would change nothing."""
+        deadline = self.halt.deadline
+        if self.halt.stage is not Stage.HALTED:
+            self._hear(self._tick(at if deadline is None or at < deadline else MonoNs(deadline - 1)))
 
     # --- the engine ----------------------------------------------------------------------------------------
 
@@ -182,9 +197,18 @@ class EngineDriver:
             elif isinstance(effect, KeepIncident):
                 text = json.dumps(effect.snapshot)
                 halt = incident_of(json.loads(text)).halt
-                if effect.incident_id == INCIDENT:
-                    self._kept = Kept(halt, text, self._run)
-                    self._closed = halt if effect.closed else None
+                if effect.incident_id != INCIDENT:
+                    continue
+                self._kept = Kept(halt, text, self._run, self.began_at, self.lives)
+                if effect.closed:
+                    self._closed = halt
+                    self._check_ledger(effect.snapshot["spend_usd_micros"], halt.since)
+
+    def _check_ledger(self, spent: int, at: MonoNs) -> None:
+        """Price x time, exactly: within one tick, and a micro-dollar of carry for each life of the governor."""
+        exact, _ = accrue(PRICE, at - self.began_at, 0)
+        tick, _ = accrue(PRICE, GRID_NS, 0)
+        assert -self.lives <= exact - spent <= tick + self.lives, f"ledger {spent}, price x time {exact}"
 
     def _fact_of(self, event: Event) -> Fact | None:
         match event:
@@ -210,7 +234,7 @@ class EngineDriver:
 
     # --- what the engine knows -------------------------------------------------------------------------------
 
-    def _new_node(self) -> Node:
+    def _new_node(self, boot: BootNs) -> Node:
         plan, asked = self.plan, self.world.schedule.asked
         settings = HaltSettings(
             stop="processes" if plan.stop is StopTarget.PROCESSES else "instance",
@@ -224,14 +248,14 @@ class EngineDriver:
         facts = NodeFacts(
             "node-1",
             "boot-1",
-            UsdMicros(98_320_000),
+            PRICE,
             "simulated",
             cloud="simulated",
             instance_id="i-1",
             can_stop=True,
             stop_bound_ns=plan.verify_ns,
         )
-        return new_node(facts, PolicySet((Policy(name="p", rules=(rule,), halt=settings),), "digest"), BootNs(START))
+        return new_node(facts, PolicySet((Policy(name="p", rules=(rule,), halt=settings),), "digest"), boot)
 
     def _tick(self, at: MonoNs) -> Tick:
         return Tick(at, BootNs(at), WallNs(WALL_NS + at))

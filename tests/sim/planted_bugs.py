@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from governor.core.events import Event, ProcessesSeen, TrainerExited
 from governor.core.halt import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
 from governor.core.halt_acts import Act
 from governor.core.units import NS_PER_S, MonoNs
-from tests.sim.engine_driver import EngineDriver, engine_schedule
+from tests.sim.engine_driver import EngineDriver, Kept, engine_schedule
 from tests.sim.faults import INCIDENT, Schedule, draw_schedule
 from tests.sim.governor import Driver, Governor, TableDriver
 from tests.sim.schedule import FailedError, run_schedule
@@ -224,6 +225,15 @@ class KeepsOnlyTransitions(EngineDriver):
         return [effect for effect in effects if moved or not isinstance(effect, KeepIncident)]
 
 
+class ForgetsItsDowntime(EngineDriver):
+    """Takes up the run's spend as of now, as if the meter had stood still while nobody watched."""
+
+    def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
+        assert isinstance(kept, Kept)
+        run = json.loads(kept.run) | {"boot_ns": at} if kept.run is not None else None
+        return super().resume(replace(kept, run=json.dumps(run)), at)
+
+
 def in_engine(name: str, driver: Callable[[World], Driver]) -> Bug:
     return Bug(name, driver=driver, draw=engine_schedule)
 
@@ -294,6 +304,7 @@ BUGS: tuple[Bug, ...] = (
     in_engine("engine: confirms before it keeps", ConfirmsBeforeItKeeps),
     in_engine("engine: newcomers are dropped", DropsNewcomers),
     in_engine("engine: keeps only transitions", KeepsOnlyTransitions),
+    in_engine("engine: forgets its downtime", ForgetsItsDowntime),
 )
 
 

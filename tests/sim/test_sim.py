@@ -25,7 +25,7 @@ for run, seeds in ((run_schedule, 40), (run_engine_schedule, 20)):
     for seed in range(seeds):
         print(*run(seed).log, sep="\\n")
 """
-ENGINE_SEEDS = 150  # Of each range.
+ENGINE_SEEDS = 100  # Of each range.
 
 _REPLIES = (Fact.STOP_ACCEPTED, Fact.STOP_BUSY, Fact.STOP_REFUSED, Fact.STOP_UNKNOWN)
 UNREACHABLE = {

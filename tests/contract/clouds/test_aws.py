@@ -149,6 +149,14 @@ def test_one_time_spot_is_terminated_because_that_is_its_stop(aws: AwsRig) -> No
     assert aws.cloud.billing() == BillingReply(BillingAnswer.ENDED, "terminated")
 
 
+def test_what_was_learned_of_spot_holds_while_ec2_does_not_answer_questions(aws: AwsRig) -> None:
+    as_spot(aws, "one-time")
+    aws.cloud.preflight()
+    aws.demo.faults = [Fault("http_503", count=100, action="DescribeInstances")]
+    assert aws.cloud.stop("run-7-1", 0).answer is StopAnswer.ACCEPTED
+    assert aws.effects() == ["TerminateInstances"]
+
+
 def test_a_persistent_spot_request_is_cancelled_before_the_stop(aws: AwsRig) -> None:
     as_spot(aws, "persistent")
     assert aws.cloud.preflight().respawners == ("persistent spot request sir-0demo",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from types import TracebackType
@@ -13,6 +14,9 @@ from governor.cli_common import Failed
 from governor.exit_codes import MEANINGS, ExitCode
 
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
+
+
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
 @click.group(
@@ -72,7 +76,8 @@ def main() -> None:
 def _run() -> int:
     try:
         code = cli.main(prog_name="costgov", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # Closed by the caller (`>&-`): then there is nobody to tell.
+            sys.stdout.flush()
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx is not None else "costgov"
         click.echo(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", err=True)
@@ -87,6 +92,13 @@ def _run() -> int:
         # The reader (`| head`) has what it wanted. Nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            raise
+        # Nothing more may be written at exit: Python would complain of the same again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"costgov: standard output: {error.strerror}", err=True)
+        return ExitCode.FAILED
     return code if isinstance(code, int) else ExitCode.OK
 
 

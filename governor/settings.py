@@ -31,6 +31,15 @@ ENV_PREFIX: Final = "COSTGOV_"
 # One name for what a trainer, a command and the daemon must agree on; the shim knows the same two.
 ENV_PATHS: Final = {"COSTGOV_SOCKET": "socket", "COSTGOV_CONTROL": "control_socket"}
 
+# pydantic's words -> a TOML author's.
+_WORDS: Final = (
+    ("Input should be", "must be"),
+    ("String should have", "must have"),
+    ("a valid tuple", "a list of tables"),
+    ("a valid dictionary", "a table"),
+    ("an object", "a table"),
+    ("a valid boolean", "true or false"),
+)
 _SECRET_KEY: Final = re.compile(r"secret|password|token|api_?key|private_?key", re.IGNORECASE)
 _SECRET_FILE_KEY: Final = re.compile(r"(secret|password|token|key|credentials?)_file$", re.IGNORECASE)
 _REFERENCE_KEY: Final = re.compile(r"(_file|_path|_dir|_env)$")
@@ -170,7 +179,8 @@ def _problem(detail: ErrorDetails, layers: _Layers) -> str:
     if detail["type"] == "missing":
         return f"{where}: {dotted}: is missing; add it"
     message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
-    message = message.replace("Input should be", "must be").replace("String should have", "must have")
+    for theirs, ours in _WORDS:
+        message = message.replace(theirs, ours)
     return f"{where}: {dotted}: {_one_line(message)}"
 
 

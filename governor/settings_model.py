@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import socket
@@ -99,10 +100,19 @@ class Trainer(_Table):
     socket_mode: Mode = Field(default="0666")  # type: ignore[assignment]
 
 
+def _usual_group() -> str | None:
+    """ "costgov" where that group exists and we may give it a file; else nobody's group is let in."""
+    try:
+        gid = grp.getgrnam("costgov").gr_gid
+    except KeyError:
+        return None
+    return "costgov" if os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups()) else None
+
+
 class Control(_Table):
     """Who may halt and hold beside root, the daemon's own user and the run's owner."""
 
-    group: Text | None = None  # None: "costgov" if that group exists.
+    group: Text | None = Field(default_factory=_usual_group)
     mode: Mode = Field(default="0660")  # type: ignore[assignment]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from governor.cli import cli
 from governor.exit_codes import MEANINGS, ExitCode
-from tests.drills.cli.installed import Costgov
+from tests.drills.cli.installed import COSTGOV, Costgov
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -124,3 +124,15 @@ def test_a_wrong_configuration_is_a_line_for_each_mistake(costgov: Costgov, tmp_
         assert told.returncode == ExitCode.FAILED
         assert f'{tmp_path}/c.toml:2: metrics.prt: unknown key; did you mean "port"?' in told.stdout + told.stderr
         assert f"{tmp_path}/c.toml:4: log.level: must be" in told.stdout + told.stderr
+
+
+def test_an_output_that_is_full_is_one_line(environ: dict[str, str]) -> None:
+    with open("/dev/full", "w") as full:
+        told = subprocess.run([COSTGOV, "--help"], env=environ, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (told.returncode, told.stderr) == (1, "costgov: standard output: No space left on device\n")
+
+
+def test_an_output_that_is_closed_is_nobodys_fault(environ: dict[str, str]) -> None:
+    program = ["sh", "-c", 'exec "$0" --help >&-', COSTGOV]
+    told = subprocess.run(program, env=environ, stderr=subprocess.PIPE, text=True)
+    assert (told.returncode, told.stderr) == (0, "")

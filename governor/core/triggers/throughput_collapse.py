@@ -115,8 +115,8 @@ class ThroughputCollapse:
         return Finding(
             Reading.FIRING,
             "throughput_collapsed",
-            f"{recent:,.4g} {self._unit} over the last {self._recent.size} steps, "
-            f"{recent / self._baseline:.0%} of this run's own {self._baseline:,.4g}",
+            f"{_round(recent)} {self._unit} over the last {self._recent.size} steps, "
+            f"{recent / self._baseline:.0%} of this run's own {_round(self._baseline)}",
             {
                 "recent": recent,
                 "baseline": self._baseline,
@@ -151,6 +151,10 @@ class ThroughputCollapse:
             self._recent.add(speed)
         for speed in snapshot["early"]:
             self._early.add(speed)
+
+
+def _round(speed: float) -> str:
+    return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"
 
 
 def _own_step_s(event: Step, last: tuple[MonoNs, int, int | None] | None) -> float | None:

@@ -73,5 +73,5 @@ def alert_rules(budget: Budget, rules: Sequence[Rule], source: str) -> list[Rule
             source=source,
         )
         for frac in budget.alert_at
-        if (name := f"budget-{frac * 100:g}%") not in taken
+        if (name := f"budget-{frac * 100:g}pct") not in taken
     ]

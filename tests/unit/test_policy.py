@@ -5,7 +5,7 @@ from governor.core.policy import AT_ONCE, NO_POLICY, Budget, Mode, Policy, Polic
 from governor.core.units import UsdMicros
 
 HALT = Rule("budget", "budget", {}, AT_ONCE, Response.HALT, Mode.OBSERVE, "good")
-WARN = Rule("budget-50%", "budget", {"at_frac": 0.5}, AT_ONCE, Response.WARN, Mode.ENFORCE, "none")
+WARN = Rule("budget-50pct", "budget", {"at_frac": 0.5}, AT_ONCE, Response.WARN, Mode.ENFORCE, "none")
 
 
 def test_the_most_specific_policy_wins_then_the_first_name_and_the_default_comes_last() -> None:

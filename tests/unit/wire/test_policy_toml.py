@@ -75,8 +75,8 @@ response = "halt"
     assert first.source == "p.toml:22"
     assert (second.hold, second.checkpoint) == (AT_ONCE, "none")
     assert [(rule.name, rule.response) for rule in alerts] == [
-        ("budget-50%", Response.WARN),
-        ("budget-80%", Response.WARN),
+        ("budget-50pct", Response.WARN),
+        ("budget-80pct", Response.WARN),
     ]
 
 

@@ -23,6 +23,7 @@ from governor.core.halt import (
     stop_fact,
 )
 from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
+from tests.sim.disk import Disk
 from tests.sim.faults import INCIDENT, RUN
 from tests.sim.trainer import ACK_FACTS
 from tests.sim.world import MakeEvent, World
@@ -126,7 +127,7 @@ class Governor:
         self.judge = judge
         self.rng = rng
         self.down = False
-        self.journal: list[object] = []
+        self.disk = Disk()
         self._outbox: list[MakeEvent] = []  # Acks are resent until confirmed.
 
     # --- hearing -------------------------------------------------------------------------------------------
@@ -167,6 +168,9 @@ class Governor:
         self._journal()
         for taken in steps:
             self.judge.on_step(taken)
+        self._perform(effects, crash_at)
+
+    def _perform(self, effects: Sequence[HaltEffect], crash_at: int | None) -> None:
         for number, effect in enumerate(effects, start=1):
             if crash_at == number:
                 self._crash(f"before effect {number}")
@@ -183,13 +187,13 @@ class Governor:
         return 0 if self.rng.random() < faults.torn else self.rng.randint(1, effects + 1)
 
     def _journal(self) -> None:
-        # A full disk sends the row to the fallback file in the runtime directory, which survives our own death.
-        if self.world.faults.disk_full:
-            self.world.note("    journal full: undurable")
-        self.journal.append(self.driver.kept())
+        full = self.world.faults.disk_full and self.rng.random() < 0.5
+        if full:
+            self.world.note("    disk full: undurable")
+        self.disk.append(self.driver.kept(), full=full)
 
     def _act(self, effect: HaltEffect) -> None:
-        self.judge.on_effect(effect, self.driver.halt, self.journal[-1] if self.journal else None)
+        self.judge.on_effect(effect, self.driver.halt, self.disk.newest())
         self.world.hands.do(effect)
 
     # --- dying and resuming --------------------------------------------------------------------------------
@@ -203,19 +207,21 @@ class Governor:
     def _restart(self) -> None:
         self.down = False
         self.driver = self.make_driver(self.world)  # Nothing in memory survives.
-        if not self.journal:
+        newest = self.disk.newest()
+        if newest is None:
             self.world.note("restarted; nothing was decided yet")
             self.verdict(asked=self.world.schedule.asked)  # The trigger still fires.
             return
-        effects = self.driver.resume(self.journal[-1], self.world.now)
+        effects = self.driver.resume(newest, self.world.now)
         self.world.note(f"restarted in {self.driver.halt.stage.name}")
         self.judge.on_resume(self.driver.halt)
         self._journal()
-        for effect in effects:
-            self._act(effect)
-        waiting, self._outbox = self._outbox, []
-        for make in waiting:
-            self.receive(make)
+        crash_at = self._draw_crash(len(effects))
+        self._perform(effects, None if crash_at == 0 else crash_at)
+        if not self.down:
+            waiting, self._outbox = self._outbox, []
+            for make in waiting:
+                self.receive(make)
 
 
 def _brief(event: Event) -> str:

@@ -17,6 +17,7 @@ from governor.core.events import Event, ProcessesSeen, TrainerExited
 from governor.core.halt import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
 from governor.core.halt_acts import Act
 from governor.core.units import NS_PER_S, MonoNs
+from tests.sim.disk import Disk
 from tests.sim.engine_driver import EngineDriver, Kept, engine_schedule
 from tests.sim.faults import INCIDENT, Schedule, draw_schedule
 from tests.sim.governor import Driver, Governor, TableDriver
@@ -178,17 +179,26 @@ class ResumeBeginsAnew(TableDriver):
 
 class ActsBeforeJournal(Governor):
     def _journal(self) -> None:
-        self._unwritten = self.driver.kept()
-        if len(self.journal) % 3:  # Now and then a commit is still under way.
-            self.journal.append(self._unwritten)
+        if self.rng.random() < 0.7:  # Else the commit is still under way.
+            super()._journal()
 
 
 class JournalsOnlyTransitions(Governor):
     def _journal(self) -> None:
-        kept = self.driver.kept()
-        last = self.journal[-1] if self.journal else None
+        kept, last = self.driver.kept(), self.disk.newest()
         if not (isinstance(kept, Halt) and isinstance(last, Halt) and last.stage is kept.stage):
-            self.journal.append(kept)
+            super()._journal()
+
+
+class DiskWithoutFallback(Disk):
+    def newest(self) -> object | None:
+        return self.rows[-1][1] if self.rows else None
+
+
+class ReadsOnlyTheDisk(Governor):
+    def _restart(self) -> None:
+        self.disk = DiskWithoutFallback(self.disk.rows)
+        super()._restart()
 
 
 class RanksAreEverybody(EngineDriver):
@@ -299,6 +309,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a resume begins anew", driver=ResumeBeginsAnew),
     Bug("acts before the journal has it", governor=ActsBeforeJournal),
     Bug("only transitions are journaled", governor=JournalsOnlyTransitions),
+    Bug("a restart reads the full disk and not the fallback", governor=ReadsOnlyTheDisk),
     in_engine("engine: the ranks' exit is everybody's", RanksAreEverybody),
     in_engine("engine: does before it keeps", DoesBeforeItKeeps),
     in_engine("engine: confirms before it keeps", ConfirmsBeforeItKeeps),

@@ -13,7 +13,6 @@ import click
 from governor import control_client
 from governor.control_client import Answer
 from governor.exit_codes import OF_REFUSAL, ExitCode
-from trainer_shim.wire import worded
 
 if TYPE_CHECKING:
     from governor.settings import Settings
@@ -88,4 +87,6 @@ def refuse(answer: Answer) -> NoReturn:
 
 def print_json(document: Any) -> None:
     """Strict JSON: what is not finite (a journal keeps the loss as it was) is one of the wire's words."""
+    from trainer_shim.wire import worded
+
     click.echo(json.dumps(worded(document), indent=2, allow_nan=False))

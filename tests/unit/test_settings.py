@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from governor.control_client import socket_paths
 from governor.settings import Settings, load_settings
+from governor.settings_model import default_paths
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "deploy" / "costgov.toml.example"
@@ -100,6 +102,13 @@ def test_a_governor_beside_one_command_keeps_to_itself() -> None:
     assert settings.paths.state_dir == daemon.paths.state_dir / "runs" / "train-1"
     assert settings.paths.socket == daemon.paths.runtime_dir / "runs" / "train-1" / "trainer.sock"
     assert (settings.metrics.port, daemon.metrics.port) == (0, 9477)
+
+
+@pytest.mark.parametrize("environ", [{"HOME": "/h"}, {"HOME": "/h", "XDG_RUNTIME_DIR": "/r"}, {"XDG_STATE_HOME": "/s"}])
+@pytest.mark.parametrize("uid", [0, 12345])
+def test_commands_look_where_governors_listen(environ: dict[str, str], uid: int) -> None:
+    environ = {"HOME": "/h", **environ}
+    assert default_paths({}, environ, uid)["control_socket"] in socket_paths(environ)
 
 
 MISTAKES = [

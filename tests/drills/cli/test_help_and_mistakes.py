@@ -46,7 +46,7 @@ def test_version_is_the_distributions(costgov: Costgov) -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    heavy = {"pydantic", "rich", "httpx", "structlog", "prometheus_client", "psutil", "pynvml", "torch"}
+    heavy = {"pydantic", "rich", "httpx", "structlog", "prometheus_client", "psutil", "pynvml", "torch", "trainer_shim"}
     program = f"import sys, governor.cli; print(*sorted({heavy!r} & set(sys.modules)))"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout.split() == []

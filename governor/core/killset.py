@@ -47,7 +47,6 @@ class KillSet:
     shared_sessions: frozenset[int]
     argvs: frozenset[tuple[str, ...]]  # Exact command lines of ranks and launchers.
     alike: frozenset[ProcessId]  # Others that had such a command line already: sibling runs.
-    since_ticks: int  # Start of the run's first process.
     as_of_ticks: int  # Newest start in the table that this was made from.
 
     def widened(self, strays: Iterable[ProcessId]) -> KillSet:
@@ -100,7 +99,6 @@ def kill_set(
         members.setdefault(facts.process, facts)
     member_pids = {process.pid for process in members} | {rank.pid for rank in ranks}
     argvs = frozenset(f.argv for f in roots.values() if f.argv)
-    started = [process.start_ticks for process in (*roots, *ranks)]
     killed = KillSet(
         uid=uid,
         members=tuple(members),
@@ -111,7 +109,6 @@ def kill_set(
         shared_sessions=frozenset(s for s in _sids(members.values(), ()) if s not in member_pids),
         argvs=argvs,
         alike=frozenset(f.process for f in table.values() if f.argv in argvs and f.process not in members),
-        since_ticks=min(started, default=0),
         as_of_ticks=max((f.process.start_ticks for f in table.values()), default=0),
     )
     return killed.widened(strays(table, killed, own_pid))
@@ -125,7 +122,7 @@ def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]
     for facts in table.values():
         if facts.process in members or facts.state in "ZX" or not _may_end(facts, killed.uid, protected):
             continue
-        if _belongs(table, facts, killed, members, own_pid):
+        if _belongs(table, facts, killed, members):
             found[facts.process] = facts
     for facts in _trees(table, tuple(found.values()), killed.uid, protected):
         if facts.process not in members and facts.state not in "ZX":
@@ -169,14 +166,10 @@ def _spawned(parent: ProcessFacts, child: ProcessFacts) -> bool:
     return bool(child.argv) and (_SPAWNED in child.argv or parent.argv == child.argv)
 
 
-def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozenset[ProcessId], own_pid: int) -> bool:
+def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozenset[ProcessId]) -> bool:
     for ancestor in _ancestors(table, facts):
-        if ancestor.process.pid == own_pid:
-            return False  # Our own helpers.
         if ancestor.process in members:
             return True
-    if facts.process.start_ticks < killed.since_ticks:
-        return False
     if _led_by_us(table, facts.sid, killed.sessions, members):
         return True
     if not _is_orphan(table, facts):

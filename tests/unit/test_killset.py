@@ -288,6 +288,35 @@ def test_a_launcher_recorded_at_hello_counts_after_it_lost_its_ranks(tree: Tree)
     assert pids(killed.members)[1:] == [302, 303]
 
 
+def test_launchers_come_outermost_first_in_whatever_order_they_were_recorded(tree: Tree) -> None:
+    ranks = deepspeed_tree(tree)
+    launchers = tuple(reversed(find_launchers(tree.table, ranks[0])))
+    killed = kill_set(tree.table, ranks, GOVERNOR, launchers=launchers)
+    assert killed is not None
+    assert pids(killed.members) == [300, 301, 302, 303]
+
+
+def test_what_launched_through_another_user_is_not_ours(tree: Tree) -> None:
+    tree.add(700, 100, TORCHRUN, group=True)
+    tree.add(701, 700, ("sudo", "-u", "user", "python", "train.py"), uid=0)
+    rank = tree.add(702, 701, RANK)
+    assert find_launchers(tree.table, rank) == ()
+
+
+def test_a_reused_parent_number_launches_nobody(tree: Tree) -> None:
+    rank = tree.add(700, 701, RANK, ticks=500)
+    tree.add(701, 100, TORCHRUN, ticks=501)
+    assert find_launchers(tree.table, rank) == ()
+
+
+def test_a_late_child_that_is_a_zombie_keeps_nobody_waiting(tree: Tree) -> None:
+    killed = kill_set(tree.table, torchrun_tree(tree), GOVERNOR)
+    assert killed is not None
+    tree.add(250, 211, RANK)
+    tree.zombie(250)
+    assert strays(tree.table, killed, GOVERNOR) == ()
+
+
 def test_under_costgov_run_the_command_is_ours_and_the_governor_is_not(tree: Tree) -> None:
     tree.add(800, 100, ("costgov", "run", "--", "bash", "go.sh"), group=True)
     tree.add(801, 800, (PYTHON, "-m", "governor.adapters.gpu_nvml"))
@@ -308,6 +337,7 @@ def test_our_own_ancestors_are_never_members_even_if_they_launch(tree: Tree) -> 
     tree.add(901, 900, ("costgov", "run", "--", *TORCHRUN))
     agent = tree.add(902, 901, TORCHRUN)
     rank = tree.add(903, 902, RANK, session=True)
+    assert find_launchers(tree.table, rank, own_pid=901) == (agent,)
     killed = kill_set(tree.table, [rank], 901, launchers=[agent, tree.table[900].process])
     assert killed is not None
     assert pids(killed.members) == [902, 903]

@@ -252,13 +252,19 @@ class _Conduct:
 
     def _finish(self, order: Order) -> Ending:
         """Wait for this rank's part, make it durable, and learn what became of the whole."""
-        while self._gate.result is None and self._gate.busy():
+        verdict = None
+        while self._gate.result is None and self._gate.busy() and verdict is None:
             self._pause()
+            # A rank that failed says so at once: the others may sit in the save's barrier for as long as it lasts.
+            verdict = self._round.verdict("written")
         result = self._gate.result
         error = "the training thread left before the save" if result is None else result.error
-        self._round.post("written", {"error": clip(error) if error else None})
         limit_ns = max(time.monotonic_ns(), order.deadline_ns) + FINISH_LIMIT_NS
-        verdict = self._verdict("written", lambda: limit_ns, "not every part was written")
+        if verdict is None and error:
+            self._round.settle("written", {"abort": clip("rank %d: %s" % (self._place.rank, error))})
+        elif verdict is None:
+            self._round.post("written", {"error": None})
+        verdict = verdict or self._verdict("written", lambda: limit_ns, "not every part was written")
         if "abort" in verdict:
             return Ending("failed", {"step": order.step, "reason": clip(verdict["abort"])})
         assert result is not None, "a written part has a result"

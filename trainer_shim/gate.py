@@ -118,10 +118,11 @@ class Gate:
             return order
 
     def saved(self, result: Result) -> None:
-        """Report what came of the order and open the gate."""
+        """Report what came of the order and open the gate. Too late for its round, it leaves the next one's promise."""
         with self._condition:
-            self.result = result
-            self._open()
+            if self._state == "saving":
+                self.result = result
+                self._open()
 
     def finish(self) -> None:
         """No further boundary comes."""

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from . import wire
 from .boundary import Boundary
@@ -76,6 +76,7 @@ class Watcher:
         """Connect, install the doorbell, start the threads. SystemExit when COSTGOV_REQUIRED=1 and nobody listens."""
         self._doorbell.install(self._wanted_signal)
         self._hello["signal"] = self._doorbell.number
+        self._hello["capabilities"] = self._capabilities(self._hello.get("capabilities"))
         if self._environ.get("COSTGOV_REQUIRED") == "1":
             self._insist()
         elif not self._link.connect(time.monotonic_ns()) and self._place.local_rank == 0:
@@ -172,17 +173,20 @@ class Watcher:
     def _hello_fields(self) -> Dict[str, Any]:
         with self._hello_lock:
             fields = dict(self._hello)
-        able = ["beat", "exit_after", "agree"]
-        if self._boundary.can_save():
-            able += ["ask", "durable"]
-        fields["capabilities"] = sorted(set(fields.get("capabilities") or ()) | set(able))
+        fields["capabilities"] = self._capabilities(fields.get("capabilities"))
         fields["signal"] = 0 if self._doorbell.stolen() else self._doorbell.number
         fields["open_incident"] = self._incidents.state()
         return fields
 
+    def _capabilities(self, known: Optional[List[str]]) -> List[str]:
+        able = ["agree", "beat", "exit_after"] + (["ask", "durable"] if self._boundary.can_save() else [])
+        return sorted(set(known or ()) | set(able))
+
     def _once_a_second(self) -> None:
-        """On the listener thread: tell when somebody took our signal, so that a ring does not hit their handler."""
+        """On the listener thread: tell when somebody took our signal, so that a ring does not hit their handler, and
+        when a framework turned out to save by itself."""
         self.hello_field("signal", 0 if self._doorbell.stolen() else self._doorbell.number)
+        self.hello_field("capabilities", self._capabilities(self._hello.get("capabilities")))
         if self._link.refused is not None and self._place.local_rank == 0 and not self._said_refused:
             self._said_refused = True
             say(unwatched_line((self._link.path,), self._link.refused))

@@ -226,8 +226,9 @@ def test_required_trains_when_somebody_confirms(train: Train, box: Letterbox) ->
 
 
 def test_a_framework_saves_by_itself_when_told(train: Train, box: Letterbox, tmp_path: Path) -> None:
-    train(delegate=True)
-    box.frame("step", step=3)
+    train(delegate=True, saves=False)
+    assert "ask" not in box.frame("hello")["capabilities"], "nobody knows yet who saves"
+    box.until(lambda: "ask" in box.of("hello")[-1]["capabilities"], "the hello that says that it can be asked")
     box.letter(0, "i", exit_after=True)
     saved = box.frame("ack", incident="i", what="saved")
     assert saved["checkpoint"]["path"] == str(tmp_path / "theirs" / f"checkpoint-{saved['step']}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.shim.letterbox import Letterbox
+from trainer_shim import checkpoint
 
 pytest.importorskip("deepspeed", reason="needs deepspeed")
 
@@ -77,3 +78,20 @@ def test_a_frozen_rank_makes_the_others_give_up_and_train_on(
     box.letter(frozen, "again")
     steps = [box.frame("ack", rank, incident="again", what="saved")["step"] for rank in RANKS]
     assert steps[0] == steps[1]
+
+
+def test_a_rank_that_fails_inside_the_save_is_told_at_once_by_all(launch, box: Letterbox, tmp_path: Path) -> None:
+    """The other rank sits in the save's barrier and would know nothing until the process group's timeout."""
+    launch(kind="zero2", steps=FOREVER, pace_s=0.1)
+    for step in range(1, 300):
+        (tmp_path / "checkpoints" / f"cg_{step}" / "zero_pp_rank_1_mp_rank_00_optim_states.pt").mkdir(parents=True)
+    for rank in RANKS:
+        box.frame("step", rank, step=3)
+    box.letter(0, "i", exit_after=True)
+    for rank in RANKS:
+        failed = box.frame("ack", rank, incident="i", what="failed")
+        assert failed["reason"].startswith("rank 1: ")
+        assert box.acks(rank, "i") == ["received", "agreed", "saving", "failed"]
+    box.frame("phase", 1, phase="idle")
+    assert not (tmp_path / "checkpoints" / "latest").exists()
+    assert checkpoint.find_last_good(str(tmp_path / "checkpoints")) is None

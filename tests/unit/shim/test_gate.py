@@ -94,6 +94,16 @@ def test_an_order_without_a_save_is_taken_at_the_next_boundary() -> None:
     assert not gate.raised
 
 
+def test_a_save_that_outlasts_its_round_does_not_undo_the_next_promise() -> None:
+    gate = Gate(3)
+    gate.order(order(3))
+    assert gate.stand(3, dict, lambda: None) == order(3)
+    gate.promise(1, FAR_NS)
+    gate.saved(Result("/old", None))
+    assert gate.raised
+    assert gate.result is None
+
+
 def test_a_finished_training_holds_nobody() -> None:
     gate = Gate(3)
     gate.promise(1, FAR_NS)

@@ -53,6 +53,21 @@ class KillSet:
         """Count the strays in, so that the next scan finds their children too."""
         return replace(self, members=tuple(dict.fromkeys((*self.members, *strays))))
 
+    def joined(self, earlier: KillSet) -> KillSet:
+        """Keep what an earlier look at the same halt knew: by now its launchers may be gone, and their orphans not."""
+        members = dict.fromkeys((*self.members, *earlier.members))
+        return KillSet(
+            uid=self.uid,
+            members=tuple(members),
+            launchers=self.launchers | earlier.launchers,
+            sessions=self.sessions | earlier.sessions,
+            groups=self.groups | earlier.groups,
+            shared_sessions=self.shared_sessions | earlier.shared_sessions,
+            argvs=self.argvs | earlier.argvs,
+            alike=(self.alike | earlier.alike) - members.keys(),
+            as_of_ticks=min(self.as_of_ticks, earlier.as_of_ticks),
+        )
+
 
 def find_launchers(table: Table, rank: ProcessId, own_pid: int | None = None) -> tuple[ProcessId, ...]:
     """Return the same-uid ancestors of the rank that launch training, outermost first; empty when there is none.

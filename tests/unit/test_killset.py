@@ -216,6 +216,21 @@ def test_last_moment_orphans_under_deepspeed_are_found_by_its_group(tree: Tree) 
     assert pids(strays(tree.table, killed, GOVERNOR)) == [350]
 
 
+def test_a_second_look_keeps_what_the_first_knew(tree: Tree) -> None:
+    """SIGTERM took launchers and ranks; the worker that a rank forked meanwhile is an orphan of their group."""
+    ranks = deepspeed_tree(tree)
+    first = kill_set(tree.table, ranks, GOVERNOR)
+    assert first is not None
+    tree.add(350, 302, (PYTHON, "-c", "from multiprocessing.spawn import spawn_main"))
+    for member in first.members:
+        tree.end(member.pid)
+    second = kill_set(tree.table, ranks, GOVERNOR, uid=USER)
+    assert second is not None
+    assert strays(tree.table, second, GOVERNOR) == ()
+    assert pids(strays(tree.table, second.joined(first), GOVERNOR)) == [350]
+    assert second.joined(first).members == first.members
+
+
 def test_a_last_moment_orphan_in_a_wholly_shared_session_needs_the_ranks_command_line(tree: Tree) -> None:
     tree.add(700, 100, ("bash", "job.sh"), group=True)
     rank = tree.add(701, 700, RANK)

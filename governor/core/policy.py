@@ -40,6 +40,7 @@ class Hold:
         assert self.kind is not HoldKind.STEPS or self.of >= self.need >= 1
 
 
+HALTS_PER_DAY_MAX = 3  # The breaker: more halts of a run than this a day are our fault until a person has looked.
 AT_ONCE = Hold(HoldKind.DURATION, 0)
 
 
@@ -88,7 +89,7 @@ class Policy:
     run_on_finish: str = "keep"  # keep | stop: the node when the run ends well.
     node_idle_stop_ns: DurationNs | None = None
     rules: tuple[Rule, ...] = ()
-    halts_per_day_max: int = 3  # The breaker: more halts than this a day is a fault of ours until a person looks.
+    halts_per_day_max: int = HALTS_PER_DAY_MAX
     source: str = ""
 
     def matches(self, labels: Mapping[str, str], stage: str | None) -> bool:

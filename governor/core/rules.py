@@ -5,7 +5,7 @@ Every trigger sees every event and is asked every time, also while another rule 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,12 +27,13 @@ class HoldTimer:
     step without a known reading is not a step of the window.
     """
 
-    __slots__ = ("_counted", "_hold", "_last_at", "_last_tokens", "_steps")
+    __slots__ = ("_counted", "_fired", "_hold", "_last_at", "_last_tokens", "_steps")
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
-        # (step, fired) of the last `of` steps with a known reading; ranks of one step are joined by "any".
-        self._steps: deque[tuple[int, bool]] = deque(maxlen=max(1, hold.of))
+        # The last `of` steps with a known reading, and whether any rank's fired; how many of them did.
+        self._steps: OrderedDict[int, bool] = OrderedDict()
+        self._fired = 0
         self._counted = 0  # Nanoseconds or tokens.
         self._last_at: MonoNs | None = None  # Of the newest reading, if that was FIRING.
         self._last_tokens: int | None = None
@@ -48,7 +49,7 @@ class HoldTimer:
             if isinstance(event, Step) and reading is not Reading.UNKNOWN:
                 fired = reading is Reading.FIRING
                 self._add_step(finding.evidence.get("step", event.step) if fired else event.step, fired)
-            return sum(fired for _, fired in self._steps) >= self._hold.need
+            return self._fired >= self._hold.need
         if reading is Reading.QUIET:
             self.reset()
             return False
@@ -60,18 +61,21 @@ class HoldTimer:
         return self._counted >= self._hold.need
 
     def _add_step(self, step: int, fired: bool) -> None:
-        for index, (known, already) in enumerate(self._steps):
-            if known == step:
-                self._steps[index] = (step, already or fired)
-                return
-        self._steps.append((step, fired))
+        known = self._steps.get(step)
+        if known is None:
+            if len(self._steps) == self._hold.of:
+                self._fired -= self._steps.popitem(last=False)[1]
+            self._steps[step] = fired
+            self._fired += fired
+        elif fired and not known:
+            self._steps[step] = True
+            self._fired += 1
 
     def _count(self, at: MonoNs, run: Run) -> None:
         if self._hold.kind is HoldKind.DURATION:
             if self._last_at is not None:
-                assert at >= self._last_at, "monotonic time went backwards"
-                self._counted += at - self._last_at
-            self._last_at = at
+                self._counted += max(0, at - self._last_at)  # A frame may have been stamped before a tick judged first.
+            self._last_at = at if self._last_at is None else max(at, self._last_at)
             return
         tokens = run.tokens_total
         if tokens is not None:
@@ -81,17 +85,19 @@ class HoldTimer:
 
     def reset(self) -> None:
         self._steps.clear()
+        self._fired = 0
         self._counted = 0
         self._last_at = self._last_tokens = None
 
     def snapshot(self) -> Mapping[str, Any]:
-        return {"counted": self._counted, "steps": [list(pair) for pair in self._steps]}
+        return {"counted": self._counted, "steps": [[step, fired] for step, fired in self._steps.items()]}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Go on counting. The time in which nobody watched is not added."""
         self.reset()
         self._counted = int(snapshot["counted"])
-        self._steps.extend((int(step), bool(fired)) for step, fired in snapshot["steps"])
+        for step, fired in snapshot["steps"]:
+            self._add_step(int(step), bool(fired))
 
 
 class _Watched:

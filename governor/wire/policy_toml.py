@@ -13,7 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.findings import Response
-from governor.core.policy import AT_ONCE, Budget, HaltSettings, Hold, HoldKind, Mode, Policy, PolicySet, Rule
+from governor.core.policy import (
+    AT_ONCE,
+    HALTS_PER_DAY_MAX,
+    Budget,
+    HaltSettings,
+    Hold,
+    HoldKind,
+    Mode,
+    Policy,
+    PolicySet,
+    Rule,
+)
 from governor.core.triggers import load
 from governor.core.triggers.base import Key, Trigger, defaults
 from governor.core.units import DurationNs, UsdMicros, usd
@@ -208,9 +219,7 @@ class _Reader:
         }
         if durations["grace"] == 0 and checkpoint != "none":
             self.fail(("halt", "grace"), f'leaves no time for checkpoint = "{checkpoint}"; write checkpoint = "none"')
-        per_day_max = self._value(
-            ("halt", "per_day_max"), COUNT, table.get("per_day_max", Policy("").halts_per_day_max)
-        )
+        per_day_max = self._value(("halt", "per_day_max"), COUNT, table.get("per_day_max", HALTS_PER_DAY_MAX))
         if per_day_max == 0:
             self.fail(("halt", "per_day_max"), 'forbids every halt; write mode = "observe" in [policy] for that')
         settings = HaltSettings(

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from governor.core.events import Step
 from governor.core.findings import Finding, Reading, Response
@@ -82,6 +84,19 @@ def test_ranks_of_one_step_are_one_step() -> None:
 def test_two_of_three_steps() -> None:
     timer = HoldTimer(Hold(HoldKind.STEPS, 2, 3))
     assert steps(timer, (1, FIRING), (2, QUIET), (3, QUIET), (4, FIRING), (5, FIRING)) == [False] * 4 + [True]
+
+
+@given(st.integers(1, 6), st.integers(0, 4), st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=40))
+def test_steps_agree_with_looking_at_the_window(need: int, more: int, readings: list[tuple[int, bool]]) -> None:
+    timer, window = HoldTimer(Hold(HoldKind.STEPS, need, need + more)), {}
+    for step, fired in readings:
+        window[step] = window.get(step, False) or fired
+        window = dict(list(window.items())[-(need + more) :])
+        assert steps(timer, (step, FIRING if fired else QUIET)) == [sum(window.values()) >= need]
+
+
+def test_a_frame_stamped_before_the_last_tick_does_no_harm() -> None:
+    assert seconds(HoldTimer(TEN_SECONDS), (0, FIRING), (5, FIRING), (4, FIRING), (10, FIRING)) == [False] * 3 + [True]
 
 
 def test_tokens_are_counted_between_firing_readings() -> None:

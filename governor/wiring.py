@@ -281,8 +281,12 @@ class Governor:
     def lines(self) -> list[str]:
         """What start-up says: what will happen on a halt, what stays billed, what is wrong."""
         facts = self.node.facts
-        lines = [f"on halt I will {facts.will_stop}" if facts.will_stop else "on halt I will end the processes only"]
-        lines.append(f"this stays billed: {'; '.join(facts.stays_billed) or 'nothing known'}")
+        billed = list(facts.stays_billed)
+        lines = [f"on halt I will {facts.will_stop}"]
+        if facts.cloud != "none" and not facts.can_stop:
+            lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
+            billed.insert(0, f"{facts.cloud} instance {facts.instance_id}")
+        lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
         lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
         lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
         lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []

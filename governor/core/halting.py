@@ -34,7 +34,7 @@ from governor.core.findings import Verdict
 from governor.core.halt import Fact, Plan, Stage, StopTarget
 from governor.core.incident import Incident, process_row, rank_rows
 from governor.core.node import Node, Tracked
-from governor.core.snapshots import incident_snapshot
+from governor.core.snapshots import incident_snapshot, stays_billed
 from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs
 
 DAY_NS = 24 * NS_PER_HOUR
@@ -182,6 +182,7 @@ def feed(node: Node, tracked: Tracked, fact: Fact, at: MonoNs) -> list[Effect]:
         effects.append(Record("transition", incident.run, incident.incident_id, data, durable=True))
     if incident.is_closed:
         _close(node, tracked, at)
+        effects.extend(_still_billed(node, incident))
     return [keep(node, tracked), *effects, *ordered]
 
 
@@ -210,6 +211,13 @@ def _close(node: Node, tracked: Tracked, at: MonoNs) -> None:
     incident.closed_wall = node.wall(at)
     incident.note(at, node.wall(at), "halted")
     tracked.run.ended_at = at
+
+
+def _still_billed(node: Node, incident: Incident) -> list[Effect]:
+    if incident.plan.stop is not StopTarget.PROCESSES:
+        return []
+    text = f"run {incident.run} is halted and this stays billed: {'; '.join(stays_billed(node, incident)) or 'unknown'}"
+    return [Alarm("still_billed", incident.run, text)]
 
 
 def keep(node: Node, tracked: Tracked) -> KeepIncident:

@@ -63,13 +63,21 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "cloud": node.facts.cloud,
         "instance_id": node.facts.instance_id,
         "price_source": node.facts.price_source,
-        "stays_billed": list(node.facts.stays_billed),
+        "stays_billed": stays_billed(node, incident),
         "halt_stage": incident.halt.stage.name,
         "halt": _plain_of(incident.halt),
         "plan": _plain_of(incident.plan),
         "rank_processes": [process_row(process) for process in incident.rank_processes],
         "launchers": [process_row(process) for process in incident.launchers],
     }
+
+
+def stays_billed(node: Node, incident: Incident) -> list[str]:
+    """What the provider bills on after this halt: the machine itself, unless the halt ends with its stop."""
+    known = list(node.facts.stays_billed)
+    if incident.plan.stop is StopTarget.PROCESSES and node.facts.cloud != "none":
+        return [f"{node.facts.cloud} instance {node.facts.instance_id}: only the processes are ended", *known]
+    return known
 
 
 def incident_of(snapshot: Mapping[str, Any]) -> Incident:

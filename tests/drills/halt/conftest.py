@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from examples.demo_cloud import DemoCloud, moto
+from governor.control_client import ask
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
@@ -23,7 +28,7 @@ POLICY = """
 name = "drill"
 [halt]
 checkpoint = "suspect"
-grace = "3s"
+grace = "10s"
 term_grace = "1s"
 kill_grace = "5s"
 stop = "{stop}"
@@ -83,6 +88,111 @@ enabled = false
 """
     )
     return config
+
+
+class Service:
+    """`costgov daemon` as a service manager would run it: started, killed, started again."""
+
+    def __init__(self, work: Path, *, stop: str = "processes", cloud: str = "", policy: str = POLICY) -> None:
+        self.work = work
+        self.policy = work / "policy.toml"
+        self.policy.write_text(policy.format(stop=stop))
+        self.config = configuration(work, cloud)
+        self.log = work / "daemon.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.trainees: list[subprocess.Popen[bytes]] = []
+
+    def end(self) -> None:
+        """Leave nothing behind: neither the daemon nor a trainee that was not halted."""
+        for process in (*self.trainees, *filter(None, [self.process])):
+            if process.poll() is None:
+                process.terminate() if process is self.process else process.kill()
+            process.wait(SAFETY_S)
+
+    def start(self) -> None:
+        argv = [str(BIN / "costgov"), "daemon", "--config", str(self.config), "--policy", str(self.policy)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log)
+        self.until(lambda: self.ask({"cmd": "ping"}) is not None, "the daemon answers")
+
+    def kill9(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(SAFETY_S)
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """The answer's data, or None when nobody answers."""
+        answer = ask(str(self.work / "run" / "control.sock"), request)
+        if not answer.ok and answer.code not in ("no_governor", "silent", "garbled"):
+            raise AssertionError(f"{request}: {answer.error}")
+        return answer.data if answer.ok else None
+
+    def incidents(self) -> list[dict[str, Any]]:
+        return self.ask({"cmd": "incidents", "last": 100}) or []
+
+    def until(self, look: Callable[[], Any], what: str) -> Any:
+        """Look again at every event of the daemon, its end included, until `look` is true."""
+        assert self.process is not None
+        deadline = time.monotonic() + SAFETY_S
+        pidfd = os.pidfd_open(self.process.pid)
+        try:
+            while time.monotonic() < deadline:
+                found = look()
+                if found:
+                    return found
+                if select.select([pidfd], [], [], 0.02)[0]:
+                    raise AssertionError(f"the daemon ended before: {what}\n{self.log.read_text()}")
+        finally:
+            os.close(pidfd)
+        raise AssertionError(f"not seen in {SAFETY_S} s: {what}\n{self.log.read_text()}")
+
+    def until_stage(self, *stages: str) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            return next((i for i in self.incidents() if i["halt_stage"] in stages), None)
+
+        return self.until(look, f"stage {stages}")
+
+    def trainee(self, mode: str) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, "COSTGOV_SOCKET": str(self.work / "run" / "trainer.sock"), "COSTGOV_RUN": "drill"}
+        argv = [sys.executable, str(HERE / "trainee.py"), mode, str(self.work)]
+        with (self.work / "trainee.log").open("ab") as log:
+            self.trainees.append(subprocess.Popen(argv, env=environ, stdout=log, stderr=log, start_new_session=True))
+        return self.trainees[-1]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    made: list[Service] = []
+
+    def make(**options: Any) -> Service:
+        made.append(Service(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.fixture(scope="session")
+def moto_port() -> Iterator[int]:
+    with moto() as port:
+        yield port
+
+
+@pytest.fixture
+def cloud(moto_port: int) -> Iterator[DemoCloud]:
+    with DemoCloud(stopping_s=0.3, moto_port=moto_port) as running:
+        yield running
+
+
+def cloud_table(cloud: DemoCloud) -> str:
+    return f"""
+[cloud]
+provider = "aws"
+[cloud.aws]
+endpoint = "{cloud.endpoint}"
+metadata_endpoint = "{cloud.metadata_endpoint}"
+"""
 
 
 Run = Callable[..., Halted]

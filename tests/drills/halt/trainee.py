@@ -28,10 +28,13 @@ FOR_EVER_S = 3600
 class FileSaver:
     """Saves a file a rank: enough for a whole, hashed, verified checkpoint."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, slow_s: float = 0.0) -> None:
         self.directory: str | None = str(directory)
+        self.slow_s = slow_s
 
     def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
+        if self.slow_s:
+            time.sleep(self.slow_s)
         target = Path(directory) / tag
         target.mkdir(parents=True, exist_ok=True)
         (target / "weights.bin").write_bytes(bytes(range(256)) * 64)
@@ -66,7 +69,7 @@ class Trainee:
             "framework": "torch",
             "resume_argv": [sys.executable, *sys.argv],
         }
-        saver = FileSaver(work / "checkpoints")
+        saver = FileSaver(work / "checkpoints", slow_s=2.0 if mode == "slow_save" else 0.0)
         self.watcher = Watcher(hello, self.progress, saver)
 
     def step(self, number: int, loss: float) -> None:
@@ -102,7 +105,9 @@ class Trainee:
             signal.signal(signal.SIGUSR1, lambda *_: (self.work / "foreign").write_text("rung"))
         self.watcher.start()
         self.progress.set_phase("train")
-        for number in range(1, HEALTHY_STEPS + 1):
+        # A halt waits no longer than the unsaved work took: a slow save needs work that is worth waiting for.
+        self.healthy_steps = 400 if self.mode == "slow_save" else HEALTHY_STEPS
+        for number in range(1, self.healthy_steps + 1):
             self.step(number, 2.0)
         if self.mode in ("grandchildren", "zombie"):
             self.spawn()
@@ -124,7 +129,11 @@ class Trainee:
             self.children.append(child)
 
     def misbehave(self) -> None:
-        number = HEALTHY_STEPS + 1
+        number = self.healthy_steps + 1
+        if self.mode == "healthy":
+            while True:
+                self.step(number, 2.0)
+                number += 1
         if self.mode in ("deaf", "deaf_term", "stuck", "stopped"):
             # The frame goes out, and the training thread never comes to a boundary again.
             self.watcher.at_boundary = lambda _step: None  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.drills.systemd.booted import BootedSystemd, missing
-from tests.drills.systemd.node import OFFLINE, SAFETY_S, SERVICE_PYTHON, Node, Trainer, until
+from tests.drills.systemd.node import OFFLINE, SAFETY_S, SERVICE_PYTHON, Node, Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -68,7 +68,7 @@ def make_trainer(started: Node) -> Iterator[Callable[[str], Trainer]]:
         trainer = Trainer(started, name, directory, process)
         trainers.append(trainer)
         trainer.pid = int(trainer.line().removeprefix("pid "))
-        until(lambda: (started.run(name) or {}).get("step"), f"{name} stepping")
+        started.until(lambda: (started.run(name) or {}).get("step"), f"{name} stepping")
         return trainer
 
     yield make

@@ -21,17 +21,16 @@ ASK += "print(json.dumps({'ok': a.ok, 'data': a.data, 'error': a.error}))"
 Found = TypeVar("Found")
 
 
-def until(look: Callable[[], Found | None], what: str) -> Found:
-    """Look again until something true is there. Each look is a command in the box, which takes its time."""
-    deadline = time.monotonic() + SAFETY_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"never saw {what}"
-    return found
-
-
 class Node:
     def __init__(self, box: BootedSystemd) -> None:
         self.box = box
+
+    def until(self, look: Callable[[], Found | None], what: str) -> Found:
+        """Look again until something true is there. Each look is a command in the box, which takes its time."""
+        deadline = time.monotonic() + SAFETY_S
+        while not (found := look()):
+            assert time.monotonic() < deadline, f"never saw {what}:\n{self.box.journal('costgov')[-4000:]}"
+        return found
 
     def ask(self, **request: Any) -> Any:
         """One request on the control socket; None when nobody answers."""
@@ -52,6 +51,19 @@ class Node:
         """The newest incident of that run."""
         found = [one for one in self.ask(cmd="incidents", last=100) or [] if one["run"] == run]
         return found[-1] if found else None
+
+    def ended_incident(self, run: str) -> dict[str, Any]:
+        """Wait for the end of that run's newest halt."""
+
+        def look() -> dict[str, Any] | None:
+            found = self.incident(run)
+            return found if found and found["closed_wall_ns"] else None
+
+        return self.until(look, f"the end of the halt of {run}")
+
+    def wait_for_another(self, before: int) -> None:
+        """Wait until a governor that is not process `before` answers."""
+        self.until(lambda: self.main_pid() not in (0, before) and self.ask(cmd="ping") is not None, "another governor")
 
     def main_pid(self) -> int:
         return int(self.box.property("costgov", "MainPID"))

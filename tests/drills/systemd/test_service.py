@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tests.drills.systemd.node import Node, Trainer, until
+from tests.drills.systemd.node import Node, Trainer
 
 EXPOSURE_MAX = 5.0  # Where systemd-analyze begins to say MEDIUM instead of OK.
 BAD_POLICY = '[policy]\nname = "zz"\nmatch = { stage = "zz" }\n[halt]\ngrase = "10m"\n'
@@ -53,17 +53,19 @@ def test_a_reload_keeps_the_old_policy_when_the_new_one_is_wrong(started: Node) 
     box.write(policy, BAD_POLICY)
     try:
         box.run("systemctl", "reload", "costgov")
-        governor = until(lambda: (g := started.governor()) and not g["last_reload_ok"] and g, "a refused reload")
+        governor = started.until(
+            lambda: (g := started.governor()) and not g["last_reload_ok"] and g, "a refused reload"
+        )
         assert "grase" in governor["reload_error"]
         assert (governor["policy_digest"], started.main_pid()) == (digest, pid)
         box.write(policy, BAD_POLICY.replace("grase", "grace"))
         box.run("systemctl", "reload", "costgov")
-        governor = until(lambda: (g := started.governor()) and g["last_reload_ok"] and g, "an accepted reload")
+        governor = started.until(lambda: (g := started.governor()) and g["last_reload_ok"] and g, "an accepted reload")
         assert governor["policy_digest"] != digest
     finally:
         box.run("rm", policy)
         box.run("systemctl", "reload", "costgov")
-    until(lambda: started.governor()["policy_digest"] == digest, "the first policy again")
+    started.until(lambda: started.governor()["policy_digest"] == digest, "the first policy again")
 
 
 def test_a_halt_saves_and_ends_the_trainer_of_another_user(
@@ -72,7 +74,7 @@ def test_a_halt_saves_and_ends_the_trainer_of_another_user(
     trainer = make_trainer("polite")
     started.box.run("costgov", "halt", "polite", "--reason", "drill")
     trainer.wait_until_gone()
-    incident = until(lambda: (i := started.incident("polite")) and i["closed_wall_ns"] and i, "the end of the halt")
+    incident = started.ended_incident("polite")
     assert incident["halt_stage"] == "HALTED"
     assert incident["checkpoint"]["verified_by"] == "governor"
     assert incident["agreed_step"] == incident["checkpoint"]["step"]
@@ -87,14 +89,16 @@ def test_killed_in_the_middle_of_a_halt_it_comes_back_and_finishes(
     trainer = make_trainer("midway")
     trainer.tell("hold")
     started.box.run("costgov", "halt", "midway", "--reason", "drill")
-    asked = until(lambda: (i := started.incident("midway")) and i["halt_stage"] in ("ASKED", "SAVING") and i, "the ask")
+    asked = started.until(
+        lambda: (i := started.incident("midway")) and i["halt_stage"] in ("ASKED", "SAVING") and i, "the ask"
+    )
     before = started.main_pid()
     started.box.run("kill", "-KILL", str(before))
-    until(lambda: started.main_pid() not in (0, before) and started.ask(cmd="ping") is not None, "the governor again")
+    started.wait_for_another(before)
     assert started.is_alive(trainer.pid), "the halt must wait for the checkpoint, not start over with a kill"
     trainer.tell("go")
     trainer.wait_until_gone()
-    incident = until(lambda: (i := started.incident("midway")) and i["closed_wall_ns"] and i, "the end of the halt")
+    incident = started.ended_incident("midway")
     assert incident["incident_id"] == asked["incident_id"]
     assert incident["halt_stage"] == "HALTED"
     assert incident["checkpoint"]["verified_by"] == "governor"
@@ -102,13 +106,13 @@ def test_killed_in_the_middle_of_a_halt_it_comes_back_and_finishes(
 
 def test_a_stuck_loop_is_found_by_the_watchdog(started: Node) -> None:
     box, drop_in = started.box, "/etc/systemd/system/costgov.service.d/drill.conf"
-    box.write(drop_in, "[Service]\nWatchdogSec=2\n")
+    box.write(drop_in, "[Service]\nWatchdogSec=5\n")
     try:
         box.run("systemctl", "daemon-reload")
         box.run("systemctl", "restart", "costgov")
         before = started.main_pid()
         box.run("kill", "-STOP", str(before))
-        until(lambda: started.main_pid() not in (0, before) and started.ask(cmd="ping") is not None, "another governor")
+        started.wait_for_another(before)
         assert "watchdog" in box.run("journalctl", "--no-pager", "--output=cat", "_PID=1", "--unit=costgov").stdout
     finally:
         box.run("rm", drop_in)
@@ -124,7 +128,7 @@ def test_no_number_of_deaths_makes_systemd_give_up(started: Node) -> None:
     for _ in range(6):
         before = started.main_pid()
         box.run("kill", "-KILL", str(before))
-        until(lambda before=before: started.main_pid() not in (0, before), "another start")  # type: ignore[misc]
-    until(lambda: started.ask(cmd="ping") is not None, "an answer")
+        started.until(lambda before=before: started.main_pid() not in (0, before), "another start")  # type: ignore[misc]
+    started.until(lambda: started.ask(cmd="ping") is not None, "an answer")
     assert int(box.property("costgov", "NRestarts")) >= 6
     assert box.run("stat", "--format=%i", "/run/costgov").stdout == inode, "a bind mount of it would be dead now"

@@ -73,7 +73,7 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 
 @click.command(
     short_help="Run one command under a governor of its own.",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},  # What follows the command's first word is the command's.
 )
 @policies_option
 @click.option(

@@ -19,7 +19,7 @@ PERIOD_NS = NS_PER_S  # As `status --watch`: the 4 Hz grid would only repeat the
 
 @dataclass(slots=True)
 class JsonConsole(Console):
-    """Lines {"kind": "run"|"incident"|"alarm"|"said", …}: a run of `status`, an incident's report document, or text."""
+    """Lines {"kind": "run"|"incident"|"alarm"|"said", "data": …}: a run of `status`, a report document, or text."""
 
     def tick(self, node: Node, at: MonoNs) -> None:
         if at - self._shown_at < PERIOD_NS:
@@ -41,5 +41,5 @@ class JsonConsole(Console):
         self._object("said", {"text": line})
 
     def _object(self, kind: str, document: Mapping[str, Any]) -> None:
-        text = json.dumps({"kind": kind, **worded(dict(document))}, separators=(",", ":"), default=str)
+        text = json.dumps({"kind": kind, "data": worded(dict(document))}, separators=(",", ":"), default=str)
         self._write(f"{text}\n")

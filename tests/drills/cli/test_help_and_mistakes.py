@@ -71,6 +71,10 @@ MISTAKES = [
     (["hold", "r", "2h"], "costgov hold: Missing option --reason"),
     (["hold", "r", "2h", "--reason", " "], "costgov hold: Missing option --reason"),
     (["run"], "costgov run: Missing argument"),
+    (
+        ["run", "--celing", "300", "--", "true"],
+        "costgov run: No such option '--celing'. (Did you mean one of: '--ceiling',",
+    ),
     (["run", "--ceiling", "nan", "--", "true"], "costgov run: Invalid value for '--ceiling'"),
     (["run", "--price", "-1", "--", "true"], "costgov run: Invalid value for '--price'"),
     (["run", "--name", "../../etc", "--", "true"], 'costgov run: Invalid value for --name: "../../etc" cannot name'),

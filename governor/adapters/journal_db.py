@@ -17,6 +17,7 @@ from governor.adapters.journal_fallback import Entry
 
 SCHEMA_VERSION = 1
 CORRUPT_KEPT_MAX = 3  # A disk that corrupts again and again must not be filled with the evidence of it.
+FILE_MODE = 0o640  # The group (costgov) may read history without the daemon; nobody else may.
 WAL_BYTES_MAX = 4 * 1024 * 1024  # A WAL that once grew would otherwise keep its size for good.
 
 _MIGRATIONS = {
@@ -216,6 +217,11 @@ def lock(path: str) -> int:
 
 
 def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
+    try:
+        # Paths and command lines stand in it. SQLite gives its WAL and index the mode of the file that it finds.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
+    except OSError as error:
+        raise JournalUnavailable(f"{path}: {error.strerror}; make it writable for us") from error
     # One worker thread uses it at a time, but the thread that opens is not always the one that closes.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
     try:

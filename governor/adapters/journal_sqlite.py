@@ -291,7 +291,7 @@ class SqliteJournal:
         except JournalLocked as error:
             self.problem, self.locked_by_other = str(error), error
             return None
-        except (JournalUnavailable, sqlite3.Error) as error:
+        except (JournalUnavailable, sqlite3.Error, OSError) as error:
             self.problem = str(error)
             return None
         self.problem = database.notice

@@ -100,3 +100,13 @@ def test_durable_is_said_only_with_a_disk(tmp_path: Path) -> None:
         assert journal.save_incident("i-1", {}) is durable
         assert bool(journal.errors_total) is not durable
         journal.close()
+
+
+def test_history_is_no_strangers_to_read(tmp_path: Path) -> None:
+    journal = sqlite_journal(tmp_path)
+    journal.append([row()], full=True)
+    files = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()}
+    assert files == {
+        "journal.db": 0o640, "journal.db-wal": 0o640, "journal.db-shm": 0o640, "journal.db.lock": 0o600,
+    }  # fmt: skip
+    journal.close()

@@ -93,6 +93,19 @@ def test_truncation_in_place_starts_over(path: Path, tail: JsonlTail) -> None:
     assert steps(tail) == [3]
 
 
+def test_a_file_cut_back_is_read_again_from_its_start(path: Path, tail: JsonlTail) -> None:
+    """It may be a new attempt under the same header; steps that go back are normal input, lost ones are not."""
+    steps(tail)
+    first = line(step=1, padding="x" * 100)
+    path.write_bytes(first + line(step=2))
+    assert steps(tail) == [1, 2]
+    os.truncate(path, len(first))
+    assert steps(tail) == [1]
+    with path.open("ab") as file:
+        file.write(line(step=2))
+    assert steps(tail) == [2]
+
+
 def test_a_file_written_anew_and_longer_than_before_is_noticed(path: Path, tail: JsonlTail) -> None:
     steps(tail)
     path.write_bytes(line(step=1, note="first attempt"))

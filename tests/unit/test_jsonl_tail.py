@@ -82,6 +82,17 @@ def test_rotation_loses_no_line_of_either_file(path: Path, tail: JsonlTail) -> N
     assert tail.faulty_total == 1
 
 
+def test_a_rotated_file_is_read_to_its_end_over_several_polls(path: Path, tail: JsonlTail) -> None:
+    steps(tail)
+    path.write_bytes(line(step=0))
+    assert steps(tail) == [0]
+    with path.open("ab") as file:
+        file.writelines(line(step=n, padding="x" * 1000) for n in range(1, 2_000))
+    path.rename(path.with_suffix(".1"))
+    path.write_bytes(line(step=2_000))
+    assert [n for _ in range(5) for n in steps(tail)] == list(range(1, 2_001))
+
+
 def test_truncation_in_place_starts_over(path: Path, tail: JsonlTail) -> None:
     steps(tail)
     path.write_bytes(line(step=1) + line(step=2))

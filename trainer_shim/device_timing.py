@@ -38,13 +38,14 @@ class Scalars(Protocol):
 
 
 class Late(NamedTuple):
-    """A step whose device values arrived (`parts_ns` is None where they did not)."""
+    """A step that leaves the ring; times are None where there were too many events, or none of it `is_read`."""
 
     fields: Dict[str, Any]
-    step_ns: Optional[int]
-    parts_ns: Optional[List[int]]
-    loss: Optional[float]
-    norm: Optional[float]
+    is_read: bool = False
+    step_ns: Optional[int] = None
+    parts_ns: Optional[List[int]] = None
+    loss: Optional[float] = None
+    norm: Optional[float] = None
 
 
 class _Open(NamedTuple):
@@ -106,17 +107,17 @@ class DeviceTimer:
         while len(self._open) > STEPS_IN_FLIGHT_MAX:
             stuck = self._open.popleft()
             # Its events are dropped, not reused: the device may still be about to write them.
-            late.append(Late(stuck.fields, None, None, None, None))
+            late.append(Late(stuck.fields))
         return late
 
     def _finish(self, step: _Open) -> Late:
         loss, norm = self._scalars.get(step.slot)
         if not step.marks or not all(event.query() for _, event in step.marks):
-            return Late(step.fields, None, None, loss, norm)
+            return Late(step.fields, True, None, None, loss, norm)
         parts, total = split(step.marks, step.end)
         # step.end lives on as the next step's first mark; all others are free again.
         self._free.extend(event for _, event in step.marks)
-        return Late(step.fields, total, parts, loss, norm)
+        return Late(step.fields, True, total, parts, loss, norm)
 
     def _record(self) -> Event:
         event = self._free.pop() if self._free else self._new_event()

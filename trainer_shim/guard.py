@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable, Dict, Optional, Tuple, TypeVar, cast
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, cast
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 
@@ -14,27 +14,33 @@ faults: Dict[str, int] = {}
 
 def attempt(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Tuple[Any, Optional[Exception]]:
     """Call and return (result, None) or (None, the exception). SystemExit and KeyboardInterrupt pass."""
-    try:
-        return function(*args, **kwargs), None
-    except Exception as error:  # noqa: BLE001  (a bug of ours or of an engine must not cost a training step)
-        return None, error
+    caught: List[Exception] = []
+    result = _safe(function, caught.append)(*args, **kwargs)
+    return (None, caught[0]) if caught else (result, None)
 
 
 def guarded(fallback: Any = None) -> Callable[[_Hook], _Hook]:
     """Make a hook return `fallback` instead of raising. The first fault of each hook goes to stderr, once."""
 
     def wrap(hook: _Hook) -> _Hook:
-        @functools.wraps(hook)
-        def safe(*args: Any, **kwargs: Any) -> Any:
-            result, error = attempt(hook, *args, **kwargs)
-            if error is None:
-                return result
+        def report(error: Exception) -> Any:
             note(hook.__qualname__, error)
             return fallback
 
-        return cast(_Hook, safe)
+        return cast(_Hook, functools.wraps(hook)(_safe(hook, report)))
 
     return wrap
+
+
+def _safe(function: Callable[..., Any], on_error: Callable[[Exception], Any]) -> Callable[..., Any]:
+    # One layer only: ten hooks per step pass here, and each call of a call costs 0.3 us.
+    def safe(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  (a bug of ours or of an engine must not cost a training step)
+            return on_error(error)
+
+    return safe
 
 
 def note(where: str, error: BaseException) -> None:

@@ -11,35 +11,10 @@ from typing import Any, Callable, Dict, Optional
 from . import device_timing, memory, timing, tokens
 from .guard import guarded
 from .progress import Progress
-from .seam import Watch
+from .scalars import ELSEWHERE, host_number, loss_in, readable
+from .seam import NoWatch, Watch
 
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
-
-
-class NoWatch:
-    """The watcher of a run that nobody watches."""
-
-    def hello_field(self, name: str, value: Any) -> None:
-        """Nobody to tell."""
-
-    def step_frame(self, fields: Dict[str, Any]) -> None:
-        """Nobody to tell."""
-
-    def phase_changed(self) -> None:
-        """Nobody to tell."""
-
-    def at_boundary(self, step: int) -> None:
-        """Nobody asks."""
-
-    def wants_save(self, step: int) -> bool:
-        """Nobody asks."""
-        return False
-
-    def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
-        """Nobody to tell."""
-
-    def finish(self, reason: str, completed: bool) -> None:
-        """Nobody to tell."""
 
 
 class EngineFacts:
@@ -73,6 +48,7 @@ class StepMeter:
         self._cold = True  # The next step compiles, allocates, fills caches: not like the others.
         self._in_eval = False
         self._backward_seen = False
+        self._backward_ever = False  # Whoever calls it once always does: the forward pass's output needs no look.
         self._loss: Any = None
         self._losses = 0
         self._lossless = 0  # Backward calls without a readable loss.
@@ -94,41 +70,38 @@ class StepMeter:
             self._boundary()
         self._begin_step()
         self._take_candidate()
-        self.progress.bump("forward")
         self.count.add(args, kwargs)
-        self._switch(timing.FORWARD)
+        self._mark("forward", timing.FORWARD)
 
     @guarded()
     def exit_forward(self, output: Any) -> None:
         """The forward pass ended; `output` may carry the loss."""
         if self.evaluating:
             return
-        self._switch(timing.AFTER_FORWARD)
-        self.progress.bump("forward")
-        if not self._backward_seen:
-            self._candidate = _loss_in(output)
+        self._mark("forward", timing.AFTER_FORWARD)
+        if not self._backward_ever:
+            self._candidate = loss_in(output)
 
     @guarded()
     def enter_backward(self, loss: Any, is_share: bool = False) -> None:
         """A backward pass from `loss` (tensor, number or None) begins."""
-        self._backward_seen = True
+        self._backward_seen = self._backward_ever = True
         self._candidate = None
         self.loss_is_share = is_share
         self.note_loss(loss)
-        self.progress.bump("backward")
-        self._switch(timing.BACKWARD)
+        self._mark("backward", timing.BACKWARD)
 
     @guarded()
     def exit_backward(self) -> None:
         """The backward pass ended."""
-        self._switch(timing.GAP)
-        self.progress.bump("backward")
+        self._mark("backward", timing.GAP)
 
     def note_loss(self, loss: Any) -> None:
         """Take one micro-step's loss without waiting for any device."""
-        value = _readable(loss, self.device is not None)
+        value = readable(loss, self.device is not None)
         if value is None:
             self._lossless += 1
+        if value is None or value is ELSEWHERE:
             return
         self._loss = value if self._losses == 0 else self._loss + value
         self._losses += 1
@@ -140,38 +113,32 @@ class StepMeter:
         """A whole step begins, whose inside is told by instructions."""
         self._begin_step()
         self._backward_seen = True
-        self._switch(timing.OTHER)
+        self._mark("step", timing.OTHER)
 
     @guarded()
     def enter_instruction(self, hook: str, part: int) -> int:
         """One instruction begins; returns the part to hand to exit_instruction."""
-        self.progress.bump(hook)
-        return timing.EVAL if self.evaluating else self._switch(part)
+        return self._mark(hook, timing.EVAL if self.evaluating else part)
 
     @guarded()
     def exit_instruction(self, hook: str, part: Optional[int]) -> None:
         """The instruction ended."""
-        self.progress.bump(hook)
-        if part != timing.EVAL:
-            self._switch(timing.OTHER if part is None else part)
+        self._mark(hook, timing.OTHER if part is None else part)
 
     # -- optimizer step -------------------------------------------------------------------------------------------
 
     @guarded()
     def enter_optimizer(self) -> None:
         """The engine's step function was called, at a boundary or not."""
-        self.progress.bump("step")
-        self._switch(timing.OPTIMIZER)
+        self._mark("step", timing.OPTIMIZER)
 
     @guarded()
     def exit_optimizer(self) -> None:
         """The engine's step function returned."""
-        self._switch(timing.GAP)
-        self.progress.bump("step")
+        self._mark("step", timing.GAP)
 
-    @guarded()
     def end_step(self, facts: EngineFacts) -> None:
-        """An optimizer update (applied or skipped) is complete: report it."""
+        """An optimizer update (applied or skipped) is complete: report it. Called from guarded hooks."""
         self._take_candidate()
         device = self.device
         times = self.clock.close()
@@ -179,15 +146,12 @@ class StepMeter:
         progress.step = facts.step
         progress.attempt_step += 1
         progress.in_step = False
-        if device is not None and device.captured:
-            device.captured = False
-            self._cold = True
-            progress.set_phase("compile")
         fields = self._fields(facts, times)
         if device is None:
-            _put_scalars(fields, self._mean_loss(), _host_number(facts.grad_norm))
+            _put_scalars(fields, self._mean_loss(), host_number(facts.grad_norm))
             self.watch.step_frame(fields)
         else:
+            device.captured = False
             device.close_step(fields, self._mean_loss(), facts.grad_norm)
             self.send_arrived()
         self._loss = None
@@ -219,6 +183,7 @@ class StepMeter:
         for late in self.device.arrived():
             if late.parts_ns is not None and late.step_ns is not None:
                 self._put_device_times(late.fields, late.parts_ns, late.step_ns)
+            if late.is_read:
                 _put_scalars(late.fields, late.loss, late.norm)
             else:
                 late.fields["loss_expected"] = False  # Not vanished: the device never told.
@@ -264,18 +229,14 @@ class StepMeter:
         self.loader_timed = True
         if self._boundary_due:
             self._boundary()
-        self.progress.bump("data")
         left = self.clock.part
-        if left not in timing.FETCHES_INSIDE:
-            self._switch(timing.DATA)
+        self._mark("data", left if left in timing.FETCHES_INSIDE else timing.DATA)
         return left
 
     @guarded()
     def exit_fetch(self, part: Optional[int]) -> None:
         """The batch is here, or the epoch ended."""
-        if part not in timing.FETCHES_INSIDE:
-            self._switch(timing.GAP)
-        self.progress.bump("data")
+        self._mark("data", part if part in timing.FETCHES_INSIDE else timing.GAP)
 
     def _take_candidate(self) -> None:
         if self._candidate is not None:
@@ -306,12 +267,26 @@ class StepMeter:
         self._in_eval = False
         self.exit_phase(timing.GAP, True)
 
-    def _switch(self, part: int) -> int:
+    def _mark(self, hook: str, part: int) -> int:
+        """The training thread passed `hook` and works on `part` from here on; returns the part it left."""
+        clock = self.clock
+        left = clock.switch(part)
+        progress = self.progress
+        progress.progress_seq += 1
+        progress.last_hook = hook
+        progress.last_hook_ns = clock.since_ns  # The same clock, read once.
         if self.device is not None:
-            self.device.mark(part)
-            if self.device.in_flight:
-                self.send_arrived()
-        return self.clock.switch(part)
+            self._mark_device(self.device, part)
+        return left
+
+    def _mark_device(self, device: device_timing.DeviceTimer, part: int) -> None:
+        device.mark(part)
+        if device.in_flight:
+            self.send_arrived()
+        if device.captured and not self._cold:
+            self._cold = True  # A graph is being captured: this step is like no other.
+            self.progress.set_phase("compile")
+            self.watch.phase_changed()
 
     # -- the frame ------------------------------------------------------------------------------------------------
 
@@ -341,10 +316,7 @@ class StepMeter:
             fields["skipped_steps"] = facts.skipped_steps
         if facts.applied is not None:
             fields["applied"] = facts.applied
-        fields["step_s"] = timing.seconds(times.step_ns)
-        parts = timing.resolve(times.spent, loader_timed=self.loader_timed, backward_seen=self._backward_seen)
-        for name, spent_ns in parts.items():
-            fields[name] = timing.seconds(spent_ns)
+        timing.put_seconds(fields, times, self.loader_timed, self._backward_seen)
         if self.reports_comm:
             fields["comm_s"] = timing.seconds(times.comm_ns)
         fields["progress_seq"] = progress.progress_seq
@@ -354,49 +326,19 @@ class StepMeter:
         return fields
 
     def _put_device_times(self, fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
-        backward_seen = parts_ns[timing.BACKWARD] > 0
-        parts = timing.resolve(parts_ns, loader_timed=self.loader_timed, backward_seen=backward_seen)
-        parts["data_s"] = device_timing.felt_data_wait(parts_ns, int(fields["data_s"] * 1e9))
-        for name in ("data_s", "forward_s", "backward_s", "optimizer_s"):
-            fields[name] = timing.seconds(parts[name])
-        fields["step_s"] = timing.seconds(step_ns)
+        host_data_ns = int(fields["data_s"] * 1e9)
+        parts_ns[timing.DATA] = device_timing.felt_data_wait(parts_ns, host_data_ns)
+        parts_ns[timing.CHECKPOINT] = parts_ns[timing.HOLD] = 0  # Host work: its own clock told it already.
+        told = {name: fields[name] for name in ("checkpoint_s", "hold_s")}
+        times = timing.StepTimes(step_ns, parts_ns, 0)
+        timing.put_seconds(fields, times, True, parts_ns[timing.BACKWARD] > 0)
+        fields.update(told)
         # Host time of a collective is its launch: no figure is better than that one.
         fields.pop("comm_s", None)
         fields["device_timed"] = True
 
 
 def _forget(_directory: str) -> None:
-    return None
-
-
-def _readable(loss: Any, keeps_tensor: bool) -> Any:
-    """Return a float, or a detached scalar tensor that a device timer will bring home; None = there is no loss."""
-    if isinstance(loss, (int, float)):
-        return float(loss)
-    if loss is None or not hasattr(loss, "detach") or loss.numel() != 1:
-        return None
-    value = loss.detach()
-    if value.device.type == "cpu":
-        return value.item()
-    return value.float().reshape(()) if keeps_tensor else None
-
-
-def _loss_in(output: Any) -> Any:
-    """Return the detached scalar loss in a forward pass's output; never keeps anything larger alive."""
-    loss = output if hasattr(output, "detach") else getattr(output, "loss", None)
-    if loss is None and isinstance(output, dict):
-        loss = output.get("loss")
-    if loss is None or not hasattr(loss, "detach") or loss.numel() != 1:
-        return None
-    return loss.detach()
-
-
-def _host_number(value: Any) -> Optional[float]:
-    """Return a number that is already on the host, None for anything that one would have to wait for."""
-    if value is None or isinstance(value, (int, float)):
-        return value
-    if hasattr(value, "detach") and value.device.type == "cpu" and value.numel() == 1:
-        return float(value.item())
     return None
 
 

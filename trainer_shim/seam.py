@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional, Protocol
 
-__all__ = ["Saver", "Watch"]
+__all__ = ["NoWatch", "Saver", "Watch"]
 
 
 class Saver(Protocol):
@@ -61,3 +61,29 @@ class Watch(Protocol):
 
     def finish(self, reason: str, completed: bool) -> None:
         """Say bye. Idempotent."""
+
+
+class NoWatch:
+    """The watcher of a run that nobody watches."""
+
+    def hello_field(self, name: str, value: Any) -> None:
+        """Nobody to tell."""
+
+    def step_frame(self, fields: Dict[str, Any]) -> None:
+        """Nobody to tell."""
+
+    def phase_changed(self) -> None:
+        """Nobody to tell."""
+
+    def at_boundary(self, step: int) -> None:
+        """Nobody asks."""
+
+    def wants_save(self, step: int) -> bool:
+        """Nobody asks."""
+        return False
+
+    def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
+        """Nobody to tell."""
+
+    def finish(self, reason: str, completed: bool) -> None:
+        """Nobody to tell."""

@@ -8,7 +8,7 @@ and is therefore counted beside them ("of which").
 from __future__ import annotations
 
 import time
-from typing import Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 # Indices rather than an Enum: attribute access on an Enum member costs as much as the whole switch.
 OTHER = 0
@@ -26,8 +26,6 @@ PARTS_TOTAL = 10
 # After a batch was fetched inside one of these, the loop is still inside it.
 FETCHES_INSIDE = frozenset((DATA, FORWARD, OPTIMIZER, CHECKPOINT, HOLD, EVAL))
 
-_NS_PER_S = 1e9
-
 
 class StepTimes(NamedTuple):
     """One step's raw times in nanoseconds; `spent[part]` by the indices above."""
@@ -42,7 +40,7 @@ class StepClock:
 
     __slots__ = ("comm_ns", "now_ns", "part", "since_ns", "spent", "started_ns")
 
-    def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = now_ns
         self.part = GAP
         self.spent: List[int] = [0] * PARTS_TOTAL
@@ -68,22 +66,25 @@ class StepClock:
         return times
 
 
-def resolve(spent: Sequence[int], *, loader_timed: bool, backward_seen: bool) -> Dict[str, int]:
-    """Return nanoseconds by wire name; what is left of the step's time is `other`.
+def put_seconds(fields: Dict[str, Any], times: StepTimes, loader_timed: bool, backward_seen: bool) -> None:
+    """Put a step's parts into its frame; what is left of `step_s` is `other`.
 
     With no timed loader the whole gap counts as waiting for data: it is an upper bound, and says so by being
     all there is. With no backward call seen, what follows the forward pass is the backward pass.
     """
-    return {
-        "data_s": spent[DATA] + (0 if loader_timed else spent[GAP]),
-        "forward_s": spent[FORWARD],
-        "backward_s": spent[BACKWARD] + (0 if backward_seen else spent[AFTER_FORWARD]),
-        "optimizer_s": spent[OPTIMIZER],
-        "checkpoint_s": spent[CHECKPOINT],
-        "hold_s": spent[HOLD],
-    }
+    spent = times.spent
+    data_ns = spent[DATA] if loader_timed else spent[DATA] + spent[GAP]
+    backward_ns = spent[BACKWARD] if backward_seen else spent[BACKWARD] + spent[AFTER_FORWARD]
+    # Whole microseconds: finer is noise, and digits cost bytes in every frame.
+    fields["step_s"] = times.step_ns // 1000 / 1e6
+    fields["data_s"] = data_ns // 1000 / 1e6
+    fields["forward_s"] = spent[FORWARD] // 1000 / 1e6
+    fields["backward_s"] = backward_ns // 1000 / 1e6
+    fields["optimizer_s"] = spent[OPTIMIZER] // 1000 / 1e6
+    fields["checkpoint_s"] = spent[CHECKPOINT] // 1000 / 1e6
+    fields["hold_s"] = spent[HOLD] // 1000 / 1e6
 
 
-def seconds(nanoseconds: float) -> float:
-    """Round to microseconds: finer is noise, and digits cost bytes in every frame."""
-    return round(nanoseconds / _NS_PER_S, 6)
+def seconds(nanoseconds: int) -> float:
+    """Return seconds in whole microseconds."""
+    return nanoseconds // 1000 / 1e6

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Dict, Optional
 
 _INTEGER_DTYPES = frozenset(("torch.int64", "torch.int32", "torch.int16", "torch.uint8", "torch.int8"))
+_is_integer: Dict[Any, bool] = {}  # By dtype: a dozen exist, and asking one for its name costs as much as the rest.
 _USUAL_NAMES = ("input_ids", "tokens", "idx", "x", "inputs")
 
 
@@ -73,6 +74,10 @@ def _inside(value: Any) -> Optional[int]:
 
 def _size(value: Any) -> Optional[int]:
     shape = getattr(value, "shape", None)
-    if shape is None or len(shape) != 2 or str(value.dtype) not in _INTEGER_DTYPES:
+    if shape is None or len(shape) != 2:
         return None
-    return int(shape[0]) * int(shape[1])
+    dtype = value.dtype
+    known = _is_integer.get(dtype)
+    if known is None:
+        known = _is_integer[dtype] = str(dtype) in _INTEGER_DTYPES
+    return int(shape[0]) * int(shape[1]) if known else None

@@ -1,13 +1,12 @@
 """DeepSpeedEngine: ZeRO 0-3, any precision, any gradient accumulation, under its own loop, HF or Accelerate.
 
-Hooks (stable from 0.14 on): the public forward hooks of nn.Module, and instance attributes over `backward`, `step`,
-`train`, `eval`, `save_checkpoint` and `load_checkpoint`. No monitor, no wall_clock_breakdown, no comms logger:
+Hooks (stable from 0.14 on): instance attributes over `forward`, `backward`, `step`, `train`, `eval`, `save_checkpoint`
+and `load_checkpoint`. No monitor, no wall_clock_breakdown, no comms logger:
 each of them synchronises, crashes the pipeline or carries no loss.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any, Callable, Dict, List, Optional
 
@@ -79,21 +78,23 @@ class DeepSpeedFacts:
 
 def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -> hooks.Undo:
     """Hook `engine`; `at_boundary` is called after each optimizer update, on the training thread."""
+    import torch
+
     undo = hooks.Undo()
     facts = DeepSpeedFacts(engine)
-    undo.add(hooks.hook_forward(engine, meter, lambda: engine.module.training))
-    hooks.replace(undo, engine, "backward", functools.partial(_backward, meter))
-    hooks.replace(undo, engine, "step", functools.partial(_step, engine, meter, facts, at_boundary))
+    hooks.replace(undo, engine, "forward", hooks.around(_forward, engine.module, meter, torch.is_grad_enabled))
+    hooks.replace(undo, engine, "backward", hooks.around(_backward, meter))
+    hooks.replace(undo, engine, "step", hooks.around(_step, engine, meter, facts, at_boundary))
     instrument_modes_and_checkpoints(engine, meter, facts, undo)
     return undo
 
 
 def instrument_modes_and_checkpoints(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, undo: hooks.Undo) -> None:
     """The hooks that DeepSpeedEngine and PipelineEngine share."""
-    hooks.replace(undo, engine, "train", functools.partial(_train, meter))
-    hooks.replace(undo, engine, "eval", functools.partial(_eval, meter))
-    hooks.replace(undo, engine, "save_checkpoint", functools.partial(_save_checkpoint, engine, meter))
-    hooks.replace(undo, engine, "load_checkpoint", functools.partial(_load_checkpoint, engine, meter, facts))
+    hooks.replace(undo, engine, "train", hooks.around(_train, meter))
+    hooks.replace(undo, engine, "eval", hooks.around(_eval, meter))
+    hooks.replace(undo, engine, "save_checkpoint", hooks.around(_save_checkpoint, engine, meter))
+    hooks.replace(undo, engine, "load_checkpoint", hooks.around(_load_checkpoint, engine, meter, facts))
     meter.device = device_timing_of(engine)
     import deepspeed.comm.comm as deepspeed_comm
 
@@ -127,6 +128,21 @@ def count_parameters(module: Any) -> Optional[int]:
     """Return the whole model's parameters; under ZeRO-3 a parameter's own shape is empty and `ds_numel` tells."""
     total = sum(int(getattr(p, "ds_numel", None) or p.numel()) for p in module.parameters())
     return total or None
+
+
+def _forward(
+    module: Any,
+    meter: StepMeter,
+    is_grad_enabled: Callable[[], bool],
+    original: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    # engine.eval() does not touch engine.training: the module's flag tells.
+    meter.enter_forward(module.training and is_grad_enabled(), args, kwargs)
+    output = original(*args, **kwargs)
+    meter.exit_forward(output)
+    return output
 
 
 def _backward(meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

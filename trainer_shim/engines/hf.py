@@ -7,7 +7,6 @@ at accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-f
 
 from __future__ import annotations
 
-import functools
 import os
 from typing import Any, Callable, Dict, Optional
 
@@ -130,10 +129,10 @@ class TrainerRun:
                     meter.watch.hello_field(name, value)
         else:
             self._undo = plain.instrument(wrapped, [_innermost(trainer.optimizer)], meter, ends_step=False)
-            around = functools.partial(_backward, meter, True)
+            around = hooks.around(_backward, meter, True)
             hooks.replace(self._undo, trainer.accelerator, "backward", around)
-        hooks.replace(self._undo, trainer, "evaluate", functools.partial(_in_phase, meter, "eval"))
-        hooks.replace(self._undo, trainer, "_save_checkpoint", functools.partial(_in_phase, meter, "checkpoint"))
+        hooks.replace(self._undo, trainer, "evaluate", hooks.around(_in_phase, meter, "eval"))
+        hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(_in_phase, meter, "checkpoint"))
         if state.global_step:
             meter.resumed(int(state.global_step), None)
         if state.max_steps and state.max_steps > 0:
@@ -235,7 +234,7 @@ class AcceleratePlainKind(plain.PlainKind):
         """See kinds.Kind."""
         meter.defers_boundary = True
         undo = plain.instrument(self._model, self._optimizers, meter)
-        hooks.replace(undo, self._accelerator, "backward", functools.partial(_backward, meter, False))
+        hooks.replace(undo, self._accelerator, "backward", hooks.around(_backward, meter, False))
         return undo
 
 

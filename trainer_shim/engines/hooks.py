@@ -69,14 +69,10 @@ def hook_forward(model: Any, meter: StepMeter, in_training: Callable[[], bool]) 
     return unhook
 
 
-def replace(undo: Undo, owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Put `around(original, *args, **kwargs)` in place of the method `name` of this one object."""
+def replace(undo: Undo, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put `make(original)` in place of the method `name` of this one object; it takes and returns what that does."""
     original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
+    wrapped = functools.wraps(original)(make(original))
     own = vars(owner).get(name)
     setattr(owner, name, wrapped)
 
@@ -90,3 +86,8 @@ def replace(undo: Undo, owner: Any, name: str, around: Callable[..., Any]) -> No
             setattr(owner, name, own)
 
     undo.add(put_back)
+
+
+def around(function: Callable[..., Any], *bound: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what replace() makes of `function(*bound, original, *args, **kwargs)`: one call more, not two."""
+    return lambda original: functools.partial(function, *bound, original)

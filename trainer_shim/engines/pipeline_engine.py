@@ -36,8 +36,8 @@ def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -
         for instruction, execute in engine._INSTRUCTION_MAP.items()
     }
     undo.add(lambda: _restore_map(engine, own))
-    hooks.replace(undo, engine, "train_batch", functools.partial(_train_batch, engine, meter, facts, at_boundary))
-    hooks.replace(undo, engine, "eval_batch", functools.partial(_eval_batch, meter))
+    hooks.replace(undo, engine, "train_batch", hooks.around(_train_batch, engine, meter, facts, at_boundary))
+    hooks.replace(undo, engine, "eval_batch", hooks.around(_eval_batch, meter))
     instrument_modes_and_checkpoints(engine, meter, facts, undo)
     meter.loader_timed = True  # LoadMicroBatch tells the wait exactly.
     return undo

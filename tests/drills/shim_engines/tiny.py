@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainer_shim.meter import NoWatch
+from trainer_shim.seam import NoWatch
 
 VOCAB, WIDTH, LENGTH = 256, 32, 16
 

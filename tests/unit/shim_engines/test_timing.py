@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainer_shim import timing
-from trainer_shim.timing import StepClock, resolve
+from trainer_shim.timing import StepClock, StepTimes, put_seconds
 
 
 class HandClock:
@@ -57,30 +57,31 @@ def test_switch_returns_the_part_that_was_left() -> None:
     assert clock.switch(timing.DATA) == timing.FORWARD
 
 
-def spent(**parts: int) -> list[int]:
-    times = [0] * timing.PARTS_TOTAL
-    for name, value in parts.items():
-        times[getattr(timing, name)] = value
-    return times
+def told(*, loader_timed: bool = True, backward_seen: bool = True, **parts_us: int) -> dict[str, float]:
+    spent = [0] * timing.PARTS_TOTAL
+    for name, value in parts_us.items():
+        spent[getattr(timing, name)] = value * 1_000
+    fields: dict[str, float] = {}
+    put_seconds(fields, StepTimes(sum(spent), spent, 0), loader_timed, backward_seen)
+    return fields
 
 
 def test_the_gap_is_data_wait_unless_a_loader_tells_it_exactly() -> None:
-    times = spent(GAP=30, DATA=12)
-
-    assert resolve(times, loader_timed=False, backward_seen=True)["data_s"] == 42
-    assert resolve(times, loader_timed=True, backward_seen=True)["data_s"] == 12
+    assert told(GAP=30, DATA=12, loader_timed=False)["data_s"] == 42e-6
+    assert told(GAP=30, DATA=12, loader_timed=True)["data_s"] == 12e-6
 
 
 def test_what_follows_the_forward_pass_is_backward_only_where_nobody_saw_one() -> None:
-    times = spent(AFTER_FORWARD=9, BACKWARD=1)
-
-    assert resolve(times, loader_timed=True, backward_seen=False)["backward_s"] == 10
-    assert resolve(times, loader_timed=True, backward_seen=True)["backward_s"] == 1
+    assert told(AFTER_FORWARD=9, BACKWARD=1, backward_seen=False)["backward_s"] == 10e-6
+    assert told(AFTER_FORWARD=9, BACKWARD=1, backward_seen=True)["backward_s"] == 1e-6
 
 
 def test_evaluation_belongs_to_no_part_of_the_step() -> None:
-    assert sum(resolve(spent(EVAL=100, OTHER=50), loader_timed=False, backward_seen=True).values()) == 0
+    fields = told(EVAL=100, OTHER=50, loader_timed=False)
+
+    assert fields.pop("step_s") == 150e-6
+    assert set(fields.values()) == {0.0}
 
 
-def test_seconds_are_rounded_to_microseconds() -> None:
-    assert timing.seconds(1_234_567_891) == 1.234568
+def test_seconds_are_whole_microseconds() -> None:
+    assert timing.seconds(1_234_567_891) == 1.234567

@@ -150,7 +150,7 @@ def test_what_a_frame_may_not_say_is_named(frame: dict[str, Any], fault: str) ->
         b'{"v":1,"kind":["step"]}',
         b'{"v":1,"kind":{}}',
         b'{"v":1e999,"kind":"step"}',
-        encode(hello()).replace(b"run-1", b"\\ud800"),
+        encode(hello(checkpoint_dir="/here")).replace(b"/here", b"\\ud800"),
         "{}".encode("utf-16"),
     ],
 )

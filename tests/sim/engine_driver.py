@@ -132,7 +132,7 @@ class EngineDriver:
         return self._put(self._tick(at), Fact.DEADLINE, at)
 
     def event(self, event: Event) -> Sequence[Step]:
-        self._charge(event.at)
+        self._charge(self.world.now)
         return self._put(event, self._fact_of(event), event.at)
 
     def kept(self) -> object:
@@ -202,7 +202,7 @@ class EngineDriver:
                 self._kept = Kept(halt, text, self._run, self.began_at, self.lives)
                 if effect.closed:
                     self._closed = halt
-                    self._check_ledger(effect.snapshot["spend_usd_micros"], halt.since)
+                    self._check_ledger(effect.snapshot["spend_usd_micros"], self.world.now)
 
     def _check_ledger(self, spent: int, at: MonoNs) -> None:
         """Price x time, exactly: within one tick, and a micro-dollar of carry for each life of the governor."""

@@ -31,6 +31,7 @@ class Faults:
     # Links between trainer or cloud and governor.
     lose: float = 0.0
     double: float = 0.0
+    stale_stamps: bool = False  # Stamped on another thread, taken by the loop up to 300 ms later.
     late: float = 0.0  # Share of messages that arrive stages later, and so in another order.
     # Trainer.
     deaf: bool = False  # The letter never reaches anybody who answers.
@@ -136,6 +137,7 @@ def draw_faults(rng: Random, plan: Plan) -> Faults:
     faults = Faults(
         lose=share(0.3),
         double=share(0.4),
+        stale_stamps=flag(),
         late=share(0.4),
         deaf=flag(),
         save_fails=flag(),

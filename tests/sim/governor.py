@@ -136,8 +136,8 @@ class Governor:
         if not self.down:
             self._decide(lambda at: self.driver.verdict(at, asked=asked), "verdict")
 
-    def receive(self, make: MakeEvent) -> None:
-        event = make(self.world.now)
+    def receive(self, make: MakeEvent, stamp: MonoNs) -> None:
+        event = make(stamp)
         if not self.down:
             self._decide(lambda _at: self.driver.event(event), _brief(event))
         elif isinstance(event, Ack):
@@ -221,7 +221,7 @@ class Governor:
         if not self.down:
             waiting, self._outbox = self._outbox, []
             for make in waiting:
-                self.receive(make)
+                self.receive(make, self.world.now)
 
 
 def _brief(event: Event) -> str:

@@ -43,7 +43,7 @@ class NeverGivesUp(Checker):
     def on_step(self, step: Step) -> None:
         if step.after.stage is Stage.NEEDS_HUMAN:
             assert step.after.deadline is not None
-            if step.after.deadline - step.at > max(self.plan.retry_max_ns, self.plan.verify_ns):
+            if step.after.deadline - self.world.now > max(self.plan.retry_max_ns, self.plan.verify_ns):
                 self.broken("the next attempt is too far away")
         tried = any(isinstance(effect, StopCompute | Kill) for effect in step.effects)
         if step.before.stage is Stage.NEEDS_HUMAN and step.fact is Fact.DEADLINE and not tried:
@@ -91,7 +91,7 @@ class NothingIsDestroyedBlindly(Checker):
             return
         if step.fact is not Fact.DEADLINE:
             self.broken(f"climbed to rung {after.rung} on {step.fact.name}")
-        if before.stage is Stage.VERIFYING and step.at - before.since < self.plan.verify_ns:
+        if before.stage is Stage.VERIFYING and self.world.now - before.since < self.plan.verify_ns:
             self.broken(f"climbed to rung {after.rung} before the stop had its time")
         if before.stage is Stage.STOPPING and before.stop_reply is not Fact.STOP_REFUSED:
             self.broken(f"climbed to rung {after.rung} without a refusal")
@@ -132,7 +132,7 @@ class MoneyIsReachedInTime(Checker):
 
     def on_step(self, step: Step) -> None:
         if self.verdict_at is None:
-            self.verdict_at = step.at
+            self.verdict_at = self.world.now
         allowed = self.plan.grace_ns + self.plan.term_grace_ns + self.plan.kill_grace_ns
         # A restart costs its own time, and renews the deadline of the stage that it interrupts.
         allowed += 4 * GRID_NS + self.restarts * (
@@ -140,7 +140,7 @@ class MoneyIsReachedInTime(Checker):
         )
         live = step.before.stage is not Stage.HALTED
         waits = self.plan.stop is not StopTarget.PROCESSES and not self.stopped
-        if live and waits and step.at - self.verdict_at > allowed:
+        if live and waits and self.world.now - self.verdict_at > allowed:
             self.broken("the first stop is late")
 
     def on_effect(self, effect: HaltEffect, halt: Halt, journaled: object) -> None:

@@ -7,7 +7,7 @@ from governor.core.halt import RENEWALS_MAX, Fact, Halt, Stage, StopTarget
 from governor.core.units import NS_PER_S, MonoNs
 from tests.sim.checker import DOWN_NS, RANK, Checker
 from tests.sim.governor import GRID_NS, Step
-from tests.sim.world import START, World
+from tests.sim.world import STAMP_AGE_NS_MAX, START, World
 
 SCAN_MAX_NS = 3 * NS_PER_S  # Birth of a newcomer to its being seen.
 FROM_TERMED = frozenset(stage for stage in Stage if RANK[stage] >= RANK[Stage.TERMED]) - {Stage.HALTED}
@@ -75,7 +75,7 @@ class JournalBeforeAct(Checker):
 
 
 class SigkillAfterGrace(Checker):
-    """SIGTERM comes first, and its grace has passed."""
+    """SIGTERM comes first, and its grace has passed: counted from the stamp of what led to it."""
 
     termed_at: MonoNs | None = None
     all_gone = False
@@ -91,7 +91,7 @@ class SigkillAfterGrace(Checker):
         if isinstance(effect, Term) and self.termed_at is None:
             self.termed_at = self.world.now
         if isinstance(effect, Kill) and (
-            self.termed_at is None or self.world.now - self.termed_at < self.plan.term_grace_ns
+            self.termed_at is None or self.world.now - self.termed_at < self.plan.term_grace_ns - STAMP_AGE_NS_MAX
         ):
             if self.all_gone:
                 return  # Everyone went within the grace; this one is for something that came back.
@@ -116,8 +116,8 @@ class GraceIsKept(Checker):
         if asked and step.after.stage is not step.before.stage and step.after.stage is not Stage.SAVING:
             until = step.before.grace_until
             assert until is not None
-            if step.at > until + GRID_NS + self.restarts * DOWN_NS:
-                self.broken(f"termed {(step.at - until) / NS_PER_S:.1f} s after the grace")
+            if self.world.now > until + GRID_NS + self.restarts * DOWN_NS:
+                self.broken(f"termed {(self.world.now - until) / NS_PER_S:.1f} s after the grace")
             if step.fact not in self.REASONS:
                 self.broken(f"grace cut short by {step.fact.name}")
         if asked and step.fact is Fact.SAVED and not any(isinstance(effect, Term) for effect in step.effects):

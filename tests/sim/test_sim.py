@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -52,7 +53,7 @@ def fresh_seeds() -> range:
 
 @cache
 def played() -> tuple[Result, ...]:
-    return tuple(run_schedule(seed) for seeds in (FIXED_SEEDS, fresh_seeds()) for seed in seeds)
+    return tuple(replace(run_schedule(seed), log=()) for seeds in (FIXED_SEEDS, fresh_seeds()) for seed in seeds)
 
 
 def test_every_invariant_holds_in_every_schedule() -> None:

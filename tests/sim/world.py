@@ -22,13 +22,14 @@ from tests.sim.trainer import Process, Trainer
 
 START = MonoNs(1_000_000 * NS_PER_S)
 EVENTS_MAX = 20_000  # Ten times the busiest schedule: beyond it something multiplies.
+STAMP_AGE_NS_MAX = 300 * NS_PER_MS  # More than a tick of the grid, so that stages pass in between.
 SCAN_NS = 400 * NS_PER_MS  # Two scans of /proc and what lies between them.
 
 MakeEvent = Callable[[MonoNs], Event]
 
 
 class Receiver(Protocol):
-    def receive(self, make: MakeEvent) -> None: ...
+    def receive(self, make: MakeEvent, stamp: MonoNs) -> None: ...
 
     def verdict(self, *, asked: bool) -> None: ...
 
@@ -91,7 +92,16 @@ class World:
         for _ in range(2 if lossy and self.rng.random() < self.faults.double else 1):
             is_late = lossy and self.rng.random() < (self.faults.late if late is None else late)
             late_ns = some_moment(self.rng, self.plan) if is_late else 0
-            self.after(delay_ns + late_ns, lambda: governor.receive(make))
+            self.after(delay_ns + late_ns, lambda: self._arrive(governor, make))
+
+    def _arrive(self, governor: Receiver, make: MakeEvent) -> None:
+        """Stamped now, on whatever thread met it; the loop may take it a moment later."""
+        stamp = self.now
+        age_ns = self.rng.randrange(STAMP_AGE_NS_MAX) if self.faults.stale_stamps else 0
+        if age_ns:
+            self.after(age_ns, lambda: governor.receive(make, stamp))
+        else:
+            governor.receive(make, stamp)
 
     def heal(self) -> None:
         """Every fault ends, and what it had held back happens: from here on the halt must come to its end."""

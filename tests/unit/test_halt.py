@@ -12,6 +12,7 @@ from governor.core.halt import (
     Fact,
     Stage,
     resume,
+    step,
 )
 from governor.core.units import NS_PER_S, MonoNs
 from tests.unit.halt_driver import PLAN, PROCESSES, START, Driver, at_stopping, kinds, seconds
@@ -80,6 +81,16 @@ def test_a_deadline_fed_early_is_our_own_error() -> None:
     driver.at = driver.halt.deadline
     driver.feed(Fact.DEADLINE)
     assert driver.stage is Stage.TERMED
+
+
+def test_what_was_stamped_before_the_stage_began_counts_as_now() -> None:
+    """Threads stamp answers; the loop may have ticked, and the stage moved on, before it takes them."""
+    driver = Driver()
+    driver.feed(Fact.VERDICT)
+    driver.expire()
+    driver.halt, effects = step(driver.halt, Fact.EXITED, MonoNs(driver.at - seconds(0.1)), PLAN)
+    assert kinds(effects) == [StopCompute]
+    assert driver.halt.since == driver.at
 
 
 def test_what_remains_of_an_exited_run_is_swept_before_the_stop() -> None:

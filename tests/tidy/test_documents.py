@@ -50,6 +50,8 @@ def test_both_distributions_have_one_version() -> None:
     shim = tomllib.loads((ROOT / "trainer_shim/pyproject.toml").read_text())["project"]
     assert governor["version"] == shim["version"]
     assert f"costgov-shim=={shim['version']}" in governor["dependencies"]
+    for path in ("governor/__init__.py", "trainer_shim/version.py"):
+        assert f'__version__ = "{governor["version"]}"' in (ROOT / path).read_text(), path
 
 
 def test_every_dependency_of_the_daemon_says_why() -> None:

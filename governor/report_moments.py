@@ -13,7 +13,7 @@ Detail = Mapping[str, Any]
 
 RUNGS: Final = {0: "stop", 1: "forced stop", 2: "terminate"}
 # Ranks answer one by one; what matters is when the last one had.
-_PER_RANK: Final = frozenset({"received", "agreed", "saving", "saved"})
+_PER_RANK: Final = frozenset({"received", "agreed", "saving", "saved", "rank_saved"})
 _BYTES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
@@ -96,6 +96,10 @@ def _saved(detail: Detail, snapshot: Snapshot) -> str:
     return f"{', '.join(parts)}, {'hashed' if checkpoint.get('hashed') else 'not hashed'}, durable"
 
 
+def _rank_saved(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"the save, by {ranks_text(detail.get('ranks', []))}"
+
+
 def _checkpoint_read(detail: Detail, _snapshot: Snapshot) -> str:
     if detail.get("whole") is True:
         return f"{detail.get('files')} files whole, {detail.get('hashed')} hashes recomputed and equal"
@@ -164,6 +168,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "agreed": ("agreed", _agreed),
     "saving": ("saving", _ranks),
     "saved": ("saved", _saved),
+    "rank_saved": ("confirmed", _rank_saved),
     "save_failed": ("not saved", _reason),
     "checkpoint_read": ("checked", _checkpoint_read),
     "term": ("SIGTERM", _targets),
@@ -238,10 +243,10 @@ def spent_text(snapshot: Snapshot) -> str:
         return "unknown: no price is known for this machine"
     spent = int(snapshot["spend_usd_micros"])
     after = spent - int(snapshot.get("spend_at_verdict_usd_micros", spent))
-    source = f" (price: {snapshot['price_source']})" if snapshot.get("price_source") else ""
     per_mtok = snapshot.get("usd_micros_per_mtok")
     tokens = f", {format_usd(per_mtok)}/1M tokens" if per_mtok is not None else ""
-    return f"{format_usd(spent)}, {format_usd(after)} of it since the verdict, at {format_usd(rate)}/h{source}{tokens}"
+    source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""
+    return f"{format_usd(spent)} ({format_usd(after)} since the verdict) at {format_usd(rate)}/h{tokens}{plain(source)}"
 
 
 def stays_billed_text(snapshot: Snapshot) -> str:

@@ -77,6 +77,9 @@ class Shim:
         """Take every hook off and say bye; another engine may be attached then."""
         self.finish("closed", self._reached_the_end())
         self._undo()
+        close = getattr(self._meter.watch, "close", None)
+        if close is not None:
+            close()
         self._undo = _nothing
         self.watching = False
         if CURRENT.meter is self._meter:

@@ -18,7 +18,7 @@ from .gate import Gate, Order
 from .guard import attempt, note, say
 from .incidents import Incidents
 from .link import clip
-from .store import KeyStore, StoreLostError, connect
+from .store import KeyStore, StoreLostError
 
 # Positions come from the other ranks' threads within milliseconds. A rank that is silent for so long is frozen or
 # gone, and those that hold for it would rather train, or be seen to hang.
@@ -51,7 +51,7 @@ class Ending(NamedTuple):
 
 
 class Conductor:
-    """`on_saved` gets each ack record and its step."""
+    """`connect` opens the ranks' store when there is one, `on_saved` gets each ack record and its step."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Conductor:
         gate: Gate,
         boundary: Boundary,
         incidents: Incidents,
-        prefix: str,
+        connect: Callable[[], Optional[KeyStore]],
         on_saved: Callable[[Dict[str, Any], int], None],
     ) -> None:
         self._place = place
         self._gate = gate
         self._boundary = boundary
         self._incidents = incidents
-        self._prefix = prefix
+        self._connect = connect
         self._on_saved = on_saved
         boundary.wake = self.wake
         self._store: Optional[KeyStore] = None
@@ -124,7 +124,7 @@ class Conductor:
     def _conduct_if_asked(self) -> bool:
         ask = self._incidents.ask
         if self._store is None:
-            self._store = connect(self._place.world_size, self._prefix)
+            self._store = self._connect()
             if self._store is None:
                 if ask is not None and time.monotonic_ns() > ask.deadline_ns:
                     self._incidents.close("aborted", reason="the ranks have no common store yet")
@@ -217,6 +217,7 @@ class _Conduct:
         if arrived is None:
             left = "training has finished" if self._gate.finished else "step %d was not reached in time" % target
             return self._give_up("ready", left)
+        self._share()  # The verdict of this phase names kind and exit for everyone.
         self._round.post("ready", {"error": arrived.get("error") or self._try_disk(target, arrived)})
         verdict = self._verdict("ready", lambda: self._ask.deadline_ns, "step %d was not reached in time" % target)
         if "abort" in verdict:
@@ -300,6 +301,7 @@ class _Conduct:
                 self._round.settle("outcome", {"abort": clip("rank %d: %s" % (rank, why))})
                 return
         parts: List[checkpoint.Part] = [checkpoint.Part(*part) for vote in votes if vote for part in vote["parts"]]
+        self._share()
         ask = self._round.hardened(self._ask)
         kind = "suspect" if "suspect" in (ask.checkpoint, order.kind) else "good"
         facts: Dict[str, Any] = {
@@ -338,10 +340,14 @@ class _Conduct:
                     self._round.decide(phase)
             self._pause()
 
-    def _pause(self) -> None:
+    def _share(self) -> None:
+        """Tell the other ranks what a letter merged here has added."""
         if self._incidents.changed:
             self._incidents.changed = False
             self._round.harden(self._ask)
+
+    def _pause(self) -> None:
+        self._share()
         self._owner._wake.wait(POLL_S)
         self._owner._wake.clear()
 

@@ -90,17 +90,22 @@ class TorchStore:
             raise StoreLostError(_first_line(error)) from error
 
 
-def connect(world_size: int, prefix: str) -> Optional[KeyStore]:
-    """Return this job's store, or None while torch.distributed is not initialised. Raises StoreLostError."""
+def connect(world_size: int, prefix: str, meeting: str) -> Optional[KeyStore]:
+    """Return this job's store, or None while torch.distributed is not initialised. Raises StoreLostError.
+
+    `prefix` is where this rank would keep its keys. The first rank's wins, under the key `meeting`: ranks that
+    attached before their process group existed may have named the attempt differently.
+    """
     if world_size <= 1:
         return MemoryStore()
     dist = sys.modules.get("torch.distributed")  # Never imported by us: the trainer did, or there is no job.
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None
     try:
-        return TorchStore(_own_connection(dist), prefix)
+        own = _own_connection(dist)
     except (RuntimeError, OSError, AttributeError) as error:
         raise StoreLostError(_first_line(error)) from error
+    return TorchStore(own, TorchStore(own, "costgov").settle(meeting, prefix))
 
 
 def _own_connection(dist: Any) -> Any:

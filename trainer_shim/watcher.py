@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 import time
@@ -26,6 +27,7 @@ from .store import connect
 REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside us.
 BYE_WAIT_S = 0.5  # At exit, for the last acks and bye to be confirmed.
 LINGER_S = 60.0  # At exit, for a checkpoint that every rank has written to become durable.
+_WATCHERS = [0]  # Constructed in this process.
 
 
 class Watcher:
@@ -62,10 +64,14 @@ class Watcher:
         self._incidents = Incidents(lambda ack: self._link.put("ack", ack))
         place = self._place
         restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._prefix = "costgov/%s/%s/%s" % (place.run, place.attempt, restart)
+        # Every rank attaches as often as the others: what an earlier watcher of this process left behind is not ours.
+        _WATCHERS[0] += 1
+        meeting = "%s/%d" % (restart, _WATCHERS[0])
+        prefix = "costgov/%s/%s/%s" % (place.run, place.attempt, meeting)
+        self._connect = functools.partial(connect, place.world_size, prefix, meeting)
         self._boundary = Boundary(place.rank, self._gate, progress, saver, self._link)
         self._conductor = Conductor(
-            place, self._gate, self._boundary, self._incidents, self._prefix, self._note_last_good
+            place, self._gate, self._boundary, self._incidents, self._connect, self._note_last_good
         )
         self._listener = Listener(
             self._link, self._doorbell, progress, self._incidents, self._conductor, self._once_a_second
@@ -104,6 +110,8 @@ class Watcher:
         if tokens_total is not None:
             self._boundary.tokens_total = tokens_total
         if self._alive:
+            if self._said_bye:
+                self._go_on()
             self._link.post("step", fields)
 
     @guarded()
@@ -136,7 +144,7 @@ class Watcher:
         if self._saver is None or where is None:
             return None
         place = self._place
-        store = connect(place.world_size, self._prefix)
+        store = self._connect()
         if store is None:
             raise RuntimeError("resume() before torch.distributed is initialised")
         self._resumes += 1
@@ -164,6 +172,7 @@ class Watcher:
         if self._said_bye or not self._alive:
             return
         self._said_bye = True
+        self._progress.set_phase("finish")
         self._gate.finish()
         self._conductor.wake()
         self._link.put("bye", {"reason": clip(reason), "step": self._gate.step, "completed": completed})
@@ -216,8 +225,19 @@ class Watcher:
         line = unwatched_line(self._link.paths, self._link.refused)
         raise SystemExit("costgov: %s (COSTGOV_REQUIRED=1: not training)" % line)
 
-    def _end(self) -> None:
-        """At interpreter exit: end our threads before Python unwinds them inside C++ code, which aborts."""
+    def _go_on(self) -> None:
+        """A second train() after the first one's end, in the same process."""
+        self._said_bye = False
+        self._gate.finished = False
+        self._progress.set_phase("train")
+        self._link.put("hello", self._hello_fields())
+
+    @guarded()
+    def close(self) -> None:
+        """Say bye and end: threads, socket, doorbell. Blocks until the governor has confirmed, half a second at most.
+
+        At interpreter exit, too: Python would unwind our threads inside C++ code, which aborts the process.
+        """
         if not self._alive:
             return
         self.finish("exit", False)
@@ -254,7 +274,7 @@ def _place(hello: Dict[str, Any], environ: Mapping[str, str]) -> Place:
 def _at_exit(known: "weakref.ref[Watcher]") -> None:
     watcher = known()
     if watcher is not None:
-        watcher._end()
+        watcher.close()
 
 
 def _quiet_in_children(watcher: Watcher) -> None:

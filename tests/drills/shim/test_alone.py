@@ -256,3 +256,10 @@ def test_the_end_says_bye_and_is_confirmed(train: Train, box: Letterbox) -> None
     bye = box.frame("bye")
     assert (bye["reason"], bye["completed"], bye["step"]) == ("done", True, 5)
     assert child.wait(SAFETY_S) == 0
+
+
+def test_a_second_training_in_the_same_process_is_watched_again(train: Train, box: Letterbox) -> None:
+    child = train(steps=5, again=True, close=True)
+    box.frame("bye", reason="done again", step=6)
+    box.until(lambda: box.of("hello")[-1]["seq"] > box.frame("bye", reason="done")["seq"], "hello after bye")
+    assert child.wait(SAFETY_S) == 0, said(child)

@@ -67,4 +67,12 @@ for step in range(progress.step + 1, options["steps"] + 1):
         watcher.at_boundary(step)
     pause.wait(0.01)
 watcher.finish("done", True)
+if options.get("again"):
+    watcher.step_frame({"step": options["steps"] + 1, "attempt_step": 1})
+    watcher.at_boundary(options["steps"] + 1)
+    watcher.finish("done again", True)
+if options.get("close"):
+    watcher.close()
+    assert signal.getsignal(signal.SIGUSR1) is not watcher._doorbell._handler
+    assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
 sys.exit(0)

@@ -215,9 +215,13 @@ def _sids(members: Iterable[ProcessFacts], ranks: Iterable[ProcessId]) -> frozen
 
 
 def _protected(table: Table, own_pid: int) -> frozenset[int]:
-    own = table.get(own_pid)
-    above = (facts.process.pid for facts in _ancestors(table, own)) if own is not None else ()
-    return frozenset((own_pid, *above))
+    """Ourselves and everything above us, by number alone: here a doubt protects."""
+    found: set[int] = set()
+    pid = own_pid
+    while pid not in found:
+        found.add(pid)
+        pid = table[pid].ppid if pid in table else 0
+    return frozenset(found)
 
 
 def _may_end(facts: ProcessFacts, uid: int, protected: frozenset[int]) -> bool:

@@ -133,7 +133,8 @@ def _incidents(last: int, config: Path | None, control: str | None) -> list[Snap
 
 def _from_journals(state_dir: Path, last: int) -> list[Snapshot]:
     beside = glob.glob(f"{glob.escape(str(state_dir))}/runs/*/{JOURNAL_NAME}")
-    paths = [path for path in (str(state_dir / JOURNAL_NAME), *sorted(beside)) if os.path.exists(path)][:JOURNALS_MAX]
+    known = [path for path in (str(state_dir / JOURNAL_NAME), *beside) if os.path.exists(path)]
+    paths = sorted(known, key=os.path.getmtime, reverse=True)[:JOURNALS_MAX]
     if not paths:
         raise Failed(f"no governor answers, and there is no journal in {state_dir}", ExitCode.NO_GOVERNOR)
     click.echo(f"costgov: no governor answers; reading {', '.join(paths[:3])}", err=True)

@@ -81,6 +81,7 @@ provider = "aws"
 [cloud.aws]
 endpoint = "{facts["endpoint"]}"
 metadata_endpoint = "{facts["metadata_endpoint"]}"
+survives_stop = true
 """
     )
     return config

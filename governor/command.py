@@ -39,10 +39,13 @@ class Command:
         return self.exit_code
 
     def pass_on(self, signum: signal.Signals) -> bool:
-        """Give Ctrl-C and SIGTERM to the command; True while we stay to see what comes of it."""
+        """Give Ctrl-C and SIGTERM to the command's process group; True while we stay to see what comes of it.
+
+        To the group, as a terminal does: `deepspeed` alone would die of it and leave its ranks training.
+        """
         self.interrupts += 1
-        if self.poll() is None:
-            self.process.send_signal(signum)
+        if self.poll() is None:  # Not yet reaped: its number, and so its group's, is still its own.
+            os.killpg(self.process.pid, signum)
         return self.interrupts < INTERRUPTS_BEFORE_LEAVING
 
 

@@ -31,7 +31,7 @@ from governor.core.events import (
     Tick,
     TrainerExited,
 )
-from governor.core.findings import Finding, Reading, Response
+from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact
 from governor.core.ledger import reserve
 from governor.core.node import Node, Tracked, run_snapshot
@@ -114,12 +114,9 @@ def _silence(tracked: Tracked, at: MonoNs) -> list[Effect]:
 
 
 def _hold_over(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
-    if tracked.hold_until is None or at < tracked.hold_until:
-        return []
-    tracked.hold_until = None
-    tracked.held_back = None
-    standing = [v for v in tracked.book.standing() if v.enforced and v.response is Response.HALT]
-    return judging.on_halt_verdict(node, tracked, standing[0], at) if standing else []
+    if tracked.hold_until is not None and at >= tracked.hold_until:
+        tracked.hold_until = None
+    return judging.retry_held_back(node, tracked, at) if tracked.is_held_back else []
 
 
 def _keep_runs(node: Node, at: MonoNs) -> list[Effect]:

@@ -166,7 +166,8 @@ def _tokens_per_s(run: Run, tokens: int | None) -> float | None:
     if tokens is None or not len(run.step_times):
         return None
     recent = list(run.step_times)[-RATE_STEPS:]
-    return tokens * len(recent) / sum(recent)
+    rate = tokens * len(recent) / sum(recent)
+    return rate if math.isfinite(rate) else None  # Step times may be as small as a float can say.
 
 
 def lead_rank(run: Run) -> int:

@@ -44,18 +44,36 @@ def on_halt_verdict(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) 
     if incident is not None:
         # One halt per attempt: a closed one keeps its latch until the run is launched anew.
         return [] if incident.is_closed else halting.merge(node, tracked, verdict, at)
+    obstacle = _obstacle(node, tracked, verdict, at)
+    tracked.is_held_back = obstacle is not None
+    if obstacle is not None:
+        return [obstacle, Record("held", verdict.run, None, {"rule": verdict.rule, "by": obstacle.name})]
+    return halting.open_incident(node, tracked, verdict, at)
+
+
+def _obstacle(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Alarm | None:
+    """What stands in a halt's way: the operator's hold, or the breaker. A ceiling is never held back by the breaker."""
     if tracked.hold_until is not None and at < tracked.hold_until:
-        tracked.held_back = verdict
         text = f"halt for {verdict.finding.reason} held back by the operator: {tracked.hold_reason}"
-        return [Alarm("halt_held", verdict.run, text), Record("held", verdict.run, None, {"rule": verdict.rule})]
+        return Alarm("halt_held", verdict.run, text)
     day = [wall for wall in tracked.halts_wall if node.wall(at) - wall < halting.DAY_NS]
-    if len(day) >= tracked.policy.halts_per_day_max:
+    if verdict.trigger != "budget" and len(day) >= tracked.policy.halts_per_day_max:
         text = (
             f"{len(day)} halts of run {verdict.run} in a day: the breaker is open, {verdict.finding.reason} is not "
             "acted on; look at `costgov incident list`"
         )
-        return [Alarm("breaker_open", verdict.run, text)]
-    return halting.open_incident(node, tracked, verdict, at)
+        return Alarm("breaker_open", verdict.run, text)
+    return None
+
+
+def retry_held_back(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
+    """Act on a halt that still stands once nothing is in its way any more; verdicts themselves come only once."""
+    standing = [v for v in tracked.book.standing() if v.enforced and v.response is Response.HALT]
+    if not standing:
+        tracked.is_held_back = False
+        return []
+    free = next((v for v in standing if _obstacle(node, tracked, v, at) is None), None)
+    return on_halt_verdict(node, tracked, free, at) if free is not None else []
 
 
 def verdict_by_hand(tracked: Tracked, finding: Finding, rule: str, checkpoint: str) -> Verdict:

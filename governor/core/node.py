@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from governor.core.findings import Verdict
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.incident import Incident
 from governor.core.ledger import Ledger, TokenWindow
@@ -53,7 +52,7 @@ class Tracked:
     incidents_total: int = 0
     hold_until: MonoNs | None = None
     hold_reason: str = ""
-    held_back: Verdict | None = None  # A halt that the operator's hold stands in the way of.
+    is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
     unwatched_alarmed: bool = False
     price_alarmed: bool = False
@@ -118,6 +117,8 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "step": run.step,
         "last_good": dict(run.last_good) if run.last_good is not None else None,
         "save_longest_ns": run.save_longest_ns,
+        "first_step_at": run.first_step_at,
+        "last_good_at": run.last_good_at,
         "incidents_total": tracked.incidents_total,
         "hold_until": tracked.hold_until,
         "hold_reason": tracked.hold_reason,

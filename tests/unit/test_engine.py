@@ -258,6 +258,26 @@ def test_the_breaker_stops_a_fourth_halt_of_a_day() -> None:
             assert incident.is_closed
 
 
+def test_an_open_breaker_does_not_hold_back_a_ceiling() -> None:
+    budget = Budget(ceiling_usd_micros=UsdMicros(10_000_000))
+    node = make_node(rule("budget", checkpoint="good"), budget=budget)
+    play(node, tick(0), hello(0), hello(1))
+    node.runs["llama"].halts_wall = [WallNs(10**18)] * 5
+    effects = [effect for second in range(1, 400) for effect in play(node, a_step(second), tick(second))]
+    assert any(isinstance(effect, Ask) for effect in effects)
+
+
+def test_an_open_breaker_lets_a_standing_halt_through_when_its_day_is_over() -> None:
+    node = make_node()
+    training(node)
+    node.runs["llama"].halts_wall = [WallNs(10**18)] * 3
+    effects = play(node, a_step(31, loss=float("nan")))
+    assert [effect.name for effect in effects if isinstance(effect, Alarm)] == ["breaker_open"]
+    day_s = 24 * 3600
+    assert not any(isinstance(effect, Ask) for effect in play(node, tick(day_s - 1)))
+    assert only(play(node, tick(day_s)), Ask)
+
+
 def test_a_rank_that_comes_back_in_the_middle_of_the_asking_gets_the_letter_again() -> None:
     node = make_node()
     training(node)

@@ -55,7 +55,7 @@ class Killings:
         assert made is not None, "a run has a uid"
         known = self._open.get(incident_id)
         if known is not None:
-            made = made.widened(known.members.members)
+            made = made.joined(known.members)
         self._open[incident_id] = Killing(made, signum, next_at=MonoNs(0))
         rows = []
         for process in made.members[:MEMBERS_MAX]:

@@ -1,0 +1,203 @@
+"""Eight ranks as threads over one store: the whole agreement, from a letter on one rank to one manifest."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer_shim import checkpoint
+from trainer_shim.agreement import Ask
+from trainer_shim.boundary import Boundary
+from trainer_shim.conductor import Conductor, Place
+from trainer_shim.gate import Gate
+from trainer_shim.incidents import Incidents
+from trainer_shim.link import Link
+from trainer_shim.progress import Progress
+from trainer_shim.store import KeyStore, MemoryStore, StoreLostError
+
+RANKS = 8
+SAFETY_S = 60.0
+
+
+class OneFileSaver:
+    """seam.Saver: each rank writes its own file, without any collective."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        self.directory: str | None = str(directory)
+        self.rank = rank
+        self.steps: list[int] = []
+        self.gate: Gate | None = None
+
+    def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
+        assert self.gate is not None
+        self.steps.append(self.gate.step)
+        path = Path(directory) / tag
+        path.mkdir(parents=True, exist_ok=True)
+        (path / f"shard_{self.rank}").write_bytes(bytes(100 + self.rank))
+
+    def pending(self) -> bool:
+        return False
+
+    def load(self, directory: str, tag: str) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def position(self) -> dict[str, Any]:
+        return {"rank": self.rank}
+
+    def restore_position(self, position: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Rank:
+    """One rank: its training thread runs freely, at a pace of its own, while `running`."""
+
+    def __init__(self, rank: int, store: KeyStore, directory: Path, pace_s: float) -> None:
+        self.acks: list[dict[str, Any]] = []
+        self.changed = threading.Condition()
+        self.gate = Gate(0)
+        self.saver = OneFileSaver(directory, rank)
+        self.saver.gate = self.gate
+        self.incidents = Incidents(self._ack)
+        link = Link(["/nonexistent/costgov"], rank, dict)
+        self.boundary = Boundary(rank, self.gate, Progress(threading.get_ident()), self.saver, link)
+        place = Place("run", "attempt", rank, RANKS, rank, RANKS)
+        self.conductor = Conductor(place, self.gate, self.boundary, self.incidents, lambda: store, lambda *_: None)
+        self.pace_s = pace_s
+        self.halt = threading.Event()
+        self.thread = threading.Thread(target=self._train, daemon=True)
+
+    def ask(self, incident: str, checkpoint_kind: str = "good", grace_s: float = SAFETY_S) -> None:
+        deadline_ns = time.monotonic_ns() + int(grace_s * 1e9)
+        self.incidents.receive(Ask(incident, checkpoint_kind, deadline_ns, False, 86, ""))
+        self.conductor.wake()
+
+    def ack(self, incident: str, *whats: str) -> dict[str, Any]:
+        """Wait for one of these acks."""
+
+        def seen() -> dict[str, Any] | None:
+            return next((a for a in self.acks if a["incident"] == incident and a["what"] in whats), None)
+
+        with self.changed:
+            assert self.changed.wait_for(lambda: seen() is not None, SAFETY_S), self.acks
+        found = seen()
+        assert found is not None
+        return found
+
+    def _ack(self, ack: dict[str, Any]) -> None:
+        with self.changed:
+            self.acks.append(dict(ack))
+            self.changed.notify_all()
+
+    def _train(self) -> None:
+        step = 0
+        while not self.halt.wait(self.pace_s):
+            step += 1
+            self.gate.step = step
+            if self.gate.raised:
+                self.boundary.hold(step, False)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
+    store = MemoryStore()
+    pace = random.Random(5)
+    made = [Rank(rank, store, tmp_path, pace.uniform(0.0005, 0.01)) for rank in range(RANKS)]
+    yield made
+    for rank in made:
+        rank.halt.set()
+        rank.gate.finish()
+        rank.conductor.stop(SAFETY_S)
+        if rank.thread.ident is not None:
+            rank.thread.join(SAFETY_S)
+
+
+def start(ranks: list[Rank], training: range = range(RANKS)) -> None:
+    for number, rank in enumerate(ranks):
+        rank.conductor.start()
+        if number in training:
+            rank.thread.start()
+
+
+def test_round_after_round_every_rank_saves_the_same_step(ranks: list[Rank], tmp_path: Path) -> None:
+    start(ranks)
+    chosen = random.Random(7)
+    for number in range(6):
+        incident = str(number)
+        ranks[chosen.randrange(RANKS)].ask(incident)
+        endings = [rank.ack(incident, "saved", "failed", "aborted") for rank in ranks]
+        assert [ending["what"] for ending in endings] == ["saved"] * RANKS, endings
+        assert len({ending["step"] for ending in endings}) == 1
+        assert len({ending["checkpoint"]["path"] for ending in endings}) == 1
+        assert endings[0]["checkpoint"]["files"] == 2 * RANKS
+        assert checkpoint.verify_manifest(endings[0]["checkpoint"]["path"], hashes=True) == []
+    assert all(rank.saver.steps == ranks[0].saver.steps for rank in ranks)
+    found = checkpoint.find_last_good(str(tmp_path))
+    assert found is not None
+    assert found["step"] == ranks[0].saver.steps[-1]
+
+
+def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank]) -> None:
+    start(ranks, training=range(1, RANKS))
+    ranks[3].ask("i", grace_s=0.5)
+    for rank in ranks:
+        assert "not reached in time" in rank.ack("i", "aborted")["reason"]
+    before = [rank.gate.step for rank in ranks]
+    ranks[0].thread.start()
+    ranks[2].ask("again")
+    steps = {rank.ack("again", "saved")["step"] for rank in ranks}
+    assert len(steps) == 1
+    assert steps.pop() > max(before)
+
+
+def test_every_rank_asked_at_once_by_another_incident_is_one_save(ranks: list[Rank]) -> None:
+    start(ranks)
+    for number, rank in enumerate(ranks):
+        rank.ask(str(number), "suspect" if number == RANKS - 1 else "good")
+    with ranks[0].changed:
+        assert ranks[0].changed.wait_for(lambda: any(a["what"] == "saved" for a in ranks[0].acks), SAFETY_S)
+    winner = next(a for a in ranks[0].acks if a["what"] == "saved")
+    for number, rank in enumerate(ranks):
+        ending = rank.ack(winner["incident"], "saved")
+        assert ending["step"] == winner["step"]
+        assert ending["checkpoint"]["kind"] == winner["checkpoint"]["kind"]
+        if str(number) != winner["incident"]:
+            # Merged into the winner, or, where its letter came after the end, a round of its own.
+            rank.ack(str(number), "merged", "saved")
+
+
+class LosableStore(MemoryStore):
+    """The process that hosts the store can go away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = False
+
+    def get(self, key: str) -> str | None:
+        if self.lost:
+            raise StoreLostError("connection reset")
+        return super().get(key)
+
+
+def test_a_lost_store_lets_everybody_train_on(tmp_path: Path) -> None:
+    store = LosableStore()
+    rank = Rank(0, store, tmp_path, 0.001)
+    start([rank], range(1))
+    # Seven ranks never come: this one holds for them when the store goes.
+    rank.ask("i")
+    rank.ack("i", "received")
+    while not rank.gate.raised:
+        rank.halt.wait(0.001)
+    store.lost = True
+    assert "store is gone" in rank.ack("i", "failed")["reason"]
+    stood_at = rank.gate.step
+    while rank.gate.step < stood_at + 5:
+        rank.halt.wait(0.001)
+    rank.halt.set()
+    rank.conductor.stop(SAFETY_S)
+    rank.thread.join(SAFETY_S)

@@ -1,0 +1,122 @@
+"""Which checkpoint several ranks continue from."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer_shim import checkpoint, rng
+from trainer_shim.resume import Resumed, resume_from
+from trainer_shim.store import MemoryStore
+
+FAR_NS = time.monotonic_ns() + 3_600 * 10**9
+RANKS = 2
+
+
+class Loader:
+    """seam.Saver that only loads."""
+
+    directory: str | None = None
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+        self.position_restored: Any = None
+
+    def load(self, directory: str, tag: str) -> dict[str, Any]:
+        self.loaded.append(tag)
+        random.random()  # Engines draw numbers while they load: generators come after.
+        return {}
+
+    def restore_position(self, position: dict[str, Any]) -> None:
+        self.position_restored = position
+
+    def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def pending(self) -> bool:
+        raise NotImplementedError
+
+    def position(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def write(directory: Path, step: int, kind: str = "good") -> Path:
+    path = directory / checkpoint.tag_of(step, kind)
+    path.mkdir(parents=True)
+    (path / "shard").write_bytes(bytes(10))
+    for rank in range(RANKS):
+        state = {"v": 1, "rng": rng.capture(), "position": {"rank": rank, "step": step}}
+        checkpoint.write_rank_file(str(path), rank, state)
+    parts = checkpoint.secure(str(path), 0, 1, 0, 1, FAR_NS)
+    facts = {"step": step, "tokens_total": step * 100, "kind": kind, "created_unix_s": time.time() - 50}
+    checkpoint.commit(str(path), parts, facts, move_latest=True)
+    return path
+
+
+def resume_all(directories: list[Path]) -> tuple[list[Loader], list[Resumed | None]]:
+    """Every rank on a thread of its own, each with its own view of the directory."""
+    store, loaders = MemoryStore(), [Loader() for _ in directories]
+    results: list[Resumed | None] = [None] * len(directories)
+
+    def run(rank: int) -> None:
+        results[rank] = resume_from(loaders[rank], str(directories[rank]), rank, store, len(directories))
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(directories))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return loaders, results
+
+
+def test_all_ranks_load_the_newest_good_one_and_get_their_own_state_back(tmp_path: Path) -> None:
+    for step in (5, 9):
+        write(tmp_path, step)
+    write(tmp_path, 12, kind="suspect")
+    loaders, results = resume_all([tmp_path] * RANKS)
+    for rank, result in enumerate(results):
+        assert result is not None
+        assert (result.step, result.tokens_total, result.path) == (9, 900, str(tmp_path / "cg_9"))
+        assert 50 <= result.age_s < 1_000
+        assert loaders[rank].loaded == ["cg_9"]
+        assert loaders[rank].position_restored == {"rank": rank, "step": 9} == result.position
+
+
+def test_a_shard_torn_on_one_node_makes_all_take_the_older_one(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    for node in ("a", "b"):
+        for step in (5, 9):
+            write(tmp_path / node, step)
+    (tmp_path / "b" / "cg_9" / "shard").write_bytes(b"")
+    loaders, _ = resume_all([tmp_path / "a", tmp_path / "b"])
+    assert [loader.loaded for loader in loaders] == [["cg_5"], ["cg_5"]]
+
+
+def test_generators_continue_as_they_were_at_the_save(tmp_path: Path) -> None:
+    random.seed(3)
+    write(tmp_path, 5)
+    expected = random.random()
+    assert resume_from(Loader(), str(tmp_path), 0, MemoryStore(), 1) is not None
+    assert random.random() == expected
+
+
+def test_nothing_to_continue_from_is_none(tmp_path: Path) -> None:
+    loaders, results = resume_all([tmp_path / "absent"] * RANKS)
+    assert results == [None] * RANKS
+    assert all(loader.loaded == [] for loader in loaders)
+
+
+def test_more_ranks_than_before_start_their_generators_anew(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    path = write(tmp_path, 5)
+    (path / checkpoint.rank_file(1)).unlink()
+    manifest = json.loads((path / checkpoint.MANIFEST).read_text())
+    manifest["files"] = [entry for entry in manifest["files"] if entry["path"] != checkpoint.rank_file(1)]
+    (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    _, results = resume_all([tmp_path] * RANKS)
+    assert [result.position if result else None for result in results] == [{"rank": 0, "step": 5}, None]
+    assert "no state of rank 1" in capfd.readouterr().err

@@ -156,9 +156,8 @@ def main() -> int:
         config = configure(work, facts)
         argv = command(fault, work, config)
         print(f"demo: EC2 (moto) and its metadata on loopback; instance {facts['instance_id']}; files in {work}")
-        print(
-            f"$ COSTGOV_STAGE=demo {shlex.join(argv[:8])} … -- {shlex.join(argv[argv.index('--') + 1 :][:4])} … --fault {fault}"
-        )
+        train = shlex.join(argv[argv.index("--") + 1 :][:4])
+        print(f"$ COSTGOV_STAGE=demo {shlex.join(argv[:8])} … -- {train} … --fault {fault}")
         environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
         environ["COSTGOV_STAGE"] = "demo"  # What policies/demo.toml is for: its limits would halt a real run.
         environ.pop("COSTGOV_SOCKET", None)

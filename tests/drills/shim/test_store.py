@@ -22,7 +22,6 @@ def open_store(request: pytest.FixtureRequest) -> Iterator[Open]:
     dist = pytest.importorskip("torch.distributed", reason="needs torch")
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     yield lambda: TorchStore(server.clone(), "costgov/test")
-    del server
 
 
 def test_an_absent_key_is_none_and_nobody_waits(open_store: Open) -> None:

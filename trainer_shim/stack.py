@@ -16,7 +16,14 @@ DEVICE_WAITS = frozenset(("item", "cpu", "tolist", "synchronize", "wait", "barri
 _LIBRARIES = ("/torch/", "/deepspeed/")
 
 # Seconds to many minutes without a hook are normal below these.
-_COMPILERS = ("/torch/_dynamo/", "/torch/_inductor/", "/triton/", "/cpp_extension.py", "/subprocess.py")
+# Paths as installed: a project may well have a directory or a file of such a name.
+_COMPILERS = (
+    "/torch/_dynamo/",
+    "/torch/_inductor/",
+    "-packages/triton/",
+    "/torch/utils/cpp_extension.py",
+    os.path.join(os.path.dirname(os.__file__), "subprocess.py"),
+)
 # ... except below the wrappers through which *finished* code runs: they are on the stack of every step.
 _RUNNERS = (
     "/torch/_dynamo/eval_frame.py",

@@ -103,7 +103,7 @@ def connect(world_size: int, prefix: str, meeting: str) -> Optional[KeyStore]:
         return None
     try:
         own = _own_connection(dist)
-    except (RuntimeError, OSError, AttributeError) as error:
+    except (RuntimeError, OSError, AttributeError, ValueError) as error:  # ValueError: the group is being destroyed.
         raise StoreLostError(_first_line(error)) from error
     return TorchStore(own, TorchStore(own, "costgov").settle(meeting, prefix))
 

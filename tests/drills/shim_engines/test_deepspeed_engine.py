@@ -61,6 +61,17 @@ def test_frames_tell_what_happened_and_change_nothing(run_ranks, stage: int, gas
     assert seen[0]["hello"]["attempt"] == seen[1]["hello"]["attempt"]
 
 
+def test_with_no_governor_training_is_the_same_and_one_rank_says_so(run_ranks, tmp_path: Path) -> None:
+    bare = run_ranks("deepspeed_loop.py", options(stage=2, gas=2, attached=False), ranks=RANKS)
+    absent = {"COSTGOV_SOCKET": str(tmp_path / "absent.sock")}
+    alone = run_ranks("deepspeed_loop.py", options(stage=2, gas=2, unwatched=True), ranks=RANKS, env=absent)
+
+    for rank in range(RANKS):
+        assert bare[rank]["losses"] == alone[rank]["losses"]
+        assert bare[rank]["weights"] == alone[rank]["weights"]
+    assert alone[0]["log"].count("UNWATCHED") == 1
+
+
 @pytest.mark.parametrize(("stage", "precision"), [(0, "fp32"), (1, "bf16"), (2, "fp16"), (3, "fp32")])
 def test_a_nan_on_one_rank_is_told_as_it_was(run_ranks, stage: int, precision: str) -> None:
     chosen = {"stage": stage, "precision": precision, "nan_at": 3}

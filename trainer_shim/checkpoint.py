@@ -10,12 +10,14 @@ import hashlib
 import json
 import os
 import socket
+import stat
 import time
 import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 MANIFEST = "costgov_manifest.json"
 MANIFEST_VERSION = 1
+MANIFEST_BYTES_MAX = 64 << 20  # A quarter of a million files: ten times the largest sharded checkpoint known to us.
 LATEST = "latest"
 _TMP_SUFFIX = ".costgov-tmp"
 _RANK_FILE = "costgov_rank_%05d.json"
@@ -186,14 +188,30 @@ def _entry(part: Part) -> Dict[str, Any]:
 
 
 def read_manifest(path: str) -> Optional[Dict[str, Any]]:
-    """Return a checkpoint directory's manifest, or None when there is none that can be read."""
+    """Return a checkpoint directory's manifest, or None when there is none that can be read and understood.
+
+    It may be read by another user than wrote it: no entry may point outside the directory.
+    """
     try:
-        with open(os.path.join(path, MANIFEST), encoding="utf-8") as stream:
-            manifest = json.load(stream)
-    except (OSError, ValueError):
+        with open(os.path.join(path, MANIFEST), "rb") as stream:
+            raw = stream.read(MANIFEST_BYTES_MAX + 1)
+        manifest = json.loads(raw) if len(raw) <= MANIFEST_BYTES_MAX else None
+    except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(manifest, dict) and isinstance(manifest.get("files"), list) and manifest.get("step") is not None
-    return manifest if whole else None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), list):
+        return None
+    step = manifest.get("step")
+    sane = isinstance(step, int) and not isinstance(step, bool) and all(map(_is_entry, manifest["files"]))
+    return manifest if sane else None
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, dict):
+        return False
+    name, size, sha256 = entry.get("path"), entry.get("bytes"), entry.get("sha256")
+    if not isinstance(name, str) or not isinstance(size, int) or not isinstance(sha256, (str, type(None))):
+        return False
+    return bool(name) and "\0" not in name and not os.path.isabs(name) and ".." not in name.split("/")
 
 
 def verify_manifest(path: str, hashes: bool = False) -> List[str]:
@@ -210,16 +228,26 @@ def verify_manifest(path: str, hashes: bool = False) -> List[str]:
         if entry.get("node") not in (None, here):
             continue
         full = os.path.join(path, entry["path"])
-        try:
-            size = os.path.getsize(full)
-        except OSError:
-            found.append("%s is missing" % entry["path"])
-            continue
-        if size != entry["bytes"]:
-            found.append("%s has %d bytes instead of %d" % (entry["path"], size, entry["bytes"]))
-        elif hashes and entry["sha256"] and _sha256(full) != entry["sha256"]:
-            found.append("%s differs from its hash" % entry["path"])
+        fault = _fault(full, entry["bytes"], entry.get("sha256") if hashes else None)
+        if fault is not None:
+            found.append("%s %s" % (entry["path"], fault))
     return found
+
+
+def _fault(full: str, size_bytes: int, sha256: Optional[str]) -> Optional[str]:
+    try:
+        status = os.stat(full)
+        if not stat.S_ISREG(status.st_mode):  # Opening a pipe would wait for its writer.
+            return "is no regular file"
+        if status.st_size != size_bytes:
+            return "has %d bytes instead of %d" % (status.st_size, size_bytes)
+        if sha256 is not None and _sha256(full) != sha256:
+            return "differs from its hash"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return "cannot be read: %s" % (error.strerror or error)
+    return None
 
 
 def _sha256(path: str) -> str:

@@ -140,3 +140,31 @@ def test_a_manifest_is_plain_json_for_other_tools(tmp_path: Path) -> None:
     manifest = json.loads((written(tmp_path, 7) / checkpoint.MANIFEST).read_text())
     assert manifest["v"] == checkpoint.MANIFEST_VERSION
     assert {"path", "bytes", "sha256"} == set(manifest["files"][0])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"path": "../../etc/passwd", "bytes": 1, "sha256": None},
+        {"path": "/etc/passwd", "bytes": 1, "sha256": None},
+        {"path": "a\0b", "bytes": 1, "sha256": None},
+        {"path": "shard_0.pt", "bytes": "1", "sha256": None},
+        {"path": "shard_0.pt", "bytes": 1, "sha256": 5},
+        {"bytes": 1},
+        "shard_0.pt",
+    ],
+)
+def test_a_hostile_manifest_is_no_manifest(tmp_path: Path, entry: object) -> None:
+    path = written(tmp_path, 7)
+    manifest = json.loads((path / checkpoint.MANIFEST).read_text())
+    manifest["files"].append(entry)
+    (path / checkpoint.MANIFEST).write_text(json.dumps(manifest))
+    assert checkpoint.verify_manifest(str(path)) == ["no readable manifest"]
+    assert checkpoint.find_last_good(str(tmp_path)) is None
+
+
+def test_a_pipe_in_a_files_place_is_not_opened(tmp_path: Path) -> None:
+    path = written(tmp_path, 7)
+    (path / "shard_0.pt").unlink()
+    os.mkfifo(path / "shard_0.pt")
+    assert checkpoint.verify_manifest(str(path), hashes=True) == ["shard_0.pt is no regular file"]

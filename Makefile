@@ -22,9 +22,9 @@ export TORCH_INDEX PREFIX DESTDIR PURGE
 
 PYTEST := $(VENV_PYTHON) -m pytest -q
 LINTED := $(wildcard governor trainer_shim tests examples benchmarks)
-FAST_TESTS := $(wildcard tests/tidy tests/unit tests/timelines tests/contract tests/golden)
+DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
 
-.PHONY: help env check lint lint-format lint-types lint-imports test-fast test-sim test drills drill-packages \
+.PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-unit test-sim test drills drill-packages \
   fix sim sim-one bench docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
@@ -34,7 +34,7 @@ env: ## Build .venv (CPU torch first). Does nothing when it is up to date. TORCH
 	@.ci/env $(VENV)
 
 check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,000 simulated schedules. Under 60 s.
-	@start=$$SECONDS; $(MAKE) --keep-going --output-sync=target -j $$(nproc) test-sim test-fast lint \
+	@start=$$SECONDS; $(MAKE) --keep-going --output-sync=target -j $$(nproc) test-contract lint test-sim test-unit test-data \
 	  && echo "make check: passed in $$((SECONDS - start)) s"
 
 lint: lint-format lint-types lint-imports
@@ -49,8 +49,14 @@ lint-types:
 lint-imports:
 	@$(VENV)/bin/lint-imports --no-cache > $(VENV)/import-linter.log || { cat $(VENV)/import-linter.log; exit 1; }
 
-test-fast:
-	@$(PYTEST) $(FAST_TESTS)
+test-data:
+	@$(PYTEST) $(DATA_TESTS)
+
+test-contract:
+	@$(PYTEST) tests/contract
+
+test-unit:
+	@$(PYTEST) tests/unit
 
 test-sim:
 	@$(PYTEST) tests/sim

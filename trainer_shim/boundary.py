@@ -147,6 +147,8 @@ class Boundary:
         failure = None
         if not os.path.exists(os.path.join(path, checkpoint.rank_file(self._rank))):
             _, failure = attempt(self._write_rank_file, path)
+        if self._rank == 0:
+            checkpoint.discard_manifest(path)  # Of another attempt that saved this step: its files are overwritten now.
         facts = {"step": order.step, "tokens_total": self.tokens_total, "kind": order.kind, "incident": order.incident}
         # Collective: this rank takes part even if its own small file failed, or the others would wait for it for ever.
         _, error = attempt(saver.save, directory, order.tag, {"costgov": facts})

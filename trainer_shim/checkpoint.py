@@ -50,6 +50,23 @@ def write_rank_file(path: str, rank: int, state: Dict[str, Any]) -> None:
     write_durably(os.path.join(path, rank_file(rank)), json.dumps(state))
 
 
+def discard_manifest(path: str) -> None:
+    """Make a checkpoint directory count as none: before it is written again."""
+    try:
+        os.unlink(os.path.join(path, MANIFEST))
+    except OSError:  # Not there; or not ours to remove, and then the save itself will say so.
+        pass
+
+
+def discard_rank_file(path: str, rank: int) -> None:
+    """Take write_rank_file() back, and the directory if nothing else is in it."""
+    try:
+        os.unlink(os.path.join(path, rank_file(rank)))
+        os.rmdir(path)
+    except OSError:  # Other ranks' files are still there: the last one removes the directory.
+        pass
+
+
 def read_rank_file(path: str, rank: int) -> Optional[Dict[str, Any]]:
     """Return what that rank wrote, or None when it cannot be read."""
     try:

@@ -221,6 +221,7 @@ class _Conduct:
         self._round.post("ready", {"error": arrived.get("error") or self._try_disk(target, arrived)})
         verdict = self._verdict("ready", lambda: self._ask.deadline_ns, "step %d was not reached in time" % target)
         if "abort" in verdict:
+            self._clear_disk(target)
             return self._aborted(verdict)
         if verdict["suspect"]:
             self._incidents.harden(self._ask._replace(checkpoint="suspect"))
@@ -250,6 +251,14 @@ class _Conduct:
         except OSError as error:
             return clip("cannot write to %s: %s" % (path, error.strerror or error))
         return None
+
+    def _clear_disk(self, target: int) -> None:
+        directory = self._owner._boundary.directory()
+        if directory is not None:
+            for kind in ("good", "suspect"):
+                path = os.path.join(directory, checkpoint.tag_of(target, kind))
+                if checkpoint.read_manifest(path) is None:
+                    checkpoint.discard_rank_file(path, self._place.rank)
 
     def _finish(self, order: Order) -> Ending:
         """Wait for this rank's part, make it durable, and learn what became of the whole."""

@@ -168,3 +168,21 @@ def test_a_pipe_in_a_files_place_is_not_opened(tmp_path: Path) -> None:
     (path / "shard_0.pt").unlink()
     os.mkfifo(path / "shard_0.pt")
     assert checkpoint.verify_manifest(str(path), hashes=True) == ["shard_0.pt is no regular file"]
+
+
+def test_what_an_aborted_save_tried_out_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "cg_7"
+    path.mkdir()
+    for rank in range(2):
+        checkpoint.write_rank_file(str(path), rank, {})
+    checkpoint.discard_rank_file(str(path), 0)
+    assert os.listdir(path) == [checkpoint.rank_file(1)]
+    checkpoint.discard_rank_file(str(path), 1)
+    assert not path.exists()
+
+
+def test_a_checkpoint_that_is_written_again_counts_as_none_meanwhile(tmp_path: Path) -> None:
+    path = written(tmp_path, 7)
+    checkpoint.discard_manifest(str(path))
+    assert checkpoint.find_last_good(str(tmp_path)) is None
+    checkpoint.discard_manifest(str(path))

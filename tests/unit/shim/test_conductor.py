@@ -142,11 +142,12 @@ def test_round_after_round_every_rank_saves_the_same_step(ranks: list[Rank], tmp
     assert found["step"] == ranks[0].saver.steps[-1]
 
 
-def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank]) -> None:
+def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks: list[Rank], tmp_path: Path) -> None:
     start(ranks, training=range(1, RANKS))
     ranks[3].ask("i", grace_s=0.5)
     for rank in ranks:
         assert "not reached in time" in rank.ack("i", "aborted")["reason"]
+    assert list(tmp_path.iterdir()) == [], "nothing of the trial is left"
     before = [rank.gate.step for rank in ranks]
     ranks[0].thread.start()
     ranks[2].ask("again")

@@ -66,7 +66,7 @@ def configure(work: Path, facts: dict[str, Any]) -> Path:
         f"""[node]
 name = "demo"
 price_usd_per_hour = {PRICE_USD_PER_HOUR}
-price_source = "list price of an 8xH100 node"
+price_source = "list price, 8xH100"
 
 [paths]
 state_dir = "{work}/state"
@@ -91,12 +91,14 @@ def command(fault: str, work: Path, config: Path) -> list[str]:
     train = [
         "deepspeed", "--num_gpus", "2", "--no_local_rank", "--master_port", str(free_port()),
         str(HERE / "train_bytes.py"), "--steps", str(STEPS.get(fault, 2000)),
-        "--checkpoint-dir", str(work / "checkpoints"), "--fault", fault, "--fault-mark", str(work / "fault"),
+        "--checkpoint-dir", str(work / "checkpoints"),
+        "--fault", fault, "--fault-at", "60", "--fault-mark", str(work / "fault"),
     ]  # fmt: skip
     return [
         "costgov", "run", "--config", str(config), "--policy", str(ROOT / "policies" / "demo.toml"),
         *(["--ceiling", str(CEILING_USD)] if fault == "budget" else []),
-        "--name", f"demo-{fault}", "--log", str(work / "train.log"), "--fault-mark", str(work / "fault"), "--", *train,
+        "--name", f"demo-{fault}", "--log", str(work / "train.log"), "--progress", "2",
+        "--fault-mark", str(work / "fault"), "--", *train,
     ]  # fmt: skip
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from governor.settings import Settings
 
+# policies/default.toml, installed with us.
+PACKAGED_POLICY: Final = Path(__file__).parent / "data" / "default.toml"
 NAME_CHARS_MAX: Final = 40  # It becomes part of two socket paths, which hold 107 bytes.
 # The scheduler's own name of a job that it may requeue: one budget over all of its launches.
 SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
@@ -86,6 +88,12 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Send the command's output there."
 )
 @click.option(
+    "--progress",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="How often to show progress. Default: 1 on a terminal, 10 elsewhere.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Report progress and halts as JSON lines on stderr, for programs."
 )
 @click.option(
@@ -98,7 +106,8 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     policies: tuple[Path, ...], ceiling: UsdMicros | None, price: UsdMicros | None, name: str | None, observe: bool,
-    log: Path | None, as_json: bool, config: Path | None, fault_mark: Path | None, command: tuple[str, ...],
+    log: Path | None, progress: float | None, as_json: bool, config: Path | None, fault_mark: Path | None,
+    command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run COMMAND under a governor of its own. Needs no root, no service, no configuration.
 
@@ -126,7 +135,7 @@ def run(
         price=price,
         log_path=log,
         fault_mark=fault_mark,
-        console=_json_console() if as_json else None,
+        console=_json_console() if as_json else _console(progress),
     )
 
 
@@ -137,9 +146,8 @@ def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Se
     if directory.is_dir() and any(directory.glob("*.toml")):
         return [directory]
     if ceiling is None:
-        text = "no policy and no ceiling: the run is metered and never halted (give --policy or --ceiling)"
-        click.echo(f"costgov: warning: {text}", err=True)
-    return []
+        click.echo("costgov: no --policy given: the default policy watches (it enforces what is certain)", err=True)
+    return [PACKAGED_POLICY]
 
 
 def _default_name(command: Sequence[str]) -> str:
@@ -155,6 +163,12 @@ def _default_name(command: Sequence[str]) -> str:
 
 def _allowed(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:NAME_CHARS_MAX].lstrip(".") or "run"
+
+
+def _console(progress: float | None) -> Any:
+    from governor.console import Console
+
+    return Console(live_period_ns=round(progress * 1e9) if progress is not None else None)
 
 
 def _json_console() -> Any:

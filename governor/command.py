@@ -14,12 +14,12 @@ from typing import Any, Final
 from governor.console import Console
 from governor.core.node import Node
 from governor.core.units import MonoNs, UsdMicros
+from governor.exit_codes import ExitCode
 from governor.logs import configure
 from governor.settings_model import Settings
 from governor.wiring import CannotStart, Governor
 from trainer_shim.wire import HALT_EXIT_CODE
 
-NEEDS_HUMAN_EXIT_CODE: Final = 87  # The halt was not seen to its end: something may still be billed.
 INTERRUPTS_BEFORE_LEAVING: Final = 3  # The first two go to the command; who insists leaves the halt unfinished.
 
 
@@ -96,7 +96,7 @@ def run_command(
             sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         child = governor.processes.facts(command.process.pid)
-        governor.daemon.own_argv = ("costgov", *sys.argv[1:]) if Path(sys.argv[0]).name == "costgov" else tuple(argv)
+        governor.daemon.own_argv = _own_argv(name, argv)
         governor.daemon.own_command = (child.process,) if child is not None else ()
         governor.daemon.should_end = lambda: _is_over(governor.node, command)
         governor.daemon.on_signal = command.pass_on
@@ -104,11 +104,18 @@ def run_command(
         return _exit_code(command, outcome)
 
 
+def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """How to resume: as we were called, under the same name, so that the budget goes on too."""
+    given = sys.argv[1 : len(sys.argv) - len(argv)] if Path(sys.argv[0]).name == "costgov" else ["run", "--"]
+    named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
+    return ("costgov", *named, *argv)
+
+
 def _start(argv: Sequence[str], governor: Governor, name: str, log_path: Path | None) -> Command:
     environ = {
         **os.environ,
         "COSTGOV_SOCKET": str(governor.settings.paths.socket),
-        "COSTGOV_RUN": os.environ.get("COSTGOV_RUN", name),
+        "COSTGOV_RUN": name,
     }
     sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115 - the child holds it.
     try:
@@ -130,8 +137,8 @@ def _is_over(node: Node, command: Command) -> bool:
 
 def _exit_code(command: Command, outcome: Outcome) -> int:
     if any(stage != "HALTED" for stage in outcome.stages.values()):
-        return NEEDS_HUMAN_EXIT_CODE
+        return ExitCode.NEEDS_HUMAN
     if outcome.stages:
         return HALT_EXIT_CODE
     code = command.poll()
-    return code if code is not None else NEEDS_HUMAN_EXIT_CODE
+    return code if code is not None else ExitCode.NEEDS_HUMAN

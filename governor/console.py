@@ -12,6 +12,7 @@ from governor.core.node import Node
 from governor.core.status import run_status
 from governor.core.units import NS_PER_S, MonoNs
 from governor.report import live_line, timeline_lines
+from governor.report_moments import plain
 
 LIVE_PERIOD_TTY_NS: Final = NS_PER_S  # Redrawn in place.
 LIVE_PERIOD_LOG_NS: Final = 10 * NS_PER_S  # A line of its own each time: a log should stay readable.
@@ -73,8 +74,8 @@ class Console:
     def say(self, line: str) -> None:
         if self._drawn:
             self._drawn = False
-            line = f"\n{line}"
-        self._write(f"{line}\n")
+            self._write("\n")
+        self._write(f"{plain(line)}\n")
 
     def _write(self, text: str) -> None:
         try:

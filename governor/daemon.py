@@ -52,6 +52,7 @@ class Health:
     """How the governor itself is: who watches the watchdog reads this."""
 
     frames_malformed_total: int = 0
+    rejected_total: int = 0
     loop_lag_ms: float = 0.0
     last_reload_ok: bool = True
     last_reload_wall_ns: int = 0
@@ -77,6 +78,7 @@ class Daemon:
     _selector: Any = field(default_factory=selectors.DefaultSelector)
     _wake: Any = field(default_factory=socket.socketpair)
     _stopping: bool = False
+    _rejected_said_at: MonoNs = MonoNs(-NS_PER_S)
     _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
     _complaints: dict[ConnectionId, int] = field(default_factory=dict)
     _next_tick: MonoNs = MonoNs(0)
@@ -191,9 +193,18 @@ class Daemon:
                     self._reader.forget(arrival.connection)
                     self.apply(Disconnected(self.hands.clock.mono(), arrival.connection))
                 case Rejected():
-                    log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid)
+                    self._note_rejected(arrival)
                 case Opened():
                     pass
+
+    def _note_rejected(self, arrival: Rejected) -> None:
+        """Say it once a second at the most: a connect loop must not fill the log."""
+        self.health.rejected_total += 1
+        at = self.hands.clock.mono()
+        if at - self._rejected_said_at >= NS_PER_S:
+            self._rejected_said_at = at
+            total = self.health.rejected_total
+            log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid, total=total)
 
     def _on_packet(self, packet: Packet) -> None:
         for event in self._reader.read(packet, self.hands.clock.mono()):

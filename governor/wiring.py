@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -142,6 +143,7 @@ class Governor:
         price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
         self.settings = settings
+        _raise_descriptor_limit()
         self.clock = SystemClock()
         self.processes = LinuxProcesses(self.clock.boot_id)
         self._closers: list[Callable[[], object]] = []
@@ -161,7 +163,8 @@ class Governor:
         )  # fmt: skip
         self.node: Node = new_node(facts, policies, self.clock.boot())
         self.begin = self._restore()
-        self.selftest = run_selftest(self.processes)
+        # A service watches everybody's trainers; `costgov run` only its own user's.
+        self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
         self.metrics_url: str | None = None
         self.metrics_problem: str | None = None
@@ -258,8 +261,15 @@ class Governor:
             "ok": self.node.facts.can_stop,
         }
         selftest = [{"name": name, "ok": ok, "line": line} for name, ok, line in self.selftest]
+        journal_problem = self.journal.problem
         return {
-            "governor": {"cloud": cloud, "selftest": selftest, "gpu_status": self.gpus.status},
+            "governor": {
+                "journal_problem": journal_problem,
+                "processes_stuck": self.processes.is_stuck,
+                "cloud": cloud,
+                "selftest": selftest,
+                "gpu_status": self.gpus.status,
+            },
             "unwatched_gpu_processes": self.unwatched(),
         }
 
@@ -303,6 +313,13 @@ class Governor:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """256 connections, a pidfd a process and a scan of /proc do not fit into the customary soft limit of 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _make_directory(path: Path) -> None:

@@ -100,8 +100,10 @@ class TokenWindow:
             samples.append((tokens_total, spend_usd_micros))
 
     def usd_micros_per_mtok(self) -> int | None:
-        """None until two samples differ in tokens."""
+        """None until two samples differ in tokens and in spend: nothing is trained for nothing."""
         if len(self._samples) < 2:
             return None
         first, last = self._samples[0], self._samples[-1]
-        return (last[1] - first[1]) * MTOK // (last[0] - first[0]) if last[0] > first[0] else None
+        if last[0] <= first[0] or last[1] <= first[1]:
+            return None
+        return (last[1] - first[1]) * MTOK // (last[0] - first[0])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from governor import command, control
+from governor import control
 from governor.cli_act import HOLD_MAX_NS
 from governor.exit_codes import ExitCode
 from trainer_shim.wire import HALT_EXIT_CODE
 
 
-def test_the_command_runner_and_the_shim_end_as_the_table_says() -> None:
+def test_the_shim_ends_a_rank_as_the_table_says() -> None:
     assert ExitCode.HALTED == HALT_EXIT_CODE
-    assert ExitCode.NEEDS_HUMAN == command.NEEDS_HUMAN_EXIT_CODE
 
 
 def test_the_command_line_allows_the_holds_that_a_governor_allows() -> None:

@@ -120,6 +120,29 @@ def test_a_stuck_loop_is_found_by_the_watchdog(started: Node) -> None:
         box.run("systemctl", "restart", "costgov")
 
 
+def test_credentials_are_the_services_alone(started: Node) -> None:
+    """With the shipped example as the drop-in: the file is root's, the service sees a copy, other users see neither."""
+    box, drop_in = started.box, "/etc/systemd/system/costgov.service.d/credentials.conf"
+    box.write("/etc/costgov/credentials/aws", "[default]\naws_secret_access_key = drill\n", mode=0o600)
+    box.run("install", "-D", "-m", "644", "/box/tree/deploy/systemd/credentials.conf.example", drop_in)
+    try:
+        box.run("systemctl", "daemon-reload")
+        box.run("systemctl", "restart", "costgov")
+        environ = box.run("cat", f"/proc/{started.main_pid()}/environ").stdout.split("\0")
+        directory = next(one for one in environ if one.startswith("CREDENTIALS_DIRECTORY=")).partition("=")[2]
+        given = f"{directory}/aws"
+        for user, exit_code in (("costgov", 0), ("alice", 1)):
+            found = box.run(
+                "setpriv", f"--reuid={user}", "--clear-groups", "sh", "-c", 'cat "$1"', "sh", given, check=False
+            )
+            assert found.returncode == exit_code, (user, found)
+        assert "drill" not in box.journal("costgov")
+    finally:
+        box.run("rm", "-r", drop_in, "/etc/costgov/credentials")
+        box.run("systemctl", "daemon-reload")
+        box.run("systemctl", "restart", "costgov")
+
+
 def test_no_number_of_deaths_makes_systemd_give_up(started: Node) -> None:
     """The default limit is five starts in ten seconds."""
     box = started.box

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from trainer_shim import checkpoint, comm, device_timing
+from trainer_shim import comm, device_timing
 from trainer_shim.guard import guarded
 from trainer_shim.meter import EngineFacts, StepMeter
 
@@ -233,8 +233,7 @@ def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, path: str)
     facts.rebase()
     # A checkpoint of ours that the script loads by itself still knows how many tokens went before.
     place = path if os.path.isdir(path) else os.path.dirname(path)
-    position = (checkpoint.read_rank_file(place, engine.global_rank) or {}).get("position") or {}
-    meter.resumed(engine.global_steps, position.get("tokens_total"))
+    meter.resumed(engine.global_steps, saving.tokens_before(place, engine.global_rank))
     meter.learn_directory(os.path.dirname(place))
 
 

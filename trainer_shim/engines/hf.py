@@ -134,7 +134,8 @@ class TrainerRun:
         hooks.replace(self._undo, trainer, "evaluate", hooks.around(_in_phase, meter, "eval"))
         hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(_in_phase, meter, "checkpoint"))
         if state.global_step:
-            meter.resumed(int(state.global_step), None)
+            place = self._checkpoint(state)
+            meter.resumed(int(state.global_step), saving.tokens_before(place, trainer.args.process_index))
         if state.max_steps and state.max_steps > 0:
             meter.watch.hello_field("total_steps", int(state.max_steps))
 
@@ -152,7 +153,7 @@ class TrainerRun:
     @guarded()
     def saved(self, state: Any) -> None:
         """The Trainer finished a checkpoint."""
-        path = os.path.abspath(os.path.join(self._trainer.args.output_dir, "checkpoint-%d" % state.global_step))
+        path = self._checkpoint(state)
         if self._asked:
             self._asked = False
             self._meter.watch.delegate_saved(path, None)
@@ -172,6 +173,9 @@ class TrainerRun:
         completed = state.max_steps > 0 and state.global_step >= state.max_steps
         self._meter.watch.finish("train_end", bool(completed))
         self.unhook()
+
+    def _checkpoint(self, state: Any) -> str:
+        return os.path.abspath(os.path.join(self._trainer.args.output_dir, "checkpoint-%d" % state.global_step))
 
     def unhook(self) -> None:
         """Take the hooks of this train() off."""

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Dict, Optional
 
-from trainer_shim import timing
+from trainer_shim import checkpoint, timing
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
 
@@ -51,3 +51,10 @@ def tell_last_good(meter: StepMeter, step: int, path: str) -> None:
     if meter.tokens_total:
         record["tokens_total"] = meter.tokens_total
     meter.watch.hello_field("last_good", record)
+
+
+def tokens_before(path: str, rank: int) -> Optional[int]:
+    """Return how many tokens went before checkpoint directory `path`, None where it is not one of ours."""
+    position = (checkpoint.read_rank_file(path, rank) or {}).get("position") or {}
+    tokens_total = position.get("tokens_total")
+    return tokens_total if isinstance(tokens_total, int) else None

@@ -28,6 +28,7 @@ def run_ranks(tmp_path: Path) -> RunRanks:
         report = tmp_path / f"report{nth}"
         shared = {
             **os.environ,
+            "PYTHONPATH": str(HERE.parents[2]),  # These sources, whatever else is installed.
             "OMP_NUM_THREADS": "1",
             "DS_ACCELERATOR": "cpu",
             "WORLD_SIZE": str(ranks),

@@ -81,6 +81,7 @@ def broken(tmp_path: Path) -> Iterator[Callable[[str], Listener]]:
         arguments = ["--fault", fault, "--fault-at", str(FAULT_AT), "--fault-mark", str(tmp_path / "mark")]
         arguments += ["--steps", "2000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONWARNINGS": "ignore"}
+        environ["PYTHONPATH"] = str(SCRIPT.parents[1])  # These sources, whatever else is installed.
         environ["COSTGOV_SOCKET"] = str(tmp_path / "trainer.sock")
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         with (tmp_path / "log").open("wb") as log:

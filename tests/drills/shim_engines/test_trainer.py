@@ -55,6 +55,7 @@ def test_a_resumed_trainer_goes_on_at_its_step(run_ranks, tmp_path: Path) -> Non
     assert [frame["step"] for frame in resumed["frames"]] == [5, 6]
     assert [frame["attempt_step"] for frame in resumed["frames"]] == [1, 2]
     assert resumed["hello"]["resumed_step"] == 4
+    assert resumed["frames"][0]["tokens_total"] == 5 * TOKENS, "counted over the run, not since launch"
 
 
 def test_evaluation_is_a_phase(run_ranks, tmp_path: Path) -> None:

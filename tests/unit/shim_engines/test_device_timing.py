@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 
 from trainer_shim import timing
 from trainer_shim.device_timing import EVENTS_PER_STEP_MAX, STEPS_IN_FLIGHT_MAX, DeviceTimer, felt_data_wait
+from trainer_shim.meter import EngineFacts, StepMeter
+from trainer_shim.progress import Progress
+from trainer_shim.seam import NoWatch
+from trainer_shim.tokens import TokenCount
 
 
 class Device:
@@ -151,3 +158,111 @@ def test_a_slow_loader_behind_running_kernels_starves_nobody(host_ns: int, felt_
     parts[timing.GAP], parts[timing.DATA] = 10, 20
 
     assert felt_data_wait(parts, host_ns) == felt_ns
+
+
+class Kept(NoWatch):
+    """Keeps frames and phases."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.frames: list[dict[str, Any]] = []
+        self.phases: list[str] = []
+
+    def step_frame(self, fields: dict[str, Any]) -> None:
+        self.frames.append(fields)
+
+    def phase_changed(self) -> None:
+        self.phases.append(self.progress.phase)
+
+
+class DeviceLoss:
+    """A one-element tensor on the device: reading it at once would wait."""
+
+    is_cpu = False
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def detach(self) -> DeviceLoss:
+        return self
+
+    float = detach
+
+    def numel(self) -> int:
+        return 1
+
+    def reshape(self, shape: tuple) -> DeviceLoss:
+        return self
+
+    def __add__(self, other: DeviceLoss) -> DeviceLoss:
+        return DeviceLoss(self.value + other.value)
+
+    def __truediv__(self, count: int) -> DeviceLoss:
+        return DeviceLoss(self.value / count)
+
+
+def metered(device: Device) -> StepMeter:
+    progress = Progress(threading.get_ident())
+    meter = StepMeter(progress, TokenCount(100, None, 1))
+    meter.device = device.timer()
+    meter.watch = Kept(progress)
+    return meter
+
+
+def train_step(meter: StepMeter, device: Device, step: int, *losses: float) -> None:
+    for loss in losses:
+        device.work(1.0)
+        meter.enter_forward(True, (), {})
+        device.work(10.0)
+        meter.exit_forward(None)
+        meter.enter_backward(DeviceLoss(loss))
+        device.work(20.0)
+        meter.exit_backward()
+    meter.enter_optimizer()
+    device.work(5.0)
+    meter.exit_optimizer()
+    meter.end_step(EngineFacts(step))
+
+
+def test_a_frame_waits_for_its_values_and_no_step_waits_for_the_frame() -> None:
+    device = Device()
+    meter = metered(device)
+    train_step(meter, device, 1, 2.0, 4.0)
+    train_step(meter, device, 2, 6.0)
+    assert meter.watch.frames == [], "the device has done nothing yet"
+    device.catch_up()
+    meter.enter_forward(True, (), {})  # Any hook of the next step brings them.
+    first, second = meter.watch.frames
+
+    assert (first["step"], first["loss"].value, second["loss"].value) == (1, 3.0, 6.0)
+    assert first["device_timed"]
+    assert (first["forward_s"], first["backward_s"], first["optimizer_s"]) == (0.02, 0.04, 0.005)
+    assert second["step_s"] == 0.036
+    assert "comm_s" not in first, "a launch time is no communication time"
+    parts = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s")
+    assert sum(second[part] for part in parts) <= second["step_s"]
+
+
+def test_a_stuck_device_is_not_a_vanished_loss() -> None:
+    device = Device()
+    meter = metered(device)
+    for step in range(1, STEPS_IN_FLIGHT_MAX + 2):
+        train_step(meter, device, step, 1.0)
+    (frame,) = meter.watch.frames
+
+    assert frame["loss_expected"] is False
+    assert "loss" not in frame
+    assert "device_timed" not in frame
+
+
+def test_a_graph_capture_makes_the_step_compile_until_it_ends() -> None:
+    device = Device()
+    meter = metered(device)
+    train_step(meter, device, 1, 1.0)
+    device.capturing = True
+    meter.enter_forward(True, (), {})
+    device.capturing = False
+    assert meter.progress.phase == "compile"
+    train_step(meter, device, 2, 1.0)
+
+    assert meter.watch.phases == ["compile", "train", "compile", "train"]

@@ -46,7 +46,7 @@ class Usd(click.ParamType[UsdMicros]):
 def policies_option(command: Any) -> Any:
     return click.option(
         "--policy", "policies", type=click.Path(path_type=Path), multiple=True, metavar="FILE|DIRECTORY",
-        help="Policy to judge by; repeat it for more. Default: the policies directory of costgov.toml.",
+        help="Policy to judge by; repeat it for more. Default: the policies directory, else the packaged one.",
     )(command)  # fmt: skip
 
 

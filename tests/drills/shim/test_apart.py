@@ -17,14 +17,21 @@ RANKS = (0, 1)
 FOREVER = 10**6
 
 
+def set_pace(place: Path, rank: int, pace_s: str) -> None:
+    """Atomically: the rank reads it before each step."""
+    fresh = place / f"pace.{rank}.new"
+    fresh.write_text(pace_s)
+    fresh.replace(place / f"pace.{rank}")
+
+
 def test_ranks_far_apart_meet_at_one_step(launch, box: Letterbox, tmp_path: Path) -> None:
     """No collective keeps them together: the fast one waits for the slow one at the agreed step, then both go on."""
-    (tmp_path / "pace.0").write_text("0.002")
-    (tmp_path / "pace.1").write_text("0.05")
+    set_pace(tmp_path, 0, "0.002")
+    set_pace(tmp_path, 1, "0.05")
     launch(kind="drift", steps=FOREVER)
     box.frame("step", 1, step=5)
     box.until(lambda: box.of("step", 0)[-1]["step"] > box.of("step", 1)[-1]["step"] + 10, "a rank that is ahead")
-    (tmp_path / "pace.1").write_text("0.002")
+    set_pace(tmp_path, 1, "0.002")
     box.letter(1, "i")
     steps = [box.frame("ack", rank, incident="i", what="saved")["step"] for rank in RANKS]
     assert steps[0] == steps[1]
@@ -66,6 +73,7 @@ def test_a_frozen_rank_makes_the_others_give_up_and_train_on(
     # Beats go on whatever hangs; four of them are longer than the letter's grace.
     beats = len(box.of("beat", asked))
     box.until(lambda: len(box.of("beat", asked)) >= beats + 4, "beats of the rank that is not frozen")
+    assert box.of("beat", asked)[-1]["device_wait"] == "wait", "it sits in a collective, waiting for the frozen one"
     if frozen == 1:
         aborted = box.frame("ack", asked, incident="i", what="aborted")
         assert "no answer from rank 1" in aborted["reason"]

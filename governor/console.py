@@ -54,14 +54,14 @@ class Console:
         if stage == self._stage:
             return
         if not self._stage:
-            self.say(f"HALT {snapshot['run']}: {snapshot['text']} (incident {snapshot['incident_id']})")
+            self.say(plain(f"HALT {snapshot['run']}: {snapshot['text']} (incident {snapshot['incident_id']})"))
         self._stage = stage
         if stage in ("HALTED", "NEEDS_HUMAN"):
             for line in timeline_lines(dict(snapshot), self._fault_mono_ns()):
                 self.say(line)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
-        self.say(f"[{name}] {text}")
+        self.say(plain(f"[{name}] {text}"))
 
     def _fault_mono_ns(self) -> int | None:
         if self.fault_mark is None:
@@ -75,7 +75,7 @@ class Console:
         if self._drawn:
             self._drawn = False
             self._write("\n")
-        self._write(f"{plain(line)}\n")
+        self._write(f"{line}\n")
 
     def _write(self, text: str) -> None:
         try:

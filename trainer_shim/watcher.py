@@ -31,10 +31,10 @@ _WATCHERS = [0]  # Constructed in this process.
 
 
 class Watcher:
-    """Implements `seam.Watch` for one rank. Construct and start on the main thread; one per process.
+    """Implements `seam.Watch` for one rank. Construct and start on the main thread; one at a time per process, and
+    as often on every rank: the ranks find each other by that count.
 
-    `hello` holds the hello fields known at attach (wire.FRAMES["hello"]); run and attempt must be the same text on
-    every rank of the job, or the ranks cannot find each other. `saver` is None where the loop cannot save, or where
+    `hello` holds the hello fields known at attach (wire.FRAMES["hello"]). `saver` is None where the loop cannot save, or where
     a framework saves by itself (delegate mode, see wants_save).
     """
 

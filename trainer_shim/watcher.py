@@ -34,8 +34,8 @@ class Watcher:
     """Implements `seam.Watch` for one rank. Construct and start on the main thread; one at a time per process, and
     as often on every rank: the ranks find each other by that count.
 
-    `hello` holds the hello fields known at attach (wire.FRAMES["hello"]). `saver` is None where the loop cannot save, or where
-    a framework saves by itself (delegate mode, see wants_save).
+    `hello` holds the hello fields known at attach (wire.FRAMES["hello"]). `saver` is None where the loop cannot save.
+    Where a framework saves by itself it only knows the position: see wants_save.
     """
 
     def __init__(

@@ -27,11 +27,13 @@ from governor.adapters.selftest import run_selftest
 from governor.adapters.streams import Stream
 from governor.adapters.systemd import SystemdNotifier
 from governor.core.effects import Effect
+from governor.core.halting import UNSAVED_MIN_NS, bounds_ns
+from governor.core.ledger import reserve
 from governor.core.metrics import GovernorHealth
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import PolicySet
 from governor.core.resume import restore_incidents, restore_runs
-from governor.core.units import MICROS_PER_USD, NS_PER_S, DurationNs, UsdMicros, WallNs
+from governor.core.units import MICROS_PER_USD, NS_PER_S, DurationNs, UsdMicros, WallNs, format_usd
 from governor.daemon import TICK_NS, Daemon
 from governor.hands import Hands
 from governor.killing import Killings
@@ -161,6 +163,7 @@ class Governor:
         facts = node_facts(
             settings, self.cloud, self.preflight, known_price, self.clock.boot_id, exclusive=exclusive
         )  # fmt: skip
+        _check_ceilings(facts, policies)
         self.node: Node = new_node(facts, policies, self.clock.boot())
         self.begin = self._restore()
         # A service watches everybody's trainers; `costgov run` only its own user's.
@@ -313,6 +316,22 @@ class Governor:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+
+def _check_ceilings(facts: NodeFacts, policies: PolicySet) -> None:
+    """A ceiling below the price of the halt itself would end every run at its first step: refuse it instead."""
+    rate = facts.price_usd_micros_per_hour
+    for policy in policies.policies:
+        ceiling = policy.budget.ceiling_usd_micros
+        if ceiling is None or rate is None:
+            continue
+        needed = reserve(rate, bounds_ns(facts, policy) + UNSAVED_MIN_NS)
+        if ceiling <= needed:
+            raise CannotStart(
+                f"policy {policy.name}: the ceiling {format_usd(ceiling)} is below {format_usd(needed)}, which a halt "
+                "itself may cost here (ending processes, and the provider's bound to stop): raise the ceiling, or "
+                "lower halt.term_grace, halt.kill_grace or the provider's stop_bound_s"
+            )
 
 
 def _raise_descriptor_limit() -> None:

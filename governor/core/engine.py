@@ -66,7 +66,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     node.ledger.charge(tick.boot, holders)
     effects: list[Effect] = []
     for tracked in node.runs.values():
-        _meter(node, tracked, holders)
+        _meter(node, tracked, holders, tick.at)
         if tracked.incident is not None and not tracked.incident.is_closed:
             effects.extend(_deadlines(node, tracked, tick.at))
         elif tracked.run.alive:
@@ -80,15 +80,13 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     return effects
 
 
-def _meter(node: Node, tracked: Tracked, holders: dict[str, int]) -> None:
+def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) -> None:
     run = tracked.run
     run.spend_usd_micros = node.ledger.spend(run.run)
     if run.run in holders:
         run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
     if run.spend_rate_usd_micros_per_hour is not None:
-        settings = tracked.policy.halt
-        bounds_ns = settings.grace_ns + settings.term_grace_ns + settings.kill_grace_ns
-        bounds_ns += node.facts.stop_bound_ns + node.facts.granularity_ns
+        bounds_ns = halting.grace_now(tracked.policy, run, at) + halting.bounds_ns(node.facts, tracked.policy)
         run.reserve_usd_micros = reserve(run.spend_rate_usd_micros_per_hour, bounds_ns)
 
 

@@ -33,7 +33,9 @@ from governor.core.events import (
 from governor.core.findings import Verdict
 from governor.core.halt import Fact, Plan, Stage, StopTarget
 from governor.core.incident import Incident, process_row, rank_rows
-from governor.core.node import Node, Tracked
+from governor.core.node import Node, NodeFacts, Tracked
+from governor.core.policy import Policy
+from governor.core.run_state import Run
 from governor.core.snapshots import incident_snapshot, stays_billed
 from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs
 
@@ -46,10 +48,21 @@ STOP_REPLY_NS = DurationNs(30 * NS_PER_S)  # The clouds' own time-outs, credenti
 VERIFY_NS = DurationNs(240 * NS_PER_S)  # Where the provider declares no bound: EC2's, the slowest that we know.
 
 
+def grace_now(policy: Policy, run: Run, at: MonoNs) -> DurationNs:
+    """How long a halt now would wait for a checkpoint: no longer than the work that a kill would lose took."""
+    return DurationNs(min(policy.halt.grace_ns, max(UNSAVED_MIN_NS, run.unsaved_ns(at))))
+
+
+def bounds_ns(facts: NodeFacts, policy: Policy) -> DurationNs:
+    """What a halt may take beyond its grace: the declared bounds of ending processes, of the provider, of its bill."""
+    ending = policy.halt.term_grace_ns + policy.halt.kill_grace_ns
+    return DurationNs(ending + facts.stop_bound_ns + facts.granularity_ns)
+
+
 def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan:
     """What this halt may take. Grace: never longer than the work that a kill would lose is worth."""
     settings = tracked.policy.halt
-    grace = DurationNs(min(settings.grace_ns, max(UNSAVED_MIN_NS, tracked.run.unsaved_ns(at))))
+    grace = grace_now(tracked.policy, tracked.run, at)
     someone = any("ask" in rank.capabilities for rank in tracked.run.connected_ranks())
     return Plan(
         checkpoint=verdict.checkpoint if someone else "none",

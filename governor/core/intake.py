@@ -165,13 +165,18 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
 def _tokens_per_s(run: Run, tokens: int | None) -> float | None:
     if tokens is None or not len(run.step_times):
         return None
-    recent = list(run.step_times)[-RATE_STEPS:]
+    recent = run.step_times.newest(RATE_STEPS)
     rate = tokens * len(recent) / sum(recent)
     return rate if math.isfinite(rate) else None  # Step times may be as small as a float can say.
 
 
 def lead_rank(run: Run) -> int:
-    return min((rank.rank for rank in run.ranks.values() if rank.connected), default=0)
+    """The lowest rank that is connected; 0 while none is. Asked for every step frame."""
+    lead: int | None = None
+    for number, rank in run.ranks.items():
+        if rank.connection is not None and (lead is None or number < lead):
+            lead = number
+    return 0 if lead is None else lead
 
 
 def lose_connection(run: Run, connection: ConnectionId, at: MonoNs) -> Rank | None:

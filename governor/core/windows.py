@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 
 class Reservoir:
@@ -39,6 +40,12 @@ class Reservoir:
     def __iter__(self) -> Iterator[float]:
         """Oldest first."""
         return iter(self._order)
+
+    def newest(self, count: int) -> list[float]:
+        """The last `count` values or what there is of them, oldest first, without copying the rest."""
+        newest = list(islice(reversed(self._order), count))
+        newest.reverse()
+        return newest
 
     def quantile(self, frac: float) -> float | None:
         """Nearest-rank quantile, None when empty."""

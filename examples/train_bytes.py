@@ -180,7 +180,7 @@ def train(args: argparse.Namespace) -> None:
     engine, loader, sources = build(args)
     loader = wrap_loader(loader)
     shim = attach(engine, checkpoint_dir=args.checkpoint_dir, total_steps=args.steps)
-    if args.resume:
+    if not args.fresh:
         shim.resume()
     fault = Fault(args.fault, engine.global_steps + args.fault_at, args.fault_mark, engine, sources)
     while engine.global_steps < args.steps:
@@ -193,6 +193,8 @@ def train(args: argparse.Namespace) -> None:
             engine.step()
             if engine.global_rank == 0 and engine.global_steps % 10 == 0:
                 print(f"step {engine.global_steps:4d}  loss {loss.item():.3f}", flush=True)
+            if args.save_every and engine.global_steps % args.save_every == 0:
+                shim.checkpoint()  # Durable, with data position: what resume() finds. DeepSpeed's own save works too.
             if engine.global_steps >= args.steps:
                 break
     shim.finish()
@@ -205,7 +207,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200, help="train up to this step")
     parser.add_argument("--checkpoint-dir", default="checkpoints", help="where a checkpoint asked for is saved")
-    parser.add_argument("--resume", action="store_true", help="continue from the newest whole checkpoint")
+    parser.add_argument("--fresh", action="store_true", help="do not continue from the newest whole checkpoint")
+    parser.add_argument("--save-every", type=int, default=25, help="steps between checkpoints; 0: only when asked")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--zero-stage", type=int, default=2, choices=(0, 1, 2, 3))
     parser.add_argument("--bf16", action="store_true")

@@ -66,6 +66,15 @@ class Shim:
         resume = getattr(self._meter.watch, "resume", None)
         return None if resume is None else resume(directory)
 
+    def checkpoint(self) -> None:
+        """Save a whole, durable checkpoint within the next steps, all ranks at one agreed step; see Watcher.checkpoint.
+
+        What resume() finds, and what a halt counts as saved work. Returns at once; call it as often as you would save.
+        """
+        checkpoint = getattr(self._meter.watch, "checkpoint", None)
+        if checkpoint is not None:
+            checkpoint()
+
     def finish(self, reason: str = "finished", completed: bool = True) -> None:
         """Tell the governor that training is over (`completed` = as planned). Idempotent."""
         if self._meter.device is not None:

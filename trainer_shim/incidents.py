@@ -57,7 +57,7 @@ class Incidents:
             elif own.incident != noticed.incident:
                 self._open = noticed
                 self._harden(merged(noticed, own))
-                self._last = {"incident": noticed.incident, "what": "received"}
+                self._last = _ack(noticed, "received", {})
                 self._send(self._last)
                 self._merge(own.incident)
             assert self._open is not None, "adopt() leaves an incident open"
@@ -73,14 +73,14 @@ class Incidents:
         """Ack progress of the open incident."""
         with self._lock:
             assert self._open is not None, "tell() without an open incident"
-            self._last = dict(fields, incident=self._open.incident, what=what)
+            self._last = _ack(self._open, what, fields)
             self._send(self._last)
 
     def close(self, what: str, **fields: Any) -> None:
         """Ack the end of the open incident and be ready for another."""
         with self._lock:
             assert self._open is not None, "close() without an open incident"
-            self._last = dict(fields, incident=self._open.incident, what=what)
+            self._last = _ack(self._open, what, fields)
             self._send(self._last)
             self._remember(self._open.incident, self._last)
             self._open = None
@@ -95,7 +95,7 @@ class Incidents:
 
     def _begin(self, ask: Ask) -> None:
         self._open = ask
-        self._last = {"incident": ask.incident, "what": "received"}
+        self._last = _ack(ask, "received", {})
         self._send(self._last)
 
     def _merge(self, incident: str) -> None:
@@ -113,3 +113,7 @@ class Incidents:
         self._closed[incident] = ack
         while len(self._closed) > CLOSED_KEPT:
             self._closed.popitem(last=False)
+
+
+def _ack(ask: Ask, what: str, fields: Dict[str, Any]) -> Dict[str, Any]:
+    return dict(fields, incident=ask.incident, what=what, exit_after=ask.exit_after)

@@ -11,6 +11,7 @@ import weakref
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import wire
+from .agreement import Ask
 from .boundary import Boundary
 from .conductor import Conductor, Place
 from .doorbell import Doorbell, signal_number
@@ -28,6 +29,7 @@ REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside u
 BYE_WAIT_S = 0.5  # At exit, for the last acks and bye to be confirmed.
 LINGER_S = 60.0  # At exit, for a checkpoint that every rank has written to become durable.
 _WATCHERS = [0]  # Constructed in this process.
+OWN_REQUEST_NS = 600_000_000_000  # As the default grace: a 70B checkpoint to shared storage takes minutes.
 
 
 class Watcher:
@@ -199,6 +201,20 @@ class Watcher:
         if self._link.refused is not None and self._place.local_rank == 0 and not self._said_refused:
             self._said_refused = True
             say(unwatched_line((self._link.path,), self._link.refused))
+
+    @guarded()
+    def checkpoint(self) -> None:
+        """Save a whole, durable, good checkpoint soon, as if a governor had asked: all ranks at one agreed step.
+
+        Call it on every rank or on rank 0 alone, as often as you would save; returns at once. A request while another
+        is open merges into it. With or without a governor.
+        """
+        if self._place.rank != 0 or not self._alive:
+            return
+        deadline_ns = time.monotonic_ns() + OWN_REQUEST_NS
+        ask = Ask("own.%d" % self._progress.step, "good", deadline_ns, False, 0, "the training script asked")
+        self._incidents.receive(ask)
+        self._conductor.wake()
 
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":

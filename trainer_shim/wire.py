@@ -127,6 +127,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         step=Field("int"),
         reason=Field("str"),
         merged_into=Field("str"),
+        exit_after=Field("bool"),  # What the letter said: a governor that did not write it joins only a halt.
         checkpoint=Field("record"),  # {"path", "manifest", "files", "bytes", "hashed": bool, "kind", "tokens_total"}
     ),
     "bye": dict(_RELIABLE, reason=Field("str"), step=Field("int"), completed=Field("bool")),

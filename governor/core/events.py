@@ -120,6 +120,7 @@ class Ack:
     step: int | None = None
     reason: str | None = None
     merged_into: str | None = None
+    exit_after: bool | None = None
     checkpoint: Mapping[str, Any] | None = None
 
 

@@ -207,7 +207,9 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if incident is not None and not incident.is_closed and event.merged_into:
         incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank)
         return []
-    if event.what in ("received", "agreed", "saving") and (incident is None or incident.is_closed):
+    if event.exit_after and event.what in ("received", "agreed", "saving") and (
+        incident is None or incident.is_closed
+    ):  # fmt: skip
         return _join(node, tracked, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
         tracked.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}

@@ -258,6 +258,14 @@ def test_the_breaker_stops_a_fourth_halt_of_a_day() -> None:
             assert incident.is_closed
 
 
+@pytest.mark.parametrize(("exit_after", "halted"), [(True, True), (False, False), (None, False)])
+def test_ranks_that_obey_another_governor_are_joined_only_in_a_halt(exit_after: bool | None, halted: bool) -> None:
+    node = make_node()
+    training(node)
+    play(node, ack("received", 31, incident_id="llama.node-b.1", exit_after=exit_after))
+    assert (node.runs["llama"].incident is not None) == halted
+
+
 def test_an_open_breaker_does_not_hold_back_a_ceiling() -> None:
     budget = Budget(ceiling_usd_micros=UsdMicros(10_000_000))
     node = make_node(rule("budget", checkpoint="good"), budget=budget)

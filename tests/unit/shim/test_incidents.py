@@ -46,7 +46,7 @@ def test_a_finished_incident_is_answered_from_memory_and_not_begun_again() -> No
     desk.incidents.close("saved", step=7)
     assert desk.incidents.state() is None
     assert not desk.incidents.receive(ask("i"))
-    assert desk.acks[-1] == {"incident": "i", "what": "saved", "step": 7}
+    assert desk.acks[-1] == {"incident": "i", "what": "saved", "step": 7, "exit_after": False}
     assert desk.incidents.ask is None
 
 

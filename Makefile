@@ -80,7 +80,7 @@ sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)
 
 bench: env ## Measure our cost beside a peer's: one table per benchmark.
-	@for file in benchmarks/bench_*.py; do $(VENV_PYTHON) "$$file" || exit 1; echo; done
+	@for file in benchmarks/bench_*.py; do $(VENV_PYTHON) -m "benchmarks.$$(basename "$$file" .py)" || exit 1; echo; done
 
 docs: env ## Regenerate docs/*.md that are drawn from the code.
 	@$(VENV_PYTHON) -m docs.generate

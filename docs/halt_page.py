@@ -29,7 +29,7 @@ _STAGES = {
     Stage.SAVING: "The trainer says that it saves. Still within the same grace.",
     Stage.TERMED: "SIGTERM was sent to the launcher, the ranks and their trees.",
     Stage.KILLED: "SIGKILL was sent.",
-    Stage.STOPPING: "The provider or scheduler was asked to end the spending. Rungs: 0 stop, 1 force, 2 terminate.",
+    Stage.STOPPING: "The provider or scheduler was asked to end the spending. Rungs: 0 stop, 1 force, 2 destroy.",
     Stage.VERIFYING: "It accepted. Billing is read back until it has ended.",
     Stage.NEEDS_HUMAN: "It cannot be finished from here. A person was called; everything is tried again, for ever.",
     Stage.HALTED: "Observed: it is over. Final.",

@@ -114,7 +114,7 @@ def _halt(policy: Policy) -> str:
         "job": "cancel the scheduler's job",
         "instance": "stop the instance",
     }[halt.stop]
-    last = ", terminating it if stopping fails" if halt.terminate else ""
+    last = ", destroying it if stopping fails" if halt.destroy else ""
     return (
         f"  on halt: ask for a checkpoint (up to {format_span(halt.grace_ns)}), SIGTERM "
         f"({format_span(halt.term_grace_ns)}), SIGKILL ({format_span(halt.kill_grace_ns)}), {stop}{last}; "

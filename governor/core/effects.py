@@ -43,7 +43,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class StopCompute:
-    """End the spending at the provider (or cancel the scheduler's job). `rung` climbs: 0 stop, 1 force, 2 terminate."""
+    """End the spending at the provider (or cancel the scheduler's job). `rung` climbs: 0 stop, 1 force, 2 destroy."""
 
     incident_id: str
     run: str

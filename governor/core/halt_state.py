@@ -59,7 +59,7 @@ class Plan:
     stop: StopTarget
     stop_reply_ns: DurationNs  # The provider call's own time-outs, all together.
     verify_ns: DurationNs  # Per rung: accepted to observed (AWS 4 min, GCP 3, RunPod 1).
-    rung_max: int  # 0 stop, 1 force, 2 terminate where policy allows.
+    rung_max: int  # 0 stop, 1 force, 2 destroy where policy allows.
     poll_min_s: float = 2.0
     poll_max_s: float = 15.0
     retry_min_ns: DurationNs = DurationNs(15 * NS_PER_S)

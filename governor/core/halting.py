@@ -42,7 +42,7 @@ from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs
 DAY_NS = 24 * NS_PER_HOUR
 # Rung of the provider ladder up to which we climb by ourselves; destroying needs the policy's word.
 RUNG_FORCE = 1
-RUNG_TERMINATE = 2
+RUNG_DESTROY = 2
 UNSAVED_MIN_NS = NS_PER_S  # Even a checkpoint a moment old leaves time for one answer.
 STOP_REPLY_NS = DurationNs(30 * NS_PER_S)  # The clouds' own time-outs, credentials and call together, end below it.
 VERIFY_NS = DurationNs(240 * NS_PER_S)  # Where the provider declares no bound: EC2's, the slowest that we know.
@@ -73,7 +73,7 @@ def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan
         stop=_stop_target(node, tracked),
         stop_reply_ns=STOP_REPLY_NS,
         verify_ns=node.facts.stop_bound_ns or VERIFY_NS,
-        rung_max=RUNG_TERMINATE if settings.terminate else RUNG_FORCE,
+        rung_max=RUNG_DESTROY if settings.destroy else RUNG_FORCE,
     )
 
 

@@ -21,6 +21,7 @@ def begin_attempt(run: Run, hello: Hello) -> None:
     run.ranks.clear()
     run.attempt_step = 0
     run.first_step_at = None
+    run.working_since = None
     run.step_at = None
     run.step_times.clear()
     run.tokens_per_s = None
@@ -149,6 +150,9 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     run.step_at = step.at
     if run.first_step_at is None:
         run.first_step_at = step.at
+        # We may have come hours later than the training began: then everything since its attach() is unsaved.
+        late = step.attempt_step is not None and step.attempt_step > 1
+        run.working_since = min(run.attempt_at, step.at) if late else step.at
     run.loss = step.loss
     run.grad_norm = step.grad_norm
     run.lr = step.lr if step.lr is not None else run.lr

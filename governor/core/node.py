@@ -118,6 +118,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "last_good": dict(run.last_good) if run.last_good is not None else None,
         "save_longest_ns": run.save_longest_ns,
         "first_step_at": run.first_step_at,
+        "working_since": run.working_since,
         "last_good_at": run.last_good_at,
         "incidents_total": tracked.incidents_total,
         "hold_until": tracked.hold_until,

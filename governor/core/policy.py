@@ -74,7 +74,7 @@ class HaltSettings:
     term_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)  # SIGTERM handlers flush logs; a CUDA teardown takes seconds.
     kill_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)  # After it, only the end of the machine ends the process.
     stop: str = "auto"  # auto | processes | job | instance
-    terminate: bool = False  # May the provider ladder destroy the instance when stopping does not work?
+    destroy: bool = False  # May the provider ladder destroy the instance when stopping does not work?
 
 
 @dataclass(frozen=True, slots=True)

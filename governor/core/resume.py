@@ -39,6 +39,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
         run.last_good = snapshot["last_good"]
         run.save_longest_ns = snapshot["save_longest_ns"]
         run.first_step_at = snapshot["first_step_at"]
+        run.working_since = snapshot["working_since"]
         run.last_good_at = snapshot["last_good_at"]
         run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
         run.ended_at = None if snapshot["alive"] else at

@@ -79,6 +79,7 @@ class Run:
     step: int | None = None
     attempt_step: int = 0  # Optimizer steps seen of this attempt.
     first_step_at: MonoNs | None = None
+    working_since: MonoNs | None = None  # Of this attempt: its first step, or its start where we came later.
     step_at: MonoNs | None = None
     tokens_total: int | None = None
     loss: float | None = None
@@ -116,7 +117,7 @@ class Run:
 
     def unsaved_ns(self, at: MonoNs) -> int:
         """Work that a kill now would lose: since the last good checkpoint, else since the first step."""
-        since = self.last_good_at if self.last_good_at is not None else self.first_step_at
+        since = self.last_good_at if self.last_good_at is not None else self.working_since
         return 0 if since is None else max(0, at - since)
 
     def is_unwatched(self, at: MonoNs) -> bool:

@@ -38,7 +38,7 @@ RULES_MAX: Final = 100  # Every rule is judged at every frame; a file with more 
 _TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "policy": ("name", "mode", "match"),
     "budget": ("ceiling_usd", "tokens", "alert_at"),
-    "halt": ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "terminate", "per_day_max"),
+    "halt": ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max"),
     "run": ("on_finish",),
     "node": ("idle_stop",),
 }
@@ -204,11 +204,11 @@ class _Reader:
         plain = HaltSettings()
         checkpoint = self._choice(("halt", "checkpoint"), table.get("checkpoint", plain.checkpoint), CHECKPOINTS)
         stop = self._choice(("halt", "stop"), table.get("stop", plain.stop), STOPS)
-        terminate = table.get("terminate", False)
-        if not isinstance(terminate, bool):
-            self.fail(("halt", "terminate"), f"{terminate!r} is not true or false")
-        elif terminate and stop in ("processes", "job"):
-            self.fail(("halt", "terminate"), f'contradicts stop = "{stop}": there is no instance to terminate')
+        destroy = table.get("destroy", False)
+        if not isinstance(destroy, bool):
+            self.fail(("halt", "destroy"), f"{destroy!r} is not true or false")
+        elif destroy and stop in ("processes", "job"):
+            self.fail(("halt", "destroy"), f'contradicts stop = "{stop}": there is no instance to destroy')
         durations = {
             key: DurationNs(self._value(("halt", key), DURATION, table[key]) if key in table else default)
             for key, default in (
@@ -228,7 +228,7 @@ class _Reader:
             term_grace_ns=durations["term_grace"],
             kill_grace_ns=durations["kill_grace"],
             stop=stop,
-            terminate=terminate is True,
+            destroy=destroy is True,
         )
         return settings, per_day_max
 

@@ -241,7 +241,7 @@ class EngineDriver:
             grace_ns=plan.grace_ns,
             term_grace_ns=plan.term_grace_ns,
             kill_grace_ns=plan.kill_grace_ns,
-            terminate=plan.rung_max == 2,
+            destroy=plan.rung_max == 2,
         )
         checkpoint = plan.checkpoint if asked else "none"
         rule = Rule("nan", "nonfinite", {}, AT_ONCE, Response.HALT, Mode.ENFORCE, checkpoint)

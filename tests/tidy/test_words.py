@@ -17,12 +17,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # A name, what is wrong with it, where it is right all the same.
 RULES = [
-    # The policy key permits the provider's call of that name.
-    (
-        r"terminat(e|ed|ing|ion)",
-        "ours are term, kill, stop, destroy; the provider's API terminates",
-        r"/clouds/|/policy",
-    ),
+    (r"terminat(e|ed|ing|ion)", "ours are term, kill, stop, destroy; the provider's API terminates", r"/clouds/"),
     (r"(^|_)job_(id|name|key|state)$", "the job is the scheduler's; ours is the run or the attempt", r"$^"),
     (r"(^|_)session(_id)?$", "a launch is an attempt, what is billed is an instance", r"/(clouds|http)"),
     (_OTHER_TIMES, "units are _ns, _ms or _s, last in the name", r"$^"),

@@ -219,6 +219,13 @@ def test_a_run_name_that_labels_and_files_cannot_carry_is_refused(name: str) -> 
     assert only(play(node, tick(0), hello(0, run=name)), Refuse)
 
 
+def test_a_governor_that_comes_late_knows_how_much_work_is_unsaved() -> None:
+    node = make_node()
+    play(node, tick(7200), hello(0, 7200, started_at=at(0)), hello(1, 7200, started_at=at(0)))
+    effects = play(node, a_step(5000, when=7201, loss=float("nan")))
+    assert only(effects, Ask).deadline == at(7201 + 60)  # type: ignore[attr-defined]
+
+
 def test_two_halts_at_once_are_one_incident_and_the_stricter_kind_wins() -> None:
     node = make_node()
     training(node)

@@ -43,7 +43,7 @@ grace = "0s"
 term_grace = "1s"
 kill_grace = "2s"
 stop = "instance"
-terminate = true
+destroy = true
 per_day_max = 7
 [run]
 on_finish = "stop"
@@ -65,7 +65,7 @@ response = "halt"
     assert policy.match == {"stage": ("stage1", "stage2"), "team": ("red",)}
     assert policy.budget.ceiling_usd_micros == 90.5 * MICROS_PER_USD
     assert (policy.budget.tokens, policy.budget.alert_at) == (20 * 10**9, (0.5, 0.8))
-    assert (policy.halt.checkpoint, policy.halt.stop, policy.halt.terminate) == ("none", "instance", True)
+    assert (policy.halt.checkpoint, policy.halt.stop, policy.halt.destroy) == ("none", "instance", True)
     assert (policy.halt.grace_ns, policy.halt.term_grace_ns, policy.halt.kill_grace_ns) == (0, NS_PER_S, 2 * NS_PER_S)
     assert (policy.run_on_finish, policy.node_idle_stop_ns, policy.halts_per_day_max) == ("stop", 900 * NS_PER_S, 7)
     first, second, *alerts = policy.rules
@@ -117,7 +117,7 @@ def test_impossible_holds(text: object) -> None:
         (HEAD + '[halt]\ngrace = "10"', 'p.toml:4: halt.grace: "10" is not a duration'),
         (HEAD + "[halt]\ngrace = 10", "p.toml:4: halt.grace: 10 is not a duration; write it with its unit"),
         (HEAD + '[halt]\ngrace = "0s"', "p.toml:4: halt.grace: leaves no time for checkpoint"),
-        (HEAD + '[halt]\nstop = "processes"\nterminate = true', "p.toml:5: halt.terminate: contradicts stop"),
+        (HEAD + '[halt]\nstop = "processes"\ndestroy = true', "p.toml:5: halt.destroy: contradicts stop"),
         (HEAD + "[halt]\nper_day_max = 0", "p.toml:4: halt.per_day_max: forbids every halt"),
         (HEAD + '[node]\nidle_stop = "0s"', "p.toml:4: node.idle_stop: would stop the node at once"),
         (HEAD + RULE.replace("nonfinite", "nofinite"), 'did you mean "nonfinite"?'),

@@ -134,10 +134,14 @@ class Trainee:
             while True:
                 self.step(number, 2.0)
                 number += 1
-        if self.mode in ("deaf", "deaf_term", "stuck", "stopped"):
+        if self.mode in ("deaf", "deaf_term", "stuck", "stopped", "unkillable"):
             # The frame goes out, and the training thread never comes to a boundary again.
             self.watcher.at_boundary = lambda _step: None  # type: ignore[method-assign]
             self.step(number, float("nan"))
+            if self.mode == "unkillable":
+                # Writing to a frozen disk waits in the kernel, where not even SIGKILL is heard.
+                with (self.work / "disk" / "weights").open("wb") as weights:
+                    weights.write(b"x")
             if self.mode == "stopped":
                 os.kill(os.getpid(), signal.SIGSTOP)
             if self.mode == "stuck":

@@ -49,7 +49,7 @@ def incident() -> None:
 @json_option
 def list_incidents(last: int, config: Path | None, control: str | None, as_json: bool) -> None:
     """List incidents, newest last."""
-    found = sorted(_incidents(last, config, control), key=lambda s: int(s["opened_wall_ns"]))[-last:]
+    found = sorted(_incidents(last, config, control), key=_age)[-last:]
     if as_json:
         print_json(found)
         return
@@ -114,6 +114,11 @@ def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:
     if not matching:
         raise Failed(f'no incident "{incident_id}"; see `costgov incident list`', ExitCode.UNKNOWN)
     raise Failed(f'"{incident_id}" begins the ids of {len(matching)} incidents; give more of it', ExitCode.UNKNOWN)
+
+
+def _age(snapshot: dict[str, Any]) -> tuple[int, str]:
+    """Oldest first; of the same instant by name, so that a list reads the same twice."""
+    return int(snapshot["opened_wall_ns"]), str(snapshot["incident_id"])
 
 
 def _incidents(last: int, config: Path | None, control: str | None) -> list[Snapshot]:

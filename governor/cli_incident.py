@@ -116,7 +116,7 @@ def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:
     raise Failed(f'"{incident_id}" begins the ids of {len(matching)} incidents; give more of it', ExitCode.UNKNOWN)
 
 
-def _age(snapshot: dict[str, Any]) -> tuple[int, str]:
+def _age(snapshot: Mapping[str, Any]) -> tuple[int, str]:
     """Oldest first; of the same instant by name, so that a list reads the same twice."""
     return int(snapshot["opened_wall_ns"]), str(snapshot["incident_id"])
 

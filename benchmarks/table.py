@@ -23,6 +23,7 @@ class Row:
     peer: str = ""
     peer_median: float | None = None
     note: str = ""
+    peer_at_least: bool = False  # The peer was not seen to end: its figure is how long it was waited for.
 
     @property
     def ratio(self) -> float | None:
@@ -32,7 +33,7 @@ class Row:
 
 def row(
     what: str, unit: str, samples: Sequence[float], *, more_is_better: bool = False, peer: str = "",
-    peer_samples: Sequence[float] = (), aim: str = "", note: str = "",
+    peer_samples: Sequence[float] = (), aim: str = "", note: str = "", peer_at_least: bool = False,
 ) -> Row:  # fmt: skip
     """Sum samples up."""
     return Row(
@@ -45,6 +46,7 @@ def row(
         peer,
         statistics.median(peer_samples) if peer_samples else None,
         note,
+        peer_at_least,
     )
 
 
@@ -68,6 +70,8 @@ COLUMNS = ("what", "unit", "median", "p99", "aim", "peer", "peer's", "ratio")
 def cells(one: Row) -> tuple[str, ...]:
     peer_figure = "" if one.peer_median is None else _figure(one.peer_median)
     ratio = "" if one.ratio is None else f"{one.ratio:.2g}"
+    if one.peer_at_least:
+        peer_figure, ratio = f"> {peer_figure}", f"< {ratio}"
     return (one.what, one.unit, _figure(one.median), _figure(one.p99), one.aim, one.peer, peer_figure, ratio)
 
 

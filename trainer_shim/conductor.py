@@ -265,7 +265,7 @@ class _Conduct:
         verdict = None
         while self._gate.result is None and self._gate.busy() and verdict is None:
             self._pause()
-            # A rank that failed says so at once: the others may sit in the save's barrier for as long as it lasts.
+            # A rank that failed says so at once: others may sit in a collective of the save for as long as it lasts.
             verdict = self._round.verdict("written")
         result = self._gate.result
         error = "the training thread left before the save" if result is None else result.error

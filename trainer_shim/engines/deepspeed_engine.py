@@ -11,7 +11,7 @@ import os
 from typing import Any, Callable, Dict, List, Optional
 
 from trainer_shim import comm, device_timing
-from trainer_shim.guard import guarded
+from trainer_shim.guard import attempt, guarded
 from trainer_shim.meter import EngineFacts, StepMeter
 
 from . import hooks, saving
@@ -29,7 +29,15 @@ class DeepSpeedSaver(saving.PositionSaver):
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
         """See seam.Saver. `latest` stays where it is: DeepSpeed moves it before the other ranks have written."""
         self.begin_save()
-        if not self._save(directory, tag=tag, client_state=client_state, save_latest=False):
+        undo = hooks.Undo()
+        errors = _hold_write_errors(self._engine, undo)
+        try:
+            saved = self._save(directory, tag=tag, client_state=client_state, save_latest=False)
+        finally:
+            undo()
+        if errors:
+            raise errors[0]
+        if not saved:
             raise OSError("save_checkpoint(%r) did not succeed" % tag)
 
     def pending(self) -> bool:
@@ -47,6 +55,31 @@ class DeepSpeedSaver(saving.PositionSaver):
         if path is None:
             raise FileNotFoundError("no checkpoint %r in %s" % (tag, directory))
         return dict(client_state or {})
+
+
+def _hold_write_errors(engine: Any, undo: hooks.Undo) -> List[Exception]:
+    """Keep what the engine's writing raises in the returned list until `undo`, instead of letting it break off a save.
+
+    save_checkpoint() is a collective to its very end. A rank whose disk is full would leave it early and train on,
+    or park, while the others sit in its last barrier; so it goes on to that barrier, and fails behind it.
+    """
+    errors: List[Exception] = []
+
+    def hold(original: Callable[..., Any]) -> Callable[..., Any]:
+        def held(*args: Any, **kwargs: Any) -> Any:
+            result, error = attempt(original, *args, **kwargs)
+            if error is not None:
+                errors.append(error)
+            return result
+
+        return held
+
+    writer = getattr(engine, "checkpoint_engine", None)
+    for owner, names in ((writer, ("makedirs", "save", "commit")), (engine, ("_copy_recovery_script",))):
+        for name in names:
+            if callable(getattr(owner, name, None)):
+                hooks.replace(undo, owner, name, hold)
+    return errors
 
 
 class DeepSpeedFacts:

@@ -92,7 +92,8 @@ class DeviceTimer:
         end = self._record()
         marks = [] if self._overfull else self._marks
         if self._overfull:
-            self._free.extend(event for _, event in self._marks)
+            # The first is the end of the step before, which may still be in flight and asks it.
+            self._free.extend(event for _, event in self._marks[1:])
         self._open.append(_Open(fields, marks, end, slot))
         self._marks = []
         self._overfull = False
@@ -143,11 +144,11 @@ def felt_data_wait(parts_ns: List[int], host_data_ns: int) -> int:
 
 
 class CudaScalars:
-    """Pinned host memory, one row per step in flight."""
+    """Loss and norm in host memory, one row per step in flight; only into pinned memory do copies not wait."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, pinned: bool) -> None:
         self._torch = torch
-        self._rows = torch.zeros((STEPS_IN_FLIGHT_MAX + 1, 2), dtype=torch.float64, pin_memory=True)
+        self._rows = torch.zeros((STEPS_IN_FLIGHT_MAX + 1, 2), dtype=torch.float64, pin_memory=pinned)
         self._present: List[Tuple[bool, bool]] = [(False, False)] * (STEPS_IN_FLIGHT_MAX + 1)
 
     def put(self, slot: int, loss: Any, norm: Any) -> None:
@@ -155,7 +156,8 @@ class CudaScalars:
         row = self._rows[slot]
         for column, value in enumerate((loss, norm)):
             if self._torch.is_tensor(value):
-                row[column].copy_(value.detach().reshape(()), non_blocking=True)
+                # Converted on its device: between two dtypes copy_() goes through pageable memory, and that waits.
+                row[column].copy_(value.detach().reshape(()).to(row.dtype), non_blocking=True)
             elif value is not None:
                 row[column] = value
         self._present[slot] = (loss is not None, norm is not None)
@@ -172,5 +174,7 @@ def for_device(torch: Any, device_type: str) -> Optional[DeviceTimer]:
     if device_type != "cuda" or not torch.cuda.is_initialized():
         return None
     return DeviceTimer(
-        lambda: torch.cuda.Event(enable_timing=True), CudaScalars(torch), torch.cuda.is_current_stream_capturing
+        lambda: torch.cuda.Event(enable_timing=True),
+        CudaScalars(torch, pinned=True),
+        torch.cuda.is_current_stream_capturing,
     )

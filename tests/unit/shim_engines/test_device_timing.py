@@ -142,6 +142,24 @@ def test_too_many_micro_steps_keep_the_loss_and_give_up_the_parts() -> None:
     assert late.parts_ns is None
 
 
+def test_a_step_with_too_many_events_leaves_the_step_before_alone() -> None:
+    device = Device()
+    timer = device.timer()
+    run_step(timer, device, 1)
+    for _ in range(EVENTS_PER_STEP_MAX + 10):
+        timer.mark(timing.FORWARD)
+    timer.close_step({"step": 2}, 2.0, None)
+    # The first step is still on the device while later ones record the events that the second has freed.
+    run_step(timer, device, 3)
+    run_step(timer, device, 4)
+    device.catch_up()
+    first = timer.arrived()[0]
+
+    assert first.fields == {"step": 1}
+    assert first.step_ns == sum(first.parts_ns)
+    assert first.parts_ns[timing.OPTIMIZER] == 5_000_000
+
+
 def test_nothing_is_recorded_inside_a_graph_capture() -> None:
     device = Device()
     timer = device.timer()

@@ -141,6 +141,8 @@ class Hands:
         )
         reached = []
         for rank in tracked.run.connected_ranks():
+            if effect.rank not in (None, rank.rank):
+                continue
             assert rank.connection is not None
             sent = self.inbox.send(rank.connection, packet)
             rung = self._ring(rank.peer.process, rank.signal)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import structlog
+
 from governor.core.events import ProcessesSeen
-from governor.core.identity import ProcessId
+from governor.core.identity import ProcessFacts, ProcessId
 from governor.core.incident import process_row
 from governor.core.killset import KillSet, kill_set, strays
 from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
@@ -20,13 +22,20 @@ GUARD_NS: Final = NS_PER_S  # Once all are gone, until the halt ends: something 
 EMPTY_SCANS: Final = 2  # Between two scans a last fork can hide once, not twice.
 MEMBERS_MAX: Final = 10_000  # A fork bomb is ended in portions.
 
+log = structlog.get_logger("costgov")
+
+Table = Mapping[int, ProcessFacts]
+
 
 @dataclass(slots=True)
 class Killing:
     """One halt's processes. `signum` is the strongest signal sent so far."""
 
-    members: KillSet
+    ranks: tuple[ProcessId, ...]  # Announced: nobody is "gone" before each of them is, also one that we may not end.
+    launchers: tuple[ProcessId, ...]
+    uid: int
     signum: signal.Signals
+    members: KillSet | None = None  # None while the process table cannot be read.
     empty_scans: int = 0
     told_gone: bool = False
     next_at: MonoNs = MonoNs(0)
@@ -51,24 +60,35 @@ class Killings:
         signum: signal.Signals,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal everybody of the run, launchers first. Repeatable; returns whom, and what came of each signal."""
-        table = self.processes.table()
-        made = kill_set(table, ranks, self.own_pid, launchers=launchers, uid=uid)
-        assert made is not None, "a run has a uid"
         known = self._open.get(incident_id)
-        if known is not None:
-            made = made.joined(known.members)
-        self._open[incident_id] = Killing(made, signum, next_at=MonoNs(0))
+        killing = Killing(tuple(dict.fromkeys(ranks)), tuple(launchers), uid, signum)
+        killing.members = known.members if known is not None else None
+        self._open[incident_id] = killing
+        table = self._table()
+        return self._begin(killing, table) if table is not None else []
+
+    def _begin(self, killing: Killing, table: Table) -> list[dict[str, Any]]:
+        made = kill_set(table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid)
+        assert made is not None, "a run has a uid"
+        killing.members = made if killing.members is None else made.joined(killing.members)
         rows = []
-        for process in made.members[:MEMBERS_MAX]:
+        for process in killing.members.members[:MEMBERS_MAX]:
             if self.processes.is_gone(process):
                 continue
-            role = "launcher" if process in made.launchers else "child"
+            role = "launcher" if process in killing.members.launchers else "child"
             facts = table.get(process.pid)
             argv0 = " ".join(facts.argv[:3])[:120] if facts is not None else ""
-            rows.append(
-                {**process_row(process), "role": role, "argv0": argv0, "sent": self._send(process, signum).value}
-            )
+            sent = self._send(process, killing.signum).value
+            rows.append({**process_row(process), "role": role, "argv0": argv0, "sent": sent})
         return rows
+
+    def _table(self) -> Table | None:
+        """The process table; None while we cannot look (no descriptors, no memory), which is not an empty one."""
+        try:
+            return self.processes.table()
+        except OSError as error:
+            log.error("process_table_unreadable", reason=error.strerror)
+            return None
 
     def _send(self, process: ProcessId, signum: signal.Signals) -> Sent:
         if signum is signal.SIGTERM:
@@ -80,15 +100,24 @@ class Killings:
         due = {name: killing for name, killing in self._open.items() if at >= killing.next_at}
         if not due:
             return []
-        table = self.processes.table()
+        table = self._table()
+        if table is None:
+            for killing in due.values():
+                killing.empty_scans = 0
+                killing.next_at = MonoNs(at + SCAN_NS)
+            return []
         return [seen for name, killing in due.items() if (seen := self._scan_one(name, killing, table, at)) is not None]
 
-    def _scan_one(self, incident_id: str, killing: Killing, table: Any, at: MonoNs) -> ProcessesSeen | None:
+    def _scan_one(self, incident_id: str, killing: Killing, table: Table, at: MonoNs) -> ProcessesSeen | None:
+        if killing.members is None:
+            self._begin(killing, table)  # The signals that a table which could not be read has held up.
+        assert killing.members is not None
         newcomers = strays(table, killing.members, self.own_pid)
         killing.members = killing.members.widened(newcomers[:MEMBERS_MAX])
-        alive = tuple(p for p in killing.members.members if not self.processes.is_gone(p))
+        everyone = dict.fromkeys((*killing.members.members, *killing.ranks))
+        alive = tuple(p for p in everyone if not self.processes.is_gone(p))
         for process in alive:
-            if process in newcomers or killing.signum is signal.SIGKILL:
+            if process in newcomers or (killing.signum is signal.SIGKILL and process in killing.members.members):
                 self._send(process, killing.signum)
         respawned = tuple(p for p in newcomers if p in alive and table[p.pid].argv in killing.members.argvs)
         killing.empty_scans = 0 if alive else killing.empty_scans + 1

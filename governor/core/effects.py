@@ -23,6 +23,7 @@ class Ask:
     deadline: MonoNs
     exit_after: bool
     reason: str
+    rank: int | None = None  # This one alone; None: all that are connected.
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class Fact(Enum):
     RECEIVED = "received"  # A rank has the letter.
     SAVING = "saving"
     SAVED = "saved"  # Whole and durable.
-    SAVE_FAILED = "save_failed"  # Failed, aborted or declined by everyone who could.
+    SAVE_FAILED = "save_failed"  # Failed, aborted or declined by a rank: no whole checkpoint without its part.
     EXITED = "exited"  # Observed: nobody left. Before TERMED only of the announced ranks.
     RESPAWNED = "respawned"  # A new process of the run appeared.
     DEADLINE = "deadline"  # The clock reached Halt.deadline.

@@ -160,10 +160,11 @@ def merge(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> list[Ef
     return [keep(node, tracked), *again]
 
 
-def ask_again(tracked: Tracked) -> tuple[HaltEffect, ...]:
-    """Repeat the letter, for a rank that (re)connected in the middle of it."""
+def ask_again(tracked: Tracked, rank: int) -> list[Ask]:
+    """Repeat the letter for the one rank that (re)connected in the middle of it; the others hold theirs."""
     assert tracked.incident is not None
-    return table.entry_effects(tracked.incident.halt, tracked.incident.plan)
+    letters = table.entry_effects(tracked.incident.halt, tracked.incident.plan)
+    return [replace(letter, rank=rank) for letter in letters if isinstance(letter, Ask)]
 
 
 def ask_checkpoint(tracked: Tracked, verdict: Verdict, at: MonoNs) -> Ask:
@@ -243,6 +244,11 @@ def keep(node: Node, tracked: Tracked) -> KeepIncident:
 # --- what happens, as facts ---------------------------------------------------------------------------------
 
 
+# One rank's word is the run's. A checkpoint needs every rank's part, so one that cannot give its own settles the round
+# for all in their common store ("abort"), and `failed`, `aborted` and `declined` are what all of them will say. The one
+# exception is a rank that loses the store after its vote: the manifest may then still be committed, and a `saved` that
+# arrives after SIGTERM is noted all the same. Waiting for every rank instead would wait out the grace for those that
+# hang in the save's barrier beside the one that failed.
 _ACK_FACTS = {
     "received": Fact.RECEIVED,
     "agreed": Fact.RECEIVED,
@@ -329,6 +335,12 @@ def on_processes(node: Node, tracked: Tracked, seen: ProcessesSeen) -> list[Effe
         incident.note(seen.at, node.wall(seen.at), "respawned", pids=[process.pid for process in seen.respawned])
         incident.rank_processes = tuple(dict.fromkeys((*incident.rank_processes, *seen.respawned)))
         effects.extend(feed(node, tracked, Fact.RESPAWNED, seen.at))
+    elif not seen.alive and not incident.rank_processes and not incident.launchers:
+        # Nobody told us who the run is: that we see none of it is no observation.
+        if incident.at_of("nobody_named") is None:
+            incident.note(seen.at, node.wall(seen.at), "nobody_named")
+            text = f"run {incident.run} names no processes (pidfile, unit, cgroup, job): its end cannot be seen here"
+            effects.append(Alarm("nobody_named", incident.run, text))
     elif not seen.alive:
         # Before TERM only the ranks are known to be gone; what they left behind is looked for next.
         what = "ranks_exited" if incident.halt.stage in (Stage.ASKED, Stage.SAVING) else "exited"

@@ -44,8 +44,14 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     if tracked is None:
         tracked = _track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
     effects: list[Effect] = []
+    held = node.connections.get(hello.connection)
+    if held is not None and held != (hello.run, hello.rank):
+        # One connection speaks for one rank: what it said it was before would stay connected for ever.
+        on_disconnected(node, Disconnected(hello.at, hello.connection))
     if tracked.run.attempt != hello.attempt:
         effects.extend(_begin_attempt(node, tracked, hello))
+    elif not tracked.run.alive:
+        effects.extend(_come_back(tracked, hello))
     rank = intake.apply_hello(tracked.run, hello)
     node.connections[hello.connection] = (hello.run, hello.rank)
     tracked.book.observe(hello)
@@ -96,15 +102,20 @@ def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
 
 def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     """A run without ranks: judged by its log, ended through the processes that its owner named."""
-    if RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX:
-        return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
     tracked = node.runs.get(event.run)
+    if tracked is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
+        return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
     if tracked is None:
         tracked = _track(node, event.run, event.uid, event.stage, event.labels, event.at)
-        tracked.run.attempt = "stream"
-        tracked.run.attempt_at = event.at
+        intake.begin_attempt(tracked.run, "stream", event.at)
+    elif not tracked.run.alive and event.processes:
+        tracked.incident = None  # Launched anew: the latch was the old attempt's.
+        intake.begin_attempt(tracked.run, "stream", event.at)
+        tracked.book.new_attempt()
     tracked.run.jsonl_only = not tracked.run.ranks
     tracked.named = event.processes
+    if event.processes and tracked.run.jsonl_only:
+        tracked.run.uid = event.uid  # Before its processes were known, the file's owner stood for them.
     return []
 
 
@@ -120,7 +131,7 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
     if policy != tracked.policy:
         tracked.policy = policy
         tracked.book = tracked.book.with_policy(policy)
-    intake.begin_attempt(tracked.run, hello)
+    intake.begin_attempt(tracked.run, hello.attempt, hello.at if hello.started_at is None else hello.started_at)
     if not first:
         tracked.book.new_attempt()
     data = {"attempt": hello.attempt, "policy": policy.name, "uid": hello.peer.uid, "world_size": hello.world_size}
@@ -130,6 +141,17 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
         text = f"no loaded policy matches run {hello.run} ({stage}): it is metered and never halted"
         effects.append(Alarm("no_policy", hello.run, text))
     return effects
+
+
+def _come_back(tracked: Tracked, hello: Hello) -> list[Effect]:
+    """The attempt was over (every rank had exited) and goes on: a launcher that numbers its restarts alike."""
+    tracked.run.ended_at = None
+    if tracked.incident is None:
+        return []
+    # The halt of this attempt is done and did not hold: its latch would leave what trains now unjudged.
+    text = f"run {hello.run} trains again after incident {tracked.incident.incident_id}: pid {hello.peer.process.pid}"
+    tracked.incident = None
+    return [Alarm("back_after_halt", hello.run, text)]
 
 
 def _rejoin(node: Node, tracked: Tracked, rank: Rank, at: MonoNs) -> list[Effect]:
@@ -143,7 +165,7 @@ def _rejoin(node: Node, tracked: Tracked, rank: Rank, at: MonoNs) -> list[Effect
             incident.note(at, node.wall(at), "respawned", pids=[rank.peer.process.pid])
             return halting.feed(node, tracked, Fact.RESPAWNED, at)
     if incident.halt.stage in (Stage.ASKED, Stage.SAVING):
-        effects.extend(halting.ask_again(tracked))
+        effects.extend(halting.ask_again(tracked, rank.rank))
     return effects
 
 

@@ -14,10 +14,10 @@ RATE_STEPS = 20  # Tokens/s is shown over the last so many steps: calm enough to
 PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 
 
-def begin_attempt(run: Run, hello: Hello) -> None:
+def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     """A new launch of the run: ranks and speeds are of the old one, money and checkpoints stay."""
-    run.attempt = hello.attempt
-    run.attempt_at = hello.started_at if hello.started_at is not None else hello.at
+    run.attempt = attempt
+    run.attempt_at = at
     run.ranks.clear()
     run.attempt_step = 0
     run.first_step_at = None
@@ -77,7 +77,8 @@ def _take_last_good(run: Run, hello: Hello) -> None:
     step = hello.last_good.get("step")
     if not isinstance(step, int):
         return
-    if run.last_good is None or step >= run.last_good.get("step", -1):
+    known = run.last_good.get("step") if run.last_good is not None else None
+    if not isinstance(known, int) or step >= known:  # An ack that saved may leave its step out.
         run.last_good = dict(hello.last_good)
         at = hello.last_good.get("mono_ns")
         run.last_good_at = MonoNs(min(at, hello.at)) if isinstance(at, int) else hello.at

@@ -40,7 +40,7 @@ def history(seed: int) -> tuple[Run, list[Event]]:
         peer = Peer(ProcessId(100 + rank, 1, "b"), 0)
         hello = Hello(MonoNs(0), ConnectionId(rank), peer, 1, "r", "a", rank, rank, 2, tokens_per_step=1000)
         if not rank:
-            intake.begin_attempt(run, hello)
+            intake.begin_attempt(run, hello.attempt, hello.at)
         intake.apply_hello(run, hello)
     now, step = 0, 0
     for _ in range(300):

@@ -72,7 +72,7 @@ class Player:
             at = MonoNs(self.now)
             hello = Hello(at, _connection(rank), peer, 1, "run", str(self._attempt), rank, rank, self.world_size)
             if self.run.attempt != hello.attempt:
-                intake.begin_attempt(self.run, hello)
+                intake.begin_attempt(self.run, hello.attempt, hello.at)
             intake.apply_hello(self.run, hello)
             self.book.observe(hello)
 

@@ -1,0 +1,107 @@
+"""What ranks say, at its edges: who is connected, who comes back, and what a hostile or broken one cannot do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.effects import Alarm, Ask, Confirm, Term
+from governor.core.events import Disconnected, OperatorHalt, ProcessesSeen, StreamOpened, Tick, TrainerExited
+from governor.core.halt import Stage
+from governor.core.identity import ConnectionId, ProcessId
+from governor.core.units import BootNs, MonoNs, WallNs
+from tests.unit.test_engine import a_step, ack, at, hello, make_node, only, peer, play, tick, training
+
+NAN = float("nan")
+
+
+def test_an_ack_without_a_step_does_not_break_the_next_hello() -> None:
+    node = make_node()
+    training(node)
+    record = {"path": "/ck/s", "manifest": "/ck/s/manifest.json", "kind": "good"}
+    play(node, ack("saved", 31, incident_id="llama.checkpoint.x.1", step=None, checkpoint=record))
+    play(node, Disconnected(at(32), ConnectionId(1)))
+    effects = play(node, hello(0, 33, connection=ConnectionId(9), last_good={"step": 30, "path": "/ck/30"}))
+    assert any(isinstance(effect, Confirm) for effect in effects)
+    assert node.runs["llama"].run.last_good == {"step": 30, "path": "/ck/30"}
+
+
+def test_a_connection_that_says_hello_twice_leaves_no_rank_connected_behind() -> None:
+    node = make_node()
+    play(node, tick(0), hello(0, run="one"), hello(0, run="two"), Disconnected(at(1), ConnectionId(1)))
+    assert [tracked.run.connected_ranks() for tracked in node.runs.values()] == [[], []]
+    assert node.connections == {}
+
+
+def test_a_rank_that_comes_back_amid_the_asking_gets_the_letter_and_the_others_no_second_one() -> None:
+    node = make_node()
+    training(node)
+    play(node, a_step(31, 1, loss=NAN))
+    play(node, Disconnected(at(31.1), ConnectionId(1)))
+    effects = play(node, hello(0, 31.2, connection=ConnectionId(9)))
+    ask = only(effects, Ask)
+    assert isinstance(ask, Ask)
+    assert ask.rank == 0
+
+
+def test_an_attempt_that_was_over_and_trains_on_is_judged_again() -> None:
+    node = make_node()
+    training(node)
+    play(node, Disconnected(at(31), ConnectionId(1)), Disconnected(at(31), ConnectionId(2)))
+    play(node, TrainerExited(at(32), "llama", None))
+    assert not node.runs["llama"].run.alive
+    again = replace(hello(0, 40, connection=ConnectionId(7)), peer=peer(300))
+    play(node, again)
+    assert node.runs["llama"].run.alive
+    effects = play(node, a_step(31, 0, 41, connection=ConnectionId(7), loss=NAN))
+    assert any(isinstance(effect, Ask) for effect in effects)
+
+
+def test_what_trains_on_after_its_halt_is_said_and_can_be_halted_again() -> None:
+    node = make_node(cloud="none")
+    training(node)
+    play(node, a_step(31, 1, loss=NAN), ack("failed", 31.5))
+    play(node, ProcessesSeen(at(32), "llama.node-a.1", ()))
+    play(node, Disconnected(at(32), ConnectionId(1)), Disconnected(at(32), ConnectionId(2)))
+    assert node.runs["llama"].incident.halt.stage is Stage.HALTED  # type: ignore[union-attr]
+    effects = play(node, replace(hello(0, 40, connection=ConnectionId(7)), peer=peer(300)))
+    assert "back_after_halt" in [effect.name for effect in effects if isinstance(effect, Alarm)]
+    play(node, a_step(32, 0, 41, connection=ConnectionId(7), loss=2.0))
+    play(node, a_step(33, 0, 42, connection=ConnectionId(7), loss=NAN))
+    assert node.runs["llama"].incident.incident_id == "llama.node-a.2"  # type: ignore[union-attr]
+
+
+def opened(when: float, *pids: int, uid: int = 1000) -> StreamOpened:
+    named = tuple(ProcessId(pid, pid * 10, "boot-1") for pid in pids)
+    return StreamOpened(at(when), "log", uid, None, {}, named)
+
+
+def test_a_run_that_names_no_process_is_never_halted_by_seeing_nobody() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), opened(0), OperatorHalt(at(1), "log", "enough", 0))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    effects = play(node, ProcessesSeen(at(2), incident.incident_id, ()), ProcessesSeen(at(3), incident.incident_id, ()))
+    assert [effect.name for effect in effects if isinstance(effect, Alarm)] == ["nobody_named"]
+    for second in range(2, 200, 5):
+        play(node, Tick(MonoNs(at(second)), BootNs(at(second)), WallNs(at(second))))
+    assert incident.halt.stage is Stage.NEEDS_HUMAN
+
+
+def test_a_stream_belongs_to_the_uid_of_its_processes_as_soon_as_they_are_known() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), opened(0, uid=0), opened(5, 100, uid=1000))
+    assert node.runs["log"].run.uid == 1000
+
+
+def test_a_stream_whose_process_is_launched_anew_is_a_new_attempt_and_watched_again() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), opened(0, 100), OperatorHalt(at(1), "log", "enough", 0))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    play(node, ProcessesSeen(at(2), incident.incident_id, ()))
+    assert not node.runs["log"].run.alive
+    play(node, opened(10, 200))
+    assert node.runs["log"].run.alive
+    effects = play(node, OperatorHalt(at(11), "log", "again", 0))
+    assert any(isinstance(effect, Term) for effect in effects)
+    assert [process.pid for process in node.runs["log"].incident.rank_processes] == [200]  # type: ignore[union-attr]

@@ -92,12 +92,14 @@ class Hands:
 
     def keep_incident(self, effect: KeepIncident) -> None:
         keep = self.journal.close_incident if effect.closed else self.journal.save_incident
-        if not keep(effect.incident_id, effect.snapshot):
+        snapshot = effect.snapshot
+        if not keep(effect.incident_id, snapshot):
             # A full or frozen disk may cost a record; it may not stop a halt.
             tracked = self.node.of_incident(effect.incident_id)
             if tracked is not None and tracked.incident is not None:
                 tracked.incident.undurable = True
-        self.observer.incident(effect.snapshot)
+            snapshot = {**snapshot, "undurable": True}  # Also when this was the last row of the halt.
+        self.observer.incident(snapshot)
 
     def keep_run(self, effect: KeepRun) -> None:
         self.journal.save_run(effect.run, effect.snapshot)
@@ -200,7 +202,12 @@ class Hands:
         if crowded:
             self._answer_unknown(effect)
             return
-        threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
+        try:
+            threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
+        except RuntimeError:  # No thread is to be had (RLIMIT_NPROC, TasksMax): the table asks again.
+            with self._lock:
+                self._in_flight -= 1
+            self._answer_unknown(effect)
 
     def _work(self, effect: Effect) -> None:
         try:

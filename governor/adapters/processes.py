@@ -92,12 +92,21 @@ class LinuxProcesses:
         if self.is_stuck:  # At most one thread is ever lost to the kernel.
             return look(False)
         seen: list[T] = []
-        thread = threading.Thread(target=lambda: seen.append(look(True)), name="proc", daemon=True)
-        thread.start()
+
+        def look_beside() -> None:
+            with contextlib.suppress(OSError):  # Out of descriptors: the second look raises it where it is heard.
+                seen.append(look(True))
+
+        thread = threading.Thread(target=look_beside, name="proc", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # No thread is to be had: whoever forks so much may be whom a halt is about.
+            return look(False)
         thread.join(LOOK_BOUND_S)
         if seen:
             return seen[0]
-        self._stuck = thread
+        if thread.is_alive():
+            self._stuck = thread
         return look(False)
 
     def _scan(self, with_argv: bool) -> dict[int, ProcessFacts]:

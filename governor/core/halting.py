@@ -213,7 +213,8 @@ def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...
             case StopCompute():
                 incident.note(at, wall, "stop_requested", rung=effect.rung)
             case Page():
-                incident.pages.append(effect.reason)
+                if effect.reason not in incident.pages:
+                    incident.pages.append(effect.reason)
                 incident.note(at, wall, "page", reason=effect.reason)
             case ReadBilling() | CloseIncident():
                 pass

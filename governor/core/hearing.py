@@ -145,7 +145,8 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
 
 def _come_back(tracked: Tracked, hello: Hello) -> list[Effect]:
     """The attempt was over (every rank had exited) and goes on: a launcher that numbers its restarts alike."""
-    tracked.run.ended_at = None
+    intake.begin_attempt(tracked.run, hello.attempt, hello.at)
+    tracked.book.new_attempt()
     if tracked.incident is None:
         return []
     # The halt of this attempt is done and did not hold: its latch would leave what trains now unjudged.

@@ -64,8 +64,9 @@ class Incident:
                 last["times"] = last.get("times", 1) + 1
                 last["last_mono_ns"] = at
                 return
-        if len(self.timeline) < TIMELINE_MAX:
-            self.timeline.append({"mono_ns": at, "wall_ns": wall, "what": what, "detail": detail})
+        if len(self.timeline) >= TIMELINE_MAX:
+            del self.timeline[TIMELINE_MAX // 2]  # How it began and how it ended say more than the days between.
+        self.timeline.append({"mono_ns": at, "wall_ns": wall, "what": what, "detail": detail})
 
     def at_of(self, what: str) -> MonoNs | None:
         """When something was first seen."""

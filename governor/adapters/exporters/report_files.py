@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from governor.core.units import MonoNs
 from governor.report import incident_json, incident_markdown
+
+INCIDENTS_REMEMBERED_MAX: Final = 64  # As many halts as runs may be under way at once.
 
 log = structlog.get_logger("costgov")
 
@@ -21,7 +23,7 @@ class ReportFiles:
     """`ports.Observer`. A report that cannot be written is said and costs nothing else: the journal has it all."""
 
     directory: Path
-    _stage: str = ""
+    _stages: dict[str, str] = field(default_factory=dict)  # By incident; the oldest is forgotten, and written again.
 
     def tick(self, node: Any, at: MonoNs) -> None:
         pass
@@ -30,15 +32,20 @@ class ReportFiles:
         pass
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        if snapshot["halt_stage"] == self._stage:
+        incident_id, stage = str(snapshot["incident_id"]), str(snapshot["halt_stage"])
+        if self._stages.pop(incident_id, None) == stage:
+            self._stages[incident_id] = stage
             return  # Between stages the journal is enough; a report is for reading.
-        self._stage = str(snapshot["halt_stage"])
-        stem = str(snapshot["incident_id"]).replace("/", "_")
+        self._stages[incident_id] = stage
+        if len(self._stages) > INCIDENTS_REMEMBERED_MAX:
+            del self._stages[next(iter(self._stages))]
+        stem = incident_id.replace("/", "_")
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             for suffix, text in ((".json", incident_json(dict(snapshot))), (".md", incident_markdown(dict(snapshot)))):
                 draft = self.directory / f".{stem}{suffix}.new"
-                draft.write_text(text, encoding="utf-8")
+                # A command line is bytes, not always of UTF-8: what is not shows as \udcXX and costs no halt.
+                draft.write_text(text, encoding="utf-8", errors="backslashreplace")
                 os.replace(draft, self.directory / f"{stem}{suffix}")
         except OSError as error:
             log.error("report_not_written", incident_id=snapshot["incident_id"], reason=error.strerror)

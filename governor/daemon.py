@@ -19,7 +19,7 @@ import structlog
 
 from governor import control
 from governor.core import engine
-from governor.core.effects import Confirm, Effect
+from governor.core.effects import Effect, Refuse
 from governor.core.events import (
     Disconnected,
     Event,
@@ -30,7 +30,7 @@ from governor.core.events import (
     TrainerExited,
 )
 from governor.core.identity import ConnectionId, ProcessId
-from governor.core.killset import find_launchers
+from governor.core.killset import descends, find_launchers
 from governor.core.node import Node
 from governor.core.policy import PolicySet
 from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
@@ -69,7 +69,8 @@ class Daemon:
     control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
     extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
     own_argv: tuple[str, ...] = ()  # `costgov run`: how we were called, which is how to resume.
-    own_command: tuple[ProcessId, ...] = ()  # `costgov run`: what we started stands above every rank.
+    own_command: tuple[ProcessId, ...] = ()  # `costgov run`: what we started stands above every rank of its run.
+    own_run: str | None = None  # `costgov run`: the name that its command's environment carries.
     sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
     health: Health = field(default_factory=Health)
     should_end: Callable[[], bool] = lambda: False  # `costgov run`: the command is over and nothing is under way.
@@ -124,11 +125,9 @@ class Daemon:
         self.hands.perform(begin)
         self.service.notify("READY=1", f"STATUS={self._status_line()}")
         while not self._stopping and not self.should_end():
-            self._selector.select(self._timeout_s())
-            self._drain_wake()
+            for key, _ in self._selector.select(self._timeout_s()):
+                key.data()  # Who is not ready is not asked: most wake-ups are for one frame, and cost more than it.
             self._drain_queue()
-            self._drain_inbox()
-            self._drain_control()
             at = self.hands.clock.mono()
             for seen in self.hands.killings.scan(at):
                 self.apply(seen)
@@ -138,10 +137,10 @@ class Daemon:
         self.service.notify("STOPPING=1")
 
     def _register(self) -> None:
-        for fileno in (self._wake[0].fileno(), self.hands.inbox.fileno()):
-            self._selector.register(fileno, selectors.EVENT_READ)
+        self._selector.register(self._wake[0].fileno(), selectors.EVENT_READ, self._drain_wake)
+        self._selector.register(self.hands.inbox.fileno(), selectors.EVENT_READ, self._drain_inbox)
         if self.control is not None:
-            self._selector.register(self.control.fileno(), selectors.EVENT_READ)
+            self._selector.register(self.control.fileno(), selectors.EVENT_READ, self._drain_control)
         period_s = self.service.watchdog_period_s
         self._notify_every_ns = round(period_s / 2 * NS_PER_S) if period_s else 0
 
@@ -184,18 +183,24 @@ class Daemon:
             self._stopping = True
 
     def _drain_inbox(self) -> None:
+        refused: set[ConnectionId] = set()
         for arrival in self.hands.inbox.receive():
             match arrival:
                 case Packet():
-                    self._on_packet(arrival)
+                    if arrival.connection not in refused and self._on_packet(arrival):
+                        refused.add(arrival.connection)  # What it sent behind its hello came with the same batch.
+                        self._forget(arrival.connection)
                 case Closed():
-                    self._complaints.pop(arrival.connection, None)
-                    self._reader.forget(arrival.connection)
-                    self.apply(Disconnected(self.hands.clock.mono(), arrival.connection))
+                    self._forget(arrival.connection)
                 case Rejected():
                     self._note_rejected(arrival)
                 case Opened():
                     pass
+
+    def _forget(self, connection: ConnectionId) -> None:
+        self._complaints.pop(connection, None)
+        self._reader.forget(connection)
+        self.apply(Disconnected(self.hands.clock.mono(), connection))
 
     def _note_rejected(self, arrival: Rejected) -> None:
         """Say it once a second at the most: a connect loop must not fill the log."""
@@ -206,13 +211,17 @@ class Daemon:
             total = self.health.rejected_total
             log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid, total=total)
 
-    def _on_packet(self, packet: Packet) -> None:
+    def _on_packet(self, packet: Packet) -> bool:
+        """Return whether its sender was refused, and so is closed."""
         for event in self._reader.read(packet, self.hands.clock.mono()):
             if isinstance(event, FramesLost) and event.why != frames.DROPPED_BY_SENDER:
                 self._complain(packet, event.why)
             effects = self.apply(event)
-            if isinstance(event, Hello) and any(isinstance(effect, Confirm) for effect in effects):
+            if isinstance(event, Hello):
+                if any(isinstance(effect, Refuse) for effect in effects):
+                    return True
                 self._find_launchers(event)
+        return False
 
     def _complain(self, packet: Packet, why: str) -> None:
         self.health.frames_malformed_total += 1
@@ -222,13 +231,19 @@ class Daemon:
             log.warning("bad_frame", pid=packet.peer.process.pid, uid=packet.peer.uid, fault=why[:300])
 
     def _find_launchers(self, hello: Hello) -> None:
-        table = self.hands.processes.table()
+        try:
+            table = self.hands.processes.table()
+        except OSError as error:  # Out of descriptors: the halt looks for them again, from the ranks up.
+            log.error("process_table_unreadable", reason=error.strerror)
+            return
         found = find_launchers(table, hello.peer.process, self.hands.killings.own_pid)
-        launchers = tuple(dict.fromkeys((*self.own_command, *found)))
+        # Another run of this user may speak to our socket: our command is not above it, and must not end with it.
+        own = hello.run == self.own_run or descends(table, hello.peer.process, self.own_command)
+        launchers = tuple(dict.fromkeys((*self.own_command, *found))) if own else found
         if launchers:
             outermost = table.get(launchers[0].pid)
-            command = self.own_argv or (outermost.argv if outermost is not None else ())
-            self.apply(LaunchersSeen(hello.at, hello.run, launchers, command))
+            known = outermost.argv if outermost is not None else ()
+            self.apply(LaunchersSeen(hello.at, hello.run, launchers, (self.own_argv or known) if own else known))
 
     def _drain_control(self) -> None:
         if self.control is None:
@@ -247,6 +262,7 @@ class Daemon:
         for source in self.sources:
             for event in source.poll(at):
                 self.apply(event)
+        self._drain_control()  # Ready or not: it ends connections that have grown too old.
         self._notice_exits(at)
         self.apply(Tick(clock.mono(), clock.boot(), clock.wall()))
         self.hands.observer.tick(self.node, at)
@@ -258,9 +274,10 @@ class Daemon:
         """A run whose announced ranks have all exited is over, however it ended."""
         for tracked in list(self.node.runs.values()):
             run = tracked.run
-            if not run.alive or run.jsonl_only or not run.ranks or run.connected_ranks():
+            if not run.alive or run.jsonl_only or run.connected_ranks():
                 continue
-            if all(self.hands.processes.is_gone(rank.peer.process) for rank in run.ranks.values()):
+            # Ranks that ended while we were away never say hello again: the journal knows who they were.
+            if all(self.hands.processes.is_gone(process) for process in tracked.processes()):
                 self.apply(TrainerExited(at, run.run, None))
 
     # --- policies ----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ ACCEPTS_PER_RECEIVE = 16  # A connect loop must not keep packets of others waiti
 
 SO_PEERPIDFD = 77  # Linux 6.5; the constant is not in Python's socket module.
 _UCRED = struct.Struct("3i")
+_TRUNCATED = int(socket.MSG_TRUNC)  # As a plain number: `&` with the enum's member costs more than the system call.
 
 PID_NAMESPACE_REASON = (
     "your pid is not visible to the governor (it sits in another pid namespace): run it with the host's pids "
@@ -171,7 +172,7 @@ class SeqpacketInbox:
                 size, flags = 0, 0
             if size > 0:
                 data = bytes(memoryview(self._buffer)[:size])
-                arrivals.append(Packet(connection_id, connection.peer, data, bool(flags & socket.MSG_TRUNC)))
+                arrivals.append(Packet(connection_id, connection.peer, data, bool(flags & _TRUNCATED)))
                 continue
             # Zero is end of file; an empty packet looks the same, and nobody honest sends one.
             if size == 0 or connection.was_reset:

@@ -96,6 +96,7 @@ def run_command(
             sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
         child = governor.processes.facts(command.process.pid)
+        governor.daemon.own_run = name
         governor.daemon.own_argv = _own_argv(name, argv)
         governor.daemon.own_command = (child.process,) if child is not None else ()
         governor.daemon.should_end = lambda: _is_over(governor.node, command)
@@ -131,7 +132,7 @@ def _is_over(node: Node, command: Command) -> bool:
         return False
     under_way = any(t.incident is not None and not t.incident.is_closed for t in node.runs.values())
     # The launcher may be gone before its ranks (`deepspeed` exits 0 then): they still train and still cost.
-    training = any(t.run.alive and t.run.ranks for t in node.runs.values())
+    training = any(t.run.alive and t.processes() for t in node.runs.values())
     return not under_way and not training
 
 

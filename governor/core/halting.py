@@ -96,7 +96,7 @@ def open_incident(
     """Begin the halt of a run. The caller has settled that none is open and that it may."""
     run = tracked.run
     tracked.incidents_total += 1
-    incident_id = f"{run.run}.{node.facts.node}.{tracked.incidents_total}"
+    incident_id = f"{run.run}.{node.facts.node}.{tracked.incidents_total}"  # `number_of` reads it back.
     plan = plan_for(node, tracked, verdict, at)
     wall = node.wall(at)
     tracked.halts_wall = [*(w for w in tracked.halts_wall if wall - w < DAY_NS), wall]
@@ -137,6 +137,12 @@ def open_incident(
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
     return feed(node, tracked, fact, at)
+
+
+def number_of(incident_id: str) -> int:
+    """Which incident of its run this was; 1 where the id does not say."""
+    last = incident_id.rpartition(".")[2]
+    return int(last) if last.isdecimal() else 1
 
 
 def _resume_command(tracked: Tracked) -> str | None:

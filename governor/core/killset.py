@@ -88,6 +88,16 @@ def find_launchers(table: Table, rank: ProcessId, own_pid: int | None = None) ->
     return tuple(reversed(found))
 
 
+def descends(table: Table, process: ProcessId, roots: Iterable[ProcessId]) -> bool:
+    """Whether the process is one of the roots, stands below one, or is in a session that one began."""
+    facts = _same(table, process)
+    if facts is None:
+        return False
+    wanted = frozenset(roots)
+    line = {facts.process, *(ancestor.process for ancestor in _ancestors(table, facts))}
+    return bool(wanted & line) or facts.sid in {root.pid for root in wanted if _same(table, root) is not None}
+
+
 def kill_set(
     table: Table, ranks: Iterable[ProcessId], own_pid: int, *, launchers: Iterable[ProcessId] = (),
     uid: int | None = None,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.identity import ConnectionId, ProcessId
-from governor.core.incident import Incident
+from governor.core.incident import Incident, process_row
 from governor.core.ledger import Ledger, TokenWindow
 from governor.core.policy import Policy, PolicySet
 from governor.core.rules import RuleBook
@@ -48,6 +48,7 @@ class Tracked:
     launchers: tuple[ProcessId, ...] = ()
     command: tuple[str, ...] = ()  # Of the outermost launcher.
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
+    remembered: tuple[ProcessId, ...] = ()  # From the journal: who was the run before we came back.
     incident: Incident | None = None  # The open or last one of the present attempt.
     incidents_total: int = 0
     hold_until: MonoNs | None = None
@@ -56,6 +57,10 @@ class Tracked:
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
     unwatched_alarmed: bool = False
     price_alarmed: bool = False
+
+    def processes(self) -> tuple[ProcessId, ...]:
+        """Who the run is: its announced ranks, or those named for it, or as many as the journal knew."""
+        return tuple(rank.peer.process for rank in self.run.ranks.values()) or self.named or self.remembered
 
 
 @dataclass(slots=True)
@@ -112,6 +117,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "boot_ns": node.ledger.charged_to,
         "wall_ns": node.wall(at),
         "alive": run.alive,
+        "processes": [process_row(process) for process in tracked.processes()],
         "spend_usd_micros": node.ledger.spend(run.run),
         "tokens_total": run.tokens_total,
         "step": run.step,

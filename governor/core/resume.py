@@ -13,8 +13,9 @@ from typing import Any
 from governor.core import halt as table
 from governor.core.effects import Alarm, Effect, KeepIncident, Record
 from governor.core.halt import Stage
-from governor.core.halting import keep
-from governor.core.node import Node, Tracked
+from governor.core.halting import keep, number_of
+from governor.core.incident import process_of
+from governor.core.node import RUNS_MAX, Node, Tracked
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.snapshots import incident_of
@@ -24,40 +25,61 @@ SUPERSEDED = "superseded_by_reboot"
 
 
 def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootNs, at: MonoNs) -> list[Effect]:
-    """Take up the runs of this boot: owner, money, holds, latches, triggers. Ranks say hello again by themselves."""
+    """Take up known runs: owner, money, holds, latches, triggers. Ranks say hello again by themselves.
+
+    A run of an earlier boot is over, but its budget is not: spend, incident numbers and the breaker's count go on.
+    A snapshot that cannot be read (another version's, a torn file's) costs its run's history, never our start.
+    """
     effects: list[Effect] = []
-    for snapshot in snapshots:
-        if snapshot["boot_id"] != node.facts.boot_id:
+    for snapshot in list(snapshots)[-RUNS_MAX:]:
+        try:
+            tracked = _tracked_of(node, snapshot, at)
+            spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            effects.append(_unreadable("run", str(snapshot.get("run")), error))
             continue
-        run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
-        run.attempt = str(snapshot["attempt"])
-        run.attempt_at = at
-        run.stage = snapshot["stage"]
-        run.labels = dict(snapshot["labels"])
-        run.tokens_total = snapshot["tokens_total"]
-        run.step = snapshot["step"]
-        run.last_good = snapshot["last_good"]
-        run.save_longest_ns = snapshot["save_longest_ns"]
-        run.first_step_at = snapshot["first_step_at"]
-        run.working_since = snapshot["working_since"]
-        run.last_good_at = snapshot["last_good_at"]
-        run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
-        run.ended_at = None if snapshot["alive"] else at
-        policy = node.policies.for_run(run.labels, run.stage)
-        tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
-        tracked.incidents_total = int(snapshot["incidents_total"])
-        tracked.hold_until = snapshot["hold_until"]
-        tracked.hold_reason = snapshot["hold_reason"]
-        tracked.halts_wall = [WallNs(wall) for wall in snapshot["halts_wall"]]
-        tracked.book.restore(snapshot["rules"])
-        node.runs[run.run] = tracked
-        node.ledger.carry_in(run.run, UsdMicros(int(snapshot["spend_usd_micros"])))
-        if run.alive:
+        node.runs[tracked.run.run] = tracked
+        node.ledger.carry_in(tracked.run.run, spend)
+        if tracked.run.alive:
             # Our own downtime is node time too: charge it to those who held the node when we died.
-            node.ledger.charged_to = BootNs(min(node.ledger.charged_to, int(snapshot["boot_ns"])))
-            data = {"down_s": round((boot - int(snapshot["boot_ns"])) / NS_PER_S, 3), "spend_carried": True}
-            effects.append(Record("restored", run.run, None, data))
+            node.ledger.charged_to = BootNs(min(node.ledger.charged_to, since))
+            data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
+            effects.append(Record("restored", tracked.run.run, None, data))
     return effects
+
+
+def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
+    run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
+    run.attempt = str(snapshot["attempt"])
+    run.attempt_at = at
+    run.stage = snapshot["stage"]
+    run.labels = dict(snapshot["labels"])
+    run.tokens_total = snapshot["tokens_total"]
+    run.step = snapshot["step"]
+    run.last_good = snapshot["last_good"]
+    run.save_longest_ns = snapshot["save_longest_ns"]
+    policy = node.policies.for_run(run.labels, run.stage)
+    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
+    tracked.incidents_total = int(snapshot["incidents_total"])
+    tracked.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
+    if snapshot["boot_id"] != node.facts.boot_id:
+        run.ended_at = at  # Its processes are gone by definition, and its monotonic times mean nothing here.
+        return tracked
+    run.first_step_at = snapshot["first_step_at"]
+    run.working_since = snapshot["working_since"]
+    run.last_good_at = snapshot["last_good_at"]
+    run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
+    run.ended_at = None if snapshot["alive"] else at
+    tracked.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
+    tracked.hold_until = snapshot["hold_until"]
+    tracked.hold_reason = snapshot["hold_reason"]
+    tracked.book.restore(snapshot["rules"])
+    return tracked
+
+
+def _unreadable(kind: str, name: str, error: Exception) -> Alarm:
+    text = f"the journal's {kind} {name[:80]!r} cannot be taken up: {type(error).__name__} {error}"
+    return Alarm(f"{kind}_unreadable", None, text)
 
 
 def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: MonoNs, wall: WallNs) -> list[Effect]:
@@ -65,16 +87,23 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
     node.wall_offset_ns = wall - at
     effects: list[Effect] = []
     for snapshot in snapshots:
-        incident = incident_of(snapshot)
-        if snapshot["boot_id"] != node.facts.boot_id:
-            effects.extend(_supersede(snapshot, wall))
+        try:
+            incident = incident_of(snapshot)
+            if snapshot["boot_id"] != node.facts.boot_id:
+                effects.extend(_supersede(snapshot, wall))
+                continue
+            tracked = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
+        except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+            # It stays open in the journal for a version that can read it; its run is judged anew meanwhile.
+            effects.append(_unreadable("incident", str(snapshot.get("incident_id")), error))
             continue
-        tracked = node.runs.get(incident.run)
-        if tracked is None:
-            tracked = _run_of_incident(node, snapshot, at)
         tracked.incident = incident
-        tracked.incidents_total = max(tracked.incidents_total, 1)
+        # Kept every few seconds, the run's count may be older than this incident: no number is given twice.
+        tracked.incidents_total = max(tracked.incidents_total, number_of(incident.incident_id))
+        if not any(opened == incident.opened_wall for opened in tracked.halts_wall):
+            tracked.halts_wall.append(incident.opened_wall)
         tracked.launchers = incident.launchers
+        tracked.remembered = tracked.remembered or incident.rank_processes
         tracked.run.ended_at = None
         node.incidents[incident.incident_id] = incident.run
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)

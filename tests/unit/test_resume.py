@@ -1,0 +1,96 @@
+"""What a governor takes up from its journal, and that nothing which stands there keeps it from starting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from governor.core.effects import Alarm, Ask, KeepIncident
+from governor.core.events import Disconnected, OperatorHalt
+from governor.core.identity import ConnectionId
+from governor.core.node import RUNS_MAX, Node, run_snapshot
+from governor.core.resume import restore_incidents, restore_runs
+from governor.core.units import BootNs, WallNs
+from tests.unit.test_engine import a_step, at, hello, make_node, play, tick, training
+
+NAN = float("nan")
+WALL = WallNs(10**18)
+
+
+def a_run(node: Node, when: float) -> dict[str, Any]:
+    return dict(run_snapshot(node, node.runs["llama"], at(when)))
+
+
+def alarms(effects: list[Any]) -> list[str]:
+    return [effect.name for effect in effects if isinstance(effect, Alarm)]
+
+
+@pytest.mark.parametrize("fault", [{"uid": None}, {"halts_wall": 3}, {"spend_usd_micros": "much"}, {"labels": 7}])
+def test_a_run_that_cannot_be_read_is_said_and_the_others_are_taken_up(fault: dict[str, Any]) -> None:
+    node = make_node()
+    training(node)
+    torn = {**a_run(node, 31), "run": "torn", **fault}
+    reborn = make_node(boot=40)
+    effects = restore_runs(reborn, [torn, {}, a_run(node, 31)], BootNs(at(40)), at(40))
+    assert alarms(effects) == ["run_unreadable", "run_unreadable"]
+    assert list(reborn.runs) == ["llama"]
+
+
+@pytest.mark.parametrize("fault", [{"halt": {}}, {"plan": {"checkpoint": "golden"}}, {"rank_processes": [{}]}])
+def test_an_incident_of_another_version_is_said_and_the_next_one_resumed(fault: dict[str, Any]) -> None:
+    node = make_node()
+    training(node)
+    kept = [e for e in play(node, a_step(31, loss=NAN)) if isinstance(e, KeepIncident)]
+    reborn = make_node(boot=40)
+    effects = restore_incidents(reborn, [{**kept[-1].snapshot, **fault}, kept[-1].snapshot], at(40), WALL)
+    assert alarms(effects) == ["incident_unreadable"]
+    assert any(isinstance(effect, Ask) for effect in effects)
+
+
+def test_an_incident_number_is_given_once_also_when_the_runs_own_count_is_older() -> None:
+    node = make_node()
+    training(node)
+    old = {**a_run(node, 30), "incidents_total": 1}
+    node.runs["llama"].incidents_total = 1
+    kept = [e for e in play(node, a_step(31, loss=NAN)) if isinstance(e, KeepIncident)]
+    assert kept[-1].incident_id == "llama.node-a.2"
+    reborn = make_node(boot=40)
+    restore_runs(reborn, [old], BootNs(at(40)), at(40))
+    restore_incidents(reborn, [kept[-1].snapshot], at(40), WALL)
+    assert reborn.runs["llama"].incidents_total == 2
+    assert len(reborn.runs["llama"].halts_wall) == 1, "the breaker counts it"
+
+
+def test_a_budget_outlives_the_machines_reboot_and_its_incident_numbers_go_on() -> None:
+    node = make_node()
+    training(node, 3600)
+    spent = node.ledger.spend("llama")
+    assert spent > 0
+    snapshot = {**a_run(node, 3600), "incidents_total": 2}
+    reborn = make_node(boot_id="boot-2", boot=5)
+    restore_runs(reborn, [snapshot], BootNs(at(5)), at(5))
+    assert reborn.ledger.spend("llama") == spent
+    assert not reborn.runs["llama"].run.alive
+    play(reborn, tick(5), hello(0, 6, attempt="a2", world_size=1), OperatorHalt(at(7), "llama", "enough", 0))
+    assert reborn.runs["llama"].incident.incident_id == "llama.node-a.3"  # type: ignore[union-attr]
+
+
+def test_a_restored_run_knows_who_it_was_until_its_ranks_say_hello() -> None:
+    node = make_node()
+    training(node)
+    reborn = make_node(boot=40)
+    restore_runs(reborn, [a_run(node, 31)], BootNs(at(40)), at(40))
+    assert reborn.runs["llama"].processes() == node.runs["llama"].processes()
+    assert len(reborn.runs["llama"].processes()) == 2
+
+
+def test_no_more_runs_are_taken_up_than_are_kept() -> None:
+    node = make_node()
+    training(node, 2)
+    play(node, Disconnected(at(3), ConnectionId(1)))
+    many = [{**a_run(node, 3), "run": f"r{number}"} for number in range(RUNS_MAX + 5)]
+    reborn = make_node(boot=40)
+    restore_runs(reborn, many, BootNs(at(40)), at(40))
+    assert len(reborn.runs) == RUNS_MAX
+    assert "r4" not in reborn.runs

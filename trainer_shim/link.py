@@ -54,6 +54,7 @@ class Link:
         self._sock: Optional[socket.socket] = None
         self._grave: List[socket.socket] = []
         self._retry_ns = RETRY_FIRST_NS
+        self._connected_ns = 0
         self._lock = threading.Lock()  # The outbox only; no step passes here.
         self._outbox: List[_Slot] = []
         self._seq = 0
@@ -133,23 +134,30 @@ class Link:
             self.path = path
             self.refused = None
             self.lost_since_ns = None
-            self._retry_ns = RETRY_FIRST_NS
+            self._connected_ns = now_ns
             self._sock = sock
             self.flush(now_ns)
             return True
-        self._back_off(now_ns, self._retry_ns)
-        self._retry_ns = min(2 * self._retry_ns, RETRY_MAX_NS)
+        self._retry_later(now_ns)
         return False
 
     def disconnect(self, now_ns: int, retry_after_ns: int = 0) -> None:
-        """Let the connection go; listener thread only."""
+        """Let the connection go; listener thread only. Without other orders the next one follows at once, if this one
+        lasted."""
         sock, self._sock = self._sock, None
         if sock is None:
             return
         self.lost_since_ns = now_ns
         # Closed a connect later: a send() on another thread may hold this very descriptor number right now.
         self._grave.append(sock)
-        self._back_off(now_ns, retry_after_ns)
+        if retry_after_ns:
+            self._back_off(now_ns, retry_after_ns)
+        elif now_ns - self._connected_ns >= RETRY_MAX_NS:
+            self._retry_ns = RETRY_FIRST_NS
+            self.retry_at_ns = now_ns
+        else:
+            # Accepted and closed: in a loop, hellos would take the interpreter away from the training thread.
+            self._retry_later(now_ns)
         try:
             sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -208,6 +216,10 @@ class Link:
             self._outbox.pop(0)  # The newest ack tells the present state; the oldest is history.
             self.outbox_dropped += 1
         self._outbox.insert(0 if first else len(self._outbox), slot)
+
+    def _retry_later(self, now_ns: int) -> None:
+        self._back_off(now_ns, self._retry_ns)
+        self._retry_ns = min(2 * self._retry_ns, RETRY_MAX_NS)
 
     def _back_off(self, now_ns: int, delay_ns: int) -> None:
         # Ranks of one node spread over a fifth of the delay, so that a restarted governor is not hit at once by all.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainer_shim import wire
-from trainer_shim.link import RESEND_NS, RETRY_MAX_NS, Link, clip, unwatched_line
+from trainer_shim.link import RESEND_NS, RETRY_FIRST_NS, RETRY_MAX_NS, Link, clip, unwatched_line
 
 
 class Server:
@@ -197,3 +197,28 @@ def test_a_forked_child_holds_nothing_that_hides_our_death(server: Server) -> No
 
 def test_long_texts_are_cut_to_what_the_wire_carries() -> None:
     assert len(clip("x" * 10_000)) == wire.TEXT_CHARS_MAX
+
+
+def test_a_governor_that_accepts_and_closes_is_tried_ever_more_rarely(server: Server) -> None:
+    link = Link([str(server.path)], 0, hello)
+    now = time.monotonic_ns()
+    waits = []
+    for _ in range(8):
+        assert link.connect(now)
+        server.accept().close()
+        link.receive(now)
+        assert not link.connected
+        waits.append(link.retry_at_ns - now)
+    assert waits[:3] == [RETRY_FIRST_NS, 2 * RETRY_FIRST_NS, 4 * RETRY_FIRST_NS]
+    assert waits[-1] == RETRY_MAX_NS
+    link.close()
+
+
+def test_a_connection_that_lasted_is_replaced_at_once(server: Server) -> None:
+    link, peer = linked(server)
+    peer.close()
+    later = time.monotonic_ns() + RETRY_MAX_NS
+    link.receive(later)
+    assert not link.connected
+    assert link.retry_at_ns == later
+    link.close()

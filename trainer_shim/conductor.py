@@ -26,8 +26,9 @@ AGREE_LIMIT_NS = 30_000_000_000
 # A save that began is finished, past the deadline too. Past this much more, some rank will never be heard of again.
 FINISH_LIMIT_NS = 600_000_000_000
 POLL_S = 0.005  # While a round is open.
+POLL_PER_RANK_S = 0.0002  # The one store serves every rank: at most 5,000 polls per second in all.
 IDLE_POLL_S = 0.05
-IDLE_POLL_PER_RANK_S = 0.001  # The one store serves every rank: at most 1,000 idle polls per second in all.
+IDLE_POLL_PER_RANK_S = 0.001  # Likewise, at most 1,000.
 RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
 
@@ -72,9 +73,11 @@ class Conductor:
         self._store: Optional[KeyStore] = None
         self._generation = 0
         self._boot_id = _boot_id()
-        self._spoiled = False  # This generation broke off here: nobody may wait for our part of it.
+        self._entered = False  # This generation's round began here.
+        self._spoiled = False  # It broke off here: nobody may wait for our part of it.
         self._stop = threading.Event()
         self._wake = threading.Event()
+        self.poll_s = max(POLL_S, POLL_PER_RANK_S * place.world_size)
         self._idle_s = max(IDLE_POLL_S, IDLE_POLL_PER_RANK_S * place.world_size)
         self._thread = threading.Thread(target=self._run, name="costgov-agree", daemon=True)
 
@@ -109,7 +112,8 @@ class Conductor:
     def _recover(self, error: Exception) -> None:
         """Let the training thread go and say so; the other ranks learn it when the store can be reached again."""
         self._gate.release()
-        self._spoiled = True
+        # Between two rounds nothing broke off: a generation skipped here would be one where all others wait for us.
+        self._spoiled = self._entered
         if isinstance(error, StoreLostError):
             self._store = None
             reason = "the ranks' store is gone: %s" % error
@@ -134,18 +138,19 @@ class Conductor:
             for phase in ("position", "ready", "written", "outcome"):
                 round_.settle(phase, {"abort": "rank %d lost its way" % self._place.rank})
             self._spoiled = False
-            self._generation += 1
+            self._next_generation()
             return False
         notice = round_.notice()
         if notice is None:
             if ask is None:
                 return False
             notice = round_.announce(notice_of(ask, self._boot_id, time.monotonic_ns()))
+        self._entered = True
         ask = self._incidents.adopt(ask_of_notice(notice, self._boot_id, time.monotonic_ns()))
         round_.harden(ask)
         ending = _Conduct(self, round_).run()
         final = self._incidents.ask
-        self._generation += 1
+        self._next_generation()
         self._incidents.close(ending.what, **ending.fields)
         if ending.what == "saved":
             self._on_saved(ending.fields["checkpoint"], ending.fields["step"])
@@ -154,6 +159,10 @@ class Conductor:
             self._incidents.halted = final.incident
             self._park(final)
         return True
+
+    def _next_generation(self) -> None:
+        self._generation += 1
+        self._entered = False
 
     def _park(self, ask: Ask) -> None:
         """A rank that was ordered to park with its save does so already; this reaches the others."""
@@ -357,7 +366,7 @@ class _Conduct:
 
     def _pause(self) -> None:
         self._share()
-        self._owner._wake.wait(POLL_S)
+        self._owner._wake.wait(self._owner.poll_s)
         self._owner._wake.clear()
 
     def _give_up(self, phase: str, why: str) -> Ending:

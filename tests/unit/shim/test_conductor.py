@@ -172,6 +172,43 @@ def test_every_rank_asked_at_once_by_another_incident_is_one_save(ranks: list[Ra
             rank.ack(str(number), "merged", "saved")
 
 
+class FlickeringStore(MemoryStore):
+    """One rank's connection breaks once, while nobody is asked anything."""
+
+    def __init__(self, shared: MemoryStore) -> None:
+        self._shared = shared
+        self.broke = threading.Event()
+
+    def get(self, key: str) -> str | None:
+        if not self.broke.is_set():
+            self.broke.set()
+            raise StoreLostError("connection reset")
+        return self._shared.get(key)
+
+    def set(self, key: str, value: str) -> None:
+        self._shared.set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._shared.add(key, amount)
+
+    def settle(self, key: str, value: str) -> str:
+        return self._shared.settle(key, value)
+
+
+def test_a_rank_that_lost_the_store_between_two_rounds_is_found_in_the_next(tmp_path: Path) -> None:
+    shared = MemoryStore()
+    flickering = FlickeringStore(shared)
+    ranks = [Rank(rank, flickering if rank == 2 else shared, tmp_path, 0.001) for rank in range(RANKS)]
+    start(ranks)
+    assert flickering.broke.wait(SAFETY_S)
+    ranks[0].ask("i")
+    assert {rank.ack("i", "saved", "failed", "aborted")["what"] for rank in ranks} == {"saved"}
+    for rank in ranks:
+        rank.halt.set()
+        rank.conductor.stop(SAFETY_S)
+        rank.thread.join(SAFETY_S)
+
+
 class LosableStore(MemoryStore):
     """The process that hosts the store can go away."""
 

@@ -1,15 +1,15 @@
-"""How many frames a second one core decodes: `python -m benchmarks.bench_frames`.
+"""Frames that one core decodes per second, beside bare json.loads: `python -m benchmarks.bench_frames`.
 
-Prints one row per kind of frame: median and slowest of the repeats, beside the bare json.loads of the same bytes.
+One row per kind of frame; p99 is the slowest of the repeats.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Callable
 
+from benchmarks.table import Row, program, row
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.units import MonoNs
 from governor.ports import Packet
@@ -36,25 +36,27 @@ BEAT = {
 }  # fmt: skip
 
 
-def per_second(call: Callable[[], object]) -> tuple[float, float]:
-    """Return the median and the lowest rate over the repeats, in calls per second of CPU time."""
+def per_second(call: Callable[[], object]) -> list[float]:
+    """The rate of each repeat, in calls per second of CPU time."""
     rates = []
     for _ in range(REPEATS):
         begun = time.process_time()
         for _ in range(FRAMES_PER_REPEAT):
             call()
         rates.append(FRAMES_PER_REPEAT / (time.process_time() - begun))
-    return statistics.median(rates), min(rates)
+    return rates
 
 
-def main() -> None:
-    print(f"{'frame':6} {'bytes':>6} {'decoded/s':>10} {'slowest/s':>10} {'json.loads/s':>13}")
+def measure() -> list[Row]:
+    rows = []
     for frame in (STEP, BEAT):
         packet = Packet(ConnectionId(1), PEER, encode(frame))
-        median, slowest = per_second(lambda packet=packet: decode(packet, MonoNs(10**12), "run-1"))
-        bare, _ = per_second(lambda packet=packet: json.loads(packet.data))
-        print(f"{frame['kind']:6} {len(packet.data):6} {median:10,.0f} {slowest:10,.0f} {bare:13,.0f}")
+        ours = per_second(lambda packet=packet: decode(packet, MonoNs(10**12), "run-1"))
+        bare = per_second(lambda packet=packet: json.loads(packet.data))
+        what = f"{frame['kind']} frames decoded, {len(packet.data)} bytes"
+        rows.append(row(what, "1/s", ours, more_is_better=True, peer="json.loads alone", peer_samples=bare))
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    program(__doc__, measure)

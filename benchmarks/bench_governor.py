@@ -3,8 +3,8 @@
 A real `costgov daemon` with the default policy, its journal and its metrics page; one process that speaks for eight
 ranks over eight connections. Ranks that train together end their steps together, so their frames come in bursts;
 beside that the worst case, frames spread evenly, each of which wakes a cold daemon. In the same seconds runs Debian's
-prometheus-node-exporter, or where that is not installed a bare prometheus-client page. Both are scraped every five
-seconds.
+prometheus-node-exporter, or where that is not installed a bare prometheus-client page; both are scraped every five
+seconds. A second peer is fed the same frames and only parses them: what no watcher written in Python can undercut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bench_frames import BEAT, STEP
 from benchmarks.service import Service, cpu_s, end, free_port, rss_mb
@@ -28,15 +30,36 @@ WINDOW_S = 20.0
 WINDOWS = 3  # Of each way of arriving.
 SCRAPE_S = 5.0
 WARM_S = 5.0
+PARSER = """
+import json, select, socket, sys
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+listener.listen(8)
+poll, socks = select.epoll(), {}
+for _ in range(8):
+    sock, _ = listener.accept()
+    sock.recv(65536)
+    sock.send(b"{}")
+    socks[sock.fileno()] = sock
+    poll.register(sock, select.EPOLLIN)
+while socks:
+    for fd, _ in poll.poll():
+        packet = socks[fd].recv(65536)
+        if packet:
+            json.loads(packet)
+        else:
+            poll.unregister(fd)
+            socks.pop(fd).close()
+"""
 BARE_PAGE = (
     "import sys, time\nfrom prometheus_client import start_http_server\n"
     "start_http_server(int(sys.argv[1]), '127.0.0.1')\nwhile True: time.sleep(3600)\n"
 )
 
 
-def feed(path: str, spread: bool) -> None:
+def feed(paths: Sequence[str], spread: bool) -> None:
     """Speak for all ranks until ended: 10 steps and a beat per second each, in bursts or evenly spread."""
-    socks = [_attach(path, rank) for rank in range(RANKS)]
+    socks = [[_attach(path, rank) for path in paths] for rank in range(RANKS)]
     begun_s, sent = time.monotonic(), 0
     while True:
         rank, step = sent % RANKS, sent // RANKS + 1
@@ -44,11 +67,17 @@ def feed(path: str, spread: bool) -> None:
         time.sleep(max(0.0, due_s - time.monotonic()))
         now_ns = time.monotonic_ns()
         changing = {"step": step, "attempt_step": step, "tokens_total": step * 524_288, "progress_seq": step * 40}
-        socks[rank].send(encode({**STEP, **head("step", rank, now_ns), **changing, "step_s": 0.1}))
+        _send(socks[rank], {**STEP, **head("step", rank, now_ns), **changing, "step_s": 0.1})
         if step % STEPS_PER_S == rank:  # Beats have a rhythm of their own.
             changing = {"step": step, "progress_seq": step * 40 + 7, "phase_since_ns": 1}
-            socks[rank].send(encode({**BEAT, **head("beat", rank, now_ns), **changing}))
+            _send(socks[rank], {**BEAT, **head("beat", rank, now_ns), **changing})
         sent += 1
+
+
+def _send(socks: Sequence[socket.socket], frame: dict[str, Any]) -> None:
+    packet = encode(frame)
+    for sock in socks:
+        sock.send(packet)
 
 
 def _attach(path: str, rank: int) -> socket.socket:
@@ -105,21 +134,24 @@ class Meter:
 def under_load(mode: str) -> tuple[Meter, str, float]:
     """Meter a new governor and the peer, which is named, while it is fed; with the frames heard per second."""
     with Service(metrics=True) as service:
-        argv = [sys.executable, "-m", "benchmarks.bench_governor", "--feed", service.socket, mode]
-        feeder = subprocess.Popen(argv)
+        argv = [sys.executable, "-m", "benchmarks.bench_governor", "--feed", mode, service.socket]
+        parsed = service.work / "parser.sock"
+        parser = subprocess.Popen([sys.executable, "-c", PARSER, str(parsed)])
         name, beside, page = peer(service.work)
+        service.until(parsed.exists, "the parser listens")
+        feeder = subprocess.Popen([*argv, str(parsed)])
         try:
             service.until(lambda: _ranks(service) == RANKS, "all ranks are connected")
             pages = [service.metrics_url(), page]
             scrape_for(WARM_S, pages)
-            meter = Meter({"ours": service.process.pid, "peer": beside.pid})
+            meter = Meter({"ours": service.process.pid, "peer": beside.pid, "parser": parser.pid})
             before, begun_s = _frames(service), time.monotonic()
             meter.run(pages)
             rate = (_frames(service) - before) / (time.monotonic() - begun_s)
             assert feeder.poll() is None, "somebody spoke to the end"
         finally:
-            end(feeder)
-            end(beside)
+            for process in (feeder, beside, parser):
+                end(process)
     return meter, name, rate
 
 
@@ -134,7 +166,8 @@ def measure() -> list[Row]:
                 row("governor RSS", "MiB", rss["ours"], peer=name, peer_samples=rss["peer"], aim="< 64", note=note)
             )
         what = f"governor CPU, {title}"
-        rows.append(row(what, "% of a core", cpu["ours"], peer=name, peer_samples=cpu["peer"], aim=aim))
+        for title, theirs in ((name, cpu["peer"]), ("recv + json.loads alone", cpu["parser"])):
+            rows.append(row(what, "% of a core", cpu["ours"], peer=title, peer_samples=theirs, aim=aim))
     return rows
 
 
@@ -149,6 +182,6 @@ def _ranks(service: Service) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--feed"]:
-        feed(sys.argv[2], spread=sys.argv[3] == "spread")
+        feed(sys.argv[3:], spread=sys.argv[2] == "spread")
     else:
         program(__doc__, measure)

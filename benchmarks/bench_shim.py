@@ -8,10 +8,7 @@ Each row: median over the runs of each run's median and p99.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -32,6 +29,7 @@ import torch
 from prometheus_client import CollectorRegistry, Gauge
 from torch import nn
 
+from benchmarks.table import Row, program
 from trainer_shim import attach
 from trainer_shim.attach import Shim
 
@@ -261,22 +259,34 @@ def measure(directory: Path) -> dict[str, dict[str, float]]:
         listener.wait()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    arguments = parser.parse_args()
-    assert hasattr(socket, "SOCK_SEQPACKET")
+PEERS = ("peer: DeepSpeed CSV monitor, 3 events", "peer: prometheus-client, 20 gauges set")
+AIMED = ("shim, no-op engine, governor listening", "shim hooks, DeepSpeed ZeRO-2", "shim hooks, DeepSpeed ZeRO-3")
+
+
+def table_rows(figures: dict[str, dict[str, float]]) -> list[Row]:
+    """The shim's figures, the first beside both peers."""
+    rows = []
+    for name, one in figures.items():
+        if name.startswith("peer:"):
+            continue
+        note = f"in a step of {one['step_ms']:.1f} ms" if "step_ms" in one else ""
+        aim = "median < 15, p99 < 50" if name in AIMED else ""
+        for peer in PEERS if name == AIMED[0] else PEERS[:1]:
+            theirs = figures[peer]["median_us"]
+            rows.append(
+                Row(
+                    name, "us/step", one["median_us"], one["p99_us"], int(one["runs"]), aim,
+                    peer.removeprefix("peer: "), theirs, note,
+                )
+            )  # fmt: skip
+    return rows
+
+
+def rows() -> list[Row]:
+    # DeepSpeed starts compilers and prints; its directory goes with it.
     with tempfile.TemporaryDirectory() as directory:
-        rows = measure(Path(directory))
-    if arguments.json:
-        print(json.dumps(rows))
-        return
-    print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores: other work shows up in p99 first")
-    print(f"{'per step on the training thread':42} {'median us':>10} {'p99 us':>10} {'runs':>5}")
-    for name, row in rows.items():
-        note = f"   in a step of {row['step_ms']:.1f} ms" if "step_ms" in row else ""
-        print(f"{name:42} {row['median_us']:10.1f} {row['p99_us']:10.1f} {row['runs']:5.0f}{note}")
+        return table_rows(measure(Path(directory)))
 
 
 if __name__ == "__main__":
-    main()
+    program(__doc__, rows)

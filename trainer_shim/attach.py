@@ -20,6 +20,7 @@ from .phases import phase
 from .progress import Progress
 from .seam import Saver, Watch
 from .version import __version__
+from .wire import TEXT_CHARS_MAX
 
 MakeWatch = Callable[..., Any]
 
@@ -186,6 +187,8 @@ def _start(
     directory = options.checkpoint_dir or kind.checkpoint_dir() or environ.get("COSTGOV_CHECKPOINT_DIR")
     directory = os.path.abspath(directory) if directory else None
     saver: Saver = kind.saver(meter, directory)
+    overrides = _as_told(overrides)
+    meter.count.per_step = overrides.get("tokens_per_step")
     hello = _hello(launch.Launch(environ, directory), kind, overrides, labels, saver, environ)
     meter.count.replicas = kind.token_replicas()
     meter.progress.step = kind.step()
@@ -225,13 +228,21 @@ def _hello(
         "started_mono_ns": time.monotonic_ns(),
     }
     hello.update(kind.hello_fields())
-    hello.update((name, value) for name, value in overrides.items() if value is not None)
+    hello.update(overrides)
     return {name: value for name, value in hello.items() if value is not None}
+
+
+def _as_told(overrides: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return what was given as JSON can tell it: a run may be named by a path, a size be numpy's. Raises ValueError."""
+    told: Dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    for name, value in told.items():
+        told[name] = str(value)[:TEXT_CHARS_MAX] if name in ("run", "stage") else int(value)
+    return told
 
 
 def _unwatched(shim: Shim, error: Exception) -> Shim:
     say("attach() failed, training goes on unwatched: %s: %.300s" % (type(error).__name__, error))
-    shim._undo()
+    attempt(shim._undo)
     if os.environ.get("COSTGOV_REQUIRED") == "1":
         sys.exit("costgov: COSTGOV_REQUIRED=1 refuses to train unwatched")
     return shim

@@ -8,10 +8,12 @@ import zlib
 from typing import Any, Dict, List, Mapping, Optional
 
 from .guard import say
-from .wire import LABELS_MAX, LIST_ITEMS_MAX, TEXT_CHARS_MAX
+from .wire import LABELS_MAX, LIST_ITEMS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX
 
 _ABSENT_RUN_IDS = frozenset(("", "none", "default"))  # What torchrun says when nobody named the rendezvous.
 _ATTEMPT_KEY = "costgov/attempt"
+# An eighth of a packet: beside the largest labels it fits still.
+_ARGV_CHARS_MAX = 8 * 1024
 
 
 class Launch:
@@ -25,7 +27,7 @@ class Launch:
         if distributed is not None:  # The process group knows better than an inherited environment.
             self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
         self.run = environ.get("COSTGOV_RUN") or _derived_run(checkpoint_dir)
-        self.attempt = _attempt(environ, distributed)
+        self.attempt = _attempt(environ, distributed, self.world_size)
         self.stage = environ.get("COSTGOV_STAGE") or None
         self.labels = parse_labels(environ.get("COSTGOV_LABELS", ""))
         scheduler_job = environ.get("SLURM_JOB_ID")
@@ -51,9 +53,11 @@ def clean_labels(labels: Mapping[Any, Any]) -> Dict[str, str]:
 
 
 def resume_argv() -> List[str]:
-    """Return this rank's command line, interpreter first."""
+    """Return this rank's command line, interpreter first; empty when it is too long for a hello."""
     argv = list(getattr(sys, "orig_argv", None) or [sys.executable, *sys.argv])
-    return argv[:LIST_ITEMS_MAX]
+    # Half a command would resume something else; and a hello that is too large would leave the run unwatched.
+    fits = len(argv) <= LIST_ITEMS_MAX and sum(map(len, argv)) <= _ARGV_CHARS_MAX
+    return argv if fits and all(len(word) <= PATH_CHARS_MAX for word in argv) else []
 
 
 def working_directory() -> Optional[str]:
@@ -92,27 +96,46 @@ def _derived_run(checkpoint_dir: Optional[str]) -> str:
     return "%s-%06x" % (stem[:64], zlib.crc32(place.encode("utf-8", "surrogateescape")) & 0xFFFFFF)
 
 
-def _attempt(environ: Mapping[str, str], distributed: Any) -> str:
+def _attempt(environ: Mapping[str, str], distributed: Any, world_size: int) -> str:
     given = environ.get("COSTGOV_ATTEMPT")
     restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if not given and environ.get("SLURM_JOB_ID"):
         given = "%s.%s" % (environ["SLURM_JOB_ID"], environ.get("SLURM_RESTART_COUNT", "0"))
     if not given:
         rendezvous = environ.get("TORCHELASTIC_RUN_ID", "")
-        token = _agreed_token(distributed)
+        token = _agreed_token(environ, distributed, world_size)
         given = token if rendezvous in _ABSENT_RUN_IDS else "%s-%s" % (rendezvous, token)
     # The elastic agent restarts its workers inside one launch: each restart is an attempt of its own.
     return given if restart in ("", "0") else "%s.%s" % (given, restart)
 
 
-def _agreed_token(distributed: Any) -> str:
-    """Return a name for this launch that all its ranks share: the first one written to the job's store."""
-    mine = "%x-%x" % (int(os.stat("/proc/self").st_ctime), os.getpid())
+def _agreed_token(environ: Mapping[str, str], distributed: Any, world_size: int) -> str:
+    """Return a name for this launch that all its ranks, of this node at least, share without asking each other."""
+    mine = _born(os.getpid())
     store = getattr(getattr(distributed, "distributed_c10d", None), "_get_default_store", None)
-    if store is None:
+    if store is not None:
+        # One round trip of ~80 us, once; compare_set never waits for another rank: the first one's name counts.
+        return bytes(store().compare_set(_ATTEMPT_KEY, "", mine)).decode("ascii", "replace")
+    if world_size <= 1:
         return mine
-    # One round trip of ~80 us, once; compare_set never waits for another rank.
-    return bytes(store().compare_set(_ATTEMPT_KEY, "", mine)).decode("ascii", "replace")
+    # Before there is a store: the launcher that started us all, and where we are going to meet. The latter tells
+    # apart what one shell or notebook launches twice.
+    meeting = "%s:%s" % (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", ""))
+    return "%s-%06x" % (_born(os.getppid()), zlib.crc32(meeting.encode("utf-8", "surrogateescape")) & 0xFFFFFF)
+
+
+def _born(pid: int) -> str:
+    """Name a process of this machine once and for all: a pid alone comes back."""
+    try:
+        with open("/proc/%d/stat" % pid, encoding="ascii", errors="replace") as stream:
+            # The name in parentheses may hold anything; start ticks are the twentieth word after it.
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+        # Not the boot time: it moves with the wall clock, and ranks read it at different moments.
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            boot = stream.read(8)
+    except (OSError, ValueError, IndexError):  # No /proc, or hidden from us.
+        ticks, boot = 0, "unknown"
+    return "%s-%x-%x" % (boot, ticks, pid)
 
 
 def _initialized_distributed() -> Any:

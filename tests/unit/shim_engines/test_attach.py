@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import trainer_shim
+from trainer_shim.attach import _as_told
 from trainer_shim.launch import Launch, clean_labels, gpu_uuids, parse_labels
 
 
@@ -98,3 +104,50 @@ def test_labels_are_bounded() -> None:
 def test_gpu_uuids_come_from_the_environment_without_touching_a_driver() -> None:
     assert gpu_uuids({"CUDA_VISIBLE_DEVICES": "GPU-aa, MIG-bb"}) == ["GPU-aa", "MIG-bb"]
     assert gpu_uuids({"CUDA_VISIBLE_DEVICES": "0,1"}) == []
+
+
+ATTEMPT = "import os; from trainer_shim.launch import Launch; print(Launch(os.environ, None).attempt)"
+
+
+def ranks_attempts(ranks: int, port: int, *, below_a_launcher: bool = False) -> set[str]:
+    """Start that many ranks, which have no process group, and return the attempts they believe in."""
+    known = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    environ = {**known, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-c", ATTEMPT]
+    if below_a_launcher:
+        command = ["/bin/sh", "-c", '"$0" -c "$1"; exit $?', sys.executable, ATTEMPT]
+    found = [
+        subprocess.run(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+        for _ in range(ranks)
+    ]
+    return {run.stdout.strip() for run in found}
+
+
+ROOT = Path(trainer_shim.__file__).parents[1]
+
+
+def test_ranks_that_attach_before_their_process_group_name_the_same_attempt() -> None:
+    first = ranks_attempts(2, 29500)
+    assert len(first) == 1
+    assert first != ranks_attempts(2, 29501), "one shell launched twice"
+    assert first != ranks_attempts(1, 29500, below_a_launcher=True), "two launchers, one fixed port"
+
+
+def test_one_process_after_the_other_are_two_attempts() -> None:
+    assert ranks_attempts(1, 29500) != ranks_attempts(1, 29500)
+
+
+def test_what_was_given_is_told_in_plain_text_and_numbers() -> None:
+    class Numpyish:
+        def __int__(self) -> int:
+            return 4096
+
+    given = {"run": Path("runs/a"), "stage": "s" * 2000, "tokens_per_step": Numpyish(), "total_steps": None}
+    assert _as_told(given) == {"run": "runs/a", "stage": "s" * 512, "tokens_per_step": 4096}
+
+
+@pytest.mark.parametrize("argv", [["python", "x" * 5000], ["python"] * 65, ["python"] + ["y" * 2000] * 5])
+def test_a_command_that_fits_no_hello_is_left_out_whole(argv: list[str]) -> None:
+    show = "from trainer_shim import launch; print(launch.resume_argv())"
+    run = subprocess.run([argv[0], "-c", show, *argv[1:]], executable=sys.executable, cwd=ROOT, stdout=subprocess.PIPE)
+    assert run.stdout.strip() == b"[]"

@@ -126,11 +126,11 @@ class Link:
             sock = _open(path)
             if sock is None:
                 continue
-            hello = self._say_hello()  # Outside our lock: it takes others'.
-            with self._lock:
-                for slot in self._outbox:
-                    slot.sent_ns = None
-                self._enqueue("hello", hello, first=True)
+            try:
+                self._greet()
+            except BaseException:  # A hello that cannot be said, e.g. too large: our caller's to report.
+                sock.close()
+                raise
             self.path = path
             self.refused = None
             self.lost_since_ns = None
@@ -140,6 +140,13 @@ class Link:
             return True
         self._retry_later(now_ns)
         return False
+
+    def _greet(self) -> None:
+        hello = self._say_hello()  # Outside our lock: it takes others'.
+        with self._lock:
+            for slot in self._outbox:
+                slot.sent_ns = None
+            self._enqueue("hello", hello, first=True)
 
     def disconnect(self, now_ns: int, retry_after_ns: int = 0) -> None:
         """Let the connection go; listener thread only. Without other orders the next one follows at once, if this one

@@ -56,6 +56,7 @@ class Watcher:
         self._said_bye = False
         self._said_refused = False
         self._resumes = 0
+        self._own_requests = 0
         self._wanted_signal = signal_number(environ) if signal is None else signal
         self._hello = dict(hello)
         self._place = _place(self._hello, environ)
@@ -79,9 +80,18 @@ class Watcher:
             self._link, self._doorbell, progress, self._incidents, self._conductor, self._once_a_second
         )
 
-    @guarded()
     def start(self) -> None:
-        """Connect, install the doorbell, start the threads. SystemExit when COSTGOV_REQUIRED=1 and nobody listens."""
+        """Connect, install the doorbell, start the threads. SystemExit when COSTGOV_REQUIRED=1 and nobody listens.
+
+        The only method that raises: what cannot start is not watched, and attach() has to say so.
+        """
+        try:
+            self._begin()
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _begin(self) -> None:
         self._doorbell.install(self._wanted_signal)
         self._hello["signal"] = self._doorbell.number
         self._hello["capabilities"] = self._capabilities(self._hello.get("capabilities"))
@@ -206,13 +216,15 @@ class Watcher:
     def checkpoint(self) -> None:
         """Save a whole, durable, good checkpoint soon, as if a governor had asked: all ranks at one agreed step.
 
-        Call it on every rank or on rank 0 alone, as often as you would save; returns at once. A request while another
-        is open merges into it. With or without a governor.
+        Call it on every rank or on rank 0 alone, as often as you would save; returns at once. While an incident is
+        open, of a governor or our own, it asks for nothing: that one saves, or ends the run. No governor is needed.
         """
-        if self._place.rank != 0 or not self._alive:
+        if self._place.rank != 0 or not self._alive or self._incidents.ask is not None:
             return
         deadline_ns = time.monotonic_ns() + OWN_REQUEST_NS
-        ask = Ask("own.%d" % self._progress.step, "good", deadline_ns, False, 0, "the training script asked")
+        self._own_requests += 1
+        name = "own.%d.%d" % (self._progress.step, self._own_requests)  # A step comes again after a resume.
+        ask = Ask(name, "good", deadline_ns, False, 0, "the training script asked")
         self._incidents.receive(ask)
         self._conductor.wake()
 
@@ -262,6 +274,9 @@ class Watcher:
         pause = threading.Event()
         while self._link.connected and self._link.unconfirmed() and time.monotonic_ns() < until_ns:
             pause.wait(0.01)
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._alive = False
         if self._listener.stop(2.0):
             self._link.close()

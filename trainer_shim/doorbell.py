@@ -101,8 +101,7 @@ class Doorbell:
                 # The default action would kill a worker on a signal to the whole group, which its parent survives.
                 signal.signal(self.number, _deaf if self._previous == signal.SIG_DFL else self._previous)
             current = signal.set_wakeup_fd(-1)
-            if current >= 0 and current != self._sender.fileno():
-                signal.set_wakeup_fd(current, warn_on_full_buffer=False)
+            _put_back(self._previous_fd if current == self._sender.fileno() else current)
             self.number = 0
         self._receiver.close()
         self._sender.close()
@@ -122,6 +121,14 @@ class Doorbell:
                 os.write(self._previous_fd, numbers)
             except OSError:  # Its owner closed it or is full; it was theirs to watch.
                 pass
+
+
+def _put_back(descriptor: int) -> None:
+    if descriptor >= 0:
+        try:
+            signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+        except (OSError, ValueError):  # Its owner closed it meanwhile.
+            pass
 
 
 def _caught_in_c(number: int) -> bool:

@@ -80,6 +80,21 @@ assert seen == [signal.SIGUSR1], seen
     )
 
 
+def test_a_previous_wakeup_descriptor_is_put_back_at_the_end() -> None:
+    child(
+        """
+receiver, sender = socket.socketpair()
+receiver.settimeout(20)
+sender.setblocking(False)
+signal.set_wakeup_fd(sender.fileno())
+bell.install(signal.SIGUSR1)
+bell.forget()
+ring()
+assert receiver.recv(16) == bytes((signal.SIGUSR1,))
+"""
+    )
+
+
 def test_a_previous_wakeup_descriptor_still_gets_every_signal() -> None:
     child(
         """

@@ -12,6 +12,7 @@ from benchmarks.table import Row, as_json, as_text, from_json
 
 HERE = Path(__file__).resolve().parent
 LIMIT_S = 300
+ERROR_CHARS = 4_000
 
 
 def main(arguments: list[str]) -> int:
@@ -24,10 +25,12 @@ def main(arguments: list[str]) -> int:
             continue
         begun_s = time.monotonic()
         argv = [sys.executable, "-m", f"benchmarks.{name}", "--json"]
-        done = subprocess.run(argv, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False)
+        # Frameworks warn hundreds of times: what a program says beside its rows is shown when it fails.
+        done = subprocess.run(argv, cwd=HERE.parent, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         print(f"{name}: {time.monotonic() - begun_s:.0f} s", file=sys.stderr)
         if done.returncode:
             failed.append(name)
+            print(done.stderr[-ERROR_CHARS:], file=sys.stderr)
             continue
         rows += from_json(done.stdout.splitlines()[-1])  # Frameworks print what they like before it.
     if "--json" in arguments:

@@ -73,11 +73,9 @@ class Link:
         """Send a step, beat or phase now or never; a lost one is counted. Any thread. Never blocks, no OSError."""
         sock = self._sock
         if sock is not None:
-            frame = wire.head(kind, self._rank, time.monotonic_ns())
-            frame.update(fields)
             if self._any_dropped:
-                frame["dropped"] = dict(self.dropped)
-            packet = wire.encode(frame)
+                fields = dict(fields, dropped=self.dropped)
+            packet = wire.encode_post(kind, self._rank, time.monotonic_ns(), fields)
             try:
                 sock.send(packet, socket.MSG_NOSIGNAL)
                 return True

@@ -88,6 +88,8 @@ class DeepSpeedFacts:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._skipped_before = int(engine.skipped_steps)
+        # From 0.18 on. Looked up once: asking a module for what it has not costs 2 us.
+        self._read_loss_scale = getattr(engine, "_get_optimizer_loss_scale", None)
 
     def rebase(self) -> None:
         """The engine's counters were loaded from a checkpoint: skipped steps count since launch."""
@@ -105,7 +107,9 @@ class DeepSpeedFacts:
             norm = engine.get_global_grad_norm()
             facts.grad_norm = None if isinstance(norm, (int, float)) and norm == -1 else norm
         facts.lr = _first_number(engine.get_lr())
-        facts.loss_scale = _loss_scale(engine, optimizer)
+        read = self._read_loss_scale
+        scale = read() if read is not None else getattr(optimizer, "cur_scale", None)
+        facts.loss_scale = float(scale) if isinstance(scale, (int, float)) else None
         return facts
 
 
@@ -273,9 +277,3 @@ def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, path: str)
 def _first_number(values: Optional[List[Any]]) -> Optional[float]:
     first = values[0] if values else None
     return float(first) if isinstance(first, (int, float)) else None
-
-
-def _loss_scale(engine: Any, optimizer: Any) -> Optional[float]:
-    read = getattr(engine, "_get_optimizer_loss_scale", None)  # From 0.18 on.
-    scale = read() if read is not None else getattr(optimizer, "cur_scale", None)
-    return float(scale) if isinstance(scale, (int, float)) else None

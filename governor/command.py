@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,14 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.console import Console
+from governor.core.identity import ProcessId
 from governor.core.node import Node
+from governor.core.resume import SUPERSEDED
 from governor.core.units import MonoNs, UsdMicros
 from governor.exit_codes import ExitCode
 from governor.logs import configure
+from governor.ports import Processes
 from governor.settings_model import Settings
 from governor.wiring import CannotStart, Governor
 from trainer_shim.wire import HALT_EXIT_CODE
 
+GOVERNORS_MAX: Final = 4  # The first, and three that resume: what fails so often fails for ever.
+TERM_GRACE_S: Final = 30.0  # What `deepspeed` and `torchrun` take at the most to end their ranks.
 INTERRUPTS_BEFORE_LEAVING: Final = 3  # The first two go to the command; who insists leaves the halt unfinished.
 
 
@@ -30,6 +36,14 @@ class Command:
     process: subprocess.Popen[bytes]
     interrupts: int = 0
     exit_code: int | None = None
+
+    def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
+        """Who the command is; empty while we cannot look (no descriptors), or when it is gone."""
+        try:
+            facts = processes.facts(self.process.pid)
+        except OSError:
+            return ()
+        return (facts.process,) if facts is not None else ()
 
     def poll(self) -> int | None:
         if self.exit_code is None:
@@ -55,6 +69,11 @@ class Outcome:
 
     stages: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_unfinished(self) -> bool:
+        """A halt was decided and was not seen to end."""
+        return any(stage != "HALTED" for stage in self.stages.values())
+
     def tick(self, node: Any, at: MonoNs) -> None:
         pass
 
@@ -62,7 +81,8 @@ class Outcome:
         pass
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
+        if snapshot["halt_stage"] != SUPERSEDED:  # Of an earlier boot: not this command's.
+            self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
 
 
 def run_command(
@@ -79,30 +99,71 @@ def run_command(
     outcome = Outcome()
     if fault_mark is not None:
         console.fault_mark = fault_mark
-    try:
-        governor = Governor(
-            settings, policy_paths, ceiling=ceiling, price=price, exclusive=True, watchers=(outcome, console)
-        )
-    except CannotStart as error:
-        sys.stderr.write(f"costgov: {error}\n")
-        return 1
-    with governor:
-        for line in governor.lines():
-            console.say(f"costgov: {line}")
-        governor.daemon.install_signals()
+    command: Command | None = None
+    for _ in range(GOVERNORS_MAX):
         try:
-            command = _start(argv, governor, name, log_path)
-        except OSError as error:
-            sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
-            return 127 if isinstance(error, FileNotFoundError) else 126
-        child = governor.processes.facts(command.process.pid)
-        governor.daemon.own_run = name
-        governor.daemon.own_argv = _own_argv(name, argv)
-        governor.daemon.own_command = (child.process,) if child is not None else ()
-        governor.daemon.should_end = lambda: _is_over(governor.node, command)
-        governor.daemon.on_signal = command.pass_on
-        governor.daemon.run(governor.begin)
-        return _exit_code(command, outcome)
+            governor = Governor(
+                settings, policy_paths, ceiling=ceiling, price=price, exclusive=True, watchers=(outcome, console)
+            )
+        except CannotStart as error:
+            sys.stderr.write(f"costgov: {error}\n")
+            if command is None:
+                return 1
+            break
+        with governor:
+            governor.daemon.install_signals()
+            if command is None:
+                for line in governor.lines():
+                    console.say(f"costgov: {line}")
+                try:
+                    command = _start(argv, governor, name, log_path)
+                except OSError as error:
+                    sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
+                    return 127 if isinstance(error, FileNotFoundError) else 126
+            if _watch(governor, command, name, argv):
+                if command.poll() is None:
+                    console.say(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
+                return _exit_code(command, outcome)
+        console.say("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
+    assert command is not None
+    if outcome.is_unfinished:
+        console.say(f"costgov: the governor cannot go on: ending pid {command.process.pid}, whose halt was decided")
+        _end(command)
+    else:
+        console.say(f"costgov: the governor cannot go on: pid {command.process.pid} goes on UNWATCHED, nothing ends it")
+        _wait_unwatched(command)
+    return _exit_code(command, outcome)
+
+
+def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str]) -> bool:
+    """Serve until the command is over and no halt is under way; False when the governor itself failed."""
+    governor.daemon.own_run = name
+    governor.daemon.own_argv = _own_argv(name, argv)
+    governor.daemon.own_command = command.identity(governor.processes)
+    governor.daemon.should_end = lambda: _is_over(governor.node, command)
+    governor.daemon.on_signal = command.pass_on
+    return governor.daemon.run(governor.begin)
+
+
+def _end(command: Command) -> None:
+    """A decided halt without a governor: the launcher passes SIGTERM on to its ranks; who stays is in its group."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        if command.poll() is None:
+            os.killpg(command.process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.process.wait(TERM_GRACE_S)
+
+
+def _wait_unwatched(command: Command) -> None:
+    """Stay: under a container or a scheduler, our end would end the training that we only failed to watch."""
+
+    def pass_on(number: int, _frame: object) -> None:
+        if not command.pass_on(signal.Signals(number)):
+            raise SystemExit(ExitCode.NEEDS_HUMAN)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, pass_on)
+    command.process.wait()
 
 
 def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
@@ -137,7 +198,7 @@ def _is_over(node: Node, command: Command) -> bool:
 
 
 def _exit_code(command: Command, outcome: Outcome) -> int:
-    if any(stage != "HALTED" for stage in outcome.stages.values()):
+    if outcome.is_unfinished:
         return ExitCode.NEEDS_HUMAN
     if outcome.stages:
         return HALT_EXIT_CODE

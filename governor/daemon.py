@@ -109,14 +109,15 @@ class Daemon:
 
     # --- the loop ----------------------------------------------------------------------------------------
 
-    def run(self, begin: Sequence[Effect] = ()) -> None:
-        """Serve until told to end. `begin`: effects of halts resumed from the journal."""
+    def run(self, begin: Sequence[Effect] = ()) -> bool:
+        """Serve until told to end; False when a fault of our own ended it. `begin`: effects of resumed halts."""
         try:
             self._serve(begin)
-        except Exception:
-            # Our own fault. Say all of it, and let the service manager start us again: the journal resumes the halt.
+        except Exception:  # noqa: BLE001 - the main guard.
+            # Say all of it, and let who started us do so again: the journal resumes the halt.
             log.critical("crashed", traceback=traceback.format_exc())
-            raise
+            return False
+        return True
 
     def _serve(self, begin: Sequence[Effect]) -> None:
         self._register()

@@ -56,7 +56,10 @@ def policy_texts(paths: Sequence[Path]) -> list[tuple[str, str]]:
     """Read policy files; a directory stands for its *.toml in order. CannotStart names what cannot be read."""
     texts = []
     for path in paths:
-        files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        try:
+            files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+        except OSError as error:  # A directory above it that we may not enter.
+            raise CannotStart(f"{path}: cannot be read: {error.strerror}") from error
         for file in files:
             try:
                 if file.stat().st_size > POLICY_BYTES_MAX:
@@ -69,7 +72,7 @@ def policy_texts(paths: Sequence[Path]) -> list[tuple[str, str]]:
 
 
 def policy_loader(
-    paths: Sequence[Path], ceiling: UsdMicros | None, priced: Callable[[], bool]
+    paths: Sequence[Path], ceiling: UsdMicros | None, priced: Callable[[], bool], facts: NodeFacts | None = None
 ) -> Callable[[], tuple[PolicySet | None, list[str]]]:
     """Return what reads the policies, now and at each SIGHUP: the set, or None and the problems, a line each."""
 
@@ -89,7 +92,8 @@ def policy_loader(
                 f"policy {unpriced[0]} has a ceiling, but the price of this node is unknown: "
                 "set node.price_usd_per_hour in costgov.toml, or pass --price USD_PER_HOUR"
             ]
-        return policies, []
+        fault = _ceiling_fault(facts, policies) if facts is not None else None
+        return (policies, []) if fault is None else (None, [fault])
 
     return load
 
@@ -154,16 +158,15 @@ class Governor:
             _make_directory(directory)
         self.cloud, self.preflight = load_cloud(settings)
         known_price = price_of(settings, self.preflight, price)
-        self.load = policy_loader(policy_paths, ceiling, lambda: known_price[0] is not None)
+        facts = node_facts(
+            settings, self.cloud, self.preflight, known_price, self.clock.boot_id, exclusive=exclusive
+        )  # fmt: skip
+        self.load = policy_loader(policy_paths, ceiling, lambda: known_price[0] is not None, facts)
         policies, problems = self.load()
         if policies is None:
             raise CannotStart("\n".join(problems))
         self.journal, self.journal_problem = self._open_journal()
         self._closers.append(self.journal.close)
-        facts = node_facts(
-            settings, self.cloud, self.preflight, known_price, self.clock.boot_id, exclusive=exclusive
-        )  # fmt: skip
-        _check_ceilings(facts, policies)
         self.node: Node = new_node(facts, policies, self.clock.boot())
         self.begin = self._restore()
         # A service watches everybody's trainers; `costgov run` only its own user's.
@@ -318,8 +321,8 @@ class Governor:
         self.close()
 
 
-def _check_ceilings(facts: NodeFacts, policies: PolicySet) -> None:
-    """A ceiling below the price of the halt itself would end every run at its first step: refuse it instead."""
+def _ceiling_fault(facts: NodeFacts, policies: PolicySet) -> str | None:
+    """A ceiling below the price of the halt itself would end every run at its first step: refused, also at a reload."""
     rate = facts.price_usd_micros_per_hour
     for policy in policies.policies:
         ceiling = policy.budget.ceiling_usd_micros
@@ -327,11 +330,12 @@ def _check_ceilings(facts: NodeFacts, policies: PolicySet) -> None:
             continue
         needed = reserve(rate, bounds_ns(facts, policy) + UNSAVED_MIN_NS)
         if ceiling <= needed:
-            raise CannotStart(
+            return (
                 f"policy {policy.name}: the ceiling {format_usd(ceiling)} is below {format_usd(needed)}, which a halt "
                 "itself may cost here (ending processes, and the provider's bound to stop): raise the ceiling, or "
                 "lower halt.term_grace, halt.kill_grace or the provider's stop_bound_s"
             )
+    return None
 
 
 def _raise_descriptor_limit() -> None:
@@ -360,5 +364,4 @@ def run_daemon(settings: Settings, policy_paths: Sequence[Path] | None = None) -
         for line in governor.lines():
             log.info("start", line=line, pid=os.getpid())
         governor.daemon.install_signals()
-        governor.daemon.run(governor.begin)
-    return 0
+        return 0 if governor.daemon.run(governor.begin) else 1

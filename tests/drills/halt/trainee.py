@@ -130,6 +130,15 @@ class Trainee:
 
     def misbehave(self) -> None:
         number = self.healthy_steps + 1
+        if self.mode == "crash":
+            os._exit(3)
+        if self.mode == "finish":
+            # Long enough for a governor that fails and comes back; then the end, said as it should be.
+            for later in range(number, number + 500):
+                self.step(later, 2.0)
+            self.watcher.finish("trained to the end", True)
+            self.watcher.close()
+            sys.exit(0)
         if self.mode == "healthy":
             while True:
                 self.step(number, 2.0)

@@ -1,0 +1,56 @@
+"""A governor that fails by its own fault: the halt goes on, or the command does and is said to be unwatched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from governor.command import GOVERNORS_MAX
+from governor.exit_codes import ExitCode
+from tests.drills.halt.conftest import HERE, POLICY, SAFETY_S, configuration
+from trainer_shim.wire import HALT_EXIT_CODE
+
+
+def _run(work: Path, times: int, *command: str) -> subprocess.CompletedProcess[str]:
+    policy = work / "policy.toml"
+    policy.write_text(POLICY.format(stop="processes"))
+    argv = [sys.executable, str(HERE / "failing_governor.py"), str(times), str(configuration(work)), str(policy), "--"]
+    environ = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
+    return subprocess.run(
+        [*argv, *command], capture_output=True, text=True, timeout=SAFETY_S, env=environ, check=False
+    )  # fmt: skip
+
+
+def _incident(work: Path) -> dict[str, Any]:
+    reports = sorted((work / "state" / "incidents").glob("*.json"))
+    assert len(reports) == 1
+    return dict(json.loads(reports[0].read_text()))
+
+
+def test_a_governor_that_fails_while_it_halts_comes_back_and_finishes_the_halt(tmp_path: Path) -> None:
+    done = _run(tmp_path, 2, sys.executable, str(HERE / "trainee.py"), "polite", str(tmp_path))
+    assert done.returncode == HALT_EXIT_CODE, done.stderr
+    assert done.stderr.count("by a fault of its own") == 2
+    incident = _incident(tmp_path)
+    assert incident["halt_stage"] == "HALTED"
+    for pid in json.loads((tmp_path / "pids").read_text()):
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_governor_that_always_fails_ends_a_command_whose_halt_was_decided(tmp_path: Path) -> None:
+    done = _run(tmp_path, 1_000, sys.executable, str(HERE / "trainee.py"), "polite", str(tmp_path))
+    assert done.returncode == ExitCode.NEEDS_HUMAN, done.stderr
+    assert "whose halt was decided" in done.stderr
+    for pid in json.loads((tmp_path / "pids").read_text()):
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_governor_that_always_fails_leaves_a_healthy_command_alone_and_says_so(tmp_path: Path) -> None:
+    done = _run(tmp_path, 1_000, sys.executable, str(HERE / "trainee.py"), "finish", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("by a fault of its own") == GOVERNORS_MAX
+    assert "UNWATCHED" in done.stderr

@@ -1,0 +1,26 @@
+"""Reading policies, at the start and at every reload: what cannot be right is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from governor.core.node import NodeFacts
+from governor.core.units import NS_PER_S, DurationNs, UsdMicros
+from governor.wiring import policy_loader
+
+POLICY = '[policy]\nname = "p"\n[budget]\nceiling_usd = {ceiling}\n[[rule]]\nname = "b"\ntrigger = "budget"\n'
+PRICE = UsdMicros(100_000_000)
+FACTS = NodeFacts("node-a", "boot-1", PRICE, "test", stop_bound_ns=DurationNs(360 * NS_PER_S))
+
+
+def test_a_reload_to_a_ceiling_that_the_halt_itself_would_exceed_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    load = policy_loader([file], None, lambda: True, FACTS)
+    file.write_text(POLICY.format(ceiling=100.0))
+    policies, problems = load()
+    assert (policies is not None, problems) == (True, [])
+    file.write_text(POLICY.format(ceiling=9.0))  # The stop alone takes six minutes, ten dollars.
+    policies, problems = load()
+    assert policies is None
+    assert len(problems) == 1
+    assert "ceiling $9.00 is below" in problems[0]

@@ -79,8 +79,8 @@ sim: env ## Simulate SEEDS fault schedules of the halt (default 2,000).
 sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)
 
-bench: env ## Measure our cost beside a peer's: one table per benchmark.
-	@for file in benchmarks/bench_*.py; do $(VENV_PYTHON) -m "benchmarks.$$(basename "$$file" .py)" || exit 1; echo; done
+bench: env ## Measure our cost beside peers': one table, about six minutes. docs/benchmarks.md keeps a result.
+	@$(VENV_PYTHON) -m benchmarks
 
 docs: env ## Regenerate docs/*.md that are drawn from the code.
 	@$(VENV_PYTHON) -m docs.generate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 
 LOOK_PERIOD_NS: Final = 5 * NS_PER_S  # A scan of /proc costs milliseconds; a pidfile changes once a launch.
 PIDFILE_BYTES_MAX: Final = 64
+PIDFILE_SLACK_S: Final = 2.0  # Of file systems that round times to seconds, and of clocks that are being slewed.
 
 Table = Mapping[int, ProcessFacts]
 
@@ -42,10 +44,16 @@ class Stream:
         if at < self._look_at:
             return []
         self._look_at = MonoNs(at + LOOK_PERIOD_NS)
-        found = self._find(self._processes) if self._find is not None else ()
+        try:
+            found = self._find(self._processes) if self._find is not None else ()
+        except OSError:
+            return []  # Out of descriptors: not seeing them is not their end.
         if self._named is not None and tuple(f.process for f in found) == self._named:
             return []
-        ended = bool(self._named) and not found and all(self._processes.is_gone(p) for p in self._named or ())
+        left = tuple(process for process in self._named or () if not self._processes.is_gone(process))
+        if not found and left:
+            return []  # A pidfile that was removed or emptied: its process lives, and is still the run.
+        ended = bool(self._named) and not found
         self._named = tuple(facts.process for facts in found)
         if ended:
             return [TrainerExited(at, self._entry.run, None)]
@@ -76,7 +84,16 @@ def _by_pidfile(path: Path, processes: Processes) -> Sequence[ProcessFacts]:
     try:
         with path.open("rb") as file:
             pid = int(file.read(PIDFILE_BYTES_MAX).split()[0])
+            written_s = os.fstat(file.fileno()).st_mtime
     except (OSError, ValueError, IndexError):
         return []
     facts = processes.facts(pid) if pid > 1 else None
-    return [facts] if facts is not None else []
+    if facts is None or _started_s(facts.process) > written_s + PIDFILE_SLACK_S:
+        return []  # Gone; or younger than the file, so the number has changed hands since.
+    return [facts]
+
+
+def _started_s(process: ProcessId) -> float:
+    """Wall time at which a process of this boot began, by the present clock. Set forward, it names nobody: safe."""
+    since_boot_s = process.start_ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s

@@ -1,0 +1,140 @@
+"""A trainer without the shim: flat JSONL is its voice, a pidfile says who it is. Real files, real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills.halt.conftest import SAFETY_S, Service
+
+Make = Callable[..., Service]
+
+
+class Plain:
+    """A process that only waits, and the metrics file that it would write."""
+
+    def __init__(self, work: Path) -> None:
+        self.log = work / "metrics.jsonl"
+        self.pidfile = work / "train.pid"
+        self.log.write_text("")
+        self.launch()
+
+    def launch(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        self.pidfile.write_text(f"{self.process.pid}\n")
+
+    def write(self, text: str) -> None:
+        with self.log.open("a") as log:
+            log.write(text)
+
+    def steps(self, first: int, last: int, loss: str = "2.0") -> None:
+        self.write(
+            "".join(f'{{"step": {n}, "loss": {loss}, "tokens_per_second": 1e4}}\n' for n in range(first, last + 1))
+        )
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(SAFETY_S)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Plain]:
+    made = Plain(tmp_path)
+    yield made
+    made.end()
+
+
+def _watched(service: Make, plain: Plain, *, pidfile: bool = True) -> Service:
+    governor = service()
+    named = f'pidfile = "{plain.pidfile}"\n' if pidfile else ""
+    with governor.config.open("a") as config:
+        config.write(f'[[jsonl]]\npath = "{plain.log}"\nrun = "plain"\n{named}')
+    governor.start()
+    governor.until(lambda: _run(governor) is not None, "the run is known")
+    return governor
+
+
+def _run(governor: Service) -> Any:
+    runs = governor.ask({"cmd": "status"})["runs"]
+    return next((run for run in runs if run["run"] == "plain"), None)
+
+
+def _until_step(governor: Service, step: int) -> None:
+    governor.until(lambda: _run(governor)["step"] == step, f"step {step}")
+
+
+def test_a_bare_nan_in_the_log_ends_the_process_of_the_pidfile(service: Make, plain: Plain) -> None:
+    governor = _watched(service, plain)
+    plain.steps(1, 30)
+    _until_step(governor, 30)
+    plain.steps(31, 31, loss="NaN")
+    plain.process.wait(SAFETY_S)
+    incident = governor.until_stage("HALTED")
+    assert incident["reason"] == "loss_nan"
+    assert [target["pid"] for target in incident["targets"]][:1] == [plain.process.pid]
+    assert "exited" in [entry["what"] for entry in incident["timeline"]]
+
+
+def test_a_torn_tail_a_truncation_and_a_step_that_goes_back_halt_nothing(service: Make, plain: Plain) -> None:
+    governor = _watched(service, plain)
+    plain.steps(1, 30)
+    _until_step(governor, 30)
+    plain.write('{"step": 31, "lo')
+    plain.write('ss": 2.0}\n{"step": 32, "loss": 2')
+    _until_step(governor, 31)
+    plain.write("\n")  # Torn for good: counted, never guessed.
+    plain.steps(33, 33)
+    _until_step(governor, 33)
+    plain.log.write_text("")
+    plain.steps(20, 24)  # Resumed from a checkpoint, into a log that was emptied.
+    _until_step(governor, 24)
+    assert governor.incidents() == []
+    assert plain.process.poll() is None
+
+
+def test_a_process_that_is_launched_again_is_watched_again(service: Make, plain: Plain) -> None:
+    governor = _watched(service, plain)
+    plain.steps(1, 30)
+    plain.steps(31, 31, loss="NaN")
+    plain.process.wait(SAFETY_S)
+    governor.until_stage("HALTED")
+    plain.launch()
+    governor.until(lambda: _run(governor)["state"] == "training", "the new process is seen")
+    plain.steps(20, 40)
+    plain.steps(41, 41, loss="NaN")
+    plain.process.wait(SAFETY_S)
+    governor.until(lambda: [i["halt_stage"] for i in governor.incidents()] == ["HALTED"] * 2, "the second halt")
+
+
+def test_a_number_that_now_belongs_to_another_process_is_left_alone(service: Make, plain: Plain) -> None:
+    """The pidfile is older than the process that bears its number: its writer is gone."""
+    plain.end()
+    old = plain.pidfile.stat().st_mtime - 3600
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    try:
+        plain.pidfile.write_text(f"{stranger.pid}\n")
+        subprocess.run(["touch", "-d", f"@{old}", str(plain.pidfile)], check=True)
+        governor = _watched(service, plain)
+        plain.steps(1, 30)
+        plain.steps(31, 31, loss="NaN")
+        governor.until_stage("NEEDS_HUMAN")
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait(SAFETY_S)
+
+
+def test_a_run_that_names_no_process_is_not_said_to_be_halted(service: Make, plain: Plain) -> None:
+    governor = _watched(service, plain, pidfile=False)
+    plain.steps(1, 30)
+    plain.steps(31, 31, loss="NaN")
+    incident = governor.until_stage("NEEDS_HUMAN")
+    assert plain.process.poll() is None
+    assert "nobody_named" in [entry["what"] for entry in incident["timeline"]]
+    assert "names no processes" in json.dumps(governor.log.read_text())

@@ -143,12 +143,9 @@ class Boundary:
         if saver is None or directory is None:
             return Result(None, "this loop has no way to save")
         path = os.path.join(directory, order.tag)
-        # The trial before the agreement wrote it already, unless a letter changed the kind, and the tag, since.
-        failure = None
-        if not os.path.exists(os.path.join(path, checkpoint.rank_file(self._rank))):
-            _, failure = attempt(self._write_rank_file, path)
         if self._rank == 0:
             checkpoint.discard_manifest(path)  # Of another attempt that saved this step: its files are overwritten now.
+        _, failure = attempt(self._write_rank_file, path)
         facts = {"step": order.step, "tokens_total": self.tokens_total, "kind": order.kind, "incident": order.incident}
         # Collective: this rank takes part even if its own small file failed, or the others would wait for it for ever.
         _, error = attempt(saver.save, directory, order.tag, {"costgov": facts})
@@ -156,6 +153,9 @@ class Boundary:
         return Result(path, None if error is None else _worded(error))
 
     def _write_rank_file(self, path: str) -> None:
+        # The trial before the agreement wrote it already, unless a letter changed the kind, and the tag, since.
+        if checkpoint.place_rank_file(path, self._rank):
+            return
         os.makedirs(path, exist_ok=True)
         checkpoint.write_rank_file(path, self._rank, self._rank_state())
 

@@ -58,10 +58,29 @@ def discard_manifest(path: str) -> None:
         pass
 
 
-def discard_rank_file(path: str, rank: int) -> None:
-    """Take write_rank_file() back, and the directory if nothing else is in it."""
+def stage_rank_file(path: str, rank: int, state: Dict[str, Any]) -> None:
+    """Write it beside its place: an older checkpoint of this step stays whole until a save begins. Raises OSError."""
+    write_durably(_staged(path, rank), json.dumps(state))
+
+
+def place_rank_file(path: str, rank: int) -> bool:
+    """Put a staged file into its place; False when there is none. Raises OSError."""
     try:
-        os.unlink(os.path.join(path, rank_file(rank)))
+        os.replace(_staged(path, rank), os.path.join(path, rank_file(rank)))
+    except FileNotFoundError:
+        return False
+    fsync(path)
+    return True
+
+
+def _staged(path: str, rank: int) -> str:
+    return os.path.join(path, rank_file(rank) + _TMP_SUFFIX)
+
+
+def discard_staged_file(path: str, rank: int) -> None:
+    """Take stage_rank_file() back, and the directory if nothing else is in it."""
+    try:
+        os.unlink(_staged(path, rank))
         os.rmdir(path)
     except OSError:  # Other ranks' files are still there: the last one removes the directory.
         pass

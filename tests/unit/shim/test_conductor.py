@@ -156,6 +156,27 @@ def test_one_rank_that_never_reaches_the_step_releases_all_at_the_deadline(ranks
     assert steps.pop() > max(before)
 
 
+def test_an_aborted_round_leaves_an_older_checkpoint_of_that_step_whole(ranks: list[Rank], tmp_path: Path) -> None:
+    """A run that went back saves steps again that an earlier attempt had saved."""
+    old = tmp_path / "cg_1"
+    old.mkdir()
+    parts = []
+    for rank in range(RANKS):
+        checkpoint.write_rank_file(str(old), rank, {"old": "x" * 100_000})
+        size_bytes = (old / checkpoint.rank_file(rank)).stat().st_size
+        parts.append(checkpoint.Part(checkpoint.rank_file(rank), size_bytes, None))
+    checkpoint.commit(str(old), parts, {"step": 1, "kind": "good", "world_size": RANKS}, move_latest=True)
+    start(ranks, training=range(0))
+    ranks[3].ask("i", grace_s=5.0)
+    for rank in ranks[1:]:
+        rank.ack("i", "agreed")
+        rank.thread.start()
+    for rank in ranks:
+        assert "not reached in time" in rank.ack("i", "aborted")["reason"]
+    assert checkpoint.verify_manifest(str(old)) == []
+    assert not [path for path in old.iterdir() if path.suffix == ".costgov-tmp"]
+
+
 def test_every_rank_asked_at_once_by_another_incident_is_one_save(ranks: list[Rank]) -> None:
     start(ranks)
     for number, rank in enumerate(ranks):

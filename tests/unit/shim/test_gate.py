@@ -110,3 +110,18 @@ def test_a_finished_training_holds_nobody() -> None:
     gate.finish()
     assert not gate.busy()
     assert not gate.raised
+
+
+def test_an_order_that_comes_after_the_thread_left_saves_nothing_of_a_later_step() -> None:
+    gate = Gate(4)
+    gate.promise(1, time.monotonic_ns() - RELEASE_SLACK_NS - 1)
+    gate.aim(5)
+    assert gate.stand(5, dict, lambda: None) is None, "past the cap it leaves"
+    gate.order(order(5)._replace(park=True))
+    late = gate.stand(6, dict, lambda: None)
+    assert late is not None
+    assert not late.save
+    assert late.park, "nothing trains on after a halt"
+    assert gate.result is not None
+    assert gate.result.error == "stands at step 6, past the agreed 5"
+    assert not gate.busy()

@@ -79,7 +79,8 @@ def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan
 
 def _stop_target(node: Node, tracked: Tracked) -> StopTarget:
     wanted = tracked.policy.halt.stop
-    if wanted == "processes" or node.facts.cloud == "none":
+    # "job": no scheduler is spoken to yet, and whoever wrote it wants the machine kept. A job ends with its processes.
+    if wanted in ("processes", "job") or node.facts.cloud == "none":
         return StopTarget.PROCESSES
     if wanted == "instance":
         return StopTarget.INSTANCE

@@ -26,7 +26,7 @@ from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
 from governor.core.node import RUNS_MAX, Node, Tracked, run_snapshot
-from governor.core.policy import NO_POLICY
+from governor.core.policy import NO_POLICY, Mode
 from governor.core.rules import RuleBook
 from governor.core.run_state import RANKS_MAX, Rank, Run
 from governor.core.units import MonoNs
@@ -245,6 +245,9 @@ def _join(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
     finding = Finding(
         Reading.FIRING, "joined", f"ranks obey incident {ack.incident_id} of another governor", {"rank": ack.rank}
     )
+    if node.facts.observe or tracked.policy.mode is Mode.OBSERVE:
+        text = f"{finding.text} (observe mode: would halt)"
+        return [Alarm("joined", tracked.run.run, text)]
     verdict = judging.verdict_by_hand(tracked, finding, "join", "good")
     return judging.on_halt_verdict(node, tracked, verdict, ack.at)
 

@@ -8,7 +8,16 @@ from governor.core.node import NodeFacts
 from governor.core.units import NS_PER_S, DurationNs, UsdMicros
 from governor.wiring import policy_loader
 
-POLICY = '[policy]\nname = "p"\n[budget]\nceiling_usd = {ceiling}\n[[rule]]\nname = "b"\ntrigger = "budget"\nresponse = "halt"\n'
+POLICY = """
+[policy]
+name = "p"
+[budget]
+ceiling_usd = {ceiling}
+[[rule]]
+name = "b"
+trigger = "budget"
+response = "halt"
+"""
 PRICE = UsdMicros(100_000_000)
 FACTS = NodeFacts("node-a", "boot-1", PRICE, "test", stop_bound_ns=DurationNs(360 * NS_PER_S))
 

@@ -21,6 +21,9 @@ from .store import KeyStore
 MARGIN_STEPS = 1  # A rank that holds at s + 1 cannot pass a target that is at least s + 1: measured to be enough.
 
 
+OWN = "own."  # How the incidents begin that the training script opens: see Watcher.checkpoint.
+
+
 class Ask(NamedTuple):
     """A letter's content, as one rank holds it. `deadline_ns` is this node's CLOCK_MONOTONIC."""
 
@@ -48,7 +51,12 @@ def ask_of(letter: Dict[str, Any]) -> Ask:
 
 
 def merged(first: Ask, second: Ask) -> Ask:
-    """Fold a later ask into the open one: the first incident's name, the more cautious of everything else."""
+    """Fold a later ask into the open one: the first incident's name, the more cautious of everything else.
+
+    A governor's name goes before the script's own: it waits for acks under that one, and does not know the other.
+    """
+    if first.incident.startswith(OWN) and not second.incident.startswith(OWN):
+        first = first._replace(incident=second.incident, reason=second.reason)
     kinds = {first.checkpoint, second.checkpoint}
     return first._replace(
         checkpoint="suspect" if "suspect" in kinds else "good" if "good" in kinds else "none",

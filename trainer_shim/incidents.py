@@ -41,8 +41,11 @@ class Incidents:
             if self._open is None:
                 self._begin(ask)
                 return True
+            before = self._open.incident
             self._harden(merged(self._open, ask))
-            if ask.incident == self._open.incident:
+            if before not in (ask.incident, self._open.incident):
+                self._rename(before)
+            elif ask.incident == self._open.incident:
                 self._send(self._last)
             else:
                 self._merge(ask.incident)
@@ -57,9 +60,10 @@ class Incidents:
             elif own.incident != noticed.incident:
                 self._open = noticed
                 self._harden(merged(noticed, own))
-                self._last = _ack(noticed, "received", {})
-                self._send(self._last)
-                self._merge(own.incident)
+                if self._open.incident == noticed.incident:
+                    self._last = _ack(noticed, "received", {})
+                    self._send(self._last)
+                    self._merge(own.incident)
             assert self._open is not None, "adopt() leaves an incident open"
             return self._open
 
@@ -97,6 +101,16 @@ class Incidents:
         self._open = ask
         self._last = _ack(ask, "received", {})
         self._send(self._last)
+
+    def _rename(self, before: str) -> None:
+        """The script's own incident became a governor's: say under that name how far it is."""
+        assert self._open is not None, "there is something to rename"
+        told = self._last["what"]
+        self._send(_ack(self._open, "received", {}))
+        self._last = dict(self._last, incident=self._open.incident, exit_after=self._open.exit_after)
+        if told != "received":
+            self._send(self._last)
+        self._merge(before)
 
     def _merge(self, incident: str) -> None:
         assert self._open is not None, "there is something to merge into"

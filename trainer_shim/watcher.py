@@ -11,7 +11,7 @@ import weakref
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import wire
-from .agreement import Ask
+from .agreement import OWN, Ask
 from .boundary import Boundary
 from .conductor import Conductor, Place
 from .doorbell import Doorbell, signal_number
@@ -223,7 +223,7 @@ class Watcher:
             return
         deadline_ns = time.monotonic_ns() + OWN_REQUEST_NS
         self._own_requests += 1
-        name = "own.%d.%d" % (self._progress.step, self._own_requests)  # A step comes again after a resume.
+        name = "%s%d.%d" % (OWN, self._progress.step, self._own_requests)  # A step comes again after a resume.
         ask = Ask(name, "good", deadline_ns, False, 0, "the training script asked")
         self._incidents.receive(ask)
         self._conductor.wake()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer_shim.agreement import Ask
+from trainer_shim.agreement import OWN, Ask
 from trainer_shim.incidents import CLOSED_KEPT, Incidents
 
 
@@ -82,3 +82,27 @@ def test_memory_of_finished_incidents_is_bounded() -> None:
     assert desk.incidents.receive(ask("0")), "the oldest one is forgotten, and would be a new incident"
     desk.incidents.close("saved")
     assert not desk.incidents.receive(ask(str(CLOSED_KEPT)))
+
+
+def test_a_governors_letter_takes_over_what_the_script_itself_had_asked_for() -> None:
+    """It waits for acks under its own name: a save that is under way already counts for it."""
+    desk = Desk()
+    desk.incidents.receive(ask(OWN + "7.1", deadline_ns=9_000))
+    desk.incidents.tell("saving", step=8)
+    desk.acks.clear()
+    desk.incidents.receive(ask("halt", "suspect", deadline_ns=400, exit_after=True))
+    assert desk.told() == [("halt", "received"), ("halt", "saving"), (OWN + "7.1", "merged")]
+    assert desk.acks[1]["step"] == 8
+    assert desk.acks[1]["exit_after"]
+    assert desk.incidents.ask == Ask("halt", "suspect", 400, True, 86, "")
+    desk.incidents.close("saved", step=8)
+    assert desk.told()[-1] == ("halt", "saved")
+
+
+def test_a_rank_with_a_governors_letter_joins_the_scripts_round_under_the_letters_name() -> None:
+    desk = Desk()
+    desk.incidents.receive(ask("halt", exit_after=True))
+    joined = desk.incidents.adopt(ask(OWN + "7.1"))
+    assert (joined.incident, joined.exit_after) == ("halt", True)
+    desk.incidents.close("saved", step=8)
+    assert desk.told() == [("halt", "received"), ("halt", "saved")]

@@ -14,9 +14,8 @@ from typing import Any, Final
 
 from governor.console import Console
 from governor.core.identity import ProcessId
-from governor.core.node import Node
 from governor.core.resume import SUPERSEDED
-from governor.core.units import MonoNs, UsdMicros
+from governor.core.units import NS_PER_S, MonoNs, UsdMicros
 from governor.exit_codes import ExitCode
 from governor.logs import configure
 from governor.ports import Processes
@@ -26,6 +25,7 @@ from trainer_shim.wire import HALT_EXIT_CODE
 
 GOVERNORS_MAX: Final = 4  # The first, and three that resume: what fails so often fails for ever.
 TERM_GRACE_S: Final = 30.0  # What `deepspeed` and `torchrun` take at the most to end their ranks.
+HELLO_NS: Final = 60 * NS_PER_S  # From a launcher's exit to attach() of what it left: imports and a model's set-up.
 INTERRUPTS_BEFORE_LEAVING: Final = 3  # The first two go to the command; who insists leaves the halt unfinished.
 
 
@@ -36,6 +36,7 @@ class Command:
     process: subprocess.Popen[bytes]
     interrupts: int = 0
     exit_code: int | None = None
+    ended_at: MonoNs | None = None
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """Who the command is; empty while we cannot look (no descriptors), or when it is gone."""
@@ -140,7 +141,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str])
     governor.daemon.own_run = name
     governor.daemon.own_argv = _own_argv(name, argv)
     governor.daemon.own_command = command.identity(governor.processes)
-    governor.daemon.should_end = lambda: _is_over(governor.node, command)
+    governor.daemon.should_end = lambda: _is_over(governor, command)
     governor.daemon.on_signal = command.pass_on
     return governor.daemon.run(governor.begin)
 
@@ -188,13 +189,27 @@ def _start(argv: Sequence[str], governor: Governor, name: str, log_path: Path | 
             sink.close()
 
 
-def _is_over(node: Node, command: Command) -> bool:
+def _is_over(governor: Governor, command: Command) -> bool:
     if command.poll() is None:
         return False
+    node = governor.node
     under_way = any(t.incident is not None and not t.incident.is_closed for t in node.runs.values())
     # The launcher may be gone before its ranks (`deepspeed` exits 0 then): they still train and still cost.
     training = any(t.run.alive and t.processes() for t in node.runs.values())
-    return not under_way and not training
+    return not under_way and not training and not _may_announce(governor, command)
+
+
+def _may_announce(governor: Governor, command: Command) -> bool:
+    """A launcher that put its trainer into the background: nobody said hello yet, and somebody of its session lives."""
+    at = governor.clock.mono()
+    command.ended_at = at if command.ended_at is None else command.ended_at
+    if at - command.ended_at >= HELLO_NS or any(tracked.run.ranks for tracked in governor.node.runs.values()):
+        return False
+    try:
+        table = governor.processes.table()
+    except OSError:
+        return True
+    return any(facts.sid == command.process.pid and facts.state not in "ZX" for facts in table.values())
 
 
 def _exit_code(command: Command, outcome: Outcome) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -29,7 +30,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def _fill(directory: Path) -> None:
-    with (directory / "filler").open("wb", buffering=0) as filler, pytest.raises(OSError, match="No space left"):
+    with (directory / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(b"x" * 4096)
 

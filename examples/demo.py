@@ -33,6 +33,7 @@ RUN_S = 180.0  # A demonstration takes about a minute; after this something is w
 PRICE_USD_PER_HOUR = 98.32  # An 8×H100 node on demand.
 CEILING_USD = 8.25  # FAULT=budget: the price of the stop itself, some $7.50, and half a minute of training.
 STEPS = {"none": 120}
+PROGRESS_S = {"budget": "6", "none": "6"}  # Those train longest; the whole has to fit on one screen.
 # What must have been seen, in this order. A hung or deaf training cannot save: there the work since the last good
 # checkpoint is lost, and the report says so.
 POLITE = ("verdict", "asked", "agreed", "saved", "exited", "stop_accepted", "verified", "halted")
@@ -97,7 +98,7 @@ def command(fault: str, work: Path, config: Path) -> list[str]:
     return [
         "costgov", "run", "--config", str(config), "--policy", str(ROOT / "policies" / "demo.toml"),
         *(["--ceiling", str(CEILING_USD)] if fault == "budget" else []),
-        "--name", f"demo-{fault}", "--log", str(work / "train.log"), "--progress", "2",
+        "--name", f"demo-{fault}", "--log", str(work / "train.log"), "--progress", PROGRESS_S.get(fault, "3"),
         "--fault-mark", str(work / "fault"), "--", *train,
     ]  # fmt: skip
 

@@ -153,7 +153,7 @@ LETTERS: Dict[str, Dict[str, Field]] = {
 def _make_encode() -> Callable[[Any], str]:
     # Made once: json.dumps() with any option builds an encoder at each call. Frames are trees, so no circularity check.
     encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
-    # encode() itself makes another object per call, which costs as much as a step frame's text.
+    # encode() itself makes the C one anew at each call.
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # An interpreter without the C accelerator.
         return encoder.encode
@@ -171,7 +171,7 @@ def encode(frame: Dict[str, Any]) -> bytes:
 
 
 def encode_post(kind: str, rank: int, mono_ns: int, fields: Dict[str, Any]) -> bytes:
-    """Return encode() of head() and `fields`, without building that frame. For every step: 3 us less."""
+    """Return encode() of head() and `fields`, without building that frame: a fifth less time, at every step."""
     assert fields, "a frame says something"
     opened = '{"v":%d,"kind":"%s","rank":%d,"mono_ns":%d,' % (WIRE_VERSION, kind, rank, mono_ns)
     return _packet(opened + _text(fields)[1:])

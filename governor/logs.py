@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
@@ -20,6 +21,18 @@ def redact(_logger: Any, _method: str, record: Any) -> Any:
     return record
 
 
+class Stderr:
+    """Standard error as long as somebody reads it. A reader that is gone costs the record, and no halt waits for it."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
 def configure(level: str) -> None:
     """Log at `level` and above: debug, info, warning, error or critical."""
     structlog.configure(
@@ -30,6 +43,6 @@ def configure(level: str) -> None:
             structlog.processors.JSONRenderer(default=str),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(Stderr()),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )

@@ -25,7 +25,7 @@ from governor.core.events import (
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
-from governor.core.node import RUNS_MAX, Node, Tracked, run_snapshot
+from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, Tracked, run_snapshot
 from governor.core.policy import NO_POLICY, Mode
 from governor.core.rules import RuleBook
 from governor.core.run_state import RANKS_MAX, Rank, Run
@@ -70,6 +70,8 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     if known is None:
         if len(node.runs) >= RUNS_MAX and not any(not tracked.run.alive for tracked in node.runs.values()):
             return f"{RUNS_MAX} runs are alive on this node already"
+        if sum(t.run.alive and t.run.uid == hello.peer.uid for t in node.runs.values()) >= RUNS_PER_UID_MAX:
+            return f"uid {hello.peer.uid} has {RUNS_PER_UID_MAX} runs alive on this node already"
         return None
     if known.run.uid != hello.peer.uid:
         return f"run {hello.run} belongs to uid {known.run.uid}; choose another name than uid {hello.peer.uid} did"

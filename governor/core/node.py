@@ -15,6 +15,7 @@ from governor.core.run_state import Run
 from governor.core.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 
 RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
+RUNS_PER_UID_MAX = 32  # One user's leak must leave room to watch another user's run.
 
 
 @dataclass(frozen=True, slots=True)

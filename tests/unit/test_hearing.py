@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from governor.core.effects import Alarm, Ask, Confirm, Term
+from governor.core.effects import Alarm, Ask, Confirm, Refuse, Term
 from governor.core.events import Disconnected, OperatorHalt, ProcessesSeen, StreamOpened, Tick, TrainerExited
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId, ProcessId
+from governor.core.node import RUNS_PER_UID_MAX
 from governor.core.units import BootNs, MonoNs, WallNs
 from tests.unit.test_engine import a_step, ack, at, hello, make_node, only, peer, play, tick, training
 
@@ -68,6 +69,16 @@ def test_what_trains_on_after_its_halt_is_said_and_can_be_halted_again() -> None
     play(node, a_step(32, 0, 41, connection=ConnectionId(7), loss=2.0))
     play(node, a_step(33, 0, 42, connection=ConnectionId(7), loss=NAN))
     assert node.runs["llama"].incident.incident_id == "llama.node-a.2"  # type: ignore[union-attr]
+
+
+def test_one_user_cannot_take_every_run_of_the_node() -> None:
+    node = make_node()
+    effects = []
+    for number in range(RUNS_PER_UID_MAX + 1):
+        effects = play(node, hello(0, run=f"r{number}", world_size=1, connection=ConnectionId(number + 1)))
+    assert any(isinstance(effect, Refuse) for effect in effects)
+    other = replace(hello(0, run="other", connection=ConnectionId(999)), peer=peer(500, uid=2000))
+    assert any(isinstance(effect, Confirm) for effect in play(node, other))
 
 
 def opened(when: float, *pids: int, uid: int = 1000) -> StreamOpened:

@@ -109,9 +109,9 @@ def format_value(key: Key, value: Any) -> str:
 def _halt(policy: Policy) -> str:
     halt = policy.halt
     stop = {
-        "auto": "stop the scheduler's job, or the instance if this run has it to itself and its disk survives",
+        "auto": "stop the instance if this run has it to itself and its disk survives",
         "processes": "leave the machine running",
-        "job": "cancel the scheduler's job",
+        "job": "leave the machine to the scheduler, whose job ends with its processes",
         "instance": "stop the instance",
     }[halt.stop]
     last = ", destroying it if stopping fails" if halt.destroy else ""

@@ -19,6 +19,7 @@ from governor.adapters.exporters.prometheus import PrometheusExporter
 from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.exporters.scrape_server import MetricsUnavailable
 from governor.adapters.gpu_nvml import NvmlSampler
+from governor.adapters.gpu_watch import GpuWatch
 from governor.adapters.inbox import SeqpacketInbox
 from governor.adapters.journal_sqlite import JournalLocked, open_journal
 from governor.adapters.listener import SocketUnavailable
@@ -225,7 +226,7 @@ class Governor:
             control=server,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
-            sources=streams,
+            sources=[*streams, GpuWatch(self.gpus)],
         )
         daemon.health.last_reload_wall_ns = self.clock.wall()
         return daemon
@@ -282,16 +283,14 @@ class Governor:
     def unwatched(self) -> list[dict[str, Any]]:
         """GPU processes of no announced run, with the price of the GPUs that they hold."""
         readings = self.gpus.read() or ()
-        announced = {
-            rank.peer.process.pid for tracked in self.node.runs.values() for rank in tracked.run.ranks.values()
-        }
+        strangers = self.node.strangers()
         price = self.node.facts.price_usd_micros_per_hour
         share = price / MICROS_PER_USD / len(readings) if price is not None and readings else None
         return [
             {"pid": pid, "gpu": reading.uuid, "usd_per_hour": share}
             for reading in readings
             for pid in reading.pids
-            if pid not in announced
+            if pid in strangers
         ]
 
     def lines(self) -> list[str]:

@@ -19,6 +19,7 @@ from governor.core.events import (
     Disconnected,
     Event,
     FramesLost,
+    GpuProcessesSeen,
     Hello,
     LaunchersSeen,
     OperatorHalt,
@@ -144,6 +145,11 @@ _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, Tracked, Any], list[Effect]
 }
 
 
+def _on_gpu_processes(node: Node, event: GpuProcessesSeen) -> list[Effect]:
+    node.gpu_pids = event.pids
+    return []
+
+
 def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
     tracked = node.runs.get(event.run)
     if tracked is None or not tracked.run.alive:
@@ -181,6 +187,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     BillingRead: _on_incident_event,
     ProcessesSeen: _on_incident_event,
     CheckpointRead: _on_incident_event,
+    GpuProcessesSeen: _on_gpu_processes,
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,
     TrainerExited: hearing.on_exited,

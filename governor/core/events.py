@@ -259,6 +259,14 @@ class StreamOpened:
     processes: tuple[ProcessId, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class GpuProcessesSeen:
+    """Every process that computes on a GPU of this node, by the driver's word."""
+
+    at: MonoNs
+    pids: frozenset[int]
+
+
 Event = (
     Hello
     | Step
@@ -278,4 +286,5 @@ Event = (
     | TrainerExited
     | LaunchersSeen
     | StreamOpened
+    | GpuProcessesSeen
 )

@@ -86,7 +86,7 @@ def _stop_target(node: Node, tracked: Tracked) -> StopTarget:
         return StopTarget.INSTANCE
     # auto: only what is ours alone, and only when the checkpoint survives it.
     others = [name for name in node.holders() if name != tracked.run.run]
-    if others or not node.facts.can_stop or node.facts.survives_stop is False:
+    if others or node.strangers() or not node.facts.can_stop or node.facts.survives_stop is False:
         return StopTarget.PROCESSES
     return StopTarget.INSTANCE
 

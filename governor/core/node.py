@@ -72,6 +72,7 @@ class Node:
     runs: dict[str, Tracked] = field(default_factory=dict)
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run, open ones.
+    gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     kept_at: MonoNs = MonoNs(0)
     frames_total: int = 0
@@ -87,6 +88,10 @@ class Node:
             for name, tracked in self.runs.items()
             if tracked.run.alive and not (tracked.incident is not None and tracked.incident.is_closed)
         }
+
+    def strangers(self) -> frozenset[int]:
+        """GPU processes that no run announced: tenants of this machine whom nobody asked."""
+        return self.gpu_pids - {p.pid for tracked in self.runs.values() for p in tracked.processes()}
 
     def of_incident(self, incident_id: str) -> Tracked | None:
         name = self.incidents.get(incident_id)

@@ -26,6 +26,7 @@ from governor.core.events import (
     CheckpointRead,
     Disconnected,
     Event,
+    GpuProcessesSeen,
     Hello,
     OperatorHalt,
     OperatorHold,
@@ -36,7 +37,7 @@ from governor.core.events import (
     Tick,
 )
 from governor.core.findings import Response
-from governor.core.halt import Stage
+from governor.core.halt import Stage, StopTarget
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.node import Node, NodeFacts, new_node, run_snapshot
 from governor.core.policy import AT_ONCE, Budget, HaltSettings, Mode, Policy, PolicySet, Rule
@@ -224,6 +225,18 @@ def test_a_governor_that_comes_late_knows_how_much_work_is_unsaved() -> None:
     play(node, tick(7200), hello(0, 7200, started_at=at(0)), hello(1, 7200, started_at=at(0)))
     effects = play(node, a_step(5000, when=7201, loss=float("nan")))
     assert only(effects, Ask).deadline == at(7201 + 60)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("pids", "target"), [({100, 101}, StopTarget.INSTANCE), ({100, 999}, StopTarget.PROCESSES)])
+def test_auto_leaves_a_machine_running_on_which_a_stranger_computes(pids: set[int], target: StopTarget) -> None:
+    node = make_node()
+    policy = node.policies.policies[0]
+    node.policies = PolicySet((replace(policy, halt=replace(policy.halt, stop="auto")),), "digest")
+    training(node)
+    play(node, GpuProcessesSeen(at(30), frozenset(pids)), a_step(31, loss=float("nan")))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.plan.stop is target
 
 
 def test_two_halts_at_once_are_one_incident_and_the_stricter_kind_wins() -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from governor import __version__
 from governor.core.events import OperatorHalt, OperatorHold
 from governor.core.status import runs_status
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
+from governor.daemon import Daemon
 from governor.ports import ControlRequest
 from trainer_shim.wire import TEXT_CHARS_MAX
-
-if TYPE_CHECKING:
-    from governor.daemon import Daemon
 
 HOLD_MAX_NS: Final = 7 * 24 * NS_PER_HOUR  # A brake that nobody remembers is a missing watchdog.
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import structlog
 
-from governor import control
 from governor.core import engine
 from governor.core.effects import Effect, Refuse
 from governor.core.events import (
@@ -35,7 +34,7 @@ from governor.core.node import Node
 from governor.core.policy import PolicySet
 from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.hands import Hands
-from governor.ports import Closed, Control, Opened, Packet, Rejected, ServiceManager
+from governor.ports import Closed, Control, ControlRequest, Opened, Packet, Rejected, ServiceManager
 from governor.wire import frames
 
 TICK_NS: Final = 250 * NS_PER_MS
@@ -66,6 +65,7 @@ class Daemon:
     service: ServiceManager
     load_policies: LoadPolicies
     control: Control | None = None
+    answer: Callable[[Daemon, ControlRequest], dict[str, Any]] | None = None  # What the control socket is told.
     control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
     extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
     own_argv: tuple[str, ...] = ()  # `costgov run`: how we were called, which is how to resume.
@@ -247,10 +247,10 @@ class Daemon:
             self.apply(LaunchersSeen(hello.at, hello.run, launchers, (self.own_argv or known) if own else known))
 
     def _drain_control(self) -> None:
-        if self.control is None:
+        if self.control is None or self.answer is None:
             return
         for request in self.control.poll():
-            self.control.reply(request.conn, control.answer(self, request))
+            self.control.reply(request.conn, self.answer(self, request))
 
     # --- time --------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from governor import control
 from governor.adapters import clouds
 from governor.adapters.checkpoints import DiskCheckpoints
 from governor.adapters.clock import SystemClock
@@ -224,6 +225,7 @@ class Governor:
             service=SystemdNotifier(),
             load_policies=self.load,
             control=server,
+            answer=control.answer,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
             sources=[*streams, GpuWatch(self.gpus)],

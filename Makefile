@@ -33,7 +33,7 @@ help: ## List the commands.
 env: ## Build .venv (CPU torch first). Does nothing when it is up to date. TORCH_INDEX=URL picks torch's index.
 	@.ci/env $(VENV)
 
-check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,000 simulated schedules. Under 60 s.
+check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,000 simulated schedules.
 	@start=$$SECONDS; $(MAKE) --keep-going --output-sync=target -j $$(nproc) test-contract lint test-sim test-unit test-data \
 	  && echo "make check: passed in $$((SECONDS - start)) s"
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.console import Console
+from governor.core.effects import Alarm, Effect
 from governor.core.identity import ProcessId
 from governor.core.resume import SUPERSEDED
-from governor.core.units import NS_PER_S, MonoNs, UsdMicros
+from governor.core.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.exit_codes import ExitCode
 from governor.logs import configure
 from governor.ports import Processes
@@ -26,6 +27,7 @@ from trainer_shim.wire import HALT_EXIT_CODE
 GOVERNORS_MAX: Final = 4  # The first, and three that resume: what fails so often fails for ever.
 TERM_GRACE_S: Final = 30.0  # What `deepspeed` and `torchrun` take at the most to end their ranks.
 HELLO_NS: Final = 60 * NS_PER_S  # From a launcher's exit to attach() of what it left: imports and a model's set-up.
+PIDS_NAMED_MAX: Final = 8  # The ranks of one machine; more fill a line and help nobody.
 INTERRUPTS_BEFORE_LEAVING: Final = 3  # The first two go to the command; who insists leaves the halt unfinished.
 
 
@@ -124,6 +126,7 @@ def run_command(
             if _watch(governor, command, name, argv):
                 if command.poll() is None:
                     console.say(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
+                governor.daemon.hands.perform(left_behind(governor, command, name))
                 return _exit_code(command, outcome)
         console.say("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
     assert command is not None
@@ -141,7 +144,7 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str])
     governor.daemon.own_run = name
     governor.daemon.own_argv = _own_argv(name, argv)
     governor.daemon.own_command = command.identity(governor.processes)
-    governor.daemon.should_end = lambda: _is_over(governor, command)
+    governor.daemon.should_end = lambda: is_over(governor, command)
     governor.daemon.on_signal = command.pass_on
     return governor.daemon.run(governor.begin)
 
@@ -189,7 +192,7 @@ def _start(argv: Sequence[str], governor: Governor, name: str, log_path: Path | 
             sink.close()
 
 
-def _is_over(governor: Governor, command: Command) -> bool:
+def is_over(governor: Governor, command: Command) -> bool:
     if command.poll() is None:
         return False
     node = governor.node
@@ -203,13 +206,44 @@ def _may_announce(governor: Governor, command: Command) -> bool:
     """A launcher that put its trainer into the background: nobody said hello yet, and somebody of its session lives."""
     at = governor.clock.mono()
     command.ended_at = at if command.ended_at is None else command.ended_at
-    if at - command.ended_at >= HELLO_NS or any(tracked.run.ranks for tracked in governor.node.runs.values()):
+    if at - command.ended_at >= HELLO_NS or _was_announced(governor):
         return False
+    living = _still_there(governor, command)
+    return living is None or bool(living)
+
+
+def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]:
+    """The alarm for those whom the command left behind and whom we never heard: our end is the end of their watch."""
+    if command.poll() is None or _was_announced(governor):
+        return []
+    living = _still_there(governor, command)
+    if living == []:
+        return []
+    who = "what is left of the command" if living is None else f"{len(living)} process(es) outlive the command"
+    named = ", ".join(str(pid) for pid in (living or ())[:PIDS_NAMED_MAX])
+    more = len(living or ()) - PIDS_NAMED_MAX
+    pids = f" (pid {named}{f' and {more} more' if more > 0 else ''})" if living else ""
+    price = governor.node.facts.price_usd_micros_per_hour
+    cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
+    sid = command.process.pid
+    text = (
+        f"UNWATCHED: {who}{pids}, and no rank has said hello: nothing meters or ends them from now on, and {cost}; "
+        f"end them with `pkill -s {sid}`, or let the training script call trainer_shim.attach()"
+    )
+    return [Alarm("left_behind", name, text)]
+
+
+def _was_announced(governor: Governor) -> bool:
+    return any(tracked.run.ranks for tracked in governor.node.runs.values())
+
+
+def _still_there(governor: Governor, command: Command) -> list[int] | None:
+    """Who lives in the command's session, by pid; None while we cannot look (no descriptors)."""
     try:
         table = governor.processes.table()
     except OSError:
-        return True
-    return any(facts.sid == command.process.pid and facts.state not in "ZX" for facts in table.values())
+        return None
+    return sorted(pid for pid, f in table.items() if f.sid == command.process.pid and f.state not in "ZX")
 
 
 def _exit_code(command: Command, outcome: Outcome) -> int:

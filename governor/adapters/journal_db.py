@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import glob
 import os
 import sqlite3
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from governor.adapters import lock_file
 from governor.adapters.journal_fallback import Entry
 
 SCHEMA_VERSION = 1
@@ -134,7 +134,7 @@ class Database(JournalReader):
         try:
             super().__init__(path)
         except BaseException:
-            os.close(self._lock_fd)
+            lock_file.drop(path + ".lock", self._lock_fd)
             raise
 
     def write(self, entries: Sequence[Entry], *, full: bool) -> None:
@@ -168,7 +168,7 @@ class Database(JournalReader):
 
     def close(self) -> None:
         super().close()
-        os.close(self._lock_fd)
+        lock_file.drop(self.path + ".lock", self._lock_fd)
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -201,19 +201,11 @@ def lock(path: str) -> int:
     name = path + ".lock"
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return lock_file.take(name)
+    except lock_file.LockHeld as held:
+        raise JournalLocked(f"{path}: another governor (pid {held}) uses this journal; stop it first") from None
     except OSError as error:
         raise JournalUnavailable(f"{name}: {error.strerror}; make the state directory writable for us") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        raise JournalLocked(f"{path}: another governor (pid {holder}) uses this journal; stop it first") from None
-    with contextlib.suppress(OSError):  # A full disk may not take even the pid; the lock holds all the same.
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-    return fd
 
 
 def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
 import struct
+
+from governor.adapters import lock_file
 
 BACKLOG = 128  # Every rank of a large node reconnecting at once after our restart.
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path less its terminator.
@@ -94,7 +95,7 @@ class Listener:
     def _release(self) -> None:
         self._sock.close()
         if self._lock_fd >= 0:
-            os.close(self._lock_fd)
+            lock_file.drop(self.path + ".lock", self._lock_fd)
 
 
 def _own_directory(directory: str) -> None:
@@ -111,16 +112,10 @@ def _own_directory(directory: str) -> None:
 
 
 def _lock(path: str) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        raise SocketUnavailable(f"{path}: another governor (pid {holder}) serves this socket") from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
-    return fd
+        return lock_file.take(path)
+    except lock_file.LockHeld as held:
+        raise SocketUnavailable(f"{path}: another governor (pid {held}) serves this socket") from None
 
 
 def _remove_stale(path: str, kind: socket.SocketKind) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.drills.halt.conftest import HERE, Halted, Run
+from governor.adapters.journal_db import JournalReader
+from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, Halted, Run, configuration
 
 Trainee = Callable[..., Halted]
 
@@ -31,3 +37,50 @@ def test_a_launcher_that_exits_first_leaves_its_ranks_watched_until_their_halt(
     done = costgov_run([sys.executable, "-c", launch])
     assert done.incident["halt_stage"] == "HALTED", done.output
     assert done.running() == []
+
+
+LAUNCHER = """
+import os, subprocess
+left = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL)
+print(os.getpid(), left.pid, flush=True)
+"""
+
+
+def test_who_is_left_behind_unannounced_is_named_and_no_lock_stays(tmp_path: Path) -> None:
+    """`sleep` plays a trainer without attach(), put into the background. Told to leave, nobody waits a minute."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text(POLICY.format(stop="processes"))
+    argv = [str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path)), "--policy", str(policy)]
+    argv += ["--name", "drill", "--", sys.executable, "-c", LAUNCHER]
+    with (tmp_path / "said").open("wb") as said:
+        run = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=said)
+    assert run.stdout is not None
+    launcher, left = map(int, run.stdout.readline().split())
+    try:
+        until_gone(launcher, lambda: None)
+        until_gone(run.pid, lambda: run.send_signal(signal.SIGTERM))
+        assert run.wait(SAFETY_S) == 0
+        line = next(text for text in (tmp_path / "said").read_text().splitlines() if "UNWATCHED" in text)
+        assert f"(pid {left})" in line
+        assert "$98.32/h" in line
+        reader = JournalReader(str(tmp_path / "state" / "costgov.db"))
+        assert [json.loads(row["data"])["name"] for row in reader.rows(None, "alarm", 10)] == ["left_behind"]
+        reader.close()
+        assert [path.name for path in tmp_path.rglob("*.lock")] == []
+    finally:
+        os.kill(left, signal.SIGKILL)
+        run.stdout.close()
+
+
+def until_gone(pid: int, insist: Callable[[], None]) -> None:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    deadline = time.monotonic() + SAFETY_S
+    try:
+        while not select.select([pidfd], [], [], 0.1)[0]:
+            assert time.monotonic() < deadline, f"pid {pid} does not end"
+            insist()
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,53 @@
+"""A lock beside a file: it names its holder, and goes with it. Two governors must not share a socket or a journal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import Final
+
+TRIES_MAX: Final = 16  # Each lost to a holder that left in the same instant; so many at once are holders.
+_PID_BYTES_MAX: Final = 32
+
+
+class LockHeld(Exception):  # noqa: N818 - the condition is the name.
+    """Another process holds it. The message is its pid, or "unknown"."""
+
+
+def take(path: str) -> int:
+    """Return a descriptor that holds the lock until `drop`, or until we die. Raises LockHeld, or OSError."""
+    for _ in range(TRIES_MAX):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise LockHeld(holder) from None
+        except OSError:
+            os.close(fd)
+            raise
+        # Its last holder may have removed it since we opened it: a lock on a file without a name keeps nobody out.
+        if _is_named(fd, path):
+            with contextlib.suppress(OSError):  # A full disk may not take even the pid; the lock holds all the same.
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, str(os.getpid()).encode(), 0)
+            return fd
+        os.close(fd)
+    raise LockHeld("unknown")
+
+
+def drop(path: str, fd: int) -> None:
+    """Remove the file while we still hold it, then let go."""
+    with contextlib.suppress(OSError):
+        if _is_named(fd, path):
+            os.unlink(path)
+    os.close(fd)
+
+
+def _is_named(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False

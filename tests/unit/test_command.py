@@ -1,0 +1,110 @@
+"""What `costgov run` does about a command that is gone and whom it left behind."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from governor.command import HELLO_NS, PIDS_NAMED_MAX, Command, is_over, left_behind
+from governor.core.effects import Alarm
+from governor.core.identity import ProcessFacts
+from governor.core.units import UsdMicros
+from tests.contract.fakes import FakeClock, FakeProcesses
+from tests.unit.test_engine import hello, make_node, play
+
+PRICE = UsdMicros(98_320_000)
+
+
+class BlindProcesses(FakeProcesses):
+    def table(self) -> Mapping[int, ProcessFacts]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+class Beside:
+    """The ports of a governor that `costgov run` looks through, and a command that has ended."""
+
+    def __init__(self, processes: FakeProcesses | None = None, price: UsdMicros | None = PRICE) -> None:
+        self.clock = FakeClock()
+        self.processes = processes or FakeProcesses()
+        self.node = make_node(price_usd_micros_per_hour=price)
+        with subprocess.Popen(["true"]) as process:
+            self.command = Command(process)
+
+    @property
+    def governor(self) -> Any:
+        return SimpleNamespace(clock=self.clock, processes=self.processes, node=self.node)
+
+    def leave(self, *pids: int) -> None:
+        for pid in pids:
+            self.processes.add(pid, sid=self.command.process.pid)
+
+    def alarm(self) -> Alarm | None:
+        effects = left_behind(self.governor, self.command, "run-1")
+        assert all(isinstance(effect, Alarm) for effect in effects)
+        return next((effect for effect in effects if isinstance(effect, Alarm)), None)
+
+
+@pytest.fixture
+def beside() -> Beside:
+    return Beside()
+
+
+def test_who_is_left_behind_is_waited_for_and_then_named_with_what_it_costs(beside: Beside) -> None:
+    beside.leave(500_001, 500_002)
+    assert not is_over(beside.governor, beside.command)
+    beside.clock.advance(HELLO_NS - 1)
+    assert not is_over(beside.governor, beside.command)
+    beside.clock.advance(1)
+    assert is_over(beside.governor, beside.command)
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert (alarm.name, alarm.run) == ("left_behind", "run-1")
+    for said in ("UNWATCHED: 2 process(es)", "500001, 500002", "$98.32/h", f"pkill -s {beside.command.process.pid}"):
+        assert said in alarm.text
+    assert "\n" not in alarm.text
+
+
+def test_the_line_names_so_many_pids_and_counts_the_rest(beside: Beside) -> None:
+    beside.leave(*range(500_000, 500_000 + PIDS_NAMED_MAX + 1_000))
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert "and 1000 more" in alarm.text
+    assert sum(str(pid) in alarm.text for pid in range(500_000, 501_008)) == PIDS_NAMED_MAX
+
+
+def test_an_unknown_price_is_not_a_price_of_nothing() -> None:
+    beside = Beside(price=None)
+    beside.leave(500_001)
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert "price of this machine is unknown" in alarm.text
+
+
+def test_nobody_is_left_behind_by_a_command_that_took_everybody_along(beside: Beside) -> None:
+    beside.processes.add(500_001, sid=500_001)  # Of another session: not the command's.
+    beside.leave(500_002)
+    beside.processes.by_pid[500_002].becomes_zombie = True
+    beside.processes.end(500_002)
+    assert is_over(beside.governor, beside.command)
+    assert beside.alarm() is None
+
+
+def test_what_outlives_a_training_that_was_watched_to_its_end_is_no_alarm(beside: Beside) -> None:
+    play(beside.node, hello(0))
+    beside.leave(500_001)
+    assert beside.alarm() is None
+
+
+def test_a_table_that_cannot_be_read_is_said_and_not_taken_for_an_empty_one() -> None:
+    beside = Beside(BlindProcesses())
+    assert not is_over(beside.governor, beside.command)
+    beside.clock.advance(HELLO_NS)
+    assert is_over(beside.governor, beside.command)
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert "what is left of the command" in alarm.text

@@ -1,23 +1,25 @@
 """What a governor costs a node: memory and CPU at 8 ranks x 10 steps/s: `python -m benchmarks.bench_governor`.
 
 A real `costgov daemon` with the default policy, its journal and its metrics page; one process that speaks for eight
-ranks over eight connections. Ranks that train together end their steps together, so their frames come in bursts;
-beside that the worst case, frames spread evenly, each of which wakes a cold daemon. In the same seconds runs Debian's
-prometheus-node-exporter, or where that is not installed a bare prometheus-client page; both are scraped every five
-seconds. A second peer is fed the same frames and only parses them: what no watcher written in Python can undercut.
+ranks over eight connections. Frames arrive in one of three ways: as the shim sends them, kept back for the multiples
+of 250 ms on which the ranks of a node send together; at the end of each step, which ranks that train together reach
+together; and the worst case of another client, spread evenly, so that each frame wakes a cold daemon. In the same
+seconds runs Debian's prometheus-node-exporter, or where that is not installed a bare prometheus-client page; both are
+scraped every five seconds. A second peer is fed the same frames and only parses them: what no watcher written in
+Python can undercut.
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.bench_frames import BEAT, STEP
 from benchmarks.service import Service, cpu_s, end, free_port, rss_mb
@@ -26,7 +28,9 @@ from trainer_shim.wire import encode, head
 
 RANKS = 8
 STEPS_PER_S = 10
-WINDOW_S = 20.0
+STEP_NS = 1_000_000_000 // STEPS_PER_S
+GRID_NS = 250_000_000  # The shim's: multiples of CLOCK_MONOTONIC, so all ranks of a node send at once.
+WINDOW_S = 15.0
 WINDOWS = 3  # Of each way of arriving.
 SCRAPE_S = 5.0
 WARM_S = 5.0
@@ -57,27 +61,39 @@ BARE_PAGE = (
 )
 
 
-def feed(paths: Sequence[str], spread: bool) -> None:
-    """Speak for all ranks until ended: 10 steps and a beat per second each, in bursts or evenly spread."""
+MODES = {
+    "shim": ("< 1", "frames as the shim sends them"),
+    "step": ("", "frames at each step's end"),
+    "spread": ("", "frames spread evenly"),
+}
+Due = tuple[int, int, bytes]  # When to send, the rank, the packet.
+
+
+def feed(paths: Sequence[str], mode: str) -> None:
+    """Speak for all ranks until ended: 10 steps and a beat per second each."""
     socks = [[_attach(path, rank) for path in paths] for rank in range(RANKS)]
-    begun_s, sent = time.monotonic(), 0
-    while True:
-        rank, step = sent % RANKS, sent // RANKS + 1
-        due_s = begun_s + step / STEPS_PER_S + (rank / RANKS / STEPS_PER_S if spread else 0.0)
-        time.sleep(max(0.0, due_s - time.monotonic()))
-        now_ns = time.monotonic_ns()
-        changing = {"step": step, "attempt_step": step, "tokens_total": step * 524_288, "progress_seq": step * 40}
-        _send(socks[rank], {**STEP, **head("step", rank, now_ns), **changing, "step_s": 0.1})
-        if step % STEPS_PER_S == rank:  # Beats have a rhythm of their own.
-            changing = {"step": step, "progress_seq": step * 40 + 7, "phase_since_ns": 1}
-            _send(socks[rank], {**BEAT, **head("beat", rank, now_ns), **changing})
-        sent += 1
+    for due_ns, burst in itertools.groupby(frames(mode, time.monotonic_ns()), key=lambda due: due[0]):
+        packets = sorted(burst, key=lambda due: due[1])  # Encoded before it is time: a rank does so as its steps end.
+        time.sleep(max(0.0, (due_ns - time.monotonic_ns()) / 1e9))
+        for _, rank, packet in packets:
+            for sock in socks[rank]:
+                sock.send(packet)
 
 
-def _send(socks: Sequence[socket.socket], frame: dict[str, Any]) -> None:
-    packet = encode(frame)
-    for sock in socks:
-        sock.send(packet)
+def frames(mode: str, now_ns: int) -> Iterator[Due]:
+    """Every frame in the order of its sending, for ever."""
+    begun_ns = now_ns // GRID_NS * GRID_NS + GRID_NS
+    for step in itertools.count(1):
+        for rank in range(RANKS):
+            at_ns = begun_ns + step * STEP_NS
+            due_ns = at_ns if mode == "step" else -(-at_ns // GRID_NS) * GRID_NS
+            if mode == "spread":
+                due_ns = at_ns + rank * STEP_NS // RANKS
+            changing = {"step": step, "attempt_step": step, "tokens_total": step * 524_288, "progress_seq": step * 40}
+            yield due_ns, rank, encode({**STEP, **head("step", rank, at_ns), **changing, "step_s": 0.1})
+            if step % STEPS_PER_S == rank:  # Beats have a rhythm of their own.
+                changing = {"step": step, "progress_seq": step * 40 + 7, "phase_since_ns": 1}
+                yield due_ns, rank, encode({**BEAT, **head("beat", rank, due_ns), **changing})
 
 
 def _attach(path: str, rank: int) -> socket.socket:
@@ -157,7 +173,7 @@ def under_load(mode: str) -> tuple[Meter, str, float]:
 
 def measure() -> list[Row]:
     rows = []
-    for mode, aim, title in (("burst", "< 1", "ranks in step"), ("spread", "", "frames spread evenly")):
+    for mode, (aim, title) in MODES.items():
         meter, name, rate = under_load(mode)
         cpu, rss = meter.cpu, meter.rss
         if not rows:
@@ -182,6 +198,6 @@ def _ranks(service: Service) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--feed"]:
-        feed(sys.argv[3:], spread=sys.argv[2] == "spread")
+        feed(sys.argv[3:], sys.argv[2])
     else:
         program(__doc__, measure)

@@ -1,8 +1,9 @@
 """What the shim costs the training thread per step: `python -m benchmarks.bench_shim [--json]`.
 
 Two engines: one that does nothing, so that all that is left is the shim, and a real tiny DeepSpeed engine, for what the
-hooks cost amid real work, with cold caches. Beside them, in the same run, what a step
-costs through DeepSpeed's own CSV monitor and through prometheus-client gauges with the same fields.
+hooks cost amid real work, with cold caches. Beside each, in the same run and in the same kind of loop, what a step
+costs through DeepSpeed's own CSV monitor and through prometheus-client gauges with the same fields. What the listener
+thread does for a step is a row of its own: it runs beside the training thread, and shares the interpreter with it.
 Each row: median over the runs of each run's median and p99.
 """
 
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,11 +34,15 @@ from torch import nn
 from benchmarks.table import Row, program
 from trainer_shim import attach
 from trainer_shim.attach import Shim
+from trainer_shim.engines.deepspeed_engine import DeepSpeedFacts
 
 RUNS = 5
 STEPS = 1_000  # Per run of the no-op engine: p99 is then the 10th worst.
+REAL_RUNS = 3
 REAL_STEPS = 150
 WARM_STEPS = 50
+AIM = "median < 15, p99 < 50"
+PEERS = ("DeepSpeed CSV monitor, 3 events", "prometheus-client, 20 gauges set")
 PACE_S = 0.001  # Paced steps find colder caches than back-to-back ones: closer to training, and noisier.
 HOOKS = (
     "enter_forward", "exit_forward", "enter_backward", "exit_backward",
@@ -125,42 +131,63 @@ def no_op_step() -> tuple[NoOp, Callable[[], None]]:
 
 
 def bench_no_op(socket_path: str, pace_s: float = 0.0) -> dict[str, float]:
-    """Median and p99 of an attached step that does nothing, less the bare one's median."""
+    """Median and p99 of an attached step that does nothing, less the bare one's median.
+
+    `listener_us`: CPU time of the shim's own thread per step, beats included.
+    """
     os.environ["COSTGOV_SOCKET"] = socket_path
-    attached, bare = [], []
+    attached, bare, listener_us = [], [], []
     for _ in range(RUNS):
         engine, step = no_op_step()
         bare.append(samples_us(step, STEPS, pace_s))
         shim = attach(engine)
         assert shim.watching
         samples_us(step, WARM_STEPS)
+        clock = listener_clock()
+        begun = time.clock_gettime_ns(clock)
         attached.append(samples_us(step, STEPS, pace_s))
+        listener_us.append((time.clock_gettime_ns(clock) - begun) / 1e3 / STEPS)
         shim.close()
-    return summary(attached, minus_us=statistics.median(statistics.median(run) for run in bare))
+    known = summary(attached, minus_us=statistics.median(statistics.median(run) for run in bare))
+    return {**known, "listener_us": statistics.median(listener_us), "listener_max_us": max(listener_us)}
 
 
-def bench_real(socket_path: str, stage: int) -> dict[str, float]:
-    """Time inside the hooks per step of a real engine; collectives' own hooks are in the step and counted apart."""
+def listener_clock() -> int:
+    """The CPU clock of the shim's listener thread."""
+    [ident] = [thread.ident for thread in threading.enumerate() if thread.name == "costgov-listener"]
+    assert ident is not None
+    return time.pthread_getcpuclockid(ident)
+
+
+def bench_real(socket_path: str, stage: int, directory: str) -> dict[str, dict[str, float]]:
+    """Time inside the hooks per step of a real engine, and in peers called at the end of the same steps.
+
+    The collectives' own hooks are in the step and counted apart.
+    """
     os.environ["COSTGOV_SOCKET"] = socket_path
-    runs, step_ms = [], []
-    for _ in range(3):
+    peers = {"DeepSpeed CSV monitor, 3 events": csv_writer(directory), "prometheus-client, 20 gauges set": gauges(20)}
+    times: dict[str, list[list[float]]] = {name: [] for name in ("hooks", *peers)}
+    step_ms = []
+    for _ in range(REAL_RUNS):
         model = nn.Sequential(nn.Embedding(256, 64), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 256))
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=real_config(stage))
-        shim = attach(engine)
-        spent = time_hooks(shim)
+        shim, spent = attach_timed(engine)
         ids = torch.randint(0, 256, (4, 64))
-        times = []
         for step in range(REAL_STEPS + WARM_STEPS):
-            begun = time.perf_counter()
+            if step in (0, WARM_STEPS):
+                run = {name: list[float]() for name in times}
             spent[0] = 0
+            begun = time.perf_counter()
             engine.backward(nn.functional.cross_entropy(engine(ids).flatten(0, 1), ids.flatten()))
             engine.step()
-            if step >= WARM_STEPS:
-                times.append(spent[0] / 1e3)
-                step_ms.append((time.perf_counter() - begun) * 1e3)
-        runs.append(times)
+            step_ms.append((time.perf_counter() - begun) * 1e3)
+            run["hooks"].append(spent[0] / 1e3)
+            for name, write in peers.items():
+                run[name] += samples_us(write, 1)
+        for name in times:
+            times[name].append(run[name])
         shim.close()
-    return {**summary(runs), "step_ms": statistics.median(step_ms)}
+    return {name: {**summary(runs), "step_ms": statistics.median(step_ms)} for name, runs in times.items()}
 
 
 def real_config(stage: int) -> dict[str, Any]:
@@ -173,10 +200,9 @@ def real_config(stage: int) -> dict[str, Any]:
     }
 
 
-def time_hooks(shim: Shim) -> list[int]:
-    """Sum the nanoseconds spent in this shim's hooks into the returned cell."""
+def attach_timed(engine: Any) -> tuple[Shim, list[int]]:
+    """Attach to `engine`; the returned cell sums the nanoseconds spent in our hooks and in reading its facts."""
     spent = [0]
-    meter = shim._meter
 
     def timed(hook: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -187,9 +213,17 @@ def time_hooks(shim: Shim) -> list[int]:
 
         return call
 
+    read = DeepSpeedFacts.read
+    DeepSpeedFacts.read = timed(read)  # type: ignore[method-assign]
+    try:
+        shim = attach(engine)
+        assert shim.watching
+    finally:
+        DeepSpeedFacts.read = read  # type: ignore[method-assign]
+    meter = shim._meter
     for name in HOOKS:
         setattr(meter, name, timed(getattr(meter, name)))
-    return spent
+    return shim, spent
 
 
 def bench_collective() -> dict[str, float]:
@@ -210,30 +244,30 @@ def bench_collective() -> dict[str, float]:
     return summary(wrapped, minus_us=statistics.median(statistics.median(run) for run in bare))
 
 
-def bench_csv_monitor(directory: str) -> dict[str, float]:
+def csv_writer(directory: str) -> Callable[[], None]:
     """DeepSpeed's own: the three events that its engine writes per step."""
     from deepspeed.monitor.config import CSVConfig
     from deepspeed.monitor.csv_monitor import csvMonitor
 
     monitor = csvMonitor(CSVConfig(enabled=True, output_path=directory, job_name="bench"))
     names = ("Train/Samples/train_loss", "Train/Samples/lr", "Train/Samples/loss_scale")
-    return summary([samples_us(lambda: monitor.write_events([(n, 0.5, 7) for n in names]), 500) for _ in range(RUNS)])
+    return lambda: monitor.write_events([(name, 0.5, 7) for name in names])
 
 
-def bench_gauges(count: int) -> dict[str, float]:
+def gauges(count: int) -> Callable[[], None]:
     """prometheus-client: `count` gauges set."""
     registry = CollectorRegistry()
-    gauges = [Gauge(f"bench_{index}", "A figure of the step.", registry=registry) for index in range(count)]
+    mine = [Gauge(f"bench_{index}", "A figure of the step.", registry=registry) for index in range(count)]
 
     def write() -> None:
-        for gauge in gauges:
+        for gauge in mine:
             gauge.set(0.5)
 
-    return summary([samples_us(write, STEPS) for _ in range(RUNS)])
+    return write
 
 
-def measure(directory: Path) -> dict[str, dict[str, float]]:
-    """Run everything; keys are the rows' names."""
+def measure(directory: Path) -> list[Row]:
+    """Run everything."""
     torch.set_num_threads(1)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     rendezvous = {"init_method": f"file://{directory}/rendezvous", "rank": 0, "world_size": 1}
@@ -243,52 +277,63 @@ def measure(directory: Path) -> dict[str, dict[str, float]]:
     try:
         assert listener.stdout is not None
         listener.stdout.readline()
-        return {
-            "shim, no-op engine, governor listening": bench_no_op(path),
-            "shim, no-op engine, listening, paced 1 kHz": bench_no_op(path, PACE_S),
-            "shim, no-op engine, nobody listening": bench_no_op(str(directory / "absent.sock")),
-            "shim hooks, DeepSpeed ZeRO-2": bench_real(path, 2),
-            "shim hooks, DeepSpeed ZeRO-3": bench_real(path, 3),
-            "shim, each collective call": bench_collective(),
-            "peer: DeepSpeed CSV monitor, 3 events": bench_csv_monitor(str(directory)),
-            "peer: prometheus-client, 1 gauge set": bench_gauges(1),
-            "peer: prometheus-client, 20 gauges set": bench_gauges(20),
-        }
+        return [
+            *no_op_rows(path, str(directory / "absent.sock"), str(directory)),
+            *real_rows(path, 2, str(directory)),
+            *real_rows(path, 3, str(directory)),
+            row("shim, each collective call", bench_collective(), unit="us/call"),
+        ]
     finally:
         listener.kill()
         listener.wait()
 
 
-PEERS = ("peer: DeepSpeed CSV monitor, 3 events", "peer: prometheus-client, 20 gauges set")
-AIMED = ("shim, no-op engine, governor listening", "shim hooks, DeepSpeed ZeRO-2", "shim hooks, DeepSpeed ZeRO-3")
-
-
-def table_rows(figures: dict[str, dict[str, float]]) -> list[Row]:
-    """The shim's figures, the first beside both peers."""
+def no_op_rows(path: str, absent: str, directory: str) -> list[Row]:
+    """The shim alone, with and without a governor; peers in a loop as bare."""
+    figures = {
+        "shim, no-op engine, governor listening": bench_no_op(path),
+        "shim, no-op engine, listening, paced 1 kHz": bench_no_op(path, PACE_S),
+        "shim, no-op engine, nobody listening": bench_no_op(absent),
+    }
+    csv = summary([samples_us(csv_writer(directory), 500) for _ in range(RUNS)])["median_us"]
+    twenty = summary([samples_us(gauges(20), STEPS) for _ in range(RUNS)])["median_us"]
     rows = []
     for name, one in figures.items():
-        if name.startswith("peer:"):
-            continue
-        note = f"in a step of {one['step_ms']:.1f} ms" if "step_ms" in one else ""
-        aim = "median < 15, p99 < 50" if name in AIMED else ""
-        if "collective" in name:  # Per call, not per step: no peer does this.
-            rows.append(Row(name, "us/call", one["median_us"], one["p99_us"], int(one["runs"])))
-            continue
-        for peer in PEERS if name == AIMED[0] else PEERS[:1]:
-            theirs = figures[peer]["median_us"]
-            rows.append(
-                Row(
-                    name, "us/step", one["median_us"], one["p99_us"], int(one["runs"]), aim,
-                    peer.removeprefix("peer: "), theirs, note,
-                )
-            )  # fmt: skip
-    return rows
+        aim = AIM if name.endswith("governor listening") else ""
+        rows.append(row(name, one, aim, PEERS[0], csv))
+        if aim:
+            rows.append(row(name, one, aim, PEERS[1], twenty))
+    paced = figures["shim, no-op engine, listening, paced 1 kHz"]
+    thread = {"median_us": paced["listener_us"], "p99_us": paced["listener_max_us"], "runs": paced["runs"]}
+    return [*rows, row("shim, its listener thread's CPU, paced 1 kHz", thread)]
+
+
+def real_rows(path: str, stage: int, directory: str) -> list[Row]:
+    """The hooks of a real engine beside both peers, called in the same steps."""
+    figures = bench_real(path, stage, directory)
+    hooks = figures["hooks"]
+    note = f"in a step of {hooks['step_ms']:.1f} ms"
+    name = f"shim hooks, DeepSpeed ZeRO-{stage}"
+    return [row(name, hooks, "", f"{peer}, same steps", figures[peer]["median_us"], note) for peer in PEERS]
+
+
+def row(
+    name: str,
+    one: dict[str, float],
+    aim: str = "",
+    peer: str = "",
+    theirs: float | None = None,
+    note: str = "",
+    unit: str = "us/step",
+) -> Row:
+    """One line of the table."""
+    return Row(name, unit, one["median_us"], one["p99_us"], int(one["runs"]), aim, peer, theirs, note)
 
 
 def rows() -> list[Row]:
     # DeepSpeed starts compilers and prints; its directory goes with it.
     with tempfile.TemporaryDirectory() as directory:
-        return table_rows(measure(Path(directory)))
+        return measure(Path(directory))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 ELSEWHERE = object()  # A loss that is there, on a device that nobody can read without waiting.
 
@@ -13,10 +13,9 @@ def readable(loss: Any, keeps_tensor: bool) -> Any:
         return float(loss)
     if loss is None or not hasattr(loss, "detach") or loss.numel() != 1:
         return None
-    value = loss.detach()
-    if value.is_cpu:
-        return value.item()
-    return value.float().reshape(()) if keeps_tensor else ELSEWHERE
+    if loss.is_cpu:
+        return loss.item()
+    return loss.detach().float().reshape(()) if keeps_tensor else ELSEWHERE
 
 
 def loss_in(output: Any) -> Any:
@@ -36,3 +35,15 @@ def host_number(value: Any) -> Optional[float]:
     if hasattr(value, "detach") and value.is_cpu and value.numel() == 1:
         return float(value.item())
     return None
+
+
+def told_sound(fields: Dict[str, Any]) -> bool:
+    """Whether a step frame's loss is there where one is expected, and it and the gradient norm are finite."""
+    loss = fields.get("loss")
+    if loss is None:
+        loss = _VANISHED if fields.get("loss_expected") else 0.0
+    norm = fields.get("grad_norm") or 0.0
+    return bool(loss - loss == 0.0 and norm - norm == 0.0)  # inf - inf and nan - nan are nan: no call, no import.
+
+
+_VANISHED = float("nan")

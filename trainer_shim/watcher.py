@@ -22,6 +22,7 @@ from .link import Link, clip, unwatched_line
 from .listener import Listener
 from .progress import Progress
 from .resume import Resumed, resume_from
+from .scalars import told_sound
 from .seam import Saver
 from .store import connect
 
@@ -124,7 +125,9 @@ class Watcher:
         if self._alive:
             if self._said_bye:
                 self._go_on()
-            self._link.post("step", fields)
+            # What may be the reason of a halt leaves at once.
+            send = self._link.later if told_sound(fields) else self._link.post
+            send("step", fields)
 
     @guarded()
     def phase_changed(self) -> None:

@@ -2,62 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.unit.shim.governor_end import Server, hello, linked, read, send
 from trainer_shim import wire
 from trainer_shim.link import RESEND_NS, RETRY_FIRST_NS, RETRY_MAX_NS, Link, clip, unwatched_line
-
-
-class Server:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(str(path))
-        self.listener.listen()
-        self.listener.settimeout(10)
-
-    def accept(self) -> socket.socket:
-        peer, _ = self.listener.accept()
-        peer.settimeout(10)
-        return peer
-
-    def close(self) -> None:
-        self.listener.close()
-        self.path.unlink(missing_ok=True)
-
-
-@pytest.fixture
-def server(short_tmp: Path) -> Iterator[Server]:
-    made = Server(short_tmp / "s")
-    yield made
-    made.close()
-
-
-def hello() -> dict:
-    return {"run": "r", "attempt": "a", "local_rank": 0, "world_size": 1, "signal": 0}
-
-
-def read(peer: socket.socket) -> dict:
-    frame = json.loads(peer.recv(wire.FRAME_BYTES_MAX))
-    assert wire.faults(frame, wire.FRAMES) == []
-    return frame
-
-
-def linked(server: Server) -> tuple[Link, socket.socket]:
-    link = Link([str(server.path)], 3, hello)
-    assert link.connect(time.monotonic_ns())
-    return link, server.accept()
-
-
-def send(peer: socket.socket, **frame: object) -> None:
-    peer.send(json.dumps({"v": 1, **frame}).encode())
 
 
 def test_hello_comes_first_and_is_resent_until_confirmed(server: Server) -> None:

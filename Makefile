@@ -20,6 +20,8 @@ export OMP_NUM_THREADS ?= 1
 export DS_ACCELERATOR ?= cpu
 export TORCH_INDEX PREFIX DESTDIR PURGE
 
+# nproc answers with OpenMP's variables where they are set, and above they are: asked that way, every check ran alone.
+JOBS ?= $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 PYTEST := $(VENV_PYTHON) -m pytest -q
 LINTED := $(wildcard governor trainer_shim tests examples benchmarks)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
@@ -34,7 +36,7 @@ env: ## Build .venv (CPU torch first). Does nothing when it is up to date. TORCH
 	@.ci/env $(VENV)
 
 check: env ## Lint, types, layers, tidy, unit, timelines, contract, golden, 2,000 simulated schedules.
-	@start=$$SECONDS; $(MAKE) --keep-going --output-sync=target -j $$(nproc) test-contract lint test-sim test-unit test-data \
+	@start=$$SECONDS; $(MAKE) --keep-going --output-sync=target -j $(JOBS) test-contract lint test-sim test-unit test-data \
 	  && echo "make check: passed in $$((SECONDS - start)) s"
 
 lint: lint-format lint-types lint-imports

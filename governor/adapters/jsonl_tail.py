@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from governor.core.events import Event, FramesLost
 from governor.core.units import MonoNs
@@ -13,6 +14,15 @@ from governor.wire.jsonl import DEFAULT_FIELDS, read_line
 LINE_BYTES_MAX = 256 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
 READ_BYTES_PER_POLL = 1024 * 1024  # Four polls a second: 4 MB/s, and no file can hold up the loop.
 HEAD_BYTES = 64  # The first bytes tell a file that was emptied and outgrew us between two polls.
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a file has been read. The inode and the first bytes tell that file from a successor of its name."""
+
+    inode: int
+    head: bytes
+    offset: int
 
 
 class JsonlTail:
@@ -37,12 +47,21 @@ class JsonlTail:
         self._offset = 0
         self._head = b""
         self._partial = b""
+        self._resume: Position | None = None  # Where to go on in a file that we had to let go.
         self._oversized = False  # Inside a line that is too long: skip to its end.
 
     def poll(self, at: MonoNs) -> list[Event]:
         """Read what was appended since the last poll, at most READ_BYTES_PER_POLL. Never blocks on the writer."""
         faulty_before = self.faulty_total
-        events = [event for line in self._new_lines() for event in self._read(line, at)]
+        lines: list[bytes] = []
+        self.status = None
+        try:
+            self._read_new(lines)
+        except OSError as error:  # A network file system that went away under us, as well as a file that is not ours.
+            self.status = f"{self.path}: {error.strerror}"
+            self._resume = self._position()
+            self.close()
+        events = [event for line in lines for event in self._read(line, at)]
         faulty = self.faulty_total - faulty_before
         if faulty:
             events.append(FramesLost(at, None, faulty, f"{self.path}: lines that could not be read"))
@@ -61,19 +80,11 @@ class JsonlTail:
         elif event is not None:
             yield event
 
-    def _new_lines(self) -> list[bytes]:
-        try:
-            named = os.stat(self.path)
-        except OSError as error:
-            named = None
-            self.status = f"{self.path}: {error.strerror}"
-        if self._fd < 0:
-            if named is None:
-                self._skip_history = False  # Whatever appears under this name from now on is news.
-                return []
-            if not self._open():
-                return []
-        lines = self._drain()
+    def _read_new(self, lines: list[bytes]) -> None:
+        named = self._named()
+        if self._fd < 0 and (named is None or not self._open()):
+            return
+        lines += self._drain()
         if named is not None and (named.st_dev, named.st_ino) != self._inode and not self._has_more():
             # Rotated, and the old file is read to its end. Its torn last line will never be completed.
             self.faulty_total += bool(self._partial)
@@ -81,50 +92,68 @@ class JsonlTail:
             self._skip_history = False
             if self._open():
                 lines += self._drain()
-        return lines
 
-    def _open(self) -> bool:
+    def _named(self) -> os.stat_result | None:
+        """What the name stands for now; None, and why, when we cannot tell."""
         try:
-            # Never block on a FIFO that somebody put under the name.
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            return os.stat(self.path)
         except OSError as error:
             self.status = f"{self.path}: {error.strerror}"
-            return False
+            if self._fd < 0 and isinstance(error, FileNotFoundError):
+                self._skip_history = False  # Whatever appears under this name from now on is news.
+            return None
+
+    def _open(self) -> bool:
+        # Never block on a FIFO that somebody put under the name.
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
             os.close(fd)
             self.status = f"{self.path}: not a regular file"
             return False
-        self.status = None
-        self._fd = fd
-        self._inode = (facts.st_dev, facts.st_ino)
-        self._begin(facts.st_size if self._skip_history else 0)
-        self._skip_history = False
+        try:
+            left_at = self._resume
+            goes_on = left_at is not None and self._goes_on(fd, left_at)
+            self._begin(fd, left_at.offset if left_at and goes_on else facts.st_size if self._skip_history else 0)
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd, self._inode = fd, (facts.st_dev, facts.st_ino)
+        self._resume, self._skip_history = None, False
         return True
 
-    def _begin(self, offset: int) -> None:
-        self._offset = offset
-        self._head = os.pread(self._fd, HEAD_BYTES, 0)
-        self._partial = b""
+    def _position(self) -> Position | None:
+        """Where the first line that is not whole yet begins; what we had last, while no file is open."""
+        if self._fd < 0:
+            return self._resume
+        return Position(self._inode[1], self._head, self._offset - len(self._partial))
+
+    def _goes_on(self, fd: int, left_at: Position) -> bool:
+        """Whether this is the file that we left, grown or as it was: then nothing of it is read twice."""
+        facts = os.fstat(fd)
+        if facts.st_ino != left_at.inode or facts.st_size < left_at.offset:
+            return False
+        return os.pread(fd, len(left_at.head), 0) == left_at.head
+
+    def _begin(self, fd: int, offset: int) -> None:
+        head = os.pread(fd, HEAD_BYTES, 0)
         # Entered in the middle of a line: its first half is history.
-        self._oversized = offset > 0 and os.pread(self._fd, 1, offset - 1) != b"\n"
+        oversized = offset > 0 and os.pread(fd, 1, offset - 1) != b"\n"
+        self._offset, self._head, self._partial, self._oversized = offset, head, b"", oversized
 
     def _has_more(self) -> bool:
         return os.fstat(self._fd).st_size > self._offset
 
     def _drain(self) -> list[bytes]:
-        try:
-            size = os.fstat(self._fd).st_size
-            if size < self._offset or os.pread(self._fd, len(self._head), 0) != self._head:
-                self.faulty_total += bool(self._partial)  # Truncated or written anew in place.
-                self._begin(0)
-            chunk = os.pread(self._fd, READ_BYTES_PER_POLL, self._offset)
-        except OSError as error:  # A network file system that went away.
-            self.status = f"{self.path}: {error.strerror}"
-            return []
-        self._offset += len(chunk)
+        size = os.fstat(self._fd).st_size
+        if size < self._offset or os.pread(self._fd, len(self._head), 0) != self._head:
+            self.faulty_total += bool(self._partial)  # Truncated or written anew in place.
+            self._begin(self._fd, 0)
+        chunk = os.pread(self._fd, READ_BYTES_PER_POLL, self._offset)
+        offset = self._offset + len(chunk)
         if len(self._head) < HEAD_BYTES:
-            self._head = os.pread(self._fd, HEAD_BYTES, 0)[: self._offset]
+            self._head = os.pread(self._fd, HEAD_BYTES, 0)[:offset]
+        self._offset = offset  # After the last read that can fail: what was not split is read again.
         return self._split(chunk)
 
     def _split(self, chunk: bytes) -> list[bytes]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from governor.adapters.jsonl_tail import JsonlTail
-from governor.core.events import Event, StreamOpened, TrainerExited
+from governor.core.events import Event, StreamOpened, StreamState, TrainerExited
 from governor.core.identity import ProcessFacts, ProcessId
 from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import Processes
@@ -33,12 +33,24 @@ class Stream:
         self._find = _finder(entry)
         self._named: tuple[ProcessId, ...] | None = None
         self._look_at = MonoNs(0)
+        self._was_read = False
+        self._problem: str | None = None
 
     def poll(self, at: MonoNs) -> list[Event]:
-        return [*self._look(at), *self._tail.poll(at)]
+        looked, read = self._look(at), self._tail.poll(at)
+        return [*looked, *self._state(at), *read]
 
     def close(self) -> None:
         self._tail.close()
+
+    def _state(self, at: MonoNs) -> list[Event]:
+        """Say when the file becomes unreadable and when it is back. One not yet written by nobody is only awaited."""
+        self._was_read = self._was_read or self._tail.status is None
+        problem = self._tail.status if self._was_read or self._named else None
+        if problem == self._problem:
+            return []
+        self._problem = problem
+        return [StreamState(at, self._entry.run, problem)]
 
     def _look(self, at: MonoNs) -> list[Event]:
         if at < self._look_at:

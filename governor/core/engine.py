@@ -29,6 +29,7 @@ from governor.core.events import (
     Step,
     StopReplied,
     StreamOpened,
+    StreamState,
     Tick,
     TrainerExited,
 )
@@ -100,16 +101,19 @@ def _deadlines(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
 
 
 def _silence(tracked: Tracked, at: MonoNs) -> list[Effect]:
-    """A lost connection is missing data: said once, never acted on alone."""
+    """A lost connection or an unreadable log is missing data: said once, never acted on alone; its end is said too."""
     unwatched = tracked.run.is_unwatched(at)
     if unwatched == tracked.unwatched_alarmed:
         return []
     tracked.unwatched_alarmed = unwatched
+    run = tracked.run
     if not unwatched:
-        return []
-    assert tracked.run.last_frame_at is not None
-    silent = format_duration(at - tracked.run.last_frame_at)
-    return [Alarm("unwatched", tracked.run.run, f"nothing heard of run {tracked.run.run} for {silent}: budget only")]
+        return [Alarm("watched_again", run.run, f"run {run.run} is heard again")]
+    since = run.stream_lost_at if run.jsonl_only else run.last_frame_at
+    assert since is not None
+    why = f" ({run.stream_problem})" if run.stream_problem else ""
+    text = f"nothing heard of run {run.run} for {format_duration(at - since)}{why}: budget only"
+    return [Alarm("unwatched", run.run, text)]
 
 
 def _hold_over(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
@@ -193,4 +197,5 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     TrainerExited: hearing.on_exited,
     LaunchersSeen: hearing.on_launchers,
     StreamOpened: hearing.on_stream,
+    StreamState: hearing.on_stream_state,
 }

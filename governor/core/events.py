@@ -260,6 +260,15 @@ class StreamOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamState:
+    """Whether a run's JSONL stream can be read; told when that changes. `problem`: one line, None while it can."""
+
+    at: MonoNs
+    run: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProcessesSeen:
     """Every process that computes on a GPU of this node, by the driver's word."""
 
@@ -286,5 +295,6 @@ Event = (
     | TrainerExited
     | LaunchersSeen
     | StreamOpened
+    | StreamState
     | GpuProcessesSeen
 )

@@ -20,6 +20,7 @@ from governor.core.events import (
     ProcessesSeen,
     Step,
     StreamOpened,
+    StreamState,
     TrainerExited,
 )
 from governor.core.findings import Finding, Reading
@@ -121,6 +122,20 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     return []
 
 
+def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
+    """A file that cannot be read is missing data: what becomes of it is the tick's business."""
+    tracked = node.runs.get(event.run)
+    if tracked is None:
+        return []
+    run = tracked.run
+    run.stream_problem = event.problem
+    if event.problem is None and run.stream_lost_at is not None:
+        run.stream_lost_at, run.stream_back_at = None, event.at
+    elif event.problem is not None and run.stream_lost_at is None:
+        run.stream_lost_at = event.at
+    return []
+
+
 def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
     incident = tracked.incident
     first = tracked.run.attempt == ""
@@ -205,10 +220,14 @@ def on_beat(node: Node, event: Beat) -> list[Effect]:
 
 
 def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
-    found = _rank_of(node, event.connection) if event.connection is not None else None
-    if found is None:
+    tracked: Tracked | None
+    rank: Rank | None
+    if event.connection is None:
+        tracked, rank = node.runs.get(event.run), None
+    else:
+        tracked, rank = _rank_of(node, event.connection) or (None, None)
+    if tracked is None:
         return []
-    tracked, rank = found
     node.frames_total += 1
     intake.apply_phase(tracked.run, rank, event)
     tracked.book.observe(event)

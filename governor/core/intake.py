@@ -29,6 +29,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.skipped_steps = None
     run.ended_at = None
     run.completed = False
+    run.stream_phase, run.stream_phase_at, run.stream_paused = "train", at, False
 
 
 def apply_hello(run: Run, hello: Hello) -> Rank:
@@ -109,7 +110,13 @@ def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
     run.last_frame_at = beat.at
 
 
-def apply_phase(run: Run, rank: Rank, change: PhaseChange) -> None:
+def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
+    """Enter a phase; without a rank it is a mark in a JSONL stream."""
+    if rank is None:
+        run.stream_paused = run.stream_paused or change.phase in PAUSES
+        run.stream_phase, run.stream_phase_at = change.phase, change.at
+        run.last_frame_at = change.at
+        return
     heard(rank, change.at, change.progress_seq)
     rank.paused = rank.paused or change.phase in PAUSES
     if change.phase != rank.phase:
@@ -128,11 +135,14 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> None:
         rank.skipped_steps = step.skipped_steps
     run.last_frame_at = step.at
     # A step's wall time begins at the last step's end: an evaluation in between is in it.
-    paused = rank is not None and (rank.paused or rank.phase in PAUSES)
+    paused = run.stream_paused if rank is None else rank.paused or rank.phase in PAUSES
     if rank is not None:
         rank.paused = False
         if rank.rank != lead_rank(run):
             return
+    else:
+        # A step is the end of whatever a mark began: many logs write no second mark.
+        run.stream_phase, run.stream_paused = "train", False
     _apply_lead_step(run, step, paused)
 
 

@@ -75,6 +75,13 @@ class Run:
     total_steps: int | None = None
     ranks: dict[int, Rank] = field(default_factory=dict)
     jsonl_only: bool = False
+    # Of a JSONL stream alone: it has no ranks to keep these.
+    stream_phase: str = "train"
+    stream_phase_at: MonoNs = MonoNs(0)
+    stream_paused: bool = False  # It did something else than training since its last step.
+    stream_problem: str | None = None  # One line while its file cannot be read: what is not heard is no evidence.
+    stream_lost_at: MonoNs | None = None
+    stream_back_at: MonoNs = MonoNs(0)  # Stillness before this was ours, not the trainer's.
     # Progress of the run, from its lowest connected rank ("lead rank").
     step: int | None = None
     attempt_step: int = 0  # Optimizer steps seen of this attempt.
@@ -122,8 +129,12 @@ class Run:
 
     def is_unwatched(self, at: MonoNs) -> bool:
         """Ranks are (as far as we know) alive, but nothing has been heard for so long that we do not know."""
-        if not self.alive or self.jsonl_only:
+        if not self.alive:
             return False
+        if self.jsonl_only:
+            # A deleted file that is still written, and read, is heard.
+            lost_at = self.stream_lost_at
+            return lost_at is not None and at - max(lost_at, self.last_frame_at or 0) >= UNWATCHED_AFTER_NS
         return (
             not self.connected_ranks()
             and self.last_frame_at is not None

@@ -95,5 +95,5 @@ def _state(tracked: Tracked, at: MonoNs) -> str:
         return "unwatched"
     lead = next(iter(sorted(run.connected_ranks(), key=lambda rank: rank.rank)), None)
     if lead is None:
-        return "training" if run.jsonl_only else "starting"
+        return _STATE_OF_PHASE.get(run.stream_phase, "training") if run.jsonl_only else "starting"
     return _STATE_OF_PHASE.get(lead.phase, "training")

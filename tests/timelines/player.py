@@ -212,7 +212,7 @@ class Player:
         elif isinstance(event, Beat):
             intake.apply_beat(run, run.ranks[event.rank], event)
         elif isinstance(event, PhaseChange):
-            intake.apply_phase(run, run.ranks[event.rank], event)
+            intake.apply_phase(run, None if self._log else run.ranks[event.rank], event)
         self.book.observe(event)
         if isinstance(event, Step | Tick):
             self._judge(event if isinstance(event, Step) else None)

@@ -174,6 +174,66 @@ def test_a_pipe_under_the_name_blocks_nobody(path: Path, tail: JsonlTail) -> Non
     assert "not a regular file" in tail.status
 
 
+def test_a_name_that_cannot_be_followed_is_said_and_what_stood_there_stays_history(path: Path, tail: JsonlTail) -> None:
+    """Not absence: the file may be as old as before."""
+    path.symlink_to(path)
+    assert steps(tail) == []
+    assert tail.status is not None
+    assert "symbolic links" in tail.status
+    path.unlink()
+    path.write_bytes(line(step=1))
+    assert steps(tail) == []
+    assert tail.status is None
+    with path.open("ab") as file:
+        file.write(line(step=2))
+    assert steps(tail) == [2]
+
+
+def test_a_directory_that_vanishes_and_comes_back_loses_and_repeats_nothing(path: Path, tail: JsonlTail) -> None:
+    assert steps(tail) == []
+    path.write_bytes(line(step=1))
+    assert steps(tail) == [1]
+    away = path.parent.with_name("away")
+    path.parent.rename(away)
+    with (away / path.name).open("ab") as file:
+        file.write(line(step=2))
+    assert steps(tail) == [2]
+    assert tail.status is not None
+    assert "No such file" in tail.status
+    away.rename(path.parent)
+    with path.open("ab") as file:
+        file.write(line(step=3))
+    assert steps(tail) == [3]
+    assert tail.status is None
+
+
+def test_a_file_that_cannot_be_read_is_missing_data_and_not_our_end(path: Path, tail: JsonlTail) -> None:
+    """A regular file whose every read fails, as on a file server that has lost it: /proc/self/mem does so at 0."""
+    assert steps(tail) == []
+    path.symlink_to("/proc/self/mem")
+    assert steps(tail) == []
+    assert tail.status is not None
+    assert "Input/output error" in tail.status
+    path.unlink()
+    path.write_bytes(line(step=1))
+    assert steps(tail) == [1]
+    assert tail.status is None
+
+
+def test_a_rotated_file_whose_successor_cannot_be_read_yet_is_followed_once_it_can(path: Path, tail: JsonlTail) -> None:
+    steps(tail)
+    path.write_bytes(line(step=1))
+    assert steps(tail) == [1]
+    path.rename(path.with_suffix(".1"))
+    path.symlink_to("/proc/self/mem")
+    assert steps(tail) == []
+    assert tail.status is not None
+    path.unlink()
+    path.write_bytes(line(step=2))
+    assert steps(tail) == [2]
+    assert tail.status is None
+
+
 # --- one line --------------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,13 @@ LOG_GAPS_KEPT = 64  # Records of a log whose arrival rhythm is remembered: an ho
 STACK_FRAMES_SHOWN = 12
 
 _RESTARTERS = frozenset({"init", "eval"})  # What follows them compiles again: the next step is not like the others.
+_LIMIT_OF_MARK: Final = {
+    "init": "start_limit_without_beats",
+    "compile": "start_limit_without_beats",
+    "eval": "eval_limit",
+    "checkpoint": "checkpoint_limit",
+    "agree": "checkpoint_limit",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +57,11 @@ class Hang:
     *Loose limits* otherwise: starting and compiling (the first steps, the first step after evaluation, and whatever
     the shim's stack sample shows as a compiler) `start_limit` or `start_limit_without_beats`; `eval_limit`;
     `checkpoint_limit` or `checkpoint_times` the longest save seen; `between_limit` for everything else, and for runs
-    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm.
+    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm,
+    and after a mark of its own that it evaluates, saves or starts, at least the loose limit of that.
 
-    UNKNOWN while a connection is lost and the loose limit is not reached, and always when all are lost. Time in which
-    the governor itself did not run is not counted. Starts anew with each attempt.
+    UNKNOWN while a log cannot be read, while a connection is lost and the loose limit is not reached, and always when
+    all are lost. Time in which the governor itself did not run is not counted. Starts anew with each attempt.
     """
 
     KIND: ClassVar[str] = "hang"
@@ -182,13 +190,18 @@ class Hang:
 
     def _judge_log(self, at: MonoNs, run: Run) -> Finding:
         """A log tells only that records come; their absence is being overdue against the run's own rhythm."""
-        since = run.step_at if run.step_at is not None else run.attempt_at
-        still_ns = at - max(since, self._watching_since)
+        if run.stream_lost_at is not None:
+            return unknown("log_unreadable")
+        since = max(run.step_at if run.step_at is not None else run.attempt_at, run.stream_phase_at)
+        still_ns = at - max(since, self._watching_since, run.stream_back_at)
         if run.step_at is None:
             limit = _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
         else:
             rhythm_ns = int(self._times["log_gap_times"] * (self._log_gaps_s.median() or 0.0) * NS_PER_S)
-            limit = _Limit(max(self._ns["between_limit"], rhythm_ns), "overdue_step", None)
+            # A mark may lengthen and never shorten: nobody but the log itself says what it began, or that it ended.
+            marked_ns = self._ns[_LIMIT_OF_MARK.get(run.stream_phase, "between_limit")]
+            what = run.stream_phase if run.stream_phase in _LIMIT_OF_MARK else "step"
+            limit = _Limit(max(self._ns["between_limit"], rhythm_ns, marked_ns), f"overdue_{what}", None)
         if still_ns < limit.ns:
             return QUIET
         return self._finding(at, run, [], limit, still_ns, None)

@@ -1,0 +1,172 @@
+"""A stream that cannot be read: missing data, said once, no evidence of anything; and what its phase marks mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from governor.adapters.streams import Stream
+from governor.core.effects import Alarm, Ask, Effect, Term
+from governor.core.events import PhaseChange, Step, StreamOpened, StreamState, Tick
+from governor.core.node import Node
+from governor.core.run_state import UNWATCHED_AFTER_NS
+from governor.core.status import run_status
+from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
+from governor.settings_model import Jsonl
+from tests.contract.fakes import FakeProcesses
+from tests.unit.test_engine import at, make_node, play, rule, tick
+
+LOST = "/data/m.jsonl: Permission denied"
+
+
+# --- the file -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "m.jsonl"
+
+
+def stream(path: Path, **keys: object) -> Stream:
+    return Stream(Jsonl(path=path, run="log", **keys), FakeProcesses())  # type: ignore[arg-type]
+
+
+def problems(watched: Stream, when: float) -> list[str | None]:
+    return [event.problem for event in watched.poll(at(when)) if isinstance(event, StreamState)]
+
+
+def test_a_file_that_becomes_unreadable_is_said_once_and_so_is_its_return(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("")
+    watched = stream(path)
+    assert problems(watched, 0) == []
+    path.parent.rename(path.parent.with_name("away"))
+    assert problems(watched, 1) == [f"{path}: No such file or directory"]
+    assert problems(watched, 2) == []
+    path.parent.with_name("away").rename(path.parent)
+    assert problems(watched, 3) == [None]
+    watched.close()
+
+
+def test_a_file_that_nobody_has_begun_to_write_is_awaited_and_not_missed(path: Path) -> None:
+    watched = stream(path)
+    assert problems(watched, 0) == []
+    assert problems(watched, 100) == []
+
+
+def test_a_file_that_a_living_process_does_not_write_is_missed(path: Path, tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+    pidfile.write_text("4321\n")
+    processes = FakeProcesses()
+    processes.add(4321, start_ticks=0)
+    watched = Stream(Jsonl(path=path, run="log", pidfile=pidfile), processes)
+    assert problems(watched, 0) == [f"{path}: No such file or directory"]
+
+
+# --- what follows ---------------------------------------------------------------------------------------------
+
+
+def watching(node: Node) -> None:
+    play(node, tick(0), StreamOpened(at(0), "log", 1000))
+    play(node, *(a_line(second) for second in range(1, 31)))
+
+
+def a_line(second: float, **values: object) -> Step:
+    return Step(at(second), None, "log", 0, step=int(second), **values)  # type: ignore[arg-type]
+
+
+def ticks(node: Node, begin: int, end: int) -> list[Effect]:
+    return [effect for second in range(begin, end) for effect in play(node, tick(second))]
+
+
+def names(effects: list[Effect]) -> list[str]:
+    return [effect.name for effect in effects if isinstance(effect, Alarm)]
+
+
+def test_an_unreadable_log_is_unwatched_after_a_minute_and_never_a_hang() -> None:
+    node = make_node(rule("hang"), rule())
+    watching(node)
+    play(node, StreamState(at(40), "log", LOST))
+    effects = ticks(node, 41, 100)
+    assert names(effects) == []
+    assert run_status(node.runs["log"], at(99))["state"] == "training"
+    effects = ticks(node, 100, 3 * 3600)
+    assert names(effects) == ["unwatched"]
+    assert LOST in next(effect.text for effect in effects if isinstance(effect, Alarm))
+    assert run_status(node.runs["log"], at(3 * 3600))["state"] == "unwatched"
+    assert not any(isinstance(effect, (Ask, Term)) for effect in effects)
+
+
+def test_a_log_that_is_back_is_said_and_its_silence_counts_from_then() -> None:
+    node = make_node(rule("hang"), rule())
+    watching(node)
+    play(node, StreamState(at(40), "log", LOST))
+    ticks(node, 41, 3600)
+    play(node, StreamState(at(3600), "log", None))
+    effects = ticks(node, 3600, 3600 + 35 * 60)
+    assert names(effects) == ["watched_again"]
+    assert node.runs["log"].incident is None
+    assert run_status(node.runs["log"], at(3700))["state"] == "training"
+    ticks(node, 3600 + 35 * 60, 3600 + 36 * 60)
+    assert node.runs["log"].incident is not None, "a readable log that stays silent is evidence"
+
+
+def test_a_deleted_log_that_is_still_written_is_heard() -> None:
+    node = make_node()
+    watching(node)
+    play(node, StreamState(at(40), "log", LOST))
+    effects = [effect for second in range(41, 400) for effect in play(node, a_line(second), tick(second))]
+    assert names(effects) == []
+    assert names(ticks(node, 400, 400 + UNWATCHED_AFTER_NS // NS_PER_S + 1)) == ["unwatched"]
+
+
+def test_a_step_around_a_marked_pause_says_nothing_of_the_speed() -> None:
+    node = make_node()
+    watching(node)
+    run = node.runs["log"].run
+    known = len(run.step_times)
+    play(node, PhaseChange(at(31), None, "log", 0, "eval"))
+    assert run_status(node.runs["log"], at(31))["state"] == "eval"
+    play(node, PhaseChange(at(600), None, "log", 0, "train"))
+    play(node, a_line(601))
+    assert len(run.step_times) == known, "an evaluation of ten minutes is no step of ten minutes"
+    play(node, a_line(602))
+    assert len(run.step_times) == known + 1
+
+
+def test_a_step_ends_a_phase_that_the_log_never_ends() -> None:
+    node = make_node()
+    watching(node)
+    play(node, PhaseChange(at(31), None, "log", 0, "eval"), a_line(40), a_line(41))
+    assert run_status(node.runs["log"], at(41))["state"] == "training"
+    assert node.runs["log"].run.step_times.newest(1) == [1.0]
+
+
+@pytest.mark.parametrize(("mark", "minutes"), [("compile", 180), ("checkpoint", 35), ("eval", 35)])
+def test_a_marked_pause_may_take_what_the_same_phase_of_a_rank_may(mark: str, minutes: int) -> None:
+    node = make_node(rule("hang"))
+    watching(node)
+    play(node, PhaseChange(at(60), None, "log", 0, mark))
+    grid = range(60, 60 + minutes * 60)
+    for second in grid:
+        play(node, Tick(MonoNs(at(second)), BootNs(at(second)), WallNs(at(second))))
+    assert node.runs["log"].incident is None
+    play(node, tick(60 + minutes * 60))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    assert incident.reason == f"overdue_{mark}"
+
+
+def test_marks_reach_the_run_from_the_file(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("")
+    node = make_node()
+    watched = stream(path)
+    play(node, tick(0), *watched.poll(at(0)))
+    with path.open("a") as file:
+        file.write(json.dumps({"step": 1, "loss": 2.0}) + "\n" + json.dumps({"phase": "checkpoint_start"}) + "\n")
+    play(node, *watched.poll(at(1)))
+    assert run_status(node.runs["log"], at(1))["state"] == "checkpoint"
+    watched.close()

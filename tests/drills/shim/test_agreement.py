@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,20 @@ RANKS = (0, 1)
 HALTING = ["received", "agreed", "saving", "saved"]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
-@pytest.mark.parametrize("kind", ["zero0", "zero2", "zero3", "pipe"])
+@pytest.mark.parametrize(
+    ("kind", "launcher"),
+    [*itertools.product(["zero0", "zero2", "zero3", "pipe"], ["torchrun", "deepspeed"]), ("accelerate", "torchrun")],
+)
 def test_one_asked_rank_saves_all_and_the_resume_is_bit_identical(
     kind: str, launcher: str, launch, box: Letterbox, tmp_path: Path
 ) -> None:
+    if kind == "accelerate":
+        pytest.importorskip("accelerate", reason="needs accelerate")
     job = launch(launcher, kind=kind, steps=10**6)
     for rank in RANKS:
         box.frame("step", rank, step=3)
+    if kind == "accelerate":
+        assert box.frame("hello")["zero_stage"] == 2, "the plugin is in use, and not Accelerate's own loop"
 
     # One rank is asked, and the letter says to go on.
     box.letter(1, "keep", checkpoint="good")

@@ -15,8 +15,11 @@ pytest.importorskip("transformers", reason="needs transformers")
 RANKS = (0, 1)
 
 
-def test_one_asked_rank_makes_the_trainer_save_everywhere(launch, box: Letterbox, tmp_path: Path) -> None:
-    job = launch(script="train_hf.py", steps=10**5)
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_one_asked_rank_makes_the_trainer_save_everywhere(
+    launcher: str, launch, box: Letterbox, tmp_path: Path
+) -> None:
+    job = launch(launcher, script="train_hf.py", steps=10**5)
     for rank in RANKS:
         box.frame("step", rank, step=3)
     box.letter(1, "keep")
@@ -37,7 +40,7 @@ def test_one_asked_rank_makes_the_trainer_save_everywhere(launch, box: Letterbox
     job.end()
 
     box.frames.clear()
-    again = launch(script="train_hf.py", name="again", steps=step + 5, resume=str(path))
+    again = launch(launcher, name="again", script="train_hf.py", steps=step + 5, resume=str(path))
     for rank in RANKS:
         box.frame("bye", rank)
     assert again.wait() == 0

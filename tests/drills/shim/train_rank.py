@@ -1,6 +1,7 @@
 """One rank of a tiny training that takes its settings from DRILL (JSON) and writes each step's loss to a file.
 
-kind: zero0 | zero2 | zero3 | pipe | drift (no collectives at all: every rank runs at its own speed).
+kind: zero0 | zero2 | zero3 | pipe | accelerate (its DeepSpeed plugin, ZeRO-2) | drift (no collectives at all: every
+rank runs at its own speed).
 Dropout and a shuffled, worker-less loader make the losses depend on generator states and on the data position.
 """
 
@@ -53,7 +54,7 @@ def batches(loader):
         yield from loader
 
 
-def deepspeed_engine():
+def init_deepspeed():
     import deepspeed
     import deepspeed.ops
 
@@ -65,6 +66,28 @@ def deepspeed_engine():
         "steps_per_print": 10**9,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
     }
+    return deepspeed, config
+
+
+def accelerated():
+    """An Accelerator over DeepSpeed, and what it prepared: model, optimizer, scheduler."""
+    _, config = init_deepspeed()
+    from accelerate import Accelerator
+    from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
+
+    del config["optimizer"]  # The script's own, and its scheduler, which DeepSpeed does not step: the usual case.
+    config.update(zero_optimization={"stage": 2}, zero_allow_untested_optimizer=True)
+    plugin = DeepSpeedPlugin(hf_ds_config=config)
+    accelerator = Accelerator(deepspeed_plugin=plugin, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo")])
+    assert accelerator.num_processes == torch.distributed.get_world_size()
+    model = Tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    return accelerator, *accelerator.prepare(model, optimizer, scheduler)
+
+
+def deepspeed_engine():
+    deepspeed, config = init_deepspeed()
     if kind == "pipe":
         from deepspeed.pipe import PipelineModule
 
@@ -83,15 +106,36 @@ def plain_model():
     return Tiny()
 
 
-engine = plain_model() if kind == "drift" else deepspeed_engine()
-optimizer = torch.optim.AdamW(engine.parameters(), 1e-2) if kind == "drift" else None
+if kind == "accelerate":
+    attached, engine, optimizer, scheduler = accelerated()
+else:
+    attached = engine = plain_model() if kind == "drift" else deepspeed_engine()
+    optimizer = torch.optim.AdamW(engine.parameters(), 1e-2) if kind == "drift" else None
 replicas = 1 if kind == "pipe" else torch.distributed.get_world_size()
 sampler = torch.utils.data.RandomSampler(Toy())
 loader = trainer_shim.wrap_loader(torch.utils.data.DataLoader(Toy(), batch_size=BATCH, sampler=sampler))
-shim = trainer_shim.attach(engine, checkpoint_dir=str(place / "checkpoints"), optimizer=optimizer, total_steps=steps)
+shim = trainer_shim.attach(attached, checkpoint_dir=str(place / "checkpoints"), optimizer=optimizer, total_steps=steps)
 resumed = shim.resume() if options.get("resume") else None
 torch.manual_seed(100 + rank) if resumed is None else None
 feed = batches(loader)
+
+
+def update(loss):
+    """One optimizer update from this loss, as the users of each kind write it."""
+    if kind == "accelerate":
+        attached.backward(loss)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    elif kind == "drift":
+        shim.loss(loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    else:
+        engine.backward(loss)
+        engine.step()
+
+
 losses = (place / f"losses.{options['name']}.{rank}").open("w", buffering=1)
 if resumed is not None:
     print(f"resumed rank {rank} at {resumed.step} from {resumed.path}", flush=True)
@@ -104,13 +148,7 @@ while shim.step < steps:
     else:
         ids, labels = next(feed)
         loss = engine(ids, labels)
-        shim.loss(loss) if kind == "drift" else None
-        loss.backward() if kind == "drift" else engine.backward(loss)
-        if kind == "drift":
-            optimizer.step()
-            optimizer.zero_grad()
-        else:
-            engine.step()
+        update(loss)
     losses.write(f"{shim.step} {float(loss).hex()}\n")
 shim.finish()
 torch.distributed.barrier()

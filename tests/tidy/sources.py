@@ -1,4 +1,4 @@
-"""What the tidy tests read: the tree's own Python files, parsed once."""
+"""What the tidy tests read: the tree's own Python files, each parsed once and walked once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import ast
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("governor", "trainer_shim")
+Node = TypeVar("Node", bound=ast.AST)
 
 
 @dataclass(frozen=True)
@@ -22,22 +24,37 @@ class Source:
     def at(self, node: ast.AST) -> str:
         return f"{self.path}:{getattr(node, 'lineno', 1)}"
 
-    def named(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+    @cached_property
+    def _by_kind(self) -> dict[type[ast.AST], list[ast.AST]]:
+        kinds: dict[type[ast.AST], list[ast.AST]] = {}
+        for node in ast.walk(self.tree):
+            kinds.setdefault(type(node), []).append(node)
+        return kinds
+
+    def named(self, *kinds: type[Node]) -> Iterator[Node]:
+        """Every node of exactly these kinds: each kind in the order of the text, one kind after the other."""
+        for kind in kinds:
+            for node in self._by_kind.get(kind, ()):
+                assert isinstance(node, kind)
+                yield node
+
+    def imports(self) -> Iterator[tuple[ast.stmt, str]]:
+        """(node, absolute module) of every import statement; relative ones begin with a dot."""
+        for node in self.named(ast.Import, ast.ImportFrom):
+            yield from imported_by(node)
 
 
 @cache
 def sources(*tops: str) -> tuple[Source, ...]:
     """Every .py file below these directories, sorted. Builds left by packaging are not ours to judge."""
-    found = []
-    for top in tops:
-        for path in sorted((ROOT / top).rglob("*.py")):
-            relative = path.relative_to(ROOT)
-            if "build" in relative.parts:
-                continue
-            text = path.read_text(encoding="utf-8")
-            found.append(Source(str(relative), text, ast.parse(text, str(relative))))
-    return tuple(found)
+    found = (path.relative_to(ROOT) for top in tops for path in sorted((ROOT / top).rglob("*.py")))
+    return tuple(_parsed(path) for path in found if "build" not in path.parts)
+
+
+@cache
+def _parsed(path: Path) -> Source:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return Source(str(path), text, ast.parse(text, str(path)))
 
 
 @cache
@@ -66,10 +83,9 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """(node, absolute module) of every import statement below `tree`; relative ones begin with a dot."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node, "." * node.level + (node.module or "")
+def imported_by(node: ast.stmt) -> Iterator[tuple[ast.stmt, str]]:
+    """What this statement imports, each name beside it; nothing where it is no import."""
+    if isinstance(node, ast.Import):
+        yield from ((node, alias.name) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield node, "." * node.level + (node.module or "")

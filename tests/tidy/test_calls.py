@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from tests.tidy.sources import PRODUCT, Source, dotted, imports, sources
+from tests.tidy.sources import PRODUCT, Source, dotted, sources
 
 BROAD = {"Exception", "BaseException"}
 # The one guard around the daemon, and the one around every hook of the shim in the training thread.
@@ -36,13 +36,11 @@ def _only_cleans_up(handler: ast.ExceptHandler) -> bool:
 
 
 def _broad_excepts(source: Source) -> int:
-    handlers = [node for node in source.named(ast.ExceptHandler) if isinstance(node, ast.ExceptHandler)]
+    handlers = source.named(ast.ExceptHandler)
     suppressed = [
         node
         for node in source.named(ast.Call)
-        if isinstance(node, ast.Call)
-        and dotted(node.func).endswith("suppress")
-        and any(dotted(argument) in BROAD for argument in node.args)
+        if dotted(node.func).endswith("suppress") and any(dotted(argument) in BROAD for argument in node.args)
     ]
     return sum(_is_broad(handler) and not _only_cleans_up(handler) for handler in handlers) + len(suppressed)
 
@@ -56,7 +54,7 @@ def test_the_core_imports_nothing_that_could_be_impure() -> None:
     wrong = [
         f"{source.at(node)} imports {name}"
         for source in sources("governor/core")
-        for node, name in imports(source.tree)
+        for node, name in source.imports()
         if name.split(".")[0] not in CORE_MAY_IMPORT and not name.startswith(("governor.core", "."))
     ]
     assert not wrong, wrong
@@ -68,7 +66,7 @@ def test_the_core_calls_nothing_that_could_be_impure() -> None:
         f"{source.at(node)} calls {node.func.id}"
         for source in sources("governor/core")
         for node in source.named(ast.Call)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CORE_MUST_NOT_CALL
+        if isinstance(node.func, ast.Name) and node.func.id in CORE_MUST_NOT_CALL
     ]
     assert not wrong, wrong
 
@@ -78,21 +76,21 @@ def test_nothing_is_parsed_by_running_it() -> None:
     wrong = [
         f"{source.at(node)} imports {name}"
         for source in sources(*PRODUCT)
-        for node, name in imports(source.tree)
+        for node, name in source.imports()
         if name.split(".")[0] in unsafe
     ]
     wrong += [
         f"{source.at(node)} calls {dotted(node.func)}"
         for source in sources(*PRODUCT)
         for node in source.named(ast.Call)
-        if isinstance(node, ast.Call) and dotted(node.func) in {"eval", "exec", "os.system", "os.popen"}
+        if dotted(node.func) in {"eval", "exec", "os.system", "os.popen"}
     ]
     assert not wrong, wrong
 
 
 def test_tests_wait_on_something_and_never_sleep() -> None:
     """Programs that a drill starts as a trainer may: a step takes time. Nobody imports those."""
-    imported = {name for source in sources("tests") for _, name in imports(source.tree)}
+    imported = {name for source in sources("tests") for _, name in source.imports()}
     wrong = []
     for source in sources("tests"):
         name = source.path.removesuffix(".py").replace("/", ".")
@@ -100,10 +98,8 @@ def test_tests_wait_on_something_and_never_sleep() -> None:
             continue
         slept = {"time.sleep", "asyncio.sleep"}
         for node in source.named(ast.ImportFrom):
-            assert isinstance(node, ast.ImportFrom)
             slept |= {a.asname or a.name for a in node.names if (node.module, a.name) == ("time", "sleep")}
-        calls = (node for node in source.named(ast.Call) if isinstance(node, ast.Call))
-        wrong += [source.at(call) for call in calls if dotted(call.func) in slept]
+        wrong += [source.at(call) for call in source.named(ast.Call) if dotted(call.func) in slept]
     assert not wrong, f"wait on a pidfd, a socket or a condition instead: {wrong}"
 
 
@@ -111,9 +107,7 @@ def test_tests_use_no_mocks() -> None:
     """A mock agrees with everything. Fakes here pass the contract suite of the real thing."""
     wrong = []
     for source in sources("tests"):
-        wrong += [
-            f"{source.at(node)} {name}" for node, name in imports(source.tree) if name in {"unittest.mock", "mock"}
-        ]
+        wrong += [f"{source.at(node)} {name}" for node, name in source.imports() if name in {"unittest.mock", "mock"}]
         wrong += [
             f"{source.at(node)} {dotted(node)}"
             for node in source.named(ast.Attribute)

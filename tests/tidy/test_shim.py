@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterator
 
-from tests.tidy.sources import Source, dotted, imports, sources
+from tests.tidy.sources import Source, dotted, imported_by, sources
 
 # Newer than Python 3.9, so not to be counted on although today's interpreter has them.
 TOO_NEW = {"tomllib"}
@@ -49,8 +49,7 @@ def test_importing_it_needs_the_standard_library_only() -> None:
     wrong = []
     for source in sources("trainer_shim"):
         for statement in _at_import(source.tree):
-            if isinstance(statement, ast.Import | ast.ImportFrom):
-                wrong += [f"{source.at(n)} {name}" for n, name in imports(statement) if not _is_stdlib(name)]
+            wrong += [f"{source.at(n)} {name}" for n, name in imported_by(statement) if not _is_stdlib(name)]
     assert not wrong, wrong
 
 
@@ -58,7 +57,7 @@ def test_what_it_finds_lazily_is_the_trainers() -> None:
     wrong = [
         f"{source.at(node)} {name}"
         for source in sources("trainer_shim")
-        for node, name in imports(source.tree)
+        for node, name in source.imports()
         if not _is_stdlib(name) and name.split(".")[0] not in FOUND_LAZILY
     ]
     assert not wrong, wrong

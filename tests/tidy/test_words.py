@@ -31,7 +31,7 @@ INTEGER_UNITS = ("_ns", "_usd_micros", "_bytes")
 
 def _defined(source: Source) -> Iterator[tuple[ast.AST, str]]:
     """Names this file gives: functions, classes, arguments, assigned variables and fields. Not the ones it uses."""
-    for node in ast.walk(source.tree):
+    for node in source.named(*FUNCTIONS, ast.ClassDef, ast.arg, ast.Name, ast.Attribute):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node, node.name
         elif isinstance(node, ast.arg):
@@ -66,7 +66,7 @@ def test_counted_units_are_integers() -> None:
 
 
 def _annotated(source: Source) -> Iterator[tuple[ast.AST, str, ast.expr]]:
-    for node in ast.walk(source.tree):
+    for node in source.named(ast.AnnAssign, ast.arg):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name | ast.Attribute):
             name = node.target.id if isinstance(node.target, ast.Name) else node.target.attr
             yield node, name, node.annotation

@@ -26,7 +26,7 @@ from governor.adapters.journal_sqlite import JournalLocked, open_journal
 from governor.adapters.listener import SocketUnavailable
 from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
-from governor.adapters.streams import Stream
+from governor.adapters.streams import LeftAt, Stream
 from governor.adapters.systemd import SystemdNotifier
 from governor.core.effects import Effect
 from governor.core.halting import UNSAVED_MIN_NS, bounds_ns
@@ -205,7 +205,7 @@ class Governor:
             self.close()
             raise CannotStart(str(error)) from error
         observers = Observers([*watchers, ReportFiles(paths.state_dir / "incidents"), *self._exporters()])
-        streams = [Stream(entry, self.processes) for entry in settings.jsonl]
+        streams = [Stream(entry, self.processes, self._left_at(entry.run)) for entry in settings.jsonl]
         self._closers += [stream.close for stream in streams]
         hands = Hands(
             node=self.node,
@@ -232,6 +232,10 @@ class Governor:
         )
         daemon.health.last_reload_wall_ns = self.clock.wall()
         return daemon
+
+    def _left_at(self, run: str) -> LeftAt | None:
+        tracked = self.node.runs.get(run)
+        return LeftAt(tracked.stream_position, tracked.remembered) if tracked is not None else None
 
     def _exporters(self) -> list[Observer]:
         metrics = self.settings.metrics

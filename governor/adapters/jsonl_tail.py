@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from governor.core.events import Event, FramesLost
 from governor.core.units import MonoNs
@@ -24,12 +25,24 @@ class Position:
     head: bytes
     offset: int
 
+    def row(self) -> dict[str, Any]:
+        return {"inode": self.inode, "head": self.head.hex(), "offset": self.offset}
+
+    @staticmethod
+    def of(row: Mapping[str, Any] | None) -> Position | None:
+        """The position of a journal's row; None where it is not one of ours."""
+        try:
+            found = None if row is None else Position(int(row["inode"]), bytes.fromhex(row["head"]), int(row["offset"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return found if found is not None and found.offset >= 0 else None
+
 
 class JsonlTail:
     """Yields the events of one file's new lines at each `poll`. One instance per configured stream.
 
-    What stands in the file at the first poll is history and is skipped unless `from_start`; files that appear or
-    replace it later are read whole.
+    What stands in the file at the first poll is history and is skipped unless `from_start`, or unless `go_on` was told
+    where an earlier reader stopped; files that appear or replace it later are read whole.
     """
 
     def __init__(
@@ -59,7 +72,7 @@ class JsonlTail:
             self._read_new(lines)
         except OSError as error:  # A network file system that went away under us, as well as a file that is not ours.
             self.status = f"{self.path}: {error.strerror}"
-            self._resume = self._position()
+            self._resume = self.position
             self.close()
         events = [event for line in lines for event in self._read(line, at)]
         faulty = self.faulty_total - faulty_before
@@ -71,6 +84,11 @@ class JsonlTail:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def go_on(self, left_at: Position) -> None:
+        """Before the first poll: begin there. A file that is no longer the one of then is news, and is read whole."""
+        assert self._fd < 0, "reading has begun"
+        self._resume, self._skip_history = left_at, False
 
     def _read(self, line: bytes, at: MonoNs) -> Iterator[Event]:
         self.lines_total += 1
@@ -122,7 +140,8 @@ class JsonlTail:
         self._resume, self._skip_history = None, False
         return True
 
-    def _position(self) -> Position | None:
+    @property
+    def position(self) -> Position | None:
         """Where the first line that is not whole yet begins; what we had last, while no file is open."""
         if self._fd < 0:
             return self._resume

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from governor.adapters.jsonl_tail import JsonlTail
-from governor.core.events import Event, StreamOpened, StreamState, TrainerExited
+from governor.adapters.jsonl_tail import JsonlTail, Position
+from governor.core.events import Event, StreamOpened, StreamRead, StreamState, TrainerExited
 from governor.core.identity import ProcessFacts, ProcessId
 from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import Processes
@@ -23,22 +24,41 @@ PIDFILE_SLACK_S: Final = 2.0  # Of file systems that round times to seconds, and
 Table = Mapping[int, ProcessFacts]
 
 
-class Stream:
-    """One `[[jsonl]]` entry: polls the file, and keeps telling which processes a halt would end."""
+@dataclass(frozen=True, slots=True)
+class LeftAt:
+    """What the journal knows of a stream: how far it had been read, and whose it was then."""
 
-    def __init__(self, entry: Jsonl, processes: Processes) -> None:
+    position: Mapping[str, Any] | None
+    processes: tuple[ProcessId, ...]
+
+
+class Stream:
+    """One `[[jsonl]]` entry: polls the file, and keeps telling which processes a halt would end.
+
+    What was written while no governor ran is read, and judged as if it came now, when it is still the voice of a
+    process that wrote it then. Otherwise (launched anew, or nobody was named) it is history, and only what comes from
+    now on counts: a NaN of yesterday's launch must not end today's. Lines are judged once: the position is kept with
+    the state of the rules, every ten seconds, and a crash takes both back to the same line.
+    """
+
+    def __init__(self, entry: Jsonl, processes: Processes, left_at: LeftAt | None = None) -> None:
         self._entry = entry
         self._processes = processes
         self._tail = JsonlTail(str(entry.path), entry.run, field_map(entry.fields) if entry.fields else DEFAULT_FIELDS)
         self._find = _finder(entry)
-        self._named: tuple[ProcessId, ...] | None = None
+        self._named: tuple[ProcessId, ...] | None = None  # None until we could look.
+        self._left_at = left_at or LeftAt(None, ())
         self._look_at = MonoNs(0)
-        self._was_read = False
+        self._was_read = left_at is not None
         self._problem: str | None = None
+        self._told: Position | None = None
 
     def poll(self, at: MonoNs) -> list[Event]:
-        looked, read = self._look(at), self._tail.poll(at)
-        return [*looked, *self._state(at), *read]
+        looked = self._look(at)
+        if self._named is None:
+            return looked  # Whose voice it is decides where to begin.
+        read = self._tail.poll(at)
+        return [*looked, *self._state(at), *read, *self._position(at)]
 
     def close(self) -> None:
         self._tail.close()
@@ -52,6 +72,13 @@ class Stream:
         self._problem = problem
         return [StreamState(at, self._entry.run, problem)]
 
+    def _position(self, at: MonoNs) -> list[Event]:
+        position = self._tail.position
+        if position is None or position == self._told:
+            return []
+        self._told = position
+        return [StreamRead(at, self._entry.run, position.row())]
+
     def _look(self, at: MonoNs) -> list[Event]:
         if at < self._look_at:
             return []
@@ -60,18 +87,28 @@ class Stream:
             found = self._find(self._processes) if self._find is not None else ()
         except OSError:
             return []  # Out of descriptors: not seeing them is not their end.
-        if self._named is not None and tuple(f.process for f in found) == self._named:
+        first, known = self._named is None, self._left_at.processes if self._named is None else self._named
+        named = tuple(facts.process for facts in found)
+        if not first and named == known:
             return []
-        left = tuple(process for process in self._named or () if not self._processes.is_gone(process))
-        if not found and left:
+        living = tuple(process for process in known or () if not self._processes.is_gone(process))
+        if not found and living and not first:
             return []  # A pidfile that was removed or emptied: its process lives, and is still the run.
-        ended = bool(self._named) and not found
-        self._named = tuple(facts.process for facts in found)
-        if ended:
-            return [TrainerExited(at, self._entry.run, None)]
+        self._named = named or living
+        ended = [TrainerExited(at, self._entry.run, None)] if known and not self._named else []
+        if ended and not first:
+            return [*ended]
+        if first:
+            self._go_on()
         uid = found[0].uid if found else self._owner()
         entry = self._entry
-        return [StreamOpened(at, entry.run, uid, entry.stage, dict(entry.labels), self._named)]
+        return [StreamOpened(at, entry.run, uid, entry.stage, dict(entry.labels), self._named), *ended]
+
+    def _go_on(self) -> None:
+        """Read on where a governor before us stopped, if one of the processes of then still writes."""
+        left_at = Position.of(self._left_at.position)
+        if left_at is not None and set(self._left_at.processes) & set(self._named or ()):
+            self._tail.go_on(left_at)
 
     def _owner(self) -> int:
         try:

@@ -29,6 +29,7 @@ from governor.core.events import (
     Step,
     StopReplied,
     StreamOpened,
+    StreamRead,
     StreamState,
     Tick,
     TrainerExited,
@@ -198,4 +199,5 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     LaunchersSeen: hearing.on_launchers,
     StreamOpened: hearing.on_stream,
     StreamState: hearing.on_stream_state,
+    StreamRead: hearing.on_stream_read,
 }

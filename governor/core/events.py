@@ -269,6 +269,15 @@ class StreamState:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamRead:
+    """How far a stream has been read; follows the events of what was read. `position`: plain JSON, the reader's own."""
+
+    at: MonoNs
+    run: str
+    position: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class GpuProcessesSeen:
     """Every process that computes on a GPU of this node, by the driver's word."""
 
@@ -296,5 +305,6 @@ Event = (
     | LaunchersSeen
     | StreamOpened
     | StreamState
+    | StreamRead
     | GpuProcessesSeen
 )

@@ -20,6 +20,7 @@ from governor.core.events import (
     ProcessesSeen,
     Step,
     StreamOpened,
+    StreamRead,
     StreamState,
     TrainerExited,
 )
@@ -111,7 +112,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if tracked is None:
         tracked = _track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(tracked.run, "stream", event.at)
-    elif not tracked.run.alive and event.processes:
+    elif event.processes and (not tracked.run.alive or _launched_while_away(tracked, event)):
         tracked.incident = None  # Launched anew: the latch was the old attempt's.
         intake.begin_attempt(tracked.run, "stream", event.at)
         tracked.book.new_attempt()
@@ -119,6 +120,19 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     tracked.named = event.processes
     if event.processes and tracked.run.jsonl_only:
         tracked.run.uid = event.uid  # Before its processes were known, the file's owner stood for them.
+    return []
+
+
+def _launched_while_away(tracked: Tracked, event: StreamOpened) -> bool:
+    """None of those whom the journal knew is left, and others stand under the run's name. An open halt goes on."""
+    known = tracked.remembered if tracked.incident is None and not tracked.named else ()
+    return bool(known) and not set(known) & set(event.processes)
+
+
+def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:
+    tracked = node.runs.get(event.run)
+    if tracked is not None:
+        tracked.stream_position = event.position
     return []
 
 

@@ -49,6 +49,7 @@ class Tracked:
     launchers: tuple[ProcessId, ...] = ()
     command: tuple[str, ...] = ()  # Of the outermost launcher.
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
+    stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
     remembered: tuple[ProcessId, ...] = ()  # From the journal: who was the run before we came back.
     incident: Incident | None = None  # The open or last one of the present attempt.
     incidents_total: int = 0
@@ -137,4 +138,6 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "hold_reason": tracked.hold_reason,
         "halts_wall": list(tracked.halts_wall),
         "rules": tracked.book.snapshot(),
+        # Beside what the rules made of the lines before it: whoever goes on from here counts no line twice.
+        "stream_position": dict(tracked.stream_position) if tracked.stream_position is not None else None,
     }

@@ -71,6 +71,7 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
     run.ended_at = None if snapshot["alive"] else at
     tracked.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
+    tracked.stream_position = snapshot.get("stream_position")
     tracked.hold_until = snapshot["hold_until"]
     tracked.hold_reason = snapshot["hold_reason"]
     tracked.book.restore(snapshot["rules"])

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.streams import Stream
+from governor.adapters.streams import LeftAt, Stream
 from governor.core.effects import Alarm, Ask, Effect, Term
 from governor.core.events import PhaseChange, Step, StreamOpened, StreamState, Tick
-from governor.core.node import Node
+from governor.core.node import Node, run_snapshot
+from governor.core.resume import restore_runs
 from governor.core.run_state import UNWATCHED_AFTER_NS
 from governor.core.status import run_status
 from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
@@ -170,3 +171,159 @@ def test_marks_reach_the_run_from_the_file(path: Path) -> None:
     play(node, *watched.poll(at(1)))
     assert run_status(node.runs["log"], at(1))["state"] == "checkpoint"
     watched.close()
+
+
+# --- over a restart of the governor ---------------------------------------------------------------------------
+
+
+class Watch:
+    """A log, the process that writes it, and one governor after the other that follows it."""
+
+    def __init__(self, directory: Path, *, pidfile: bool = True) -> None:
+        self.path = directory / "m.jsonl"
+        self.path.write_text("")
+        self.pidfile = directory / "pid"
+        self.keys = {"pidfile": self.pidfile} if pidfile else {}
+        self.processes = FakeProcesses("boot-1")
+        self.launch(4321)
+        self.node = make_node()
+        self.stream = Stream(Jsonl(path=self.path, run="log", **self.keys), self.processes)  # type: ignore[arg-type]
+        self.poll(0)
+
+    def launch(self, pid: int) -> None:
+        self.processes.add(pid, start_ticks=pid % 10)
+        self.pidfile.write_text(f"{pid}\n")
+
+    def write(self, first: int, last: int, loss: float = 2.0) -> None:
+        lines = [json.dumps({"step": n, "loss": loss, "tokens": 1000}) for n in range(first, last + 1)]
+        with self.path.open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+    def poll(self, when: float) -> list[Effect]:
+        return [effect for event in self.stream.poll(at(when)) for effect in play(self.node, event)]
+
+    def kept(self, when: float) -> str:
+        """What the journal holds from now on."""
+        return json.dumps(run_snapshot(self.node, self.node.runs["log"], at(when)))
+
+    def restart(self, kept: str, when: float) -> list[Effect]:
+        self.stream.close()
+        self.node = make_node(boot=when)
+        restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
+        tracked = self.node.runs["log"]
+        left_at = LeftAt(tracked.stream_position, tracked.remembered)
+        entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
+        self.stream = Stream(entry, self.processes, left_at)
+        return self.poll(when)
+
+    @property
+    def tokens(self) -> int | None:
+        return self.node.runs["log"].run.tokens_total
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(tmp_path)
+
+
+def test_what_was_written_while_no_governor_ran_is_judged_once(watch: Watch) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(11, 15)
+    watch.restart(kept, 60)
+    assert watch.tokens == 15_000
+    watch.poll(61)
+    assert watch.tokens == 15_000
+
+
+def test_a_crash_takes_lines_and_what_was_made_of_them_back_together(watch: Watch) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(11, 15)
+    watch.poll(3)
+    assert watch.tokens == 15_000
+    watch.restart(kept, 60)
+    assert watch.tokens == 15_000, "neither lost nor counted twice"
+
+
+def test_a_nan_of_the_same_launch_is_acted_on_late(watch: Watch) -> None:
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(31, 31, loss=float("nan"))
+    watch.restart(kept, 60)
+    assert watch.node.runs["log"].incident is not None
+
+
+def test_a_nan_of_an_earlier_launch_does_not_end_the_one_that_runs_now(watch: Watch) -> None:
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(31, 31, loss=float("nan"))
+    watch.processes.end(4321)
+    watch.launch(4322)
+    watch.write(20, 25)
+    watch.restart(kept, 60)
+    tracked = watch.node.runs["log"]
+    assert tracked.incident is None
+    assert tracked.run.first_step_at is None, "it is a new attempt"
+    watch.write(26, 26, loss=float("nan"))
+    watch.poll(61)
+    assert tracked.incident is not None
+
+
+def test_a_process_that_ended_while_we_were_away_ends_its_run(watch: Watch) -> None:
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.processes.end(4321)
+    watch.restart(kept, 60)
+    assert not watch.node.runs["log"].run.alive, "nobody is charged for it any more"
+
+
+def test_a_pidfile_that_was_removed_while_we_were_away_ends_nothing(watch: Watch) -> None:
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.pidfile.unlink()
+    watch.write(31, 31)
+    watch.restart(kept, 60)
+    tracked = watch.node.runs["log"]
+    assert tracked.run.alive
+    assert [process.pid for process in tracked.named] == [4321]
+    assert tracked.run.step == 31
+
+
+def test_without_a_named_process_nobody_knows_whose_voice_it_is_and_the_past_is_left_alone(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, pidfile=False)
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(31, 31, loss=float("nan"))
+    watch.restart(kept, 60)
+    assert watch.node.runs["log"].incident is None
+    watch.write(32, 32)
+    watch.poll(61)
+    assert watch.node.runs["log"].run.step == 32
+
+
+def test_a_log_that_was_rotated_while_we_were_away_is_news_from_its_first_line(watch: Watch) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.path.rename(watch.path.with_suffix(".1"))
+    watch.write(11, 12)
+    watch.restart(kept, 60)
+    assert watch.tokens == 12_000
+
+
+@pytest.mark.parametrize("row", [{}, {"inode": 1, "head": "zz", "offset": 1}, {"inode": 1, "head": "", "offset": -5}])
+def test_a_position_of_another_version_costs_the_past_and_not_our_start(watch: Watch, row: dict[str, object]) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    watch.restart(json.dumps({**json.loads(watch.kept(2)), "stream_position": row}), 60)
+    watch.write(11, 11)
+    watch.poll(61)
+    assert watch.tokens == 11_000

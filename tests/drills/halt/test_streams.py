@@ -138,3 +138,16 @@ def test_a_run_that_names_no_process_is_not_said_to_be_halted(service: Make, pla
     assert plain.process.poll() is None
     assert "nobody_named" in [entry["what"] for entry in incident["timeline"]]
     assert "names no processes" in json.dumps(governor.log.read_text())
+
+
+def test_a_nan_that_was_written_while_the_governor_was_down_is_acted_on_when_it_is_back(
+    service: Make, plain: Plain
+) -> None:
+    governor = _watched(service, plain)
+    plain.steps(1, 30)
+    _until_step(governor, 30)
+    governor.kill9()
+    plain.steps(31, 31, loss="NaN")
+    governor.start()
+    plain.process.wait(SAFETY_S)
+    assert governor.until_stage("HALTED")["reason"] == "loss_nan"

@@ -78,6 +78,7 @@ class Conductor:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self.poll_s = max(POLL_S, POLL_PER_RANK_S * place.world_size)
+        self.reconnect_s = RECONNECT_S
         self._idle_s = max(IDLE_POLL_S, IDLE_POLL_PER_RANK_S * place.world_size)
         self._thread = threading.Thread(target=self._run, name="costgov-agree", daemon=True)
 
@@ -123,7 +124,7 @@ class Conductor:
         if self._incidents.ask is not None:
             self._incidents.close("failed", reason=clip(reason))
         self._gate.settled = True
-        self._stop.wait(RECONNECT_S)
+        self._stop.wait(self.reconnect_s)
 
     def _conduct_if_asked(self) -> bool:
         ask = self._incidents.ask

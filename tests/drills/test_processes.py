@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -330,31 +328,6 @@ signal.signal(signal.SIGUSR1, lambda *a: sys.stdout.write("rung\\n") and sys.std
 print("ready", flush=True)
 while True: signal.pause()
 """
-
-
-def is_reachable_by_everyone(path: Path) -> bool:
-    return path.exists() and all(directory.stat().st_mode & 0o001 for directory in path.resolve().parents)
-
-
-@pytest.fixture
-def interpreter() -> str:
-    """An interpreter that other users may run, too: ours may lie under a private directory."""
-    for candidate in (sys.executable, "/usr/bin/python3"):
-        if is_reachable_by_everyone(Path(candidate)):
-            version = subprocess.run([candidate, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"])
-            if version.returncode == 0:
-                return candidate
-    pytest.skip("no Python 3.11 that other users may run (apt-get install python3)")
-
-
-@pytest.fixture
-def public_source() -> Iterator[str]:
-    """The sources where other users may read them."""
-    with tempfile.TemporaryDirectory(prefix="costgov-drill-") as directory:
-        os.chmod(directory, 0o755)
-        for package in ("governor", "trainer_shim"):
-            shutil.copytree(ROOT / package, Path(directory, package), ignore=shutil.ignore_patterns("__pycache__"))
-        yield directory
 
 
 @needs_root

@@ -130,6 +130,13 @@ class Service:
     def incidents(self) -> list[dict[str, Any]]:
         return self.ask({"cmd": "incidents", "last": 100}) or []
 
+    def status(self) -> dict[str, Any]:
+        return dict(self.ask({"cmd": "status"}))
+
+    def step(self, run: str = "drill") -> int:
+        """The last step heard of; 0 before the first."""
+        return next((known["step"] or 0 for known in self.status()["runs"] if known["run"] == run), 0)
+
     def until(self, look: Callable[[], Any], what: str) -> Any:
         """Look again at every event of the daemon, its end included, until `look` is true."""
         assert self.process is not None

@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from governor import control_client
+from governor.archive import INCIDENTS_MAX, matching
 from governor.cli_common import (
     Failed,
     config_option,
@@ -29,7 +30,6 @@ from governor.exit_codes import ExitCode
 
 JOURNAL_NAME: Final = "costgov.db"
 JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name of its own; newest first.
-LAST_MAX: Final = 1_000  # A governor keeps no more incidents than that.
 
 Snapshot = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ def incident() -> None:
 
 
 @incident.command("list")
-@click.option("--last", type=click.IntRange(1, LAST_MAX), default=20, show_default=True, help="At most so many.")
+@click.option("--last", type=click.IntRange(1, INCIDENTS_MAX), default=20, show_default=True, help="At most so many.")
 @config_option
 @control_option
 @json_option
@@ -74,7 +74,7 @@ def show(incident_id: str, markdown: bool, config: Path | None, control: str | N
 
     if markdown and as_json:
         raise click.UsageError("--markdown and --json exclude one another")
-    snapshot = _find(incident_id, _incidents(LAST_MAX, config, control))
+    snapshot = _find(incident_id, _incidents(INCIDENTS_MAX, config, control, incident_id))
     if as_json:
         click.echo(report.incident_json(snapshot), nl=False)
     elif markdown:
@@ -105,15 +105,12 @@ def _row(snapshot: Snapshot) -> tuple[str, ...]:
 
 def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:
     """By full id, by an unambiguous beginning of it, or the newest by "last"."""
-    if incident_id == "last" and found:
-        return max(found, key=lambda s: int(s["opened_wall_ns"]))
-    exact = [snapshot for snapshot in found if snapshot["incident_id"] == incident_id]
-    matching = exact or [s for s in found if str(s["incident_id"]).startswith(incident_id)]
-    if len(matching) == 1:
-        return matching[0]
-    if not matching:
+    meant = matching(found, incident_id)
+    if len(meant) == 1:
+        return meant[0]
+    if not meant:
         raise Failed(f'no incident "{incident_id}"; see `costgov incident list`', ExitCode.UNKNOWN)
-    raise Failed(f'"{incident_id}" begins the ids of {len(matching)} incidents; give more of it', ExitCode.UNKNOWN)
+    raise Failed(f'"{incident_id}" begins the ids of {len(meant)} incidents; give more of it', ExitCode.UNKNOWN)
 
 
 def _age(snapshot: Mapping[str, Any]) -> tuple[int, str]:
@@ -121,9 +118,10 @@ def _age(snapshot: Mapping[str, Any]) -> tuple[int, str]:
     return int(snapshot["opened_wall_ns"]), str(snapshot["incident_id"])
 
 
-def _incidents(last: int, config: Path | None, control: str | None) -> list[Snapshot]:
+def _incidents(last: int, config: Path | None, control: str | None, wanted: str | None = None) -> list[Snapshot]:
     """From every governor that answers, else from the journals on this machine."""
-    answers = control_client.ask_each(sockets(control), {"cmd": "incidents", "last": last})
+    request = {"cmd": "incidents", "last": last} | ({} if wanted is None else {"of": wanted})
+    answers = control_client.ask_each(sockets(control), request)
     good = [answer for answer in answers if answer.ok]
     if good:
         return [snapshot for answer in good for snapshot in answer.data]

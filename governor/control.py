@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from governor import __version__
+from governor.archive import INCIDENTS_MAX
 from governor.core.events import OperatorHalt, OperatorHold
 from governor.core.status import runs_status
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
@@ -19,8 +20,8 @@ HOLD_MAX_NS: Final = 7 * 24 * NS_PER_HOUR  # A brake that nobody remembers is a 
 Answer = dict[str, Any]
 
 
-def answer(daemon: Daemon, request: ControlRequest) -> Answer:
-    """Answer one request; never raises for what a client may send."""
+def answer(daemon: Daemon, request: ControlRequest) -> Answer | None:
+    """Answer one request, or None when the answer comes later; never raises for what a client may send."""
     handler = _COMMANDS.get(str(request.body.get("cmd")))
     if handler is None:
         return _no("bad_request", f"unknown command; known: {', '.join(sorted(_COMMANDS))}")
@@ -131,19 +132,19 @@ def _refusal(daemon: Daemon, request: ControlRequest, run: Any, reason: Any) -> 
     return None
 
 
-def _incidents(daemon: Daemon, request: ControlRequest) -> Answer:
-    last = request.body.get("last", 100)
-    if not isinstance(last, int) or isinstance(last, bool) or not 0 < last <= 1000:
-        return _no("bad_request", "last is a number from 1 to 1000")
-    return _yes(_finite([dict(snapshot) for snapshot in daemon.hands.journal.incidents(last)]))
+def _incidents(daemon: Daemon, request: ControlRequest) -> Answer | None:
+    last, wanted = request.body.get("last", 100), request.body.get("of")
+    if not isinstance(last, int) or isinstance(last, bool) or not 0 < last <= INCIDENTS_MAX:
+        return _no("bad_request", f"last is a number from 1 to {INCIDENTS_MAX}")
+    if wanted is not None and not isinstance(wanted, str):
+        return _no("bad_request", "of is an incident's id, the beginning of one, or last")
 
+    def tell(line: bytes) -> None:
+        daemon.soon(lambda: daemon.reply(request.conn, line))
 
-def _incident(daemon: Daemon, request: ControlRequest) -> Answer:
-    wanted = request.body.get("id")
-    for snapshot in reversed(daemon.hands.journal.incidents(1000)):
-        if snapshot["incident_id"] == wanted:
-            return _yes(_finite(dict(snapshot)))
-    return _no("no_such_run", f"no incident {str(wanted)[:80]!r}; see `costgov incident list`")
+    if daemon.archive.ask(daemon.hands.journal, last, wanted, tell):
+        return None
+    return _no("unavailable", "too many questions about past halts are open; try again in a moment")
 
 
 def _reload(daemon: Daemon, request: ControlRequest) -> Answer:
@@ -154,12 +155,11 @@ def _reload(daemon: Daemon, request: ControlRequest) -> Answer:
     return _no("bad_request", daemon.health.reload_error or "the new policies are invalid; the old ones stand")
 
 
-_COMMANDS: Final[Mapping[str, Callable[[Daemon, ControlRequest], Answer]]] = {
+_COMMANDS: Final[Mapping[str, Callable[[Daemon, ControlRequest], Answer | None]]] = {
     "ping": _ping,
     "status": _status,
     "halt": _halt,
     "hold": _hold,
     "incidents": _incidents,
-    "incident": _incident,
     "reload": _reload,
 }

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from governor.archive import Archive
 from governor.core import engine
 from governor.core.effects import Effect, Refuse
 from governor.core.events import (
@@ -65,7 +66,9 @@ class Daemon:
     service: ServiceManager
     load_policies: LoadPolicies
     control: Control | None = None
-    answer: Callable[[Daemon, ControlRequest], dict[str, Any]] | None = None  # What the control socket is told.
+    # What the control socket is told; None: it is told later, by `reply`.
+    answer: Callable[[Daemon, ControlRequest], dict[str, Any] | None] | None = None
+    archive: Archive = field(default_factory=Archive)  # Past halts, which the loop itself never reads.
     control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
     extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
     own_argv: tuple[str, ...] = ()  # `costgov run`: how we were called, which is how to resume.
@@ -91,6 +94,11 @@ class Daemon:
     def post(self, event: Event) -> None:
         """Hand an event to the loop; safe from any thread."""
         self._queue.put(event)
+        self._ping()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have the loop call this; safe from any thread."""
+        self._queue.put(call)
         self._ping()
 
     def _ping(self) -> None:
@@ -174,6 +182,8 @@ class Daemon:
             item = self._queue.get_nowait()
             if isinstance(item, signal.Signals):
                 self._on_signal(item)
+            elif callable(item):
+                item()
             else:
                 self.apply(item)
 
@@ -250,7 +260,14 @@ class Daemon:
         if self.control is None or self.answer is None:
             return
         for request in self.control.poll():
-            self.control.reply(request.conn, self.answer(self, request))
+            answered = self.answer(self, request)
+            if answered is not None:
+                self.control.reply(request.conn, answered)
+
+    def reply(self, conn: int, line: bytes) -> None:
+        """Answer a control request that was put off. Of the loop's thread alone: ask for it with `soon`."""
+        if self.control is not None:
+            self.control.reply(conn, line)
 
     # --- time --------------------------------------------------------------------------------------------
 

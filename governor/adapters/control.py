@@ -104,14 +104,13 @@ class ControlServer:
             self._close(connection)
         return requests
 
-    def reply(self, conn: int, response: Mapping[str, Any]) -> None:
-        """Answer and end the connection. A client that has gone meanwhile is no error."""
+    def reply(self, conn: int, response: Mapping[str, Any] | bytes) -> None:
+        """Answer and end the connection. A client that has gone meanwhile is no error. Bytes are a line as it goes."""
         connection = self._by_conn.get(conn)
         if connection is None:
             return
         assert connection.answer is None, "a request is answered once"
-        # A loss is NaN exactly when somebody asks; strict JSON says it in the wire's words.
-        data = json.dumps(worded(response), separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
+        data = response if isinstance(response, bytes) else _line(response)
         if len(data) > RESPONSE_BYTES_MAX:
             data = _refusal("the answer is too large; ask for fewer incidents", "unavailable")
         connection.answer = memoryview(data)
@@ -207,6 +206,11 @@ def group_id(name: str | None) -> int | None:
         raise SocketUnavailable(
             f'control.group: there is no group "{name}"; create it (groupadd --system {name}) or leave the key out'
         ) from None
+
+
+def _line(response: Mapping[str, Any]) -> bytes:
+    # A loss is NaN exactly when somebody asks; strict JSON says it in the wire's words.
+    return json.dumps(worded(response), separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
 
 
 def _refusal(error: str, code: str) -> bytes:

@@ -167,7 +167,7 @@ class SqliteJournal:
     def _merged(self, table: str, read: Callable[[Database], list[Entry]]) -> list[Entry]:
         """Snapshots from disk, overlaid by this session's, in the order in which each name was first seen."""
         found = {_name(table, entry): entry for entry in self._read(read)}
-        for name, entry in self._snapshots[table].items():
+        for name, entry in list(self._snapshots[table].items()):  # In one go: a reader may be on another thread.
             known = found.get(name)
             if known is None:
                 found[name] = entry

@@ -9,8 +9,9 @@ import heapq
 import itertools
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -69,10 +70,26 @@ class Hands:
     _order: Any = field(default_factory=itertools.count)
     _in_flight: int = 0
     _lock: Any = field(default_factory=threading.Lock)
+    _untold: list[Callable[[], None]] = field(default_factory=list)  # For the observer.
 
     def perform(self, effects: Iterable[Effect]) -> None:
+        """Do them in order. What is kept is committed before the act behind it, and once: each commit waits for the
+        disk. Observers hear of it afterwards: their reports may not hold up a trainer's bell."""
+        kept: list[Record | KeepIncident] = []
         for effect in effects:
-            _DO[type(effect)](self, effect)
+            if isinstance(effect, Record | KeepIncident):
+                kept.append(effect)
+            else:
+                self._keep(kept)
+                kept = []
+                _DO[type(effect)](self, effect)
+        self._keep(kept)
+        self._tell()
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, []
+        for tell in untold:
+            tell()
 
     def next_due(self) -> MonoNs | None:
         return self._later[0][0] if self._later else None
@@ -87,19 +104,30 @@ class Hands:
     def _row(self, kind: str, run: str | None, incident_id: str | None, data: Mapping[str, Any]) -> Row:
         return Row(kind, run, incident_id, self.clock.mono(), self.clock.wall(), self.clock.boot_id, data)
 
-    def record(self, effect: Record) -> None:
-        self.journal.append([self._row(effect.kind, effect.run, effect.incident_id, effect.data)], full=effect.durable)
+    def _keep(self, kept: Sequence[Record | KeepIncident]) -> None:
+        records = [effect for effect in kept if isinstance(effect, Record)]
+        rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in records]
+        incidents = [effect for effect in kept if isinstance(effect, KeepIncident)]
+        for incident in incidents[:-1]:
+            self._keep_incident(incident, [])
+        if incidents:
+            self._keep_incident(incidents[-1], rows)
+        elif rows:
+            self.journal.append(rows, full=any(record.durable for record in records))
 
-    def keep_incident(self, effect: KeepIncident) -> None:
+    def _keep_incident(self, effect: KeepIncident, rows: Sequence[Row]) -> None:
         keep = self.journal.close_incident if effect.closed else self.journal.save_incident
         snapshot = effect.snapshot
-        if not keep(effect.incident_id, snapshot):
+        if not keep(effect.incident_id, snapshot, rows):
             # A full or frozen disk may cost a record; it may not stop a halt.
             tracked = self.node.of_incident(effect.incident_id)
             if tracked is not None and tracked.incident is not None:
                 tracked.incident.undurable = True
             snapshot = {**snapshot, "undurable": True}  # Also when this was the last row of the halt.
-        self.observer.incident(snapshot)
+        self._untold.append(partial(self.observer.incident, snapshot))
+
+    def _record(self, effect: Record) -> None:
+        self._keep([effect])
 
     def keep_run(self, effect: KeepRun) -> None:
         self.journal.save_run(effect.run, effect.snapshot)
@@ -109,12 +137,12 @@ class Hands:
         self.journal.append(
             [self._row("alarm", effect.run, None, {"name": effect.name, "text": effect.text})], full=False
         )
-        self.observer.alarm(effect.name, effect.run, effect.text)
+        self._untold.append(partial(self.observer.alarm, effect.name, effect.run, effect.text))
 
     def page(self, effect: Page) -> None:
         text = f"halt of run {effect.run} needs a person: {effect.reason}; still trying (incident {effect.incident_id})"
         log.error("needs_human", run=effect.run, incident_id=effect.incident_id, reason=effect.reason)
-        self.observer.alarm("needs_human", effect.run, text)
+        self._untold.append(partial(self.observer.alarm, "needs_human", effect.run, text))
 
     def close_incident(self, effect: CloseIncident) -> None:
         self.killings.end(effect.incident_id)
@@ -141,15 +169,17 @@ class Hands:
             exit_after=effect.exit_after,
             reason=effect.reason,
         )
-        reached = []
+        sent = []
         for rank in tracked.run.connected_ranks():
-            if effect.rank not in (None, rank.rank):
-                continue
-            assert rank.connection is not None
-            sent = self.inbox.send(rank.connection, packet)
-            rung = self._ring(rank.peer.process, rank.signal)
-            reached.append({"rank": rank.rank, "letter": sent, "rung": rung})
-        self.record(Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached}))
+            if effect.rank in (None, rank.rank):
+                assert rank.connection is not None
+                sent.append((rank, self.inbox.send(rank.connection, packet)))
+        # All letters first: ringing looks into /proc, and the last rank should not wait for that of the others.
+        reached = [
+            {"rank": rank.rank, "letter": letter, "rung": self._ring(rank.peer.process, rank.signal)}
+            for rank, letter in sent
+        ]
+        self._record(Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached}))
 
     def _ring(self, process: Any, number: int) -> str:
         if number == 0:
@@ -177,7 +207,7 @@ class Hands:
             tracked.incident.targets.extend(
                 row for row in hit if (row["pid"], row["start_ticks"]) not in known and row["sent"] is Sent.SENT.value
             )
-        self.record(Record("effect", run, incident_id, {"effect": signum.name, "targets": hit}))
+        self._record(Record("effect", run, incident_id, {"effect": signum.name, "targets": hit}))
 
     # --- provider --------------------------------------------------------------------------------------
 
@@ -254,13 +284,11 @@ _DO: Final[dict[type, Callable[[Hands, Any], None]]] = {
     Ask: Hands.ask,
     CloseIncident: Hands.close_incident,
     Confirm: Hands.confirm,
-    KeepIncident: Hands.keep_incident,
     KeepRun: Hands.keep_run,
     Kill: Hands.kill,
     Page: Hands.page,
     ReadBilling: Hands.read_billing,
     ReadCheckpoint: Hands.read_checkpoint,
-    Record: Hands.record,
     Refuse: Hands.refuse,
     StopCompute: Hands.stop_compute,
     Term: Hands.term,

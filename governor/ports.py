@@ -182,13 +182,14 @@ class Journal(Protocol):
     def rows(self, *, incident_id: str | None = None, kind: str | None = None, last: int | None = None) -> list[Row]:
         """Read back, oldest first."""
 
-    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any]) -> bool:
-        """Replace the incident's resumable snapshot (durable)."""
+    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
+        """Replace the incident's resumable snapshot (durable), in one commit with the history behind it: a halt waits
+        for the disk once."""
 
     def open_incidents(self) -> list[Mapping[str, Any]]:
         """Snapshots of incidents not yet closed, for resuming."""
 
-    def close_incident(self, incident_id: str, snapshot: Mapping[str, Any]) -> bool: ...
+    def close_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool: ...
 
     def incidents(self, last: int = 100) -> list[Mapping[str, Any]]:
         """Snapshots of all incidents, newest last."""

@@ -25,6 +25,7 @@ COMMIT_BOUND_S = 0.25  # A halt waits no longer for a disk: a healthy FULL commi
 OPEN_BOUND_S = 10.0  # A cold disk and a check of 100 MB; longer means frozen, and the daemon starts without it.
 READ_BOUND_S = 2.0  # Reports and status can wait this long before they take the memory's word.
 RETRY_PERIOD_S = 5.0  # How soon after a full disk has room the fallback rows move home.
+CHECKPOINT_PERIOD_S = 60.0  # A minute's chatter is a tenth of what SQLite itself would let the WAL grow to.
 PRUNE_PERIOD_ROWS = 1_000  # Often enough to hold the limits within a percent, seldom enough not to be felt.
 JOBS_QUEUED_MAX = 1_000  # Only a stalled disk lets them pile up; then rows go to the fallback file instead.
 ROWS_IN_MEMORY_MAX = 4_096  # Some tens of incidents, about 3 MB.
@@ -100,11 +101,11 @@ class SqliteJournal:
         newest = sorted(found.values(), key=_seq_of)[-limit:] if limit else []
         return [_row(entry) for entry in newest]
 
-    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any]) -> bool:
-        return self._commit([self._incident_entry(incident_id, snapshot, is_open=True)], full=True)
+    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
+        return self._commit_incident(incident_id, snapshot, rows, is_open=True)
 
-    def close_incident(self, incident_id: str, snapshot: Mapping[str, Any]) -> bool:
-        return self._commit([self._incident_entry(incident_id, snapshot, is_open=False)], full=True)
+    def close_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
+        return self._commit_incident(incident_id, snapshot, rows, is_open=False)
 
     def open_incidents(self) -> list[Mapping[str, Any]]:
         merged = self._merged("incidents", lambda db: db.incidents(SNAPSHOTS_IN_MEMORY_MAX, only_open=True))
@@ -131,6 +132,12 @@ class SqliteJournal:
             self._fall_back(job)
 
     # --- the caller's side -------------------------------------------------------------------------------
+
+    def _commit_incident(
+        self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row], *, is_open: bool
+    ) -> bool:
+        entries = [self._row_entry(row) for row in rows]
+        return self._commit([*entries, self._incident_entry(incident_id, snapshot, is_open=is_open)], full=True)
 
     def _commit(self, entries: list[Entry], *, full: bool) -> bool:
         if not entries:
@@ -221,6 +228,7 @@ class SqliteJournal:
         self.opened.set()
         tried_at = time.monotonic()
         unpruned = PRUNE_PERIOD_ROWS  # Once at the start: limits may have shrunk with an upgrade.
+        checkpoint_at = tried_at  # Once at the start, too: the WAL may be a dead governor's, and long.
         while True:
             with self._wake:
                 if not self._jobs and not self._closing:
@@ -237,6 +245,10 @@ class SqliteJournal:
                 with contextlib.suppress(sqlite3.Error):  # A full disk cannot delete either; the next thousand may.
                     database.prune()
                 unpruned = 0
+            if database is not None and not batch and time.monotonic() >= checkpoint_at:
+                with contextlib.suppress(sqlite3.Error):  # SQLite's own, within a commit, is the next best.
+                    database.checkpoint()
+                checkpoint_at = time.monotonic() + CHECKPOINT_PERIOD_S
         if database is not None:
             database.close()
 

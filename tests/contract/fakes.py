@@ -247,16 +247,16 @@ class FakeJournal:
         found = [r for r in self._rows if incident_id in (None, r.incident_id) and kind in (None, r.kind)]
         return found if last is None else found[len(found) - min(last, len(found)) :]
 
-    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any]) -> bool:
+    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
         self._incidents[incident_id] = (True, json.dumps(dict(snapshot), default=str))
-        return self._outcome()
+        return self.append(rows, full=True)
 
     def open_incidents(self) -> list[Mapping[str, Any]]:
         return [json.loads(text) for is_open, text in self._incidents.values() if is_open]
 
-    def close_incident(self, incident_id: str, snapshot: Mapping[str, Any]) -> bool:
+    def close_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
         self._incidents[incident_id] = (False, json.dumps(dict(snapshot), default=str))
-        return self._outcome()
+        return self.append(rows, full=True)
 
     def incidents(self, last: int = 100) -> list[Mapping[str, Any]]:
         found = [json.loads(text) for _, text in self._incidents.values()]

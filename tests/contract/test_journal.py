@@ -81,6 +81,14 @@ def test_an_incident_stays_open_until_it_is_closed(journal: Journal) -> None:
     assert [snapshot["id"] for snapshot in journal.incidents(last=1)] == ["i-2"]
 
 
+def test_an_incident_and_the_history_behind_it_are_kept_together(journal: Journal) -> None:
+    journal.save_incident("i-1", {"id": "i-1", "stage": "asked"}, [row("verdict"), row("transition", "i-1", n=1)])
+    journal.close_incident("i-1", {"id": "i-1", "stage": "halted"}, [row("transition", "i-1", n=2)])
+    assert [r.kind for r in journal.rows()] == ["verdict", "transition", "transition"]
+    assert [r.data["n"] for r in journal.rows(incident_id="i-1")] == [1, 2]
+    assert journal.incidents() == [{"id": "i-1", "stage": "halted"}]
+
+
 def test_a_run_keeps_its_last_state(journal: Journal) -> None:
     journal.save_run("run-1", {"spend": 1})
     journal.save_run("run-2", {"spend": 5})

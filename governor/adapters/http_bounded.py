@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
 CONNECT_S: Final = 3.0  # A metadata service answers in ms, an API across an ocean in 0.3 s.
+
+# More than the governor has calls in flight; a thread left in a resolver ends by the resolver's own timeouts.
+EXCHANGES_AT_ONCE_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,31 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)  # Reading the roots takes 20 ms and a megabyte: once is enough.
 
 
+class _Attempt:
+    """The thread's side of one exchange, which its caller may give up at any moment."""
+
+    def __init__(self) -> None:
+        self.answers: queue.SimpleQueue[HttpReply | HttpFailure] = queue.SimpleQueue()
+        self._is_given_up = False
+        self._socket: socket.socket | None = None
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """httpcore's trace hook: learns the socket, and ends a thread that comes out of a resolver too late."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._socket = info["return_value"].get_extra_info("socket")
+        if self._is_given_up and event.endswith((".complete", "send_request_headers.started")):
+            raise httpx.ReadTimeout("given up")  # Nothing may go out behind the back of whoever was told "timeout".
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # Wakes a thread that reads what a server drips.
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+_threads = threading.BoundedSemaphore(EXCHANGES_AT_ONCE_MAX)
+
+
 def exchange(
     client: httpx.Client,
     method: str,
@@ -57,13 +89,41 @@ def exchange(
     deadline_s: float,
     body_bytes_max: int,
 ) -> HttpReply | HttpFailure:
-    """Send once, never retry. Ends within about twice `deadline_s`, also when the server drips; the resolver's own
-    timeouts come on top where the URL names a host."""
-    ends_at = time.monotonic() + deadline_s
-    timeout = httpx.Timeout(deadline_s, connect=min(CONNECT_S, deadline_s))
+    """Send once, never retry. Ends within `deadline_s` in all: a resolver that hangs, a connection, a header or a body
+    that drips have only timeouts of their own for each piece, so all of it runs on a thread that can be left behind."""
+    if not _threads.acquire(blocking=False):
+        return HttpFailure("connect_failed")  # So many hang already: this one has not begun.
+    attempt = _Attempt()
     plain = {"Accept-Encoding": "identity", **headers}  # Nothing to inflate, so the size limit is the size.
+
+    def work() -> None:
+        try:
+            timeout = httpx.Timeout(deadline_s, connect=min(CONNECT_S, deadline_s))
+            request = client.build_request(
+                method, url, headers=plain, content=content, timeout=timeout, extensions={"trace": attempt.trace}
+            )
+            attempt.answers.put(_send(client, request, time.monotonic() + deadline_s, body_bytes_max))
+        finally:
+            _threads.release()
+
     try:
-        with client.stream(method, url, headers=plain, content=content, timeout=timeout) as response:
+        threading.Thread(target=work, name="http", daemon=True).start()
+    except RuntimeError:  # No thread is to be had (RLIMIT_NPROC, TasksMax).
+        _threads.release()
+        return HttpFailure("connect_failed")
+    try:
+        return attempt.answers.get(timeout=deadline_s)
+    except queue.Empty:
+        attempt.give_up()
+        return HttpFailure("timeout")
+
+
+def _send(
+    client: httpx.Client, request: httpx.Request, ends_at: float, body_bytes_max: int
+) -> HttpReply | HttpFailure:  # fmt: skip
+    try:
+        response = client.send(request, stream=True)
+        with contextlib.closing(response):
             body = bytearray()
             for chunk in response.iter_raw():
                 body += chunk

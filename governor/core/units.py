@@ -11,6 +11,7 @@ WallNs = NewType("WallNs", int)  # A point on CLOCK_REALTIME: labels, never deci
 DurationNs = NewType("DurationNs", int)
 UsdMicros = NewType("UsdMicros", int)
 
+NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 NS_PER_MINUTE: Final = 60 * NS_PER_S

@@ -1,0 +1,216 @@
+"""Charges: the rows that the ledger is made of. Each says who pays how much of what, at whose price, from when to when.
+
+Amounts are exact: the charges of a line add up to its price over the time metered, to the micro-dollar, however often
+it was read (docs/adr/0009). Wall times label; lengths come from CLOCK_BOOTTIME, so a clock that is set changes no sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from governor.core.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, WallNs
+
+UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
+
+
+class LineKind(Enum):
+    COMPUTE = "compute"
+    STORAGE = "storage"  # Disks: billed whether the machine runs or not.
+    EGRESS = "egress"  # Checkpoints that leave the region.
+    FIXED = "fixed"  # A licence, a support fee, a fee per launch.
+
+
+class Unit(Enum):
+    """What a price is for. Quantities are whole base units: nanoseconds, bytes, pieces."""
+
+    HOUR = "hour"
+    GB = "GB"  # 10^9 bytes, as providers bill traffic.
+    PIECE = "piece"
+
+    @property
+    def base_units(self) -> int:
+        return {Unit.HOUR: NS_PER_HOUR, Unit.GB: 10**9, Unit.PIECE: 1}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One priced thing. `as_of` is the day (ISO 8601) on which `source` said so."""
+
+    kind: LineKind
+    name: str  # "p5.48xlarge on-demand", "vol-0abc gp3 500 GB".
+    unit: Unit
+    price_usd_micros: int  # Per unit.
+    source: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """Whose time it was, and what people group it by."""
+
+    run: str = UNALLOCATED
+    attempt: str = ""
+    stage: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()  # Sorted.
+
+
+NOBODY: Final = Payer()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is billed, and where."""
+
+    node: str
+    cloud: str = "none"
+    instance_id: str | None = None
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One row. `quantity` of a shared node is this payer's part of its time, so it may be less than `to - from`."""
+
+    charge_id: str  # The same for every state of a growing charge, and for no other.
+    place: Place
+    payer: Payer
+    line: Line
+    from_wall: WallNs
+    to_wall: WallNs
+    quantity: int
+    usd_micros: UsdMicros
+    reconstructed: bool = False  # Charged on return: nobody metered while it passed.
+
+    @property
+    def quantity_units(self) -> float:
+        """In the line's unit, for people."""
+        return self.quantity / self.line.unit.base_units
+
+
+def charge_row(charge: Charge) -> dict[str, Any]:
+    """Return a charge as plain JSON, as the journal keeps it."""
+    place, payer, line = charge.place, charge.payer, charge.line
+    return {
+        "charge_id": charge.charge_id,
+        "node": place.node,
+        "cloud": place.cloud,
+        "instance_id": place.instance_id,
+        "region": place.region,
+        "run": payer.run,
+        "attempt": payer.attempt,
+        "stage": payer.stage,
+        "labels": dict(payer.labels),
+        "line": line.kind.value,
+        "name": line.name,
+        "unit": line.unit.value,
+        "price_usd_micros": line.price_usd_micros,
+        "price_source": line.source,
+        "price_as_of": line.as_of,
+        "from_wall_ns": charge.from_wall,
+        "to_wall_ns": charge.to_wall,
+        "quantity": charge.quantity,
+        "usd_micros": charge.usd_micros,
+        "reconstructed": charge.reconstructed,
+    }
+
+
+def charge_of(row: Mapping[str, Any]) -> Charge:
+    """Rebuild a charge. KeyError or ValueError when the row is not one of ours."""
+    return Charge(
+        charge_id=row["charge_id"],
+        place=Place(row["node"], row["cloud"], row["instance_id"], row["region"]),
+        payer=Payer(row["run"], row["attempt"], row["stage"], labels_of(row["labels"])),
+        line=Line(
+            LineKind(row["line"]),
+            row["name"],
+            Unit(row["unit"]),
+            int(row["price_usd_micros"]),
+            row["price_source"],
+            row["price_as_of"],
+        ),
+        from_wall=WallNs(int(row["from_wall_ns"])),
+        to_wall=WallNs(int(row["to_wall_ns"])),
+        quantity=int(row["quantity"]),
+        usd_micros=UsdMicros(int(row["usd_micros"])),
+        reconstructed=bool(row["reconstructed"]),
+    )
+
+
+def labels_of(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One payer's part of a stretch of metered time."""
+
+    payer: Payer
+    quantity: int
+    usd_micros: int
+
+
+class ChargeBook:
+    """The charges that still grow: one per payer and line, closed by the hour or when anything about them changes.
+
+    An hour, because people and bills ask by the day and by the hour: a year of one run is 8,760 rows.
+    """
+
+    def __init__(self, place: Place, epoch: WallNs) -> None:
+        """`epoch`: when this governor started. With the node's name it keeps its charges' names from all others'."""
+        self._place = place
+        self._prefix = f"{place.node}/{epoch // NS_PER_US:x}"
+        self._opened_total = 0
+        self._open: dict[tuple[str, LineKind, str], Charge] = {}
+
+    def add(
+        self,
+        line: Line,
+        from_wall: WallNs,
+        elapsed: DurationNs,
+        parts: Iterable[Part],
+        *,
+        reconstructed: bool = False,
+    ) -> list[Charge]:
+        """Enter a stretch of time that began at `from_wall`; return the charges that it closed."""
+        closed: list[Charge] = []
+        for part in parts:
+            key = (part.payer.run, line.kind, line.name)
+            known = self._open.get(key)
+            if known is None or not _goes_on(known, line, part.payer, from_wall, reconstructed):
+                if known is not None:
+                    closed.append(known)
+                known = self._opened(part.payer, line, from_wall, reconstructed)
+            # The label of the end is the start plus what passed: a stretched or folded wall clock changes no length.
+            self._open[key] = replace(
+                known,
+                to_wall=WallNs(known.to_wall + elapsed),
+                quantity=known.quantity + part.quantity,
+                usd_micros=UsdMicros(known.usd_micros + part.usd_micros),
+            )
+        return closed
+
+    def _opened(self, payer: Payer, line: Line, at: WallNs, reconstructed: bool) -> Charge:
+        self._opened_total += 1
+        charge_id = f"{self._prefix}/{self._opened_total}"
+        return Charge(charge_id, self._place, payer, line, at, at, 0, UsdMicros(0), reconstructed)
+
+    def open_charges(self) -> list[Charge]:
+        """Those that still grow, as they stand."""
+        return list(self._open.values())
+
+    def close(self, run: str) -> list[Charge]:
+        """End this run's charges: it holds nothing any more."""
+        keys = [key for key in self._open if key[0] == run]
+        return [self._open.pop(key) for key in keys]
+
+
+def _goes_on(charge: Charge, line: Line, payer: Payer, from_wall: WallNs, reconstructed: bool) -> bool:
+    return (
+        charge.line == line
+        and charge.payer == payer
+        and charge.reconstructed == reconstructed
+        and charge.from_wall // NS_PER_HOUR == from_wall // NS_PER_HOUR
+    )

@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from . import wire
-from .guard import say
+from .guard import note, say
 from .progress import Progress
 
 SEND_BUFFER_BYTES = 4 << 20  # 6,554 packets of a stalled governor instead of 167; granted as root or by wmem_max.
@@ -111,9 +111,13 @@ class Link:
                     fields = dict(fields, dropped=self.dropped)
                 try:
                     sock.send(wire.encode_post(kind, self._rank, mono_ns, fields), socket.MSG_NOSIGNAL)
+                    continue
                 except OSError:  # Full, absent, refused: all mean "not now". Only the listener closes.
-                    self._drop(kind)
-                    whole = False
+                    pass
+                except (TypeError, ValueError) as error:  # What no packet can carry must not keep back what follows.
+                    note("a %s frame" % kind, error)
+                self._drop(kind)
+                whole = False
             return whole
 
     def _drop(self, kind: str) -> None:

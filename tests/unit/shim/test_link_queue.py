@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.shim.governor_end import Server, hello, linked, read
+from trainer_shim import guard
 from trainer_shim.doorbell import Doorbell
 from trainer_shim.link import QUEUE_FRAMES_MAX, Link
 from trainer_shim.listener import FRAMES_PER_TURN, SEND_PERIOD_NS, Listener, next_multiple
@@ -78,6 +79,20 @@ def test_without_a_governor_nothing_is_kept() -> None:
     link = Link(["/nonexistent/s"], 0, hello)
     link.later("step", {"step": 1, "attempt_step": 1})
     assert (link.queued, link.dropped["step"]) == (0, 1)
+
+
+def test_a_frame_that_cannot_be_told_costs_itself_alone(server: Server) -> None:
+    link, peer = linked(server)
+    read(peer)
+    known = guard.faults.get("a step frame", 0)
+    link.later("step", {"step": 1, "attempt_step": 1, "lr": object()})
+    link.later("step", {"step": 2, "attempt_step": 2})
+    assert not link.send_queued()
+    frame = read(peer)
+    assert (frame["step"], frame["dropped"]["step"]) == (2, 1)
+    assert guard.faults["a step frame"] == known + 1
+    link.close()
+    peer.close()
 
 
 class Interrupting(dict):  # type: ignore[type-arg]

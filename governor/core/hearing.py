@@ -212,9 +212,9 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         return []
     run = tracked.run
     node.frames_total += 1
-    intake.apply_step(run, rank, event)
+    leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = node.wall(event.at)
-    if run.tokens_total is not None and (rank is None or rank.rank == intake.lead_rank(run)):
+    if leads and run.tokens_total is not None:
         tracked.window.add(run.tokens_total, node.ledger.spend(run.run))
         run.usd_micros_per_mtok = tracked.window.usd_micros_per_mtok()
     tracked.book.observe(event)

@@ -125,8 +125,8 @@ def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
     run.last_frame_at = change.at
 
 
-def apply_step(run: Run, rank: Rank | None, step: Step) -> None:
-    """Enter one optimizer step. Run-wide figures come from the lead rank: the lowest that is connected."""
+def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
+    """Enter one optimizer step; return whether run-wide figures came with it, as from the lead rank and from a log."""
     if rank is not None:
         heard(rank, step.at, step.progress_seq)
         rank.step = step.step
@@ -138,12 +138,13 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> None:
     paused = run.stream_paused if rank is None else rank.paused or rank.phase in PAUSES
     if rank is not None:
         rank.paused = False
-        if rank.rank != lead_rank(run):
-            return
+        if not is_lead(run, rank):
+            return False
     else:
         # A step is the end of whatever a mark began: many logs write no second mark.
         run.stream_phase, run.stream_paused = "train", False
     _apply_lead_step(run, step, paused)
+    return True
 
 
 def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
@@ -185,13 +186,13 @@ def _tokens_per_s(run: Run, tokens: int | None) -> float | None:
     return rate if math.isfinite(rate) else None  # Step times may be as small as a float can say.
 
 
-def lead_rank(run: Run) -> int:
-    """The lowest rank that is connected; 0 while none is. Asked for every step frame."""
-    lead: int | None = None
-    for number, rank in run.ranks.items():
-        if rank.connection is not None and (lead is None or number < lead):
-            lead = number
-    return 0 if lead is None else lead
+def is_lead(run: Run, rank: Rank) -> bool:
+    """Whether this connected rank is the lowest that is. Asked for every step frame, and mostly rank 0 answers."""
+    lowest = rank.rank
+    for number, other in run.ranks.items():  # noqa: SIM110 - a generator costs more than the loop.
+        if number < lowest and other.connection is not None:
+            return False
+    return True
 
 
 def lose_connection(run: Run, connection: ConnectionId, at: MonoNs) -> Rank | None:

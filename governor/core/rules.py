@@ -51,7 +51,8 @@ class HoldTimer:
                 self._add_step(finding.evidence.get("step", event.step) if fired else event.step, fired)
             return self._fired >= self._hold.need
         if reading is Reading.QUIET:
-            self.reset()
+            if self._counted or self._last_at is not None or self._last_tokens is not None:
+                self.reset()  # Seldom: most readings of most rules are quiet, and so were those before.
             return False
         if reading is Reading.UNKNOWN:
             # What was counted stays: missing data is no recovery, and no evidence either.

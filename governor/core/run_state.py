@@ -114,6 +114,13 @@ class Run:
     def connected_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.connected]
 
+    def is_cut_off(self) -> bool:
+        """It has ranks, and none of them is connected. Asked at every step frame, and mostly answered by the first."""
+        for rank in self.ranks.values():
+            if rank.connection is not None:
+                return False
+        return bool(self.ranks)
+
     @property
     def alive(self) -> bool:
         return self.ended_at is None

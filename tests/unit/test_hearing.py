@@ -116,3 +116,13 @@ def test_a_stream_whose_process_is_launched_anew_is_a_new_attempt_and_watched_ag
     effects = play(node, OperatorHalt(at(11), "log", "again", 0))
     assert any(isinstance(effect, Term) for effect in effects)
     assert [process.pid for process in node.runs["log"].incident.rank_processes] == [200]  # type: ignore[union-attr]
+
+
+def test_the_lowest_connected_rank_gives_the_runs_figures() -> None:
+    node = make_node()
+    training(node, steps=3)
+    run = node.runs["llama"].run
+    play(node, a_step(4, 1, loss=9.0))
+    assert (run.step, run.loss) == (3, 2.0)
+    play(node, Disconnected(at(4), ConnectionId(1)), a_step(4, 1, loss=9.0))
+    assert (run.step, run.loss) == (4, 9.0)

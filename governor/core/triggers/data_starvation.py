@@ -17,18 +17,20 @@ from governor.core.units import MonoNs
 class _Rank:
     """Waiting and step seconds of one rank's last steps."""
 
-    __slots__ = ("share_frac", "steps", "steps_seen")
+    __slots__ = ("data_s", "share_frac", "step_s", "steps_seen")
 
     def __init__(self, window_steps: int) -> None:
-        self.steps: deque[tuple[float, float]] = deque(maxlen=window_steps)
+        self.data_s: deque[float] = deque(maxlen=window_steps)
+        self.step_s: deque[float] = deque(maxlen=window_steps)
         self.steps_seen = 0
         self.share_frac: float | None = None  # Over the whole window; None until it is full.
 
     def add(self, data_s: float, step_s: float) -> None:
-        self.steps.append((data_s, step_s))
-        if len(self.steps) == self.steps.maxlen:
+        self.data_s.append(data_s)
+        self.step_s.append(step_s)
+        if len(self.step_s) == self.step_s.maxlen:
             # Summed anew: a running sum of floats drifts over millions of steps.
-            self.share_frac = sum(data for data, _ in self.steps) / sum(step for _, step in self.steps)
+            self.share_frac = sum(self.data_s) / sum(self.step_s)
 
 
 class DataStarvation:
@@ -70,7 +72,7 @@ class DataStarvation:
             state.add(min(event.data_s, step_s), step_s)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        if run.ranks and not any(rank.connected for rank in run.ranks.values()):
+        if run.is_cut_off():
             return unknown("no_connection")
         worst: tuple[float, int] | None = None
         for rank, state in self._ranks.items():
@@ -98,7 +100,12 @@ class DataStarvation:
         self._ranks.clear()
 
     def snapshot(self) -> Mapping[str, Any]:
-        return {"ranks": [[rank, state.steps_seen, list(state.steps)] for rank, state in self._ranks.items()]}
+        return {
+            "ranks": [
+                [rank, state.steps_seen, list(zip(state.data_s, state.step_s, strict=True))]
+                for rank, state in self._ranks.items()
+            ]
+        }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         self._ranks.clear()

@@ -103,7 +103,7 @@ class ThroughputCollapse:
             self._baseline = self._early.median()
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        if run.ranks and not any(rank.connected for rank in run.ranks.values()):
+        if run.is_cut_off():
             return unknown("no_connection")
         if self._baseline is None or len(self._recent) < self._recent.size:
             return unknown("warming_up" if self._steps_seen else "no_step_times")

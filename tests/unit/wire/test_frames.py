@@ -158,6 +158,13 @@ def test_hostile_bytes_are_faults(data: bytes) -> None:
     assert isinstance(decode(Parcel(data), AT, "run-1"), list)
 
 
+def test_whitespace_around_an_object_is_json_and_a_second_object_is_not() -> None:
+    packet = encode(step(loss=1.5))
+    assert isinstance(decode(Parcel(b" \n" + packet + b"\r\n\t"), AT, "run-1"), Step)
+    for tail in (packet, b"]", b"\xc2\xa0"):  # A no-break space is text.
+        assert decode(Parcel(packet + tail), AT, "run-1") == ["not JSON: something follows the object"]
+
+
 def test_a_truncated_packet_is_a_fault_even_if_what_fitted_is_valid() -> None:
     assert isinstance(decode(Parcel(encode(step()), truncated=True), AT, "run-1"), list)
 

@@ -1,0 +1,98 @@
+"""Windows of tokens: they partition the progress, and what was trained twice is waste."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from governor.core.token_windows import MTOK, TokenMeter, Window
+from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, UsdMicros, accrue
+
+
+def feed(meter: TokenMeter, totals: list[int], usd_micros: int = 100, step_ns: int = NS_PER_S) -> list[Window]:
+    """Steps of a second and a hundred micro-dollars each."""
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    closed = [
+        meter.add(total, UsdMicros(usd_micros * step), BootNs(step_ns * step)) for step, total in enumerate(totals, 1)
+    ]
+    return [window for window in closed if window is not None]
+
+
+def test_a_window_ends_with_the_step_that_completes_its_million() -> None:
+    [window] = feed(TokenMeter(), [400_000, 800_000, 1_200_000])
+    assert (window.from_tokens, window.to_tokens) == (0, 1_200_000)
+    assert (window.duration_ns, window.usd_micros) == (3 * NS_PER_S, 300)
+    assert window.usd_micros_per_mtok == 250
+    assert window.tokens_per_s == 400_000
+
+
+def test_steps_larger_than_a_window_are_a_window_each() -> None:
+    windows = feed(TokenMeter(), [4 * MTOK, 8 * MTOK])
+    assert [(window.from_tokens, window.to_tokens) for window in windows] == [(0, 4 * MTOK), (4 * MTOK, 8 * MTOK)]
+
+
+def test_what_is_trained_again_is_waste_and_no_progress() -> None:
+    meter = TokenMeter()
+    windows = feed(meter, [600_000, 900_000, 500_000, 800_000, 1_100_000])
+    assert meter.wasted_tokens == 400_000  # 500,000 to 900,000, a second time.
+    [window] = windows
+    assert (window.tokens, window.wasted_tokens) == (1_100_000, 400_000)
+    assert window.usd_micros == 500, "the second time was paid for"
+
+
+def test_a_frame_told_twice_or_late_counts_once() -> None:
+    once, twice = TokenMeter(), TokenMeter()
+    feed(once, [600_000, 900_000])
+    feed(twice, [600_000, 600_000, 900_000, 900_000])
+    assert (once.progress_tokens, once.wasted_tokens) == (twice.progress_tokens, twice.wasted_tokens)
+
+
+def test_the_worked_example() -> None:
+    """An 8xH100 node at $7.92/h for 40 h is $316.80; 51.6B tokens of it are 0.61 cents per million."""
+    spent, _ = accrue(7_920_000, 40 * NS_PER_HOUR, 0)
+    assert spent == 316_800_000
+    whole = Window(0, 51_600_000_000, 40 * NS_PER_HOUR, UsdMicros(spent), 0)  # type: ignore[arg-type]
+    assert whole.usd_micros_per_mtok == 6_139  # 316.80 / 51,600 = 0.0061395...
+    assert round(whole.tokens_per_s) == 358_333
+
+
+def test_a_governor_that_comes_back_goes_on_within_the_window() -> None:
+    meter = TokenMeter()
+    feed(meter, [600_000])
+    kept = json.loads(json.dumps(meter.snapshot()))
+    back = TokenMeter.restored(kept, same_boot=True)
+    window = back.add(1_000_000, UsdMicros(500), BootNs(10 * NS_PER_S))
+    assert window is not None
+    assert (window.tokens, window.duration_ns, window.usd_micros) == (MTOK, 10 * NS_PER_S, 500)
+    other_boot = TokenMeter.restored(kept, same_boot=False)
+    window = other_boot.add(1_000_000, UsdMicros(500), BootNs(NS_PER_S))
+    assert window is not None
+    assert window.duration_ns == NS_PER_S, "the new clock says nothing of the time before it"
+
+
+@given(
+    st.lists(st.tuples(st.integers(-3 * MTOK, 3 * MTOK), st.integers(0, 10**6), st.integers(0, 10**10)), max_size=60),
+    st.integers(1, 2 * MTOK),
+)
+def test_windows_partition_the_progress_the_money_and_the_time(
+    steps: list[tuple[int, int, int]], window_tokens: int
+) -> None:
+    meter = TokenMeter(window_tokens=window_tokens)
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    total = usd_micros = boot = trained = 0
+    windows = []
+    for change, micros, elapsed in steps:
+        before, total = total, max(0, total + change)
+        trained += max(0, total - before)
+        usd_micros, boot = usd_micros + micros, boot + elapsed
+        closed = meter.add(total, UsdMicros(usd_micros), BootNs(boot))
+        windows += [closed] if closed is not None else []
+        assert meter.progress_tokens - meter.from_tokens < window_tokens
+    edges = [0, *(window.to_tokens for window in windows)]
+    assert [window.from_tokens for window in windows] == edges[:-1]
+    assert meter.from_tokens == edges[-1]
+    assert sum(window.usd_micros for window in windows) == meter.from_usd_micros
+    assert sum(window.duration_ns for window in windows) + meter.spent_ns == boot
+    assert meter.progress_tokens + meter.wasted_tokens == trained

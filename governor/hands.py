@@ -41,6 +41,7 @@ from governor.core.events import (
     StopAnswer,
     StopReplied,
 )
+from governor.core.incident import TARGETS_MAX
 from governor.core.node import Node, Tracked
 from governor.core.units import NS_PER_S, MonoNs
 from governor.killing import Killings
@@ -203,11 +204,9 @@ class Hands:
         uid = tracked.run.uid if tracked is not None else -1
         hit = self.killings.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum)
         if tracked is not None and tracked.incident is not None and hit:
-            known = {(row["pid"], row["start_ticks"]) for row in tracked.incident.targets}
-            tracked.incident.targets.extend(
-                row for row in hit if (row["pid"], row["start_ticks"]) not in known and row["sent"] is Sent.SENT.value
-            )
-        self._record(Record("effect", run, incident_id, {"effect": signum.name, "targets": hit}))
+            tracked.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
+        data = {"effect": signum.name, "targets": hit[:TARGETS_MAX], "targets_total": len(hit)}
+        self._record(Record("effect", run, incident_id, data))
 
     # --- provider --------------------------------------------------------------------------------------
 
@@ -234,7 +233,8 @@ class Hands:
             return
         try:
             threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
-        except RuntimeError:  # No thread is to be had (RLIMIT_NPROC, TasksMax): the table asks again.
+        except RuntimeError as error:  # No thread is to be had (RLIMIT_NPROC, TasksMax): the table asks again.
+            log.error("call_not_begun", call=type(effect).__name__, reason=f"{error}: raise the governor's TasksMax")
             with self._lock:
                 self._in_flight -= 1
             self._answer_unknown(effect)

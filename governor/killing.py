@@ -20,7 +20,7 @@ SCAN_NS: Final = 50 * NS_PER_MS  # While somebody lives: an exit is seen this so
 SCAN_PER_PROCESS_NS: Final = 200_000  # A row of /proc costs about 40 us (measured): a fifth of a core at the most.
 GUARD_NS: Final = NS_PER_S  # Once all are gone, until the halt ends: something may bring them back.
 EMPTY_SCANS: Final = 2  # Between two scans a last fork can hide once, not twice.
-MEMBERS_MAX: Final = 10_000  # A fork bomb is ended in portions.
+SENDS_MAX: Final = 10_000  # At one time: about a second of the loop. A fork bomb is ended in rounds.
 
 log = structlog.get_logger("costgov")
 
@@ -36,6 +36,7 @@ class Killing:
     uid: int
     signum: signal.Signals
     members: KillSet | None = None  # None while the process table cannot be read.
+    unsent: tuple[ProcessId, ...] = ()  # Whom `signum` has not reached yet: the next round's first.
     empty_scans: int = 0
     told_gone: bool = False
     next_at: MonoNs = MonoNs(0)
@@ -48,6 +49,7 @@ class Killings:
     processes: Processes
     own_pid: int
     _open: dict[str, Killing] = field(default_factory=dict)
+    _is_blind: bool = False
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -71,10 +73,10 @@ class Killings:
         made = kill_set(table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid)
         assert made is not None, "a run has a uid"
         killing.members = made if killing.members is None else made.joined(killing.members)
+        living = [process for process in killing.members.members if not self.processes.is_gone(process)]
+        killing.unsent = tuple(living[SENDS_MAX:])
         rows = []
-        for process in killing.members.members[:MEMBERS_MAX]:
-            if self.processes.is_gone(process):
-                continue
+        for process in living[:SENDS_MAX]:
             role = "launcher" if process in killing.members.launchers else "child"
             facts = table.get(process.pid)
             argv0 = " ".join(facts.argv[:3])[:120] if facts is not None else ""
@@ -85,10 +87,14 @@ class Killings:
     def _table(self) -> Table | None:
         """The process table; None while we cannot look (no descriptors, no memory), which is not an empty one."""
         try:
-            return self.processes.table()
+            table = self.processes.table()
         except OSError as error:
-            log.error("process_table_unreadable", reason=error.strerror)
+            if not self._is_blind:  # Said once, and not at each of twenty looks a second.
+                log.error("process_table_unreadable", reason=error.strerror, until="it can be read, signals wait")
+            self._is_blind = True
             return None
+        self._is_blind = False
+        return table
 
     def _send(self, process: ProcessId, signum: signal.Signals) -> Sent:
         if signum is signal.SIGTERM:
@@ -113,13 +119,20 @@ class Killings:
             self._begin(killing, table)  # The signals that a table which could not be read has held up.
         assert killing.members is not None
         newcomers = strays(table, killing.members, self.own_pid)
-        killing.members = killing.members.widened(newcomers[:MEMBERS_MAX])
-        everyone = dict.fromkeys((*killing.members.members, *killing.ranks))
+        everyone = dict.fromkeys((*killing.members.members, *newcomers, *killing.ranks))
         alive = tuple(p for p in everyone if not self.processes.is_gone(p))
-        for process in alive:
-            if process in newcomers or (killing.signum is signal.SIGKILL and process in killing.members.members):
-                self._send(process, killing.signum)
-        respawned = tuple(p for p in newcomers if p in alive and table[p.pid].argv in killing.members.argvs)
+        living = frozenset(alive)
+        members = killing.members.widened(newcomers)
+        # The dead make room: a fork bomb has as many of them as it has had time.
+        killing.members = members.without(everyone.keys() - living, table)
+        due = dict.fromkeys((*killing.unsent, *newcomers))
+        if killing.signum is signal.SIGKILL:  # Survivors behind those who have not had theirs yet.
+            due.update(dict.fromkeys(killing.members.members))
+        wanted = [p for p in due if p in living]
+        killing.unsent = tuple(wanted[SENDS_MAX:])
+        for process in wanted[:SENDS_MAX]:
+            self._send(process, killing.signum)
+        respawned = tuple(p for p in newcomers if p in living and table[p.pid].argv in killing.members.argvs)
         killing.empty_scans = 0 if alive else killing.empty_scans + 1
         gone = killing.empty_scans >= EMPTY_SCANS
         killing.next_at = MonoNs(at + (GUARD_NS if gone else max(SCAN_NS, len(table) * SCAN_PER_PROCESS_NS)))

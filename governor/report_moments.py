@@ -210,7 +210,9 @@ def ranks_text(ranks: list[int]) -> str:
 def processes_text(snapshot: Snapshot) -> str:
     """ "launcher and 2 ranks", from the kill set that was recorded."""
     roles = [str(target.get("role", "process")) for target in snapshot.get("targets", [])]
+    unlisted = int(snapshot.get("targets_unlisted", 0))
     counted = [(role, roles.count(role)) for role in dict.fromkeys(roles)]
+    counted += [("process", unlisted)] if unlisted else []
     named = {"child": "children", "process": "processes", "launcher": "launchers", "rank": "ranks"}
     words = [role if count == 1 else f"{count} {named.get(role, role)}" for role, count in counted]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

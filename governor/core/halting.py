@@ -43,6 +43,7 @@ DAY_NS = 24 * NS_PER_HOUR
 # Rung of the provider ladder up to which we climb by ourselves; destroying needs the policy's word.
 RUNG_FORCE = 1
 RUNG_DESTROY = 2
+PIDS_NOTED_MAX = 16  # A launcher brings back a node's ranks; what brings back more is told by its number.
 UNSAVED_MIN_NS = NS_PER_S  # Even a checkpoint a moment old leaves time for one answer.
 STOP_REPLY_NS = DurationNs(30 * NS_PER_S)  # The clouds' own time-outs, credentials and call together, end below it.
 VERIFY_NS = DurationNs(240 * NS_PER_S)  # Where the provider declares no bound: EC2's, the slowest that we know.
@@ -133,7 +134,7 @@ def open_incident(
     incident.targets = [{**process_row(p), "role": "launcher"} for p in tracked.launchers]
     incident.targets += [{**process_row(p), "role": "rank"} for p in incident.rank_processes]
     tracked.incident = incident
-    node.incidents[incident_id] = run.run
+    node.enter(incident)
     incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
@@ -340,8 +341,9 @@ def on_processes(node: Node, tracked: Tracked, seen: ProcessesSeen) -> list[Effe
     assert incident is not None
     effects: list[Effect] = []
     if seen.respawned:
-        incident.note(seen.at, node.wall(seen.at), "respawned", pids=[process.pid for process in seen.respawned])
-        incident.rank_processes = tuple(dict.fromkeys((*incident.rank_processes, *seen.respawned)))
+        pids = [process.pid for process in seen.respawned[:PIDS_NOTED_MAX]]
+        incident.note(seen.at, node.wall(seen.at), "respawned", pids=pids, count=len(seen.respawned))
+        incident.add_processes(seen.respawned)
         effects.extend(feed(node, tracked, Fact.RESPAWNED, seen.at))
     elif not seen.alive and not incident.rank_processes and not incident.launchers:
         # Nobody told us who the run is: that we see none of it is no observation.

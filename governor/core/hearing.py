@@ -95,11 +95,13 @@ def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
     if len(node.runs) >= RUNS_MAX:
         ended = min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0)
         del node.runs[ended.run.run]
+        node.ledger.forget(ended.run.run)
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
     policy = node.policies.for_run(labels, stage)
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
     if node.facts.exclusive and not node.runs:
         node.ledger.hand_over(name)
+    node.ledger.recall(name)
     node.runs[name] = tracked
     return tracked
 
@@ -192,7 +194,7 @@ def _rejoin(node: Node, tracked: Tracked, rank: Rank, at: MonoNs) -> list[Effect
     assert incident is not None
     effects: list[Effect] = []
     if rank.peer.process not in incident.rank_processes:
-        incident.rank_processes = (*incident.rank_processes, rank.peer.process)
+        incident.add_processes((rank.peer.process,))
         if incident.halt.stage in _PAST_ASKING:
             incident.note(at, node.wall(at), "respawned", pids=[rank.peer.process.pid])
             return halting.feed(node, tracked, Fact.RESPAWNED, at)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.halt import Halt, Plan, Stage
 from governor.core.identity import ProcessId
-from governor.core.run_state import Run
+from governor.core.run_state import RANKS_MAX, Run
 from governor.core.units import MonoNs, WallNs
 
+TARGETS_MAX = 256  # Four times the ranks of a node: beyond it, who was signalled is a number and no list.
+# Announced or brought back since the halt began. What brings itself back more often is found by its tree and its group;
+# of a thousand rows a snapshot has 100 kB, and it is written at each step of the halt.
+PROCESSES_MAX = 1_024
 TIMELINE_MAX = 400  # A halt has ~20 entries; a provider that refuses for a week repeats itself, and repeats are merged.
 
 
@@ -38,6 +42,7 @@ class Incident:
     rank_processes: tuple[ProcessId, ...] = ()
     launchers: tuple[ProcessId, ...] = ()
     targets: list[dict[str, Any]] = field(default_factory=list)
+    targets_unlisted: int = 0  # Signalled and not in the list: the most at one time.
     ranks: list[dict[str, Any]] = field(default_factory=list)
     timeline: list[dict[str, Any]] = field(default_factory=list)
     agreed_step: int | None = None
@@ -67,6 +72,21 @@ class Incident:
         if len(self.timeline) >= TIMELINE_MAX:
             del self.timeline[TIMELINE_MAX // 2]  # How it began and how it ended say more than the days between.
         self.timeline.append({"mono_ns": at, "wall_ns": wall, "what": what, "detail": detail})
+
+    def add_targets(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Record who was signalled, each once, while there is room."""
+        known = {(row["pid"], row["start_ticks"]) for row in self.targets}
+        new = [row for row in rows if (row["pid"], row["start_ticks"]) not in known]
+        room = TARGETS_MAX - len(self.targets)
+        self.targets.extend(new[:room])
+        self.targets_unlisted = max(self.targets_unlisted, len(new) - room)
+
+    def add_processes(self, processes: Iterable[ProcessId]) -> None:
+        """Count them to the run. Beyond the limit the first ranks stay, and the newest of the others."""
+        found = tuple(dict.fromkeys((*self.rank_processes, *processes)))
+        if len(found) > PROCESSES_MAX:
+            found = (*found[:RANKS_MAX], *found[RANKS_MAX - PROCESSES_MAX :])
+        self.rank_processes = found
 
     def at_of(self, what: str) -> MonoNs | None:
         """When something was first seen."""

@@ -53,6 +53,15 @@ class KillSet:
         """Count the strays in, so that the next scan finds their children too."""
         return replace(self, members=tuple(dict.fromkeys((*self.members, *strays))))
 
+    def without(self, gone: Iterable[ProcessId], table: Table) -> KillSet:
+        """Leave out members that are gone and that the table does not show: nobody descends from them any more.
+
+        A zombie stays, for it still leads its session and group; those keep their numbers here in any case.
+        """
+        left = frozenset(process for process in gone if _same(table, process) is None)
+        alike = frozenset(process for process in self.alike if _same(table, process) is not None)
+        return replace(self, members=tuple(p for p in self.members if p not in left), alike=alike)
+
     def joined(self, earlier: KillSet) -> KillSet:
         """Keep what an earlier look at the same halt knew: by now its launchers may be gone, and their orphans not."""
         members = dict.fromkeys((*self.members, *earlier.members))

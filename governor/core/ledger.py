@@ -31,6 +31,10 @@ def share_out(micros: int, weights: Mapping[str, int]) -> dict[str, int]:
     return parts
 
 
+# Runs that nobody tracks any more and that may come back to their budgets: as many as the journal knows. Below a MB.
+FORGOTTEN_MAX = 1_000
+
+
 @dataclass(slots=True)
 class Ledger:
     """Spend of this node since the governor first saw it, by run."""
@@ -40,6 +44,8 @@ class Ledger:
     spent: dict[str, int] = field(default_factory=dict)
     carry: int = 0
     unpriced_ns: int = 0  # Time that passed while the price was unknown.
+    forgotten: dict[str, None] = field(default_factory=dict)  # In `spent` and no longer tracked, oldest first.
+    folded_usd_micros: int = 0  # What those spent whose names are gone.
 
     def charge(self, until: BootNs, holders: Mapping[str, int]) -> None:
         """Charge the time since the last call to those who hold ranks now, or to nobody. Never goes back."""
@@ -61,6 +67,23 @@ class Ledger:
     def carry_in(self, run: str, spend: UsdMicros) -> None:
         """Take up a run's spend from the journal after a restart."""
         self.spent[run] = self.spent.get(run, 0) + spend
+
+    def forget(self, run: str) -> None:
+        """The run is no longer tracked. Its spend waits for it; beyond FORGOTTEN_MAX the oldest goes into one sum."""
+        self.recall(run)
+        self.forgotten[run] = None
+        if len(self.forgotten) > FORGOTTEN_MAX:
+            oldest = next(iter(self.forgotten))
+            del self.forgotten[oldest]
+            self.folded_usd_micros += self.spent.pop(oldest, 0)
+
+    def recall(self, run: str) -> None:
+        """The run is tracked again: it goes on with what it has spent."""
+        self.forgotten.pop(run, None)
+
+    def total(self) -> UsdMicros:
+        """What the node's time has cost since we first saw it, whoever held it."""
+        return UsdMicros(sum(self.spent.values()) + self.folded_usd_micros)
 
     def spend(self, run: str) -> UsdMicros:
         return UsdMicros(self.spent.get(run, 0))

@@ -72,7 +72,7 @@ class Node:
     ledger: Ledger
     runs: dict[str, Tracked] = field(default_factory=dict)
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
-    incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run, open ones.
+    incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     kept_at: MonoNs = MonoNs(0)
@@ -93,6 +93,12 @@ class Node:
     def strangers(self) -> frozenset[int]:
         """GPU processes that no run announced: tenants of this machine whom nobody asked."""
         return self.gpu_pids - {p.pid for tracked in self.runs.values() for p in tracked.processes()}
+
+    def enter(self, incident: Incident) -> None:
+        """Have answers about this incident find its run. Those about one that a newer has replaced find nobody."""
+        current = {t.incident.incident_id for t in self.runs.values() if t.incident is not None}
+        self.incidents = {known: run for known, run in self.incidents.items() if known in current}
+        self.incidents[incident.incident_id] = incident.run
 
     def of_incident(self, incident_id: str) -> Tracked | None:
         name = self.incidents.get(incident_id)

@@ -31,7 +31,10 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
     A snapshot that cannot be read (another version's, a torn file's) costs its run's history, never our start.
     """
     effects: list[Effect] = []
-    for snapshot in list(snapshots)[-RUNS_MAX:]:
+    known = list(snapshots)
+    for snapshot in known[:-RUNS_MAX]:
+        effects.extend(_carry_in(node, snapshot))
+    for snapshot in known[-RUNS_MAX:]:
         try:
             tracked = _tracked_of(node, snapshot, at)
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
@@ -46,6 +49,17 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
             effects.append(Record("restored", tracked.run.run, None, data))
     return effects
+
+
+def _carry_in(node: Node, snapshot: Mapping[str, Any]) -> list[Effect]:
+    """A run that is not tracked any more may come back, and its budget with it."""
+    try:
+        name, spend = str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"]))
+    except (KeyError, TypeError, ValueError) as error:
+        return [_unreadable("run", str(snapshot.get("run")), error)]
+    node.ledger.carry_in(name, spend)
+    node.ledger.forget(name)
+    return []
 
 
 def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
@@ -106,7 +120,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
         tracked.launchers = incident.launchers
         tracked.remembered = tracked.remembered or incident.rank_processes
         tracked.run.ended_at = None
-        node.incidents[incident.incident_id] = incident.run
+        node.enter(incident)
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)
         incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
         effects.append(keep(node, tracked))

@@ -56,6 +56,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         **plain,
         "evidence": dict(incident.evidence),
         "timeline": [dict(entry) for entry in incident.timeline],
+        "targets_unlisted": incident.targets_unlisted,
         "kind": incident.plan.checkpoint,
         "opened_mono_ns": incident.opened_at,
         "boot_id": node.facts.boot_id,
@@ -86,6 +87,7 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
     closed = snapshot["closed_wall_ns"]
     return Incident(
         **plain,
+        targets_unlisted=int(snapshot.get("targets_unlisted", 0)),
         opened_at=MonoNs(int(snapshot["opened_mono_ns"])),
         opened_wall=WallNs(int(snapshot["opened_wall_ns"])),
         closed_wall=WallNs(int(closed)) if closed is not None else None,

@@ -9,6 +9,7 @@ import heapq
 import itertools
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,7 +49,11 @@ from governor.killing import Killings
 from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Observer, Processes, Row, Sent
 from governor.wire.frames import confirm_packet, letter_packet, refuse_packet
 
-CALLS_AT_ONCE_MAX: Final = 16  # Provider calls end by their own time-outs; more than this means none of them does.
+# Calls of a kind that may be under way at once, each kind for itself: neither a hung disk nor reads that hang may take
+# the place of a stop. Provider calls end by their own time-outs; so many at once means that none of them does.
+STOPS_AT_ONCE_MAX: Final = 8
+BILLING_READS_AT_ONCE_MAX: Final = 8
+CHECKPOINT_READS_AT_ONCE_MAX: Final = 4  # On a disk that hangs none ever ends; each but the first says nothing new.
 
 log = structlog.get_logger("costgov")
 
@@ -69,7 +74,7 @@ class Hands:
     cloud: Cloud | None = None
     _later: list[tuple[MonoNs, int, Effect]] = field(default_factory=list)
     _order: Any = field(default_factory=itertools.count)
-    _in_flight: int = 0
+    _in_flight: Counter[type] = field(default_factory=Counter)
     _lock: Any = field(default_factory=threading.Lock)
     _untold: list[Callable[[], None]] = field(default_factory=list)  # For the observer.
 
@@ -226,8 +231,9 @@ class Hands:
     def _call(self, effect: Effect) -> None:
         """Run a blocking effect on a thread of its own; its answer comes back as an event."""
         with self._lock:
-            crowded = self._in_flight >= CALLS_AT_ONCE_MAX
-            self._in_flight += 0 if crowded else 1
+            kind = type(effect)
+            crowded = self._in_flight[kind] >= _AT_ONCE_MAX[kind]
+            self._in_flight[kind] += 0 if crowded else 1
         if crowded:
             self._answer_unknown(effect)
             return
@@ -236,7 +242,7 @@ class Hands:
         except RuntimeError as error:  # No thread is to be had (RLIMIT_NPROC, TasksMax): the table asks again.
             log.error("call_not_begun", call=type(effect).__name__, reason=f"{error}: raise the governor's TasksMax")
             with self._lock:
-                self._in_flight -= 1
+                self._in_flight[type(effect)] -= 1
             self._answer_unknown(effect)
 
     def _work(self, effect: Effect) -> None:
@@ -244,7 +250,7 @@ class Hands:
             self.post(self._ask_world(effect))
         finally:
             with self._lock:
-                self._in_flight -= 1
+                self._in_flight[type(effect)] -= 1
 
     def _ask_world(self, effect: Effect) -> Event:
         match effect:
@@ -278,6 +284,12 @@ class Hands:
             case ReadCheckpoint():
                 self.post(CheckpointRead(at, effect.incident_id, None, 0, 0, "calls_in_flight"))
 
+
+_AT_ONCE_MAX: Final[dict[type, int]] = {
+    StopCompute: STOPS_AT_ONCE_MAX,
+    ReadBilling: BILLING_READS_AT_ONCE_MAX,
+    ReadCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
+}
 
 _DO: Final[dict[type, Callable[[Hands, Any], None]]] = {
     Alarm: Hands.alarm,

@@ -259,12 +259,12 @@ class Hands:
                     return StopReplied(self.clock.mono(), effect.incident_id, StopAnswer.REFUSED, False, "no_provider")
                 reply = self.cloud.stop(effect.incident_id, effect.rung)
                 return StopReplied(
-                    self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason
+                    self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason, reply.destroys
                 )  # fmt: skip
             case ReadBilling():
                 if self.cloud is None:
                     return BillingRead(self.clock.mono(), effect.incident_id, BillingAnswer.UNKNOWN, "no_provider")
-                billing = self.cloud.billing()
+                billing = self.cloud.billing(destroyed=effect.destroyed)
                 return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
             case ReadCheckpoint():
                 read = self.checkpoints.read(effect.path, effect.manifest)

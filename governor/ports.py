@@ -69,6 +69,7 @@ class StopReply:
     answer: StopAnswer
     retryable: bool
     reason: str  # Named, never with secrets: "accepted", "http_503", "UnauthorizedOperation", "timeout".
+    destroys: bool = False  # What was accepted ends the machine for good: the provider will forget it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,12 @@ class Cloud(Protocol):
     def stop(self, incident_id: str, rung: int) -> StopReply:
         """Ask for the end of spending. Idempotent per incident. rung 0: stop, 1: force, 2: terminate."""
 
-    def billing(self) -> BillingReply:
-        """Ask the provider now; never answer from memory. UNKNOWN if it does not say."""
+    def billing(self, *, destroyed: bool = False) -> BillingReply:
+        """Ask the provider now; never answer from memory. UNKNOWN if it does not say.
+
+        `destroyed`: our journal has it that the provider accepted this machine's destruction. Then "there is no such
+        machine" is the end that was asked for; from a provider that never showed it to us it may be a wrong account.
+        """
 
 
 # --- inbox -----------------------------------------------------------------------------------------------

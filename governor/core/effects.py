@@ -59,6 +59,7 @@ class ReadBilling:
     incident_id: str
     run: str
     after_s: float
+    destroyed: bool = False  # The provider has accepted the machine's destruction.
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,7 @@ class StopReplied:
     answer: StopAnswer
     retryable: bool
     reason: str  # Named, without secrets: "accepted", "http_429", "UnauthorizedOperation".
+    destroys: bool = False  # Accepted, and for good: the provider will forget the machine.
 
 
 @dataclass(frozen=True, slots=True)

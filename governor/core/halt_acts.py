@@ -218,7 +218,7 @@ def _stop_compute(halt: Halt) -> StopCompute:
 
 
 def _read(halt: Halt, after_s: float) -> ReadBilling:
-    return ReadBilling(halt.incident_id, halt.run, after_s)
+    return ReadBilling(halt.incident_id, halt.run, after_s, halt.destroyed)
 
 
 def _send_stop(halt: Halt, at: MonoNs, plan: Plan, rung: int) -> Outcome:

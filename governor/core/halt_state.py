@@ -91,6 +91,7 @@ class Halt:
     rung_attempts: int = 0  # Stops sent on this rung.
     stop_attempts: int = 0  # Stops sent in all.
     stop_reply: Fact | None = None  # What came back of the last stop sent.
+    destroyed: bool = False  # The provider has accepted a stop that it does not undo: it will forget the machine.
     poll_n: int = 0  # Reads since the last stop sent.
     poll_due: MonoNs | None = None  # Answers before this belong to an older read.
     retry_n: int = 0  # Rounds in NEEDS_HUMAN.

@@ -371,7 +371,12 @@ def on_stop_replied(node: Node, tracked: Tracked, reply: StopReplied) -> list[Ef
     incident = tracked.incident
     assert incident is not None
     incident.note(reply.at, node.wall(reply.at), _STOP_WORDS[reply.answer], reason=reply.reason)
-    return feed(node, tracked, table.stop_fact(reply.answer, reply.retryable), reply.at)
+    effects: list[Effect] = []
+    if reply.destroys and not incident.halt.destroyed:
+        # Kept at once: after a restart nobody else remembers why the provider knows no such machine.
+        incident.halt = replace(incident.halt, destroyed=True)
+        effects.append(keep(node, tracked))
+    return [*effects, *feed(node, tracked, table.stop_fact(reply.answer, reply.retryable), reply.at)]
 
 
 def on_billing(node: Node, tracked: Tracked, read: BillingRead) -> list[Effect]:

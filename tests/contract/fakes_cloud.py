@@ -59,7 +59,8 @@ class FakeCloud:
             return StopReply(StopAnswer.UNKNOWN, retryable=True, reason="timeout")
         return StopReply(StopAnswer.ACCEPTED, retryable=False, reason="accepted")
 
-    def billing(self) -> BillingReply:
+    def billing(self, *, destroyed: bool = False) -> BillingReply:
+        del destroyed
         self.operations.append(("billing", "", 0))
         if self.lies_about_the_end:
             return BillingReply(BillingAnswer.ENDED, "stopped")

@@ -53,9 +53,9 @@ class HungDisk:
 class HungReads(FakeCloud):
     gate: Gate = field(default_factory=Gate)
 
-    def billing(self) -> BillingReply:
+    def billing(self, *, destroyed: bool = False) -> BillingReply:
         self.gate.pass_through()
-        return super().billing()
+        return super().billing(destroyed=destroyed)
 
 
 @dataclass

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from governor.core.effects import Alarm, Ask, KeepIncident
-from governor.core.events import Disconnected, OperatorHalt
+from governor.core.effects import Alarm, Ask, KeepIncident, ReadBilling
+from governor.core.events import (
+    BillingAnswer,
+    BillingRead,
+    Disconnected,
+    OperatorHalt,
+    ProcessesSeen,
+    StopAnswer,
+    StopReplied,
+)
 from governor.core.identity import ConnectionId
 from governor.core.node import RUNS_MAX, Node, run_snapshot
 from governor.core.resume import restore_incidents, restore_runs
@@ -94,3 +103,49 @@ def test_no_more_runs_are_taken_up_than_are_kept() -> None:
     restore_runs(reborn, many, BootNs(at(40)), at(40))
     assert len(reborn.runs) == RUNS_MAX
     assert "r4" not in reborn.runs
+
+
+def test_a_governor_that_comes_back_knows_that_the_machine_was_to_be_destroyed() -> None:
+    """The provider forgets such a machine, and the adapter of a new process has never seen it."""
+    node = make_node()
+    training(node)
+    play(node, OperatorHalt(at(31), "llama", "enough", 0))
+    incident_id = "llama.node-a.1"
+    play(node, *[ProcessesSeen(at(32), incident_id, ())] * 2)
+    effects = play(node, StopReplied(at(33), incident_id, StopAnswer.ACCEPTED, False, "accepted", destroys=True))
+    assert [effect.destroyed for effect in effects if isinstance(effect, ReadBilling)] == [True]
+    kept = [effect for effect in effects if isinstance(effect, KeepIncident)]
+    reborn = make_node(boot=40)
+    restore_runs(reborn, [a_run(node, 33)], BootNs(at(40)), at(40))
+    resumed = restore_incidents(reborn, [json.loads(json.dumps(kept[-1].snapshot))], at(40), WALL)
+    assert [effect.destroyed for effect in resumed if isinstance(effect, ReadBilling)] == [True]
+    play(reborn, BillingRead(at(41), incident_id, BillingAnswer.ENDED, "InvalidInstanceID.NotFound"))
+    incident = reborn.runs["llama"].incident
+    assert incident is not None
+    assert incident.is_closed
+
+
+def test_an_acceptance_that_comes_late_is_remembered_too_and_a_mere_stop_is_not() -> None:
+    node = make_node()
+    training(node)
+    play(node, OperatorHalt(at(31), "llama", "enough", 0))
+    incident_id = "llama.node-a.1"
+    play(node, *[ProcessesSeen(at(32), incident_id, ())] * 2)
+    effects = play(node, StopReplied(at(33), incident_id, StopAnswer.ACCEPTED, False, "accepted"))
+    assert [effect.destroyed for effect in effects if isinstance(effect, ReadBilling)] == [False]
+    effects = play(node, StopReplied(at(34), incident_id, StopAnswer.ACCEPTED, False, "accepted", destroys=True))
+    (kept,) = [effect for effect in effects if isinstance(effect, KeepIncident)]
+    assert kept.snapshot["halt"]["destroyed"] is True
+
+
+def test_a_halt_that_an_older_version_wrote_down_destroyed_nothing() -> None:
+    node = make_node()
+    training(node)
+    kept = [effect for effect in play(node, a_step(31, loss=NAN)) if isinstance(effect, KeepIncident)]
+    snapshot = json.loads(json.dumps(kept[-1].snapshot))
+    del snapshot["halt"]["destroyed"]
+    reborn = make_node(boot=40)
+    restore_incidents(reborn, [snapshot], at(40), WALL)
+    incident = reborn.runs["llama"].incident
+    assert incident is not None
+    assert not incident.halt.destroyed

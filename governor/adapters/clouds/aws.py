@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +54,7 @@ KEYS = (
     ConfigKey("metadata_endpoint", "text", "http://169.254.169.254", "Metadata service; link-local or loopback."),
 )
 
+TERMINATING: Final = ("TerminateInstances", "TerminateInstanceInAutoScalingGroup")
 _PROTECTION: Final[Mapping[str, str]] = {
     "StopInstances": "DisableApiStop",
     "TerminateInstances": "DisableApiTermination",
@@ -104,7 +106,8 @@ class AwsCloud:
             return StopReply(StopAnswer.REFUSED, retryable=not identity.startswith("instance_id"), reason=identity)
         instance, _ = self._describe(identity)
         if instance is not None and BILLING_BY_STATE.get(instance.state) is BillingAnswer.ENDED:
-            return StopReply(StopAnswer.ACCEPTED, retryable=False, reason=f"already_{instance.state}")
+            gone = instance.state == "terminated"
+            return StopReply(StopAnswer.ACCEPTED, retryable=False, reason=f"already_{instance.state}", destroys=gone)
         # Not told now? What EC2 said last is still better than treating a spot instance as any other.
         instance = instance or self._instance
         may_terminate = instance is not None and instance.is_spot
@@ -123,17 +126,19 @@ class AwsCloud:
             # Neither type of spot request promises that a stop is possible; for spot, termination is the stop.
             final = Call("TerminateInstances", (("InstanceId.1", identity.instance_id),))
             reply = self._api.call(final, identity.region, incident_id)
-        return _stop_reply(reply, "accepted" if reply.ok else reply.code)
+        destroys = reply.ok and final.action in TERMINATING
+        return replace(_stop_reply(reply, "accepted" if reply.ok else reply.code), destroys=destroys)
 
-    def billing(self) -> BillingReply:
+    def billing(self, *, destroyed: bool = False) -> BillingReply:
         identity = self._who()
         if isinstance(identity, str):
             return BillingReply(BillingAnswer.UNKNOWN, identity)
         instance, reply = self._describe(identity)
         if instance is not None:
             return BillingReply(BILLING_BY_STATE.get(instance.state, BillingAnswer.UNKNOWN), instance.state)
-        if reply.code == "InvalidInstanceID.NotFound" and self._seen_id == identity.instance_id:
-            # EC2 forgets a terminated instance after about an hour. An id never seen may be a wrong region.
+        if reply.code == "InvalidInstanceID.NotFound" and (destroyed or self._seen_id == identity.instance_id):
+            # EC2 forgets a terminated instance after about an hour. An id never seen may be a wrong region, unless
+            # a governor before us had its termination accepted.
             return BillingReply(BillingAnswer.ENDED, reply.code)
         return BillingReply(BillingAnswer.UNKNOWN, "absent" if reply.ok else reply.code)
 

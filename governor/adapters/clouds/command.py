@@ -90,8 +90,9 @@ class CommandCloud:
         # Not started: a mistyped path does not heal, a busy machine (EAGAIN, ENOMEM) does.
         return StopReply(StopAnswer.REFUSED, retryable=outcome in ("EAGAIN", "ENOMEM"), reason=f"not_started_{outcome}")
 
-    def billing(self) -> BillingReply:
+    def billing(self, *, destroyed: bool = False) -> BillingReply:
         """Ask `verify_command`; without one this is never more than UNKNOWN."""
+        del destroyed  # What it means that a machine is unknown, the command alone can say.
         if self._verify is None:
             return BillingReply(BillingAnswer.UNKNOWN, "no_verify_command")
         outcome = self._run(self._filled(self._verify, "", 0))

@@ -32,7 +32,8 @@ class NoCloud:
         del incident_id, rung
         return StopReply(StopAnswer.REFUSED, retryable=False, reason="no_cloud_configured")
 
-    def billing(self) -> BillingReply:
+    def billing(self, *, destroyed: bool = False) -> BillingReply:
+        del destroyed
         return BillingReply(BillingAnswer.UNKNOWN, "no_cloud_configured")
 
 

@@ -281,6 +281,7 @@ class Daemon:
             for event in source.poll(at):
                 self.apply(event)
         self._drain_control()  # Ready or not: it ends connections that have grown too old.
+        self._drain_inbox()  # Ready or not: it lets in who could not be accepted for want of descriptors.
         self._notice_exits(at)
         self.apply(Tick(clock.mono(), clock.boot(), clock.wall()))
         self.hands.observer.tick(self.node, at)

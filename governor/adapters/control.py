@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.adapters.listener import Listener, SocketUnavailable
+from governor.adapters.listener import OUT_OF_DESCRIPTORS, Listener, SocketUnavailable
 from governor.core.units import NS_PER_S
 from trainer_shim.wire import worded
 
@@ -78,7 +78,7 @@ class ControlServer:
                     f"add the daemon's user to that group, or leave control.group out"
                 ) from error
         self._epoll = select.epoll()
-        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._listener.watch_with(self._epoll)
         self._by_fd: dict[int, _Connection] = {}
         self._by_conn: dict[int, _Connection] = {}
         self._next_conn = itertools.count(1)
@@ -89,6 +89,7 @@ class ControlServer:
     def poll(self) -> list[Request]:
         """Accept, read, go on sending, and return the complete requests. Bad ones have been answered already."""
         requests: list[Request] = []
+        self._listener.look_again()
         for fd, _ in self._epoll.poll(0, CONNECTIONS_MAX + 1):
             connection = self._by_fd.get(fd)
             if fd == self._listener.fileno():
@@ -128,15 +129,21 @@ class ControlServer:
             if sock is None:
                 return
             pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-            of_uid = sum(1 for connection in self._by_fd.values() if connection.uid == uid)
-            if len(self._by_fd) >= CONNECTIONS_MAX or of_uid >= CONNECTIONS_PER_UID_MAX:
+            refusal = self._obstacle(uid)
+            if refusal is not None:
                 with contextlib.suppress(OSError):
-                    sock.send(_refusal("too many connections; try again in a moment", "unavailable"))
+                    sock.send(_refusal(refusal, "unavailable"))
                 sock.close()
                 continue
             connection = _Connection(sock, next(self._next_conn), uid, pid, self._now_ns())
             self._by_fd[sock.fileno()] = self._by_conn[connection.conn] = connection
             self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _obstacle(self, uid: int) -> str | None:
+        of_uid = sum(1 for connection in self._by_fd.values() if connection.uid == uid)
+        if len(self._by_fd) >= CONNECTIONS_MAX or of_uid >= CONNECTIONS_PER_UID_MAX:
+            return "too many connections; try again in a moment"
+        return None if self._listener.has_room() else OUT_OF_DESCRIPTORS
 
     def _read(self, connection: _Connection) -> list[Request]:
         try:

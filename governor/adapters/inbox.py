@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from governor.adapters.listener import Listener
+from governor.adapters.listener import OUT_OF_DESCRIPTORS, Listener
 from governor.adapters.processes import LinuxProcesses, Stat, has_exited
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.ports import Arrival, Closed, Opened, Packet, Rejected
@@ -26,7 +26,7 @@ ACCEPTS_PER_RECEIVE = 16  # A connect loop must not keep packets of others waiti
 
 SO_PEERPIDFD = 77  # Linux 6.5; the constant is not in Python's socket module.
 _UCRED = struct.Struct("3i")
-_TRUNCATED = int(socket.MSG_TRUNC)  # As a plain number: `&` with the enum's member costs more than the system call.
+_DONTWAIT = int(socket.MSG_DONTWAIT)  # As a plain number: the enum's member is looked into at every call.
 
 PID_NAMESPACE_REASON = (
     "your pid is not visible to the governor (it sits in another pid namespace): run it with the host's pids "
@@ -57,18 +57,19 @@ class SeqpacketInbox:
         self._allow_uids = allow_uids
         self._listener = Listener(path, socket.SOCK_SEQPACKET, mode)
         self._epoll = select.epoll()
-        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._listener.watch_with(self._epoll)
         self._connections: dict[int, _Connection] = {}  # By file descriptor.
         self._fds: dict[ConnectionId, int] = {}
         self._ids: dict[int, ConnectionId] = {}
         self._next_id = itertools.count(1)
-        self._buffer = bytearray(FRAME_BYTES_MAX)
+        self._buffer = memoryview(bytearray(FRAME_BYTES_MAX + 1))  # One more: what fills it was larger.
 
     def fileno(self) -> int:
         return self._epoll.fileno()
 
     def receive(self) -> Sequence[Arrival]:
         arrivals: list[Arrival] = []
+        self._listener.look_again()
         for fd, _ in self._epoll.poll(0, CONNECTIONS_PER_RECEIVE):
             if fd == self._listener.fileno():
                 self._accept(arrivals)
@@ -129,7 +130,7 @@ class SeqpacketInbox:
             stat = self._stat_of_living(sock, pid)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                return "the governor is out of file descriptors: raise its LimitNOFILE"
+                return OUT_OF_DESCRIPTORS
             return f"process {pid} ended before it could be identified"
         if stat is None:
             return f"/proc/{pid} is not readable (hidepid?): mount /proc without hidepid for the governor"
@@ -153,7 +154,7 @@ class SeqpacketInbox:
             return f"{CONNECTIONS_MAX} connections are open already"
         if sum(c.peer.uid == uid for c in self._connections.values()) >= CONNECTIONS_PER_UID_MAX:
             return f"uid {uid} has {CONNECTIONS_PER_UID_MAX} connections open already"
-        return None
+        return None if self._listener.has_room() else OUT_OF_DESCRIPTORS
 
     def _drain(self, fd: int, arrivals: list[Arrival]) -> None:
         connection = self._connections[fd]
@@ -161,18 +162,18 @@ class SeqpacketInbox:
         for _ in range(PACKETS_PER_CONNECTION):
             try:
                 # Without an ancillary buffer the kernel discards descriptors that a hostile peer may send along.
-                size, _, flags, _ = connection.sock.recvmsg_into([self._buffer], 0, socket.MSG_DONTWAIT)
+                size = connection.sock.recv_into(self._buffer, 0, _DONTWAIT)
             except BlockingIOError:
-                size, flags = -1, 0
+                size = -1
             except OSError as error:
                 if error.errno == errno.ECONNRESET and not connection.was_reset:
                     # It closed without reading our letter. What it sent before still stands in the queue behind this.
                     connection.was_reset = True
                     continue
-                size, flags = 0, 0
+                size = 0
             if size > 0:
-                data = bytes(memoryview(self._buffer)[:size])
-                arrivals.append(Packet(connection_id, connection.peer, data, bool(flags & _TRUNCATED)))
+                data = bytes(self._buffer[: min(size, FRAME_BYTES_MAX)])
+                arrivals.append(Packet(connection_id, connection.peer, data, size > FRAME_BYTES_MAX))
                 continue
             # Zero is end of file; an empty packet looks the same, and nobody honest sends one.
             if size == 0 or connection.was_reset:

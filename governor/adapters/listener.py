@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import stat
 import struct
@@ -12,6 +13,10 @@ import struct
 from governor.adapters import lock_file
 
 BACKLOG = 128  # Every rank of a large node reconnecting at once after our restart.
+# Descriptors that connections leave free: what a halt opens at once is the process table, a pidfd, its report, a
+# checkpoint with its manifest, the journal's fallback file, and a call to the provider with name service and roots.
+DESCRIPTORS_KEPT = 16
+OUT_OF_DESCRIPTORS = "the governor is out of file descriptors: raise its LimitNOFILE"
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path less its terminator.
 _UCRED = struct.Struct("3i")
 
@@ -44,19 +49,43 @@ class Listener:
             self._release()
             raise
         self._inode = os.lstat(path).st_ino
-        self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # -1: given up, and none to be had since.
+        self._epoll: select.epoll | None = None
+        self._is_paused = False
 
     def fileno(self) -> int:
         return self._sock.fileno()
+
+    def watch_with(self, epoll: select.epoll) -> None:
+        """Be readable there while somebody waits who can be accepted."""
+        self._epoll = epoll
+        epoll.register(self.fileno(), select.EPOLLIN)
+
+    def look_again(self) -> None:
+        """Try those once more who could not be accepted for want of descriptors. Call it a few times a second."""
+        if self._is_paused and self._epoll is not None:
+            self._is_paused = False
+            self._epoll.modify(self.fileno(), select.EPOLLIN)
+            self._take_spare()
 
     def accept(self) -> socket.socket | None:
         """Return the next connection (non-blocking), or None when none waits."""
         try:
             return self._accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._shed()
+            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._shed() and self._epoll is not None:
+                # Who waits keeps us readable and cannot even be turned away: until look_again(), do not listen.
+                self._is_paused = True
+                self._epoll.modify(self.fileno(), 0)
             return None  # Nobody waits, or the connector gave up meanwhile.
+
+    def has_room(self) -> bool:
+        """Whether another connection leaves the descriptors free that a halt needs."""
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+            for _ in range(DESCRIPTORS_KEPT):
+                opened.callback(os.close, os.dup(self.fileno()))
+            return True
+        return False
 
     def close(self) -> None:
         """Stop listening and remove the file, unless another one has taken its place."""
@@ -72,15 +101,21 @@ class Listener:
         sock.setblocking(False)
         return sock
 
-    def _shed(self) -> None:
+    def _shed(self) -> bool:
         # Out of descriptors: the waiting connection would keep the listener readable and us spinning. Give up the
-        # spare one, take the connection with it, and hang up: its shim tries again later.
+        # spare one, take the connection with it, and hang up: its shim tries again later. False: not even that.
         with contextlib.suppress(OSError):
             os.close(self._spare_fd)
         self._spare_fd = -1
         with contextlib.suppress(OSError):
             self._accept().close()
-            self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+            self._take_spare()
+        return self._spare_fd >= 0
+
+    def _take_spare(self) -> None:
+        if self._spare_fd < 0:
+            with contextlib.suppress(OSError):
+                self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _bind(self, mode: int) -> None:
         # Bound beside its name and renamed: no connector ever meets a file that refuses it or has the wrong mode.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,11 @@ enabled = false
 class Service:
     """`costgov daemon` as a service manager would run it: started, killed, started again."""
 
-    def __init__(self, work: Path, *, stop: str = "processes", cloud: str = "", policy: str = POLICY) -> None:
+    def __init__(
+        self, work: Path, *, stop: str = "processes", cloud: str = "", policy: str = POLICY, prefix: Sequence[str] = ()
+    ) -> None:
         self.work = work
+        self.prefix = prefix  # Such as setpriv, and what it shall do.
         self.policy = work / "policy.toml"
         self.policy.write_text(policy.format(stop=stop))
         self.config = configuration(work, cloud)
@@ -111,6 +115,7 @@ class Service:
 
     def start(self) -> None:
         argv = [str(BIN / "costgov"), "daemon", "--config", str(self.config), "--policy", str(self.policy)]
+        argv = [*self.prefix, *argv]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(argv, stdout=log, stderr=log)
         self.until(lambda: self.ask({"cmd": "ping"}) is not None, "the daemon answers")
@@ -121,21 +126,42 @@ class Service:
         self.process.wait(SAFETY_S)
 
     def ask(self, request: dict[str, Any]) -> Any:
-        """The answer's data, or None when nobody answers."""
+        """The answer's data, or None when nobody answers now."""
         answer = ask(str(self.work / "run" / "control.sock"), request)
-        if not answer.ok and answer.code not in ("no_governor", "silent", "garbled"):
+        if not answer.ok and answer.code not in ("no_governor", "silent", "garbled", "unavailable"):
             raise AssertionError(f"{request}: {answer.error}")
         return answer.data if answer.ok else None
+
+    def cpu_s(self) -> float:
+        """What the daemon has used of the processor so far."""
+        assert self.process is not None
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
+    def limit(self, resource_: int, soft: int) -> None:
+        """Take a resource from the running daemon, or give it back."""
+        assert self.process is not None
+        _, hard = resource.prlimit(self.process.pid, resource_)
+        resource.prlimit(self.process.pid, resource_, (soft, hard))
+
+    def until_said(self, text: str) -> None:
+        self.until(lambda: text in self.log.read_text(), f"the log says {text!r}")
 
     def incidents(self) -> list[dict[str, Any]]:
         return self.ask({"cmd": "incidents", "last": 100}) or []
 
-    def status(self) -> dict[str, Any]:
-        return dict(self.ask({"cmd": "status"}))
+    def run(self, name: str = "drill") -> dict[str, Any]:
+        """A run's status; empty while there is none, or nobody answers."""
+        runs = (self.ask({"cmd": "status"}) or {"runs": []})["runs"]
+        return next((run for run in runs if run["run"] == name), {})
 
     def step(self, run: str = "drill") -> int:
         """The last step heard of; 0 before the first."""
-        return next((known["step"] or 0 for known in self.status()["runs"] if known["run"] == run), 0)
+        return self.run(run).get("step") or 0
+
+    def stage(self, run: str = "drill") -> str | None:
+        """Of its halt; None without one."""
+        return (self.run(run).get("halt") or {}).get("stage")
 
     def until(self, look: Callable[[], Any], what: str) -> Any:
         """Look again at every event of the daemon, its end included, until `look` is true."""

@@ -6,8 +6,9 @@ things, what the simulator plays is what happens here.
 
 from __future__ import annotations
 
+import gc
 import queue
-import selectors
+import select
 import signal
 import socket
 import traceback
@@ -79,7 +80,8 @@ class Daemon:
     should_end: Callable[[], bool] = lambda: False  # `costgov run`: the command is over and nothing is under way.
     on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: taken care of, go on.
     _queue: Any = field(default_factory=queue.SimpleQueue)
-    _selector: Any = field(default_factory=selectors.DefaultSelector)
+    _epoll: Any = field(default_factory=select.epoll)
+    _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is.
     _wake: Any = field(default_factory=socket.socketpair)
     _stopping: bool = False
     _rejected_said_at: MonoNs = MonoNs(-NS_PER_S)
@@ -133,9 +135,13 @@ class Daemon:
         self._tick()  # Labels and meters are right before the first effect.
         self.hands.perform(begin)
         self.service.notify("READY=1", f"STATUS={self._status_line()}")
+        # What stands now (modules, policies, metric families) stands until we end. A full pass of the collector over it
+        # takes 15 ms, and may come between a verdict and its bell.
+        gc.collect()
+        gc.freeze()
         while not self._stopping and not self.should_end():
-            for key, _ in self._selector.select(self._timeout_s()):
-                key.data()  # Who is not ready is not asked: most wake-ups are for one frame, and cost more than it.
+            for fd, _ in self._epoll.poll(self._timeout_s()):
+                self._ready[fd]()  # Who is not ready is not asked: many wake-ups are for one frame, and cost more.
             self._drain_queue()
             at = self.hands.clock.mono()
             for seen in self.hands.killings.scan(at):
@@ -146,10 +152,11 @@ class Daemon:
         self.service.notify("STOPPING=1")
 
     def _register(self) -> None:
-        self._selector.register(self._wake[0].fileno(), selectors.EVENT_READ, self._drain_wake)
-        self._selector.register(self.hands.inbox.fileno(), selectors.EVENT_READ, self._drain_inbox)
+        self._ready = {self._wake[0].fileno(): self._drain_wake, self.hands.inbox.fileno(): self._drain_inbox}
         if self.control is not None:
-            self._selector.register(self.control.fileno(), selectors.EVENT_READ, self._drain_control)
+            self._ready[self.control.fileno()] = self._drain_control
+        for fd in self._ready:
+            self._epoll.register(fd, select.EPOLLIN)
         period_s = self.service.watchdog_period_s
         self._notify_every_ns = round(period_s / 2 * NS_PER_S) if period_s else 0
 
@@ -165,7 +172,8 @@ class Daemon:
     def apply(self, event: Event) -> list[Effect]:
         """Put one event through the engine and perform what follows."""
         effects = engine.step(self.node, event)
-        self.hands.perform(effects)
+        if effects:
+            self.hands.perform(effects)
         return effects
 
     # --- sources of events -------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def find_launchers(table: Table, rank: ProcessId, own_pid: int | None = None) ->
     for ancestor in _ancestors(table, facts):
         if ancestor.uid != facts.uid or ancestor.process.pid == own_pid:
             break
-        if is_launcher(ancestor.argv) or _spawned(parent=ancestor, child=child):
+        if is_launcher(ancestor.argv) or _spawned(facts, child, parent=ancestor):
             found.append(ancestor.process)
         child = ancestor
     return tuple(reversed(found))
@@ -195,9 +195,13 @@ def _program(argv: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     return (argv[position], argv[position + 1 :]) if position < len(argv) else ("", ())
 
 
-def _spawned(parent: ProcessFacts, child: ProcessFacts) -> bool:
-    """torch.multiprocessing: the training script itself launches ranks, by fork or by spawn."""
-    return bool(child.argv) and (_SPAWNED in child.argv or parent.argv == child.argv)
+def _spawned(rank: ProcessFacts, child: ProcessFacts, *, parent: ProcessFacts) -> bool:
+    """torch.multiprocessing: the training script itself launches ranks, by fork or by spawn.
+
+    A fork keeps the command line, down to the rank. A shell that forks keeps its own, which is another's than the
+    rank's: `( python train.py ) &` in the script of a sweep, whose other runs stand below the same shell.
+    """
+    return bool(child.argv) and (_SPAWNED in child.argv or parent.argv == child.argv == rank.argv)
 
 
 def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozenset[ProcessId]) -> bool:

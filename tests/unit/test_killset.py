@@ -106,6 +106,18 @@ def test_accelerate_launch_with_a_shell_in_between(tree: Tree) -> None:
     assert pids(killed.members) == [400, 402, 403, 401]
 
 
+def test_a_shell_that_forks_has_its_command_line_twice_and_launches_nothing(tree: Tree) -> None:
+    """`( python train.py … ) &` in a sweep's script: its other runs stand below the same two shells."""
+    tree.add(300, 100, ("bash", "sweep.sh"))
+    ranks = []
+    for pid in (310, 320):
+        tree.add(pid, 300, ("bash", "sweep.sh"))
+        ranks.append(tree.add(pid + 1, pid, (PYTHON, "train.py", f"--seed={pid}")))
+    killed = kill_set(tree.table, ranks[:1], GOVERNOR)
+    assert killed is not None
+    assert pids(killed.members) == [311]
+
+
 def test_a_script_that_spawns_its_ranks_is_their_launcher(tree: Tree) -> None:
     tree.add(500, 100, (PYTHON, "train.py"), group=True)
     spawned = tree.add(501, 500, (PYTHON, "-c", "from multiprocessing.spawn import x", "--multiprocessing-fork"))

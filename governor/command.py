@@ -68,8 +68,13 @@ class Command:
 
 @dataclass(slots=True)
 class Outcome:
-    """`ports.Observer`: remembers how the halts of this command ended."""
+    """`ports.Observer`: remembers how the halts of this command ended.
 
+    Another run of this user may speak to our socket: its halt is not our command's end, and not its exit code.
+    """
+
+    run: str
+    command_pid: int = 0
     stages: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -84,8 +89,12 @@ class Outcome:
         pass
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        if snapshot["halt_stage"] != SUPERSEDED:  # Of an earlier boot: not this command's.
+        if snapshot["halt_stage"] != SUPERSEDED and self._is_ours(snapshot):  # Superseded: of an earlier boot.
             self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
+
+    def _is_ours(self, snapshot: Mapping[str, Any]) -> bool:
+        # A script may name its run as it likes: then it is ours for standing below the command.
+        return snapshot["run"] == self.run or any(row["pid"] == self.command_pid for row in snapshot["launchers"])
 
 
 def run_command(
@@ -99,7 +108,7 @@ def run_command(
     """
     configure("critical")  # The console says in words what a service would log.
     console = console or Console()
-    outcome = Outcome()
+    outcome = Outcome(name)
     if fault_mark is not None:
         console.fault_mark = fault_mark
     command: Command | None = None
@@ -123,6 +132,7 @@ def run_command(
                 except OSError as error:
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
+                outcome.command_pid = command.process.pid
             if _watch(governor, command, name, argv):
                 if command.poll() is None:
                     console.say(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from governor.command import HELLO_NS, PIDS_NAMED_MAX, Command, is_over, left_behind
+from governor.command import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind
 from governor.core.effects import Alarm
 from governor.core.identity import ProcessFacts
 from governor.core.units import UsdMicros
@@ -108,3 +108,15 @@ def test_a_table_that_cannot_be_read_is_said_and_not_taken_for_an_empty_one() ->
     alarm = beside.alarm()
     assert alarm is not None
     assert "what is left of the command" in alarm.text
+
+
+@pytest.mark.parametrize(
+    ("run", "launcher", "counts"), [("mine", 999, True), ("named-by-the-script", 4321, True), ("another", 999, False)]
+)
+def test_a_halt_of_another_run_is_neither_our_exit_code_nor_our_commands_end(
+    run: str, launcher: int, counts: bool
+) -> None:
+    outcome = Outcome("mine", 4321)
+    snapshot = {"incident_id": "i", "run": run, "halt_stage": "NEEDS_HUMAN", "launchers": [{"pid": launcher}]}
+    outcome.incident(snapshot)
+    assert outcome.is_unfinished is counts

@@ -71,6 +71,23 @@ class Quote:
         return f"{format_usd(self.usd_micros_per_hour)}/h ({self.source}, {self.as_of})"
 
 
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is priced, as far as it is known. A GPU may bear NVML's name."""
+
+    provider: str  # "AWS", "Lambda": as in the built-in table, without regard to case.
+    instance: str | None = None  # The provider's name of the type.
+    gpu: str | None = None
+    gpus: int | None = None
+    kind: PriceKind | None = None  # None: nobody says how it is paid for; then it is taken for on-demand.
+    region: str | None = None
+
+    @property
+    def text(self) -> str:
+        gpu = f"{self.gpus or '?'} x {self.gpu}" if self.gpu else "machine of unknown type"
+        return f"{self.provider} {self.instance or gpu}" + (f" {self.kind.value}" if self.kind is not None else "")
+
+
 class RemarkKind(Enum):
     """Why somebody should know. The value is the alarm's name."""
 
@@ -121,7 +138,7 @@ class Chosen:
 
     @property
     def text(self) -> str:
-        """ "$55.04/h on-demand (built-in table: AWS, as of 2025-06, 509 days ago): p5.48xlarge"."""
+        """For people: price, kind, who said it, as of when, and what it was found for."""
         if self.quote is None:
             return "unknown"
         quote, age = self.quote, ""

@@ -1,0 +1,212 @@
+"""The built-in price table, governor/data/prices.csv: every row with its date and source; and how a machine is found.
+
+A list price of some day is the last resort: `governor.core.prices.choose` takes it only where neither the provider nor
+the user has said anything.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.resources
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from functools import cache
+from typing import Final, NoReturn
+
+from governor.core.prices import GPUS_MAX, Day, Machine, Origin, PriceKind, Quote, span_of
+from governor.core.units import MICROS_PER_USD, UsdMicros
+
+FILE: Final = "governor/data/prices.csv"
+COLUMNS: Final = (
+    *("provider", "instance", "gpu", "gpus", "usd_per_instance_hour", "usd_per_gpu_hour"),
+    *("kind", "date", "source", "notes"),
+)
+# The last three are for orientation: an index and a range are nobody's price, and serverless is no machine of ours.
+KINDS: Final[dict[str, PriceKind | None]] = {
+    "on-demand": PriceKind.ON_DEMAND,
+    "spot": PriceKind.SPOT,
+    "reserved-short": PriceKind.RESERVED,
+    "serverless": None,
+    "index": None,
+    "range": None,
+}
+# What NVML (and the providers that repeat it) calls a GPU -> what the table calls it.
+_NVML_NAMES: Final = {
+    "NVIDIA A100-SXM4-40GB": "A100-SXM-40GB",
+    "NVIDIA A100-SXM4-80GB": "A100-SXM-80GB",
+    "NVIDIA A100 80GB PCIe": "A100-PCIe-80GB",
+    "NVIDIA H100 80GB HBM3": "H100-SXM-80GB",
+    "NVIDIA H100 PCIe": "H100-PCIe-80GB",
+    "NVIDIA H200": "H200-SXM-141GB",
+    "NVIDIA GH200 480GB": "GH200-96GB",
+    "NVIDIA B200": "B200",
+    "NVIDIA GB200": "GB200",
+    "NVIDIA L40S": "L40S",
+}
+
+
+class PriceTableError(ValueError):
+    """The table cannot be read: file, row (as an editor counts) and column, and what is wrong there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRow:
+    row: int
+    provider: str
+    instance: str  # May be empty: then the row is about the GPU.
+    gpu: str
+    gpus: int
+    usd_micros_per_hour: UsdMicros  # Of all its GPUs.
+    kind_text: str
+    kind: PriceKind | None  # None: never a machine's price.
+    date: str  # The source's own words: "2026-11-09", "2025", "2025-2026".
+    source: str
+    notes: str
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTable:
+    compiled: Day  # No row can have been read later than that.
+    compiled_text: str
+    rows: tuple[PriceRow, ...]
+
+
+@cache
+def built_in() -> PriceTable:
+    """The table of this installation. PriceTableError: the installation is damaged."""
+    try:
+        text = (importlib.resources.files("governor") / "data" / "prices.csv").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PriceTableError(f"{FILE}: cannot be read ({type(error).__name__}); reinstall costgov") from error
+    return parse_table(text)
+
+
+def parse_table(text: str, file: str = FILE) -> PriceTable:
+    """Read the table: "#" lines with `compiled` and `rows`, the columns, the rows. PriceTableError names the fault."""
+    lines = text.splitlines()
+    head = [line for line in lines if line.startswith("#")]
+    manifest = dict(line[1:].strip().split(": ", 1) for line in head if ": " in line)
+    body = lines[len(head) :]
+    if lines[: len(head)] != head or not body:
+        raise PriceTableError(f'{file}: must begin with its "#" lines and have columns below them')
+    if tuple(next(csv.reader(body[:1]))) != COLUMNS:
+        raise PriceTableError(f"{file}:{len(head) + 1}: the columns must be {','.join(COLUMNS)}")
+    try:
+        compiled_text = manifest["compiled"]
+        compiled, last = span_of(compiled_text)
+        count = int(manifest["rows"])
+    except (KeyError, ValueError) as error:
+        raise PriceTableError(f'{file}: the "#" lines must have "compiled: DAY" and "rows: COUNT"') from error
+    if compiled != last:
+        raise PriceTableError(f"{file}: compiled: must be a day such as 2026-11-20")
+    rows = tuple(
+        _row(file, number, fields, compiled)
+        for number, fields in enumerate(csv.reader(body[1:]), len(head) + 2)
+    )  # fmt: skip
+    if len(rows) != count:
+        raise PriceTableError(f"{file}: has {len(rows)} rows where its head says {count}: is a part missing?")
+    return PriceTable(compiled, compiled_text, rows)
+
+
+def _row(file: str, number: int, fields: Sequence[str], compiled: Day) -> PriceRow:
+    def wrong(column: str, why: str) -> NoReturn:
+        raise PriceTableError(f"{file}:{number}: {column}: {why}")
+
+    if len(fields) != len(COLUMNS):
+        raise PriceTableError(f"{file}:{number}: has {len(fields)} columns, must have {len(COLUMNS)}")
+    value = dict(zip(COLUMNS, fields, strict=True))
+    for column in ("provider", "gpu", "source"):
+        if not value[column].strip():
+            wrong(column, "is empty")
+    if not value["gpus"].isdecimal() or not 1 <= int(value["gpus"]) <= GPUS_MAX:
+        wrong("gpus", f"must be a number from 1 to {GPUS_MAX}")
+    gpus = int(value["gpus"])
+    whole = _usd(value["usd_per_instance_hour"], lambda why: wrong("usd_per_instance_hour", why))
+    each = _usd(value["usd_per_gpu_hour"], lambda why: wrong("usd_per_gpu_hour", why))
+    if abs(whole - each * gpus) > _last_digit(each) * gpus / 2 + _last_digit(whole) / 2:
+        wrong("usd_per_gpu_hour", f"{gpus} x {each} is not {whole}")
+    if value["kind"] not in KINDS:
+        wrong("kind", f"must be one of {', '.join(KINDS)}")
+    try:
+        first, _ = span_of(value["date"])
+    except ValueError as error:
+        wrong("date", str(error))
+    if first > compiled:
+        wrong("date", "lies after the day on which the table was compiled")
+    micros = whole * MICROS_PER_USD
+    if micros != int(micros):
+        wrong("usd_per_instance_hour", "is finer than a micro-dollar")
+    return PriceRow(
+        number, value["provider"], value["instance"], value["gpu"], gpus, UsdMicros(int(micros)),
+        value["kind"], KINDS[value["kind"]], value["date"], value["source"], value["notes"],
+    )  # fmt: skip
+
+
+def _usd(text: str, wrong: Callable[[str], NoReturn]) -> Decimal:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        wrong("is not a number")
+    if not value.is_finite() or not 0 < value < MICROS_PER_USD:
+        wrong("must be above 0 and below a million")
+    return value
+
+
+def _last_digit(value: Decimal) -> Decimal:
+    """What one in the last digit written is worth, at most a cent: 6.88 was rounded to 0.01, and so was 2.5."""
+    exponent = value.as_tuple().exponent
+    return Decimal(1).scaleb(min(-2, exponent if isinstance(exponent, int) else 0))
+
+
+def look_up(table: PriceTable, machine: Machine) -> Quote | None:
+    """The newest price of that kind: of the instance type, else of as many such GPUs, else of another number of them.
+
+    Newest is what cannot be older: "2026-05" is newer than "2026". Of several the dearest: a ceiling then holds.
+    """
+    kind = machine.kind or PriceKind.ON_DEMAND
+    rows = [row for row in table.rows if row.kind is kind and key(row.provider) == key(machine.provider)]
+    if machine.instance is not None:
+        found = [row for row in rows if row.instance and key(row.instance) == key(machine.instance)]
+        if found:
+            return _quote(table, _newest(found), None)
+    if machine.gpu is None or machine.gpus is None:
+        return None
+    gpu = key(_NVML_NAMES.get(machine.gpu, machine.gpu))
+    rows = [row for row in rows if key(row.gpu) == gpu]
+    exact = [row for row in rows if row.gpus == machine.gpus]
+    found = exact or rows
+    return _quote(table, _newest(found), machine.gpus) if found else None
+
+
+def _newest(rows: list[PriceRow]) -> PriceRow:
+    return max(rows, key=lambda row: (*span_of(row.date), Fraction(row.usd_micros_per_hour, row.gpus)))
+
+
+def _quote(table: PriceTable, row: PriceRow, gpus: int | None) -> Quote:
+    assert row.kind is not None, "a row that is no price was looked up"
+    price, basis = row.usd_micros_per_hour, row.instance or f"{row.gpus} x {row.gpu}"
+    if gpus is not None and gpus != row.gpus:
+        price = UsdMicros(-(-price * gpus // row.gpus))
+        basis = f"{gpus} x {row.gpu}, by the price of {row.gpus}"
+    notes = f" ({row.notes})" if row.notes else ""
+    return Quote(
+        price, f"built-in table: {row.provider}, {row.source}", row.date, row.kind, f"{basis}{notes}", Origin.TABLE,
+        gpus or row.gpus, table.compiled,
+    )  # fmt: skip
+
+
+def key(name: str) -> str:
+    """Names are compared without case and without what stands in brackets: "p5.48xlarge (after cut)"."""
+    return name.partition(" (")[0].strip().casefold()
+
+
+def select(table: PriceTable, provider: str | None, instance: str | None) -> Iterator[PriceRow]:
+    """The rows to show: of a provider, and of instance types or GPUs whose name contains a text."""
+    for row in table.rows:
+        if provider is not None and key(provider) not in (key(row.provider), row.provider.casefold()):
+            continue
+        if instance is not None and instance.casefold() not in f"{row.instance}\n{row.gpu}".casefold():
+            continue
+        yield row

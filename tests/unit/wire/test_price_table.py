@@ -1,0 +1,172 @@
+"""The built-in prices: every row is read again, and what is found for a machine is what a person would find."""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import tomllib
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from governor.core.prices import Day, Machine, Origin, PriceKind, choose, span_of
+from governor.wire.price_table import (
+    COLUMNS,
+    FILE,
+    PriceTable,
+    PriceTableError,
+    built_in,
+    look_up,
+    parse_table,
+    select,
+)
+
+ROOT = Path(__file__).parents[3]
+HEAD = "# A table.\n# compiled: 2026-11-20\n# rows: {rows}\n" + ",".join(COLUMNS) + "\n"
+ROW = "Acme,big.8x,H100-SXM-80GB,8,16.0,2.0,on-demand,2026-10-01,a page,"
+
+
+def table(*rows: str) -> PriceTable:
+    return parse_table(HEAD.format(rows=len(rows)) + "\n".join(rows) + "\n", "t.csv")
+
+
+def test_every_row_of_the_built_in_table_is_what_the_file_says() -> None:
+    """Read a second time, by other means."""
+    text = (ROOT / FILE).read_text(encoding="utf-8")
+    plain = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    rows, found = list(plain), built_in()
+    assert len(rows) == len(found.rows) > 100
+    for ours, theirs in zip(found.rows, rows, strict=True):
+        assert ours.usd_micros_per_hour == Decimal(theirs["usd_per_instance_hour"]) * 10**6
+        assert (ours.provider, ours.instance, ours.gpu) == (theirs["provider"], theirs["instance"], theirs["gpu"])
+        assert (ours.date, ours.source, ours.gpus) == (theirs["date"], theirs["source"], int(theirs["gpus"]))
+        assert (ours.kind is None) is (theirs["kind"] in ("index", "range", "serverless"))
+        assert ours.source.strip()
+        first, last = span_of(ours.date)
+        assert date(2025, 1, 1) <= date.fromordinal(first + date(1970, 1, 1).toordinal())
+        assert first <= last
+        assert first <= found.compiled
+    assert {"2025-2026", "2025", "2026", "2025-06", "2026-03-17"} <= {row.date for row in found.rows}
+    assert text.splitlines()[found.rows[0].row - 1].startswith(found.rows[0].provider)
+
+
+def test_the_wheel_carries_the_table() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["governor"]
+    assert any(fnmatch.fnmatch(FILE.removeprefix("governor/"), pattern) for pattern in patterns)
+
+
+@pytest.mark.parametrize(("machine", "usd", "as_of"), [
+    (Machine("aws", "p5.48xlarge"), "55.04", "2026-11-09"),  # Not the 98.32 of before June 2025.
+    (Machine("AWS", "P4D.24xlarge", kind=PriceKind.ON_DEMAND), "21.96", "2026-11-09"),
+    (Machine("lambda", "gpu_8x_h100_sxm5"), "31.92", "2026"),
+    (Machine("gcp", "a4", kind=PriceKind.SPOT), "51.55", "2025"),
+    (Machine("nebius", "gpu-h100-sxm_8gpu", kind=PriceKind.SPOT), "10.0", "2025"),
+    (Machine("azure", "standard_nd96isr_h100_v5"), "98.32", "2026-08-17"),
+    (Machine("aws capacity blocks", "p5", kind=PriceKind.RESERVED), "4.916", "2025-01"),
+    (Machine("coreweave", None, "NVIDIA H200", 8), "50.44", "2026-09-20"),
+    (Machine("verda", "unheard-of", "NVIDIA A100-SXM4-80GB", 8), "9.28", "2025-2026"),
+    (Machine("runpod", None, "NVIDIA H100 80GB HBM3", 8), "21.52", "2025-2026"),  # 8 x 2.69.
+])  # fmt: skip
+def test_a_machine_is_found_by_its_type_else_by_its_gpus(machine: Machine, usd: str, as_of: str) -> None:
+    quote = look_up(built_in(), machine)
+    assert quote is not None
+    assert quote.usd_micros_per_hour == Decimal(usd) * 10**6
+    assert (quote.as_of, quote.kind, quote.origin) == (as_of, machine.kind, Origin.TABLE)
+    assert "built-in table" in quote.source
+
+
+@pytest.mark.parametrize("machine", [
+    Machine("aws", "p5.48xlarge", kind=PriceKind.SPOT),  # No spot price is known: the other kind's is not taken for it.
+    Machine("aws", "p99.48xlarge"),
+    Machine("nobody", "p5.48xlarge"),
+    Machine("aws", None, "NVIDIA H100 80GB HBM3"),
+    Machine("aws"),
+    Machine("Market median", None, "H100-SXM-80GB", 1),
+    Machine("Range low", None, "H100-SXM-80GB", 1),
+    Machine("RunPod serverless", None, "B200", 1),
+])  # fmt: skip
+def test_what_is_not_in_it_is_not_made_up(machine: Machine) -> None:
+    assert look_up(built_in(), machine) is None
+
+
+def test_indices_and_ranges_are_never_a_price() -> None:
+    for row in built_in().rows:
+        if row.kind is None:
+            for kind in PriceKind:
+                machine = Machine(row.provider, row.instance or None, row.gpu, row.gpus, kind)
+                assert look_up(built_in(), machine) is None, row
+
+
+def test_the_newest_row_counts_and_of_two_of_one_day_the_dearer() -> None:
+    rows = [
+        ROW.replace("2026-10-01", "2026").replace("16.0,2.0", "24.0,3.0"),
+        ROW,
+        ROW.replace("16.0,2.0", "16.8,2.1"),
+        ROW.replace("2026-10-01", "2025").replace("16.0,2.0", "32.0,4.0"),
+    ]
+    quote = look_up(table(*rows), Machine("acme", "big.8x"))
+    assert quote is not None
+    assert (quote.usd_micros_per_hour, quote.as_of) == (16_800_000, "2026-10-01")
+
+
+def test_one_gpu_of_many_costs_its_part_rounded_up() -> None:
+    quote = look_up(table(ROW.replace("16.0,2.0", "16.000001,2.0")), Machine("acme", None, "H100-SXM-80GB", 1))
+    assert quote is not None
+    assert (quote.usd_micros_per_hour, quote.gpus) == (2_000_001, 1)
+
+
+def test_a_tables_age_goes_on_after_it_was_compiled() -> None:
+    quote = look_up(built_in(), Machine("verda", "1B300.30V"))
+    later = Day(built_in().compiled + 200)
+    assert choose([], None, quote, later).age_days == 200
+
+
+@pytest.mark.parametrize(("row", "told"), [
+    (ROW.replace("Acme", ""), "t.csv:5: provider: is empty"),
+    (ROW.replace("a page", " "), "t.csv:5: source: is empty"),
+    (ROW.replace(",8,", ",eight,"), "t.csv:5: gpus: must be a number from 1 to 16"),
+    (ROW.replace(",8,16.0,2.0", ",17,34.0,2.0"), "t.csv:5: gpus: must be"),
+    (ROW.replace("16.0", "much"), "t.csv:5: usd_per_instance_hour: is not a number"),
+    (ROW.replace("16.0", "0"), "t.csv:5: usd_per_instance_hour: must be above 0"),
+    (ROW.replace("16.0", "-16"), "t.csv:5: usd_per_instance_hour: must be above 0"),
+    (ROW.replace("16.0", "inf"), "t.csv:5: usd_per_instance_hour: must be above 0"),
+    (ROW.replace("16.0", "16.0000001"), "t.csv:5: usd_per_instance_hour: is finer than a micro-dollar"),
+    (ROW.replace("2.0", "nan"), "t.csv:5: usd_per_gpu_hour: must be above 0"),
+    (ROW.replace("2.0", "2.1"), "t.csv:5: usd_per_gpu_hour: 8 x 2.1 is not 16.0"),
+    (ROW.replace("on-demand", "cheap"), "t.csv:5: kind: must be one of on-demand, spot"),
+    (ROW.replace("2026-10-01", "lately"), 't.csv:5: date: "lately" is not a date'),
+    (ROW.replace("2026-10-01", "2026-11-21"), "t.csv:5: date: lies after the day"),
+    (ROW + ",more", "t.csv:5: has 11 columns, must have 10"),
+])  # fmt: skip
+def test_a_fault_is_named_by_file_row_and_column(row: str, told: str) -> None:
+    with pytest.raises(PriceTableError) as error:
+        table(row)
+    assert str(error.value).startswith(told)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("", "must begin with"),
+    ("# compiled: 2026-11-20\n# rows: 0\n", "must begin with"),
+    (HEAD.format(rows=2) + ROW + "\n", "has 1 rows where its head says 2"),
+    (HEAD.format(rows="many") + ROW + "\n", '"compiled: DAY"'),
+    (HEAD.format(rows=1).replace("2026-11-20", "2026") + ROW + "\n", "must be a day"),
+    (HEAD.format(rows=1).replace("# compiled: 2026-11-20\n", "") + ROW + "\n", '"compiled: DAY"'),
+    (HEAD.format(rows=1).replace("gpus,", "") + ROW + "\n", "t.csv:4: the columns must be"),
+])  # fmt: skip
+def test_a_damaged_head_is_named(text: str, told: str) -> None:
+    with pytest.raises(PriceTableError) as error:
+        parse_table(text, "t.csv")
+    assert told in str(error.value)
+
+
+def test_rows_to_show_are_chosen_by_provider_and_by_a_part_of_the_type() -> None:
+    shown = list(select(built_in(), "aws", "p5.48"))
+    assert {row.provider for row in shown} == {"AWS"}
+    assert len(shown) == 3
+    assert (
+        len(list(select(built_in(), "Verda (DataCrunch)", None))) == len(list(select(built_in(), "verda", None))) > 20
+    )
+    assert {row.provider for row in select(built_in(), None, "b200")} > {"AWS", "Nebius"}

@@ -108,6 +108,8 @@ def test_tests_use_no_mocks() -> None:
     wrong = []
     for source in sources("tests"):
         wrong += [f"{source.at(node)} {name}" for node, name in source.imports() if name in {"unittest.mock", "mock"}]
+        for node in source.named(ast.ImportFrom):
+            wrong += [source.at(node) for a in node.names if (node.module, a.name) == ("unittest", "mock")]
         wrong += [
             f"{source.at(node)} {dotted(node)}"
             for node in source.named(ast.Attribute)

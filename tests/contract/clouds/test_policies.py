@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import botocore.session
 import pytest
+from botocore.model import ServiceModel
 
 from tests.contract.clouds.rigs import aws_rig
 
@@ -51,11 +53,15 @@ def test_the_policies_allow_every_call_and_no_other(calls: list[dict[str, Any]])
     assert asked == allowed("iam-policy.json") | allowed("iam-policy-optional.json")
 
 
+@cache
+def model_of(service: str) -> ServiceModel:
+    return botocore.session.Session().get_service_model(service)
+
+
 def parameters_of(action: str) -> set[str]:
     """The names that AWS's model gives to an operation's parameters on the wire."""
     service = "autoscaling" if action.endswith("AutoScalingGroup") else "ec2"
-    model = botocore.session.Session().get_service_model(service)
-    shape = model.operation_model(action).input_shape
+    shape = model_of(service).operation_model(action).input_shape
     assert shape is not None
     names = set()
     for name, member in shape.members.items():

@@ -283,7 +283,7 @@ def span_of(as_of: str) -> tuple[Day, Day]:
 
 def day_text(day: Day) -> str:
     """The day as ISO 8601, as `Quote.as_of` has it."""
-    year = 1970 + day // 366  # Never too late, and for two centuries at most one too early.
+    year = 1969 + day * 400 // 146_097  # 400 years are that many days: this is never too late, and two steps early.
     while _day(year + 1, 1, 1) <= day:
         year += 1
     left = day - _day(year, 1, 1)

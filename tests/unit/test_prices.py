@@ -6,7 +6,7 @@ import json
 from datetime import date, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from governor.core.charges import LineKind, Unit
@@ -162,6 +162,7 @@ def test_a_day_that_has_not_come_is_said() -> None:
     assert "has not come" in chosen.remarks[0].text
 
 
+@settings(max_examples=300)
 @given(st.dates(date(1900, 1, 1), date(2400, 12, 31)))
 def test_days_are_those_of_the_calendar(day: date) -> None:
     number = Day((day - EPOCH).days)

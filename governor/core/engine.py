@@ -77,6 +77,8 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
             effects.extend(judging.judge(node, tracked, tick.at, None))
             effects.extend(_silence(tracked, tick.at))
             effects.extend(_hold_over(node, tracked, tick.at))
+    if node.displaced:
+        effects.extend(hearing.displaced_alarms(node, tick.at))
     if tick.at - node.kept_at >= KEEP_PERIOD_NS:
         node.kept_at = tick.at
         effects.extend(_keep_runs(node, tick.at))

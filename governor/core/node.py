@@ -58,11 +58,22 @@ class Tracked:
     is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
     unwatched_alarmed: bool = False
+    displaced_alarmed_at: MonoNs | None = None
     price_alarmed: bool = False
 
     def processes(self) -> tuple[ProcessId, ...]:
         """Who the run is: its announced ranks, or those named for it, or as many as the journal knew."""
         return tuple(rank.peer.process for rank in self.run.ranks.values()) or self.named or self.remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """A rank that is connected and whom nobody listens to: another attempt has taken its run's name."""
+
+    run: str
+    attempt: str
+    pid: int
+    since: MonoNs
 
 
 @dataclass(slots=True)
@@ -72,6 +83,7 @@ class Node:
     ledger: Ledger
     runs: dict[str, Tracked] = field(default_factory=dict)
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
+    displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from governor.core.effects import Alarm, Ask, Confirm, Refuse, Term
-from governor.core.events import Disconnected, OperatorHalt, ProcessesSeen, StreamOpened, Tick, TrainerExited
+from governor.core.effects import Alarm, Ask, Confirm, Effect, Refuse, Term
+from governor.core.events import (
+    Bye,
+    Disconnected,
+    Hello,
+    OperatorHalt,
+    ProcessesSeen,
+    StreamOpened,
+    Tick,
+    TrainerExited,
+)
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId, ProcessId
-from governor.core.node import RUNS_PER_UID_MAX
+from governor.core.node import RUNS_PER_UID_MAX, Node
 from governor.core.units import BootNs, MonoNs, WallNs
 from tests.unit.test_engine import a_step, ack, at, hello, make_node, only, peer, play, tick, training
 
@@ -126,3 +135,62 @@ def test_the_lowest_connected_rank_gives_the_runs_figures() -> None:
     assert (run.step, run.loss) == (3, 2.0)
     play(node, Disconnected(at(4), ConnectionId(1)), a_step(4, 1, loss=9.0))
     assert (run.step, run.loss) == (4, 9.0)
+
+
+# --- two launches under one name ------------------------------------------------------------------------------
+
+
+def launched_again(when: float, attempt: str = "a2", pid: int = 300) -> Hello:
+    return replace(hello(0, when, attempt=attempt, connection=ConnectionId(pid)), peer=peer(pid))
+
+
+def displaced(effects: list[Effect]) -> list[str]:
+    return [effect.text for effect in effects if isinstance(effect, Alarm) and effect.name == "displaced"]
+
+
+def ticks(node: Node, begin: int, end: int) -> list[Effect]:
+    return [effect for second in range(begin, end) for effect in play(node, tick(second))]
+
+
+def test_a_launch_that_takes_a_live_runs_name_is_said_with_whom_nobody_watches_any_more() -> None:
+    node = make_node()
+    training(node)
+    effects = play(node, launched_again(31))
+    effects += ticks(node, 31, 36)
+    assert displaced(effects) == []
+    (text,) = displaced(ticks(node, 36, 3600))
+    for said in ("attempt a2 has taken the name of run llama", "2 rank(s) of attempt a1", "UNWATCHED (pid 100, 101)"):
+        assert said in text
+    assert node.displaced == {}
+
+
+def test_a_restart_whose_old_ranks_hang_up_a_moment_later_is_no_news() -> None:
+    node = make_node()
+    training(node)
+    play(node, launched_again(31), Disconnected(at(31.1), ConnectionId(1)), Disconnected(at(31.1), ConnectionId(2)))
+    assert displaced(ticks(node, 32, 3600)) == []
+
+
+def test_a_process_that_attaches_anew_or_said_bye_is_not_displaced() -> None:
+    node = make_node()
+    training(node)
+    play(node, Bye(at(31), ConnectionId(2), "llama", 1, 9))
+    play(node, replace(hello(0, 32, attempt="a2"), peer=peer(100)))
+    assert displaced(ticks(node, 33, 3600)) == []
+
+
+def test_two_launches_that_fight_for_a_name_are_said_once_a_minute() -> None:
+    node = make_node()
+    training(node)
+    effects: list[Effect] = []
+    for number in range(20):  # Each comes with a connection of its own; none of the old ones hangs up.
+        effects += play(node, launched_again(40 + 6 * number, f"b{number}", 1_000 + number))
+        effects += ticks(node, 40 + 6 * number, 46 + 6 * number)
+    assert 2 <= len(displaced(effects)) <= 3, "in two minutes"
+
+
+def test_under_a_halt_the_old_ranks_are_the_halts_business() -> None:
+    node = make_node()
+    training(node)
+    play(node, a_step(31, 1, loss=NAN), launched_again(32))
+    assert node.displaced == {}

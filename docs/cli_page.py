@@ -37,12 +37,18 @@ def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Co
 def _section(path: str, command: click.Command) -> str:
     arguments = [_argument(one) for one in command.params if isinstance(one, click.Argument)]
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
-    words = [path, *(["COMMAND"] if isinstance(command, click.Group) else []), *(["[OPTIONS]"] if options else [])]
+    words = [path, *_inner(command), *(["[OPTIONS]"] if options else [])]
     usage = " ".join([*words, *arguments])
     help_text = inspect.cleandoc(command.help or "").replace("\b\n", "")
     table = "".join(_row(one) for one in options)
     table = f"\n| option | meaning |\n|---|---|\n{table}" if table else ""
     return f"\n## {path}\n\n```text\n{usage}\n\n{help_text}\n```\n{table}"
+
+
+def _inner(command: click.Command) -> list[str]:
+    if not isinstance(command, click.Group):
+        return []
+    return ["[COMMAND]" if command.invoke_without_command else "COMMAND"]
 
 
 def _argument(argument: click.Argument) -> str:

@@ -1,11 +1,11 @@
-"""`costgov status` as a person reads it. Every text from a trainer is made printable first."""
+"""`costgov status` and `costgov cost` as a person reads them. Every text from a trainer is made printable first."""
 
 from __future__ import annotations
 
 import io
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -34,9 +34,10 @@ def print_status(status: Mapping[str, Any]) -> None:
 
 def render_status(status: Mapping[str, Any], *, colour: bool) -> str:
     """Return the status as text that ends with a newline."""
-    stream = io.StringIO()
-    width = shutil.get_terminal_size((COLUMNS_WITHOUT_TERMINAL, 50)).columns if colour else COLUMNS_WITHOUT_TERMINAL
-    console = Console(file=stream, width=width, force_terminal=colour, highlight=False, markup=False, emoji=False)
+    return _printed(lambda console: _draw_status(console, status), colour)
+
+
+def _draw_status(console: Console, status: Mapping[str, Any]) -> None:
     governor = status["governor"]
     console.print(_head(governor), no_wrap=True, overflow="ellipsis")
     for line, style in _warnings(governor):
@@ -50,6 +51,12 @@ def render_status(status: Mapping[str, Any], *, colour: bool) -> str:
         console.print("no run yet: add `shim = trainer_shim.attach(engine)` to the training script")
     for process in status.get("unwatched_gpu_processes", []):
         console.print(Text(_unwatched(process), style="bold yellow"))
+
+
+def _printed(draw: Callable[[Console], None], colour: bool) -> str:
+    stream = io.StringIO()
+    width = shutil.get_terminal_size((COLUMNS_WITHOUT_TERMINAL, 50)).columns if colour else COLUMNS_WITHOUT_TERMINAL
+    draw(Console(file=stream, width=width, force_terminal=colour, highlight=False, markup=False, emoji=False))
     lines = stream.getvalue().splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -112,6 +119,28 @@ def _runs(runs: list[Mapping[str, Any]]) -> Table:
             _age(run),
         )
     return table
+
+
+def render_rows(
+    head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]], *, total: bool, colour: bool, notes: Sequence[str]
+) -> str:
+    """A plain table as text that ends with a newline. `head`: a title and whether it is a column of numbers.
+
+    With `total` the last row is set apart as a sum. Cells that a trainer had a say in are made printable here.
+    """
+
+    def draw(console: Console) -> None:
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for title, is_number in head:
+            table.add_column(title, justify="right" if is_number else "left", no_wrap=True)
+        for index, row in enumerate(rows):
+            is_sum = total and index == len(rows) - 1
+            table.add_row(*(Text(plain(cell)) for cell in row), style="bold" if is_sum else "")
+        console.print(table)
+        for note in notes:
+            console.print(Text(plain(note), style="dim"), soft_wrap=True)
+
+    return _printed(draw, colour)
 
 
 def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,0 +1,83 @@
+"""What the commands about money share: which charges they are about, and where these are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from governor.cli_common import Failed, settings_from
+from governor.core.charges import Charge
+from governor.core.cost import clip
+from governor.core.utc import parse_utc, utc_text
+
+NOTHING_YET: Final = (
+    "nothing charged yet in {state_dir}: start a governor that knows its price, for example "
+    "`costgov run --price 22 -- CMD` (doctor says which price it knows)"
+)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _utc(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    try:
+        return None if value is None else parse_utc(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which charges: of what time (wall, the end not included), and of which runs (none named: of all)."""
+
+    since: int | None
+    until: int | None
+    runs: tuple[str, ...]
+
+    def text(self) -> str:
+        """What was asked for, as the end of a sentence."""
+        parts = [f"since {utc_text(self.since)}"] if self.since is not None else []
+        parts += [f"until {utc_text(self.until)}"] if self.until is not None else []
+        parts += [f"for run {', '.join(self.runs)}"] if self.runs else []
+        return " ".join(parts)
+
+
+def scope_options(command: Command) -> Command:
+    """--since, --until and --run; the command takes them as `since`, `until` and `runs`."""
+    for option in (
+        click.option("--run", "runs", multiple=True, metavar="RUN", help="Only this run. May be given several times."),
+        click.option(
+            "--until", callback=_utc, metavar="DATE", help="Up to this UTC date or time, itself not included."
+        ),
+        click.option("--since", callback=_utc, metavar="DATE", help="From this UTC date or time on: 2026-11-01."),
+    ):
+        command = option(command)
+    return command
+
+
+def scope_of(since: int | None, until: int | None, runs: tuple[str, ...]) -> Scope:
+    if since is not None and until is not None and until <= since:
+        raise click.UsageError("--until must be later than --since")
+    return Scope(since, until, runs)
+
+
+def state_dir_of(config: Path | None) -> Path:
+    return settings_from(config).paths.state_dir
+
+
+def charges_in(state_dir: Path, scope: Scope) -> Iterator[Charge]:
+    """Yield the charges of every journal below the state directory, cut to the scope. Fails in one line."""
+    from governor.adapters.charges_db import ChargesUnreadable, journal_paths, read_charges
+
+    try:
+        for path in journal_paths(state_dir):
+            for charge in read_charges(path, scope.since, scope.until):
+                if not scope.runs or charge.payer.run in scope.runs:
+                    since = charge.from_wall if scope.since is None else scope.since
+                    until = charge.to_wall if scope.until is None else scope.until
+                    yield clip(charge, since, until)
+    except ChargesUnreadable as error:
+        raise Failed(str(error)) from error

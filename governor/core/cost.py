@@ -1,0 +1,145 @@
+"""What the charges come to, by whatever people group them by. Every sum here is one of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from governor.core.charges import UNALLOCATED, Charge, LineKind, Unit
+from governor.core.units import MICROS_PER_USD, UsdMicros, WallNs
+from governor.core.utc import date_text, day_of
+
+MICROS_PER_CENT: Final = MICROS_PER_USD // 100
+LABEL: Final = "label:"
+GROUPINGS: Final = ("run", "stage", "day", "node", "line")  # And label:KEY.
+
+Period = Callable[[int], tuple[int, int]]  # An instant -> start and end of the period that it lies in.
+
+
+@dataclass(slots=True)
+class Group:
+    """The charges that share a key. `node_ns` counts compute alone: a disk beside it is no second machine."""
+
+    key: str
+    charges: int = 0
+    node_ns: int = 0
+    usd_micros: int = 0
+    reconstructed_usd_micros: int = 0
+    quantity: int = 0  # In base units of `unit`; of use only where a group is one line.
+    unit: Unit | None = None
+    price_min_usd_micros: int | None = None  # Of compute; where a group is one line, of that line.
+    price_max_usd_micros: int | None = None
+    sources: set[tuple[str, str]] = field(default_factory=set)  # Who said the price, and on which day.
+
+
+def tally(charges: Iterable[Charge], by: str) -> list[Group]:
+    """Group charges: days in their order, anything else by amount, largest first. ValueError on an unknown `by`."""
+    key_of = _key_of(by)
+    groups: dict[str, Group] = {}
+    for whole in charges:
+        for charge in slices(whole, day_of) if by == "day" else (whole,):
+            key = key_of(charge)
+            _enter(groups.setdefault(key, Group(key)), charge, one_line=by == "line")
+    if by == "day":
+        return sorted(groups.values(), key=lambda group: group.key)
+    return sorted(groups.values(), key=lambda group: (-group.usd_micros, group.key))
+
+
+def sum_of(groups: Iterable[Group]) -> Group:
+    """All of them as one."""
+    total = Group("total")
+    for group in groups:
+        total.charges += group.charges
+        total.node_ns += group.node_ns
+        total.usd_micros += group.usd_micros
+        total.reconstructed_usd_micros += group.reconstructed_usd_micros
+    return total
+
+
+def _enter(group: Group, charge: Charge, *, one_line: bool) -> None:
+    line = charge.line
+    group.charges += 1
+    group.usd_micros += charge.usd_micros
+    group.reconstructed_usd_micros += charge.usd_micros if charge.reconstructed else 0
+    compute = line.kind is LineKind.COMPUTE
+    group.node_ns += charge.quantity if compute and line.unit is Unit.HOUR else 0
+    group.quantity += charge.quantity
+    if compute or one_line:
+        low, high, price = group.price_min_usd_micros, group.price_max_usd_micros, line.price_usd_micros
+        group.unit = line.unit
+        group.price_min_usd_micros = price if low is None else min(low, price)
+        group.price_max_usd_micros = price if high is None else max(high, price)
+        group.sources.add((line.source, line.as_of))
+
+
+def _key_of(by: str) -> Callable[[Charge], str]:
+    if by.startswith(LABEL) and len(by) > len(LABEL):
+        name = by[len(LABEL) :]
+        return lambda charge: dict(charge.payer.labels).get(name) or f"(no {name})"
+    known: dict[str, Callable[[Charge], str]] = {
+        "run": lambda charge: charge.payer.run if charge.payer.run != UNALLOCATED else "(unallocated)",
+        "stage": lambda charge: charge.payer.stage or "(no stage)",
+        "day": lambda charge: date_text(charge.from_wall),
+        "node": lambda charge: charge.place.node,
+        # The unit too: quantities of two units have no sum.
+        "line": lambda charge: f"{charge.line.kind.value}: {charge.line.name}, per {charge.line.unit.value}",
+    }
+    if by not in known:
+        raise ValueError(f'"{by}" is no way to group; take {", ".join(GROUPINGS)} or label:KEY')
+    return known[by]
+
+
+def slices(charge: Charge, period: Period) -> Iterator[Charge]:
+    """Cut a charge at the bounds of the periods that it touches. The parts add up to it exactly."""
+    start, end = int(charge.from_wall), int(charge.to_wall)
+    if end <= period(start)[1]:
+        yield charge  # The usual one.
+        return
+    while start < end:
+        bound = min(end, period(start)[1])
+        yield clip(charge, start, bound)
+        start = bound
+
+
+def clip(charge: Charge, since: int, until: int) -> Charge:
+    """The part of a charge between two instants: adjoining parts add up, because each is a difference of two floors."""
+    start, end = charge.from_wall, charge.to_wall
+    first, last = max(start, since), min(end, until)
+    if (first, last) == (start, end) or start == end:
+        return charge
+    length, before, after = end - start, first - start, last - start
+
+    def part(amount: int) -> int:
+        return amount * after // length - amount * before // length
+
+    return replace(
+        charge,
+        from_wall=WallNs(first),
+        to_wall=WallNs(last),
+        quantity=part(charge.quantity),
+        usd_micros=UsdMicros(part(charge.usd_micros)),
+    )
+
+
+def decimal_text(numerator: int, denominator: int, digits: int) -> str:
+    """A ratio as a decimal number, rounded half up (away from zero), with exactly so many digits."""
+    scaled = (2 * abs(numerator) * 10**digits + denominator) // (2 * denominator)
+    whole, fraction = divmod(scaled, 10**digits)
+    sign = "-" if numerator < 0 and scaled else ""
+    return f"{sign}{whole}.{fraction:0{digits}}" if digits else f"{sign}{whole}"
+
+
+def exact_usd(micros: int) -> str:
+    """Exact dollars: "12.340000"."""
+    return decimal_text(micros, MICROS_PER_USD, 6)
+
+
+def whole_cents(micros: Sequence[int]) -> list[int]:
+    """Amounts in cents that add up to the cents of their sum: none is off by a cent or more."""
+    target = (2 * sum(micros) + MICROS_PER_CENT) // (2 * MICROS_PER_CENT)
+    cents = [amount // MICROS_PER_CENT for amount in micros]
+    by_remainder = sorted(range(len(micros)), key=lambda index: (-(micros[index] % MICROS_PER_CENT), index))
+    for index in by_remainder[: target - sum(cents)]:
+        cents[index] += 1
+    return cents

@@ -1,0 +1,114 @@
+"""`costgov cost` word for word, and the same ledger for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sqlite3
+from contextlib import closing
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from governor.exit_codes import ExitCode
+from tests.golden.cost.conftest import AsAgreed, Call
+from tests.unit.cost.ledger_file import a_month, charge, write_ledger
+
+SPENT = Decimal(sum(one.usd_micros for one in a_month())) / 10**6
+
+
+@pytest.mark.parametrize("by", ["run", "stage", "day", "node", "label:team", "line"])
+def test_the_table_reads_as_agreed(by: str, ledger: Path, costgov: Call, as_agreed: AsAgreed) -> None:
+    done = costgov("--by", by)
+    assert (done.code, done.err) == (0, "")
+    as_agreed(f"by_{by.replace(':', '_')}.txt", done.out)
+
+
+@pytest.mark.parametrize("by", ["run", "stage", "day", "node", "label:team", "line"])
+def test_the_amounts_shown_add_up_to_the_total_shown(by: str, ledger: Path, costgov: Call) -> None:
+    rows = [line.split("$")[1].split()[0] for line in costgov("--by", by).out.splitlines() if "%" in line]
+    assert sum(map(Decimal, rows[:-1])) == Decimal(rows[-1]) == round(SPENT, 2)
+
+
+def test_json_and_csv_are_exact(ledger: Path, costgov: Call) -> None:
+    document = json.loads(costgov("--json").out)
+    assert sum(Decimal(group["usd"]) for group in document["groups"]) == Decimal(document["total"]["usd"]) == SPENT
+    assert document["total"]["node_time_ns"] == sum(group["node_time_ns"] for group in document["groups"])
+    rows = list(csv.DictReader(io.StringIO(costgov("--csv").out)))
+    assert {row["key"]: row["usd"] for row in rows} == {group["key"]: group["usd"] for group in document["groups"]}
+    assert sum(Decimal(row["usd"]) for row in rows) == SPENT
+
+
+def test_the_document_reads_as_agreed(ledger: Path, costgov: Call, as_agreed: AsAgreed) -> None:
+    as_agreed("by_run.json", costgov("--since", "2026-11-01", "--json").out)
+    as_agreed("by_run.csv", costgov("--csv").out)
+
+
+def test_a_window_cuts_what_it_crosses(ledger: Path, costgov: Call) -> None:
+    """Two quarters of an hour at $55.04, and as much of the disk's day."""
+    words = ("--since", "2026-11-02T10:45", "--until", "2026-11-02T11:15", "--json")
+    assert json.loads(costgov(*words).out)["total"]["usd"] == "27.550137"
+
+
+def test_adjoining_windows_add_up(ledger: Path, costgov: Call) -> None:
+    days = ["2026-11-01", "2026-11-02T10:17:31", "2026-11-03T23:59:59", "2026-11-05"]
+    parts = [
+        json.loads(costgov("--since", since, "--until", until, "--json").out)["total"]["usd"]
+        for since, until in pairwise(days)
+    ]
+    assert sum(map(Decimal, parts)) == SPENT
+
+
+def test_one_run(ledger: Path, costgov: Call) -> None:
+    assert [group["key"] for group in json.loads(costgov("--run", "ben", "--json").out)["groups"]] == ["ben"]
+    assert costgov("--run", "carol").out == "nothing was charged for run carol\n"
+
+
+def test_an_empty_ledger_says_what_to_do(state_dir: Path, costgov: Call) -> None:
+    done = costgov()
+    assert done.code == 0
+    assert done.out == (
+        f"nothing charged yet in {state_dir}: start a governor that knows its price, for example "
+        "`costgov run --price 22 -- CMD` (doctor says which price it knows)\n"
+    )
+    document = json.loads(costgov("--json").out)
+    assert (document["groups"], document["total"]["usd"]) == ([], "0.000000")
+
+
+def test_a_price_of_nothing_has_no_shares(state_dir: Path, costgov: Call) -> None:
+    write_ledger(state_dir / "costgov.db", [charge("2026-11-02", 1.0, usd_micros=0)])
+    assert "anna    1.00   $0.00      -  $55.04/h" in costgov().out
+
+
+def test_a_runs_name_steers_no_terminal(state_dir: Path, costgov: Call) -> None:
+    from governor.core.charges import Payer
+
+    write_ledger(state_dir / "costgov.db", [charge("2026-11-02", 1.0, Payer("evil\x1b[2J\nrun"))])
+    assert "evil [2J run" in costgov().out
+
+
+def test_a_broken_journal_is_one_line(ledger: Path, costgov: Call) -> None:
+    with closing(sqlite3.connect(ledger / "costgov.db")) as connection, connection:
+        connection.execute("UPDATE charges SET data = '[]' WHERE run = 'ben'")
+    done = costgov()
+    assert (done.code, done.out) == (ExitCode.FAILED, "")
+    assert done.err.startswith(f"{ledger / 'costgov.db'}: a charge in it is not one of ours")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--by", "colour"), '--by: "colour" is no way to group; take run, stage, day, node, line or label:KEY'),
+        (("--since", "yesterday"), '"yesterday" is not a UTC date'),
+        (("--since", "2026-11-02", "--until", "2026-11-02"), "--until must be later than --since"),
+        (("--json", "--csv"), "--csv and --json exclude one another"),
+    ],
+)
+def test_mistakes_are_refused(words: tuple[str, ...], said: str, ledger: Path, costgov: Call) -> None:
+    done = costgov(*words)
+    assert (done.code, done.out) == (ExitCode.USAGE, "")
+    assert said in done.err

@@ -1,0 +1,59 @@
+"""A journal that holds charges, as a governor leaves it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from governor.core.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
+from governor.core.units import NS_PER_HOUR, UsdMicros, WallNs
+from governor.core.utc import parse_utc
+
+TABLE = """
+CREATE TABLE charges (
+  charge_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, run TEXT NOT NULL, from_wall_ns INTEGER NOT NULL,
+  to_wall_ns INTEGER NOT NULL, usd_micros INTEGER NOT NULL, data TEXT NOT NULL
+)"""
+NODE = Place("node-1", "aws", "i-0aaa", "eu-west-1")
+ON_DEMAND = Line(LineKind.COMPUTE, "p5.48xlarge on-demand", Unit.HOUR, 55_040_000, "table", "2026-06-01")
+SPOT = Line(LineKind.COMPUTE, "p5.48xlarge spot", Unit.HOUR, 20_123_457, "spot history", "2026-11-03")
+DISK = Line(LineKind.STORAGE, "vol-0bbb gp3 500 GB", Unit.HOUR, 60_274, "config", "2026-11-01")
+ANNA = Payer("anna", "0", "stage1", (("team", "nlp"),))
+BEN = Payer("ben", "0", None, (("team", "vision"),))
+
+
+def charge(begin: str, hours: float = 1.0, payer: Payer = ANNA, line: Line = ON_DEMAND, **more: Any) -> Charge:
+    """So many hours from then on, at the line's price, rounded down to the micro-dollar."""
+    quantity = round(hours * NS_PER_HOUR)
+    start = parse_utc(begin)
+    place = more.pop("place", NODE)
+    name = more.pop("charge_id", f"{place.node}/{begin}/{payer.run}/{line.name}")
+    micros = more.pop("usd_micros", line.price_usd_micros * quantity // line.unit.base_units)
+    end = WallNs(start + more.pop("length", quantity))
+    return Charge(name, place, payer, line, start, end, quantity, UsdMicros(micros), **more)
+
+
+def write_ledger(path: Path, charges: Iterable[Charge]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(TABLE)
+        for seq, one in enumerate(charges):
+            data = json.dumps(charge_row(one))
+            row = (one.charge_id, seq, one.payer.run, one.from_wall, one.to_wall, one.usd_micros, data)
+            connection.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def a_month() -> list[Charge]:
+    """Two runs, two prices, a disk, an hour that was reconstructed, and thirds that no cent divides."""
+    return [
+        charge("2026-11-02T10:00:00Z"),
+        charge("2026-11-02T11:00:00Z", 0.5),
+        charge("2026-11-02T11:30:00Z", 0.5, BEN),
+        charge("2026-11-03T23:30:00Z", 1.0, BEN, SPOT, reconstructed=True),
+        charge("2026-11-04T02:00:00Z", 1 / 3, Payer(), SPOT),
+        charge("2026-11-02T10:00:00Z", 24.0, ANNA, DISK),
+    ]

@@ -1,0 +1,118 @@
+"""Charges are read from journals of any version, beside their writer, in the order of time."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from governor.adapters.charges_db import PAGE_ROWS, ChargesUnreadable, journal_paths, read_charges
+from governor.adapters.journal_db import Database
+from governor.core.utc import parse_utc
+from tests.unit.cost.ledger_file import TABLE, a_month, charge, write_ledger
+
+
+def test_they_come_back_in_the_order_of_time(tmp_path: Path) -> None:
+    write_ledger(tmp_path / "costgov.db", a_month())
+    found = list(read_charges(str(tmp_path / "costgov.db")))
+    assert sorted(found, key=lambda one: (one.from_wall, one.charge_id)) == found
+    assert sorted(found, key=lambda one: one.charge_id) == sorted(a_month(), key=lambda one: one.charge_id)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "begins"),
+    [
+        ("2026-11-02T10:30:00Z", "2026-11-02T11:00:00Z", ["10:00", "10:00"]),  # The hour, and the disk's day.
+        ("2026-11-02T11:00:00Z", "2026-11-02T11:30:00Z", ["10:00", "11:00"]),
+        ("2026-11-04T03:00:00Z", None, []),
+        (None, "2026-11-02T10:00:00Z", []),
+    ],
+)
+def test_a_window_takes_what_touches_it(
+    tmp_path: Path, since: str | None, until: str | None, begins: list[str]
+) -> None:
+    write_ledger(tmp_path / "costgov.db", a_month())
+    window = [None if bound is None else parse_utc(bound) for bound in (since, until)]
+    found = read_charges(str(tmp_path / "costgov.db"), *window)
+    assert [f"{one.from_wall % 86_400_000_000_000 // 3_600_000_000_000}:00" for one in found] == begins
+
+
+def test_pages_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
+    """All begin at one instant: the page's bound falls between charges that only their names tell apart."""
+    many = [charge("2026-11-02", 1.0, charge_id=f"node-1/a/{number}") for number in range(PAGE_ROWS + 3)]
+    write_ledger(tmp_path / "costgov.db", many)
+    names = [one.charge_id for one in read_charges(str(tmp_path / "costgov.db"))]
+    assert len(names) == len(set(names)) == PAGE_ROWS + 3
+
+
+def test_a_reader_in_the_middle_holds_up_no_checkpoint(tmp_path: Path) -> None:
+    path = str(tmp_path / "costgov.db")
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute(TABLE)
+    write = [charge("2026-11-02", 1.0, charge_id=f"node-1/a/{number}") for number in range(3)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.executemany(
+            "INSERT INTO charges VALUES (?, 0, 'anna', ?, ?, ?, ?)",
+            [(one.charge_id, one.from_wall, one.to_wall, one.usd_micros, _data(one)) for one in write],
+        )
+        reader = read_charges(path)
+        next(reader)
+        writer.execute("UPDATE charges SET usd_micros = usd_micros + 1")
+        busy, in_wal, moved = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        reader.close()
+    assert (busy, in_wal, moved) == (0, 0, 0), "a snapshot is held between two rows"
+
+
+def _data(one: object) -> str:
+    import json
+
+    from governor.core.charges import Charge, charge_row
+
+    assert isinstance(one, Charge)
+    return json.dumps(charge_row(one))
+
+
+def test_beside_a_running_governor(tmp_path: Path) -> None:
+    path = tmp_path / "costgov.db"
+    with closing(Database(str(path))):
+        assert list(read_charges(str(path))) == []  # Its own table, or none yet in this version.
+
+
+def test_a_journal_of_a_version_without_charges_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "costgov.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE runs (run TEXT)")
+    assert list(read_charges(str(path))) == []
+
+
+def test_what_is_no_database_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "costgov.db"
+    path.write_text("not a database " * 100)
+    with pytest.raises(ChargesUnreadable) as raised:
+        list(read_charges(str(path)))
+    assert (
+        str(raised.value) == f"{path}: cannot be read: file is not a database; read it as the governor's user or root"
+    )
+
+
+def test_a_row_that_is_no_charge_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "costgov.db"
+    write_ledger(path, [charge("2026-11-02")])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("""UPDATE charges SET data = '{"charge_id": 1}'""")
+    with pytest.raises(ChargesUnreadable, match="a charge in it is not one of ours"):
+        list(read_charges(str(path)))
+
+
+def test_the_journal_written_last_comes_first(tmp_path: Path) -> None:
+    names = ["costgov.db", "runs/a/costgov.db", "runs/b/costgov.db"]
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (number, number))
+    assert journal_paths(tmp_path) == [str(tmp_path / name) for name in reversed(names)]
+    assert journal_paths(tmp_path / "none") == []

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import structlog
 
+from governor.core.charges import charge_row
 from governor.core.effects import (
     Alarm,
     Ask,
@@ -24,7 +25,7 @@ from governor.core.effects import (
     Confirm,
     Effect,
     KeepIncident,
-    KeepRun,
+    KeepRuns,
     Kill,
     Page,
     ReadBilling,
@@ -135,8 +136,8 @@ class Hands:
     def _record(self, effect: Record) -> None:
         self._keep([effect])
 
-    def keep_run(self, effect: KeepRun) -> None:
-        self.journal.save_run(effect.run, effect.snapshot)
+    def keep_runs(self, effect: KeepRuns) -> None:
+        self.journal.save_runs(effect.runs, [charge_row(charge) for charge in effect.charges])
 
     def alarm(self, effect: Alarm) -> None:
         log.warning("alarm", name=effect.name, run=effect.run, text=effect.text)
@@ -296,7 +297,7 @@ _DO: Final[dict[type, Callable[[Hands, Any], None]]] = {
     Ask: Hands.ask,
     CloseIncident: Hands.close_incident,
     Confirm: Hands.confirm,
-    KeepRun: Hands.keep_run,
+    KeepRuns: Hands.keep_runs,
     Kill: Hands.kill,
     Page: Hands.page,
     ReadBilling: Hands.read_billing,

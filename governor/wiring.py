@@ -169,7 +169,7 @@ class Governor:
             raise CannotStart("\n".join(problems))
         self.journal, self.journal_problem = self._open_journal()
         self._closers.append(self.journal.close)
-        self.node: Node = new_node(facts, policies, self.clock.boot())
+        self.node: Node = new_node(facts, policies, self.clock.boot(), self.clock.wall())
         self.begin = self._restore()
         # A service watches everybody's trainers; `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)

@@ -15,7 +15,7 @@ from typing import Any
 from governor.adapters import lock_file
 from governor.adapters.journal_fallback import Entry
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 CORRUPT_KEPT_MAX = 3  # A disk that corrupts again and again must not be filled with the evidence of it.
 FILE_MODE = 0o640  # The group (costgov) may read history without the daemon; nobody else may.
 WAL_BYTES_MAX = 4 * 1024 * 1024  # A WAL that once grew would otherwise keep its size for good.
@@ -36,6 +36,13 @@ _MIGRATIONS = {
     );
     CREATE TABLE runs (run TEXT PRIMARY KEY, seq INTEGER NOT NULL, snapshot TEXT NOT NULL);
     """,
+    1: """
+    CREATE TABLE charges (
+      charge_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, run TEXT NOT NULL, from_wall_ns INTEGER NOT NULL,
+      to_wall_ns INTEGER NOT NULL, usd_micros INTEGER NOT NULL, data TEXT NOT NULL
+    );
+    CREATE INDEX charges_by_time ON charges (from_wall_ns);
+    """,
 }
 # A row is told by its seq, a snapshot by its name and age: writing any of them twice changes nothing.
 _INSERT = {
@@ -49,6 +56,11 @@ _INSERT = {
     "runs": """
     INSERT INTO runs (run, seq, snapshot) VALUES (:run, :seq, :snapshot)
     ON CONFLICT (run) DO UPDATE SET seq = :seq, snapshot = :snapshot WHERE :seq > seq""",
+    "charges": """
+    INSERT INTO charges (charge_id, seq, run, from_wall_ns, to_wall_ns, usd_micros, data)
+    VALUES (:charge_id, :seq, :run, :from_wall_ns, :to_wall_ns, :usd_micros, :data)
+    ON CONFLICT (charge_id) DO UPDATE SET seq = :seq, run = :run, to_wall_ns = :to_wall_ns, usd_micros = :usd_micros,
+      data = :data WHERE :seq > seq""",
 }
 
 _PRUNE_KIND = """
@@ -65,9 +77,12 @@ DELETE FROM incidents WHERE NOT open
 AND seq <= (SELECT seq FROM incidents WHERE NOT open ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
 _PRUNE_RUNS = """
 DELETE FROM runs WHERE seq <= (SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_CHARGES = """
+DELETE FROM charges WHERE from_wall_ns <=
+(SELECT from_wall_ns FROM charges ORDER BY from_wall_ns DESC LIMIT 1 OFFSET :limit)"""
 _LAST_SEQ = """
 SELECT max(coalesce((SELECT max(seq) FROM journal), 0), coalesce((SELECT max(seq) FROM incidents), 0),
-           coalesce((SELECT max(seq) FROM runs), 0))"""
+           coalesce((SELECT max(seq) FROM runs), 0))"""  # Charges are numbered before the runs they are kept with.
 
 
 class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
@@ -86,6 +101,7 @@ class Limits:
     rows_of_kind: Mapping[str, int] = field(default_factory=lambda: {"window": 50_000})  # 1M-token windows: 50B tokens.
     incident_rows: int = 100_000  # Evidence outlives the chatter around it: ~1,000 halts.
     incidents: int = 1_000  # Closed ones; the breaker allows a handful a day: about a year.
+    charges: int = 500_000  # ~250 MB. One a run, line and hour: seven years of eight runs that share a node.
     runs: int = 1_000  # A run unseen for a thousand other runs will not come back to its budget.
 
 
@@ -171,6 +187,7 @@ class Database(JournalReader):
             connection.execute(_PRUNE_INCIDENT_ROWS, {"limit": limits.incident_rows})
             connection.execute(_PRUNE_INCIDENTS, {"limit": limits.incidents})
             connection.execute(_PRUNE_RUNS, {"limit": limits.runs})
+            connection.execute(_PRUNE_CHARGES, {"limit": limits.charges})
 
     def last_seq(self) -> int:
         """Return the highest number in use: rows written later must sort behind it."""

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from governor.adapters.journal_db import Database, JournalLocked, JournalUnavailable, is_corruption
@@ -115,9 +115,13 @@ class SqliteJournal:
         merged = self._merged("incidents", lambda db: db.incidents(last, only_open=False))
         return [json.loads(entry["snapshot"]) for entry in merged[-last:]] if last else []
 
-    def save_run(self, run: str, snapshot: Mapping[str, Any]) -> bool:
-        entry = {"seq": self._next_seq(), "table": "runs", "run": _storable(run), "snapshot": _text(snapshot)}
-        return self._commit([entry], full=False)
+    def save_runs(self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = ()) -> bool:
+        entries = [self._charge_entry(charge) for charge in charges]
+        entries += [
+            {"seq": self._next_seq(), "table": "runs", "run": _storable(run), "snapshot": _text(snapshot)}
+            for run, snapshot in runs.items()
+        ]
+        return self._commit(entries, full=False)
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {entry["run"]: json.loads(entry["snapshot"]) for entry in self._merged("runs", lambda db: db.runs())}
@@ -184,6 +188,8 @@ class SqliteJournal:
 
     def _remember(self, entry: Entry) -> None:
         self._last_seq = max(self._last_seq, entry["seq"])
+        if entry["table"] == "charges":
+            return  # Nothing of the governor's reads them back.
         if entry["table"] == "journal":
             self._rows.append(entry)
             return
@@ -219,6 +225,13 @@ class SqliteJournal:
         return {
             "seq": self._next_seq(), "table": "incidents", "incident_id": _storable(incident_id), "open": int(is_open),
             "snapshot": _text(snapshot),
+        }  # fmt: skip
+
+    def _charge_entry(self, charge: Mapping[str, Any]) -> Entry:
+        return {
+            "seq": self._next_seq(), "table": "charges", "charge_id": _storable(charge["charge_id"]),
+            "run": _storable(charge["run"]), "from_wall_ns": charge["from_wall_ns"],
+            "to_wall_ns": charge["to_wall_ns"], "usd_micros": charge["usd_micros"], "data": _text(charge),
         }  # fmt: skip
 
     # --- the worker's side -------------------------------------------------------------------------------

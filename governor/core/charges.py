@@ -6,7 +6,8 @@ it was read (docs/adr/0009). Wall times label; lengths come from CLOCK_BOOTTIME,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -14,6 +15,8 @@ from typing import Any, Final
 from governor.core.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, WallNs
 
 UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
+# A command that attaches a week after it was started is the longest that its first hours can be put on its account.
+NOBODYS_MAX: Final = 168
 
 
 class LineKind(Enum):
@@ -164,6 +167,7 @@ class ChargeBook:
         self._prefix = f"{place.node}/{epoch // NS_PER_US:x}"
         self._opened_total = 0
         self._open: dict[tuple[str, LineKind, str], Charge] = {}
+        self._nobodys: deque[Charge] = deque(maxlen=NOBODYS_MAX)  # Closed ones that hand_over() may still move.
 
     def add(
         self,
@@ -181,7 +185,7 @@ class ChargeBook:
             known = self._open.get(key)
             if known is None or not _goes_on(known, line, part.payer, from_wall, reconstructed):
                 if known is not None:
-                    closed.append(known)
+                    closed.append(self._close(key))
                 known = self._opened(part.payer, line, from_wall, reconstructed)
             # The label of the end is the start plus what passed: a stretched or folded wall clock changes no length.
             self._open[key] = replace(
@@ -201,10 +205,26 @@ class ChargeBook:
         """Those that still grow, as they stand."""
         return list(self._open.values())
 
-    def close(self, run: str) -> list[Charge]:
-        """End this run's charges: it holds nothing any more."""
-        keys = [key for key in self._open if key[0] == run]
-        return [self._open.pop(key) for key in keys]
+    def close_all_but(self, runs: Collection[str]) -> list[Charge]:
+        """End the charges of everybody else: they hold nothing any more."""
+        keys = [key for key in self._open if key[0] not in runs]
+        return [self._close(key) for key in keys]
+
+    def hand_over(self, to: Payer) -> list[Charge]:
+        """Put what was nobody's so far on somebody's account, under the same names; return those already closed."""
+        for key in [key for key in self._open if key[0] == UNALLOCATED]:
+            charge = self._open.pop(key)
+            assert (to.run, *key[1:]) not in self._open, "whoever takes over has paid for nothing yet"
+            self._open[to.run, key[1], key[2]] = replace(charge, payer=to)
+        handed = [replace(charge, payer=to) for charge in self._nobodys]
+        self._nobodys.clear()
+        return handed
+
+    def _close(self, key: tuple[str, LineKind, str]) -> Charge:
+        charge = self._open.pop(key)
+        if charge.payer == NOBODY:
+            self._nobodys.append(charge)
+        return charge
 
 
 def _goes_on(charge: Charge, line: Line, payer: Payer, from_wall: WallNs, reconstructed: bool) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from governor.core.charges import Charge
 from governor.core.identity import ConnectionId
 from governor.core.units import MonoNs
 
@@ -118,11 +119,12 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRun:
-    """Replace what a restarted governor must know of a run."""
+class KeepRuns:
+    """Replace what a restarted governor must know of runs and node, and their charges, all in one commit: a spend and
+    the charges that it is the sum of must not be of different moments."""
 
-    run: str
-    snapshot: Mapping[str, Any]
+    runs: Mapping[str, Mapping[str, Any]]  # By name; the node itself under charges.UNALLOCATED.
+    charges: tuple[Charge, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,4 +145,4 @@ class Alarm:
     text: str
 
 
-Effect = HaltEffect | ReadCheckpoint | Confirm | Refuse | Record | KeepRun | KeepIncident | Alarm
+Effect = HaltEffect | ReadCheckpoint | Confirm | Refuse | Record | KeepRuns | KeepIncident | Alarm

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from governor.core import halting, hearing, judging
-from governor.core.effects import Alarm, Effect, KeepRun, Record
+from governor.core import halting, hearing, judging, keeping
+from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import (
     Ack,
     Beat,
@@ -37,11 +37,9 @@ from governor.core.events import (
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact
 from governor.core.ledger import reserve
-from governor.core.node import Node, Tracked, run_snapshot
+from governor.core.node import Node, Tracked
 from governor.core.policy import PolicySet
-from governor.core.units import NS_PER_S, MonoNs, format_duration
-
-KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
+from governor.core.units import MonoNs, format_duration
 
 
 def step(node: Node, event: Event) -> list[Effect]:
@@ -66,7 +64,7 @@ def reload(node: Node, policies: PolicySet) -> list[Effect]:
 def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     node.wall_offset_ns = tick.wall - tick.at
     holders = node.holders()
-    node.ledger.charge(tick.boot, holders)
+    keeping.meter(node, tick, holders)
     effects: list[Effect] = []
     for tracked in node.runs.values():
         _meter(node, tracked, holders, tick.at)
@@ -79,10 +77,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
             effects.extend(_hold_over(node, tracked, tick.at))
     if node.displaced:
         effects.extend(hearing.displaced_alarms(node, tick.at))
-    if tick.at - node.kept_at >= KEEP_PERIOD_NS:
-        node.kept_at = tick.at
-        effects.extend(_keep_runs(node, tick.at))
-    return effects
+    return [*effects, *keeping.keep_due(node, tick.at)]
 
 
 def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) -> None:
@@ -125,12 +120,6 @@ def _hold_over(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
     return judging.retry_held_back(node, tracked, at) if tracked.is_held_back else []
 
 
-def _keep_runs(node: Node, at: MonoNs) -> list[Effect]:
-    return [
-        KeepRun(tracked.run.run, run_snapshot(node, tracked, at)) for tracked in node.runs.values() if tracked.run.alive
-    ]
-
-
 # --- incidents, operators -----------------------------------------------------------------------------------
 
 
@@ -140,7 +129,7 @@ def _on_incident_event(node: Node, event: Any) -> list[Effect]:
         return []  # An answer about an incident that is over.
     effects = _INCIDENT_HANDLERS[type(event)](node, tracked, event)
     if tracked.incident.is_closed:
-        effects.append(KeepRun(tracked.run.run, run_snapshot(node, tracked, event.at)))
+        effects.append(keeping.keep(node, event.at, tracked))
     return effects
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from governor.core import halting, intake, judging
-from governor.core.effects import Alarm, Confirm, Effect, KeepRun, Record, Refuse
+from governor.core.effects import Alarm, Confirm, Effect, Record, Refuse
 from governor.core.events import (
     Ack,
     Beat,
@@ -27,7 +27,8 @@ from governor.core.events import (
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
-from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked, run_snapshot
+from governor.core.keeping import keep
+from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked, payer_of
 from governor.core.policy import NO_POLICY, Mode
 from governor.core.rules import RuleBook
 from governor.core.run_state import RANKS_MAX, Rank, Run
@@ -106,6 +107,7 @@ def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
     if node.facts.exclusive and not node.runs:
         node.ledger.hand_over(name)
+        node.unkept += node.charges.hand_over(payer_of(tracked))
     node.ledger.recall(name)
     node.runs[name] = tracked
     return tracked
@@ -368,7 +370,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
     tracked.run.ended_at = event.at
     data = {"completed": tracked.run.completed, "exit_code": event.exit_code, "step": tracked.run.step}
     record = Record("ended", event.run, None, data)
-    return [record, KeepRun(event.run, run_snapshot(node, tracked, event.at))]
+    return [record, keep(node, event.at, tracked)]
 
 
 def _rank_of(node: Node, connection: ConnectionId) -> tuple[Tracked, Rank] | None:

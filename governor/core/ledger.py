@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from governor.core.units import NS_PER_HOUR, BootNs, UsdMicros, accrue
+from governor.core.charges import UNALLOCATED, Part, Payer
+from governor.core.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, accrue
 
-UNALLOCATED = ""  # Not a valid run name.
 MTOK = 1_000_000
 WINDOW_SAMPLES = 64  # Resolution of the rolling $/1M window: 1.6 % of it.
 
 
-def share_out(micros: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """Split an amount by weights so that the parts sum to it exactly; no part is off by more than one micro-dollar."""
+def share_out(amount: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """Split an amount by weights so that the parts sum to it exactly; no part is off by more than one."""
     total = sum(weights.values())
     assert total > 0, "nobody to charge"
     parts: dict[str, int] = {}
@@ -26,13 +26,27 @@ def share_out(micros: int, weights: Mapping[str, int]) -> dict[str, int]:
     paid = 0
     for name in sorted(weights):
         cumulated += weights[name]
-        parts[name] = micros * cumulated // total - paid
+        parts[name] = amount * cumulated // total - paid
         paid += parts[name]
     return parts
 
 
 # Runs that nobody tracks any more and that may come back to their budgets: as many as the journal knows. Below a MB.
 FORGOTTEN_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A stretch of node time at one price, shared out exactly: the parts are its nanoseconds and its micro-dollars."""
+
+    elapsed: DurationNs
+    quantities: Mapping[str, int]  # By run, in nanoseconds of node time.
+    amounts: Mapping[str, int]  # By run, in micro-dollars.
+    reconstructed: bool  # It passed while no governor ran.
+
+    def parts(self, payers: Mapping[str, Payer]) -> list[Part]:
+        """Those who pay, in the order of their names."""
+        return [Part(payers[run], self.quantities[run], self.amounts[run]) for run in self.quantities]
 
 
 @dataclass(slots=True)
@@ -46,19 +60,27 @@ class Ledger:
     unpriced_ns: int = 0  # Time that passed while the price was unknown.
     forgotten: dict[str, None] = field(default_factory=dict)  # In `spent` and no longer tracked, oldest first.
     folded_usd_micros: int = 0  # What those spent whose names are gone.
+    returning: bool = False  # The next stretch begins before our start: its end is when we came back.
 
-    def charge(self, until: BootNs, holders: Mapping[str, int]) -> None:
-        """Charge the time since the last call to those who hold ranks now, or to nobody. Never goes back."""
+    def charge(self, until: BootNs, holders: Mapping[str, int]) -> Split | None:
+        """Charge the time since the last call to those who hold ranks now, or to nobody. Never goes back.
+
+        None when no time has passed, or none that has a price.
+        """
         elapsed = until - self.charged_to
         if elapsed <= 0:
-            return  # The same instant, read twice.
+            return None  # The same instant, read twice.
         self.charged_to = until
+        returning, self.returning = self.returning, False
         if self.price_usd_micros_per_hour is None:
             self.unpriced_ns += elapsed
-            return
+            return None
         micros, self.carry = accrue(self.price_usd_micros_per_hour, elapsed, self.carry)
-        for name, part in share_out(micros, holders or {UNALLOCATED: 1}).items():
+        weights = holders or {UNALLOCATED: 1}
+        amounts = share_out(micros, weights)
+        for name, part in amounts.items():
             self.spent[name] = self.spent.get(name, 0) + part
+        return Split(DurationNs(elapsed), share_out(elapsed, weights), amounts, returning)
 
     def hand_over(self, to: str) -> None:
         """Give what nobody held so far to a run: `costgov run` launched it, so its start-up is its own."""

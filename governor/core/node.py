@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Line, LineKind, Payer, Place, Unit, labels_of
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.incident import Incident, process_row
 from governor.core.ledger import Ledger, TokenWindow
@@ -26,6 +27,7 @@ class NodeFacts:
     boot_id: str
     price_usd_micros_per_hour: UsdMicros | None = None
     price_source: str | None = None
+    price_as_of: str = ""  # The day (ISO 8601) on which the source said so.
     cloud: str = "none"  # The provider's name.
     instance_id: str | None = None
     will_stop: str = ""  # "stop EC2 instance i-0abc …"
@@ -81,13 +83,15 @@ class Node:
     facts: NodeFacts
     policies: PolicySet
     ledger: Ledger
+    charges: ChargeBook
+    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
     runs: dict[str, Tracked] = field(default_factory=dict)
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
-    kept_at: MonoNs = MonoNs(0)
+    kept_at: MonoNs | None = None  # When the journal was last told of runs and money.
     frames_total: int = 0
     frames_lost_total: int = 0
 
@@ -123,10 +127,29 @@ class Node:
             return ()
         return tracked.incident.rank_processes
 
+    def line(self) -> Line | None:
+        """What an hour of this node is charged as; None while its price is unknown."""
+        price = self.ledger.price_usd_micros_per_hour
+        if price is None:
+            return None
+        source = self.facts.price_source or ""
+        return Line(LineKind.COMPUTE, "node", Unit.HOUR, price, source, self.facts.price_as_of)
 
-def new_node(facts: NodeFacts, policies: PolicySet, boot: BootNs) -> Node:
+    def payers(self) -> dict[str, Payer]:
+        """Every run as it is charged now, and nobody."""
+        return {UNALLOCATED: Payer()} | {name: payer_of(tracked) for name, tracked in self.runs.items()}
+
+
+def payer_of(tracked: Tracked) -> Payer:
+    run = tracked.run
+    return Payer(run.run, run.attempt, run.stage, labels_of(run.labels))
+
+
+def new_node(facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs) -> Node:
     ledger = Ledger(price_usd_micros_per_hour=facts.price_usd_micros_per_hour, charged_to=boot)
-    return Node(facts=facts, policies=policies.observing() if facts.observe else policies, ledger=ledger)
+    charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id), wall)
+    in_force = policies.observing() if facts.observe else policies
+    return Node(facts=facts, policies=in_force, ledger=ledger, charges=charges)
 
 
 def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:

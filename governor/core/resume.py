@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from governor.core import halt as table
+from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, KeepIncident, Record
 from governor.core.halt import Stage
 from governor.core.halting import keep, number_of
 from governor.core.incident import process_of
+from governor.core.keeping import charge_since, restore_node
 from governor.core.node import RUNS_MAX, Node, Tracked
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
@@ -31,7 +33,15 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
     A snapshot that cannot be read (another version's, a torn file's) costs its run's history, never our start.
     """
     effects: list[Effect] = []
-    known = list(snapshots)
+    known = []
+    for snapshot in snapshots:
+        if snapshot.get("run") != UNALLOCATED:
+            known.append(snapshot)
+            continue
+        try:
+            restore_node(node, snapshot)
+        except (KeyError, TypeError, ValueError) as error:
+            effects.append(_unreadable("node", node.facts.node, error))
     for snapshot in known[:-RUNS_MAX]:
         effects.extend(_carry_in(node, snapshot))
     for snapshot in known[-RUNS_MAX:]:
@@ -44,8 +54,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
         node.runs[tracked.run.run] = tracked
         node.ledger.carry_in(tracked.run.run, spend)
         if tracked.run.alive:
-            # Our own downtime is node time too: charge it to those who held the node when we died.
-            node.ledger.charged_to = BootNs(min(node.ledger.charged_to, since))
+            charge_since(node, since)  # To those who held the node when we died.
             data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
             effects.append(Record("restored", tracked.run.run, None, data))
     return effects

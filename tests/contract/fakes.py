@@ -262,8 +262,8 @@ class FakeJournal:
         found = [json.loads(text) for _, text in self._incidents.values()]
         return found[len(found) - min(last, len(found)) :]
 
-    def save_run(self, run: str, snapshot: Mapping[str, Any]) -> bool:
-        self._runs[run] = json.dumps(dict(snapshot), default=str)
+    def save_runs(self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = ()) -> bool:
+        self._runs |= {run: json.dumps(dict(snapshot), default=str) for run, snapshot in runs.items()}
         return self._outcome()
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:

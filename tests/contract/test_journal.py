@@ -90,9 +90,8 @@ def test_an_incident_and_the_history_behind_it_are_kept_together(journal: Journa
 
 
 def test_a_run_keeps_its_last_state(journal: Journal) -> None:
-    journal.save_run("run-1", {"spend": 1})
-    journal.save_run("run-2", {"spend": 5})
-    journal.save_run("run-1", {"spend": 2})
+    journal.save_runs({"run-1": {"spend": 1}, "run-2": {"spend": 5}})
+    journal.save_runs({"run-1": {"spend": 2}})
     assert journal.runs() == {"run-1": {"spend": 2}, "run-2": {"spend": 5}}
 
 

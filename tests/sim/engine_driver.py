@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 from governor.core import engine
 from governor.core.effects import (
@@ -20,7 +19,7 @@ from governor.core.effects import (
     Effect,
     HaltEffect,
     KeepIncident,
-    KeepRun,
+    KeepRuns,
     Kill,
     Page,
     ReadBilling,
@@ -80,7 +79,8 @@ class Kept:
 
     halt: Halt
     incident: str
-    run: str | None
+    runs: Mapping[str, str]
+    charged: Mapping[str, int]  # By charge, in micro-dollars.
     began_at: MonoNs  # When the node's time began to be the run's.
     lives: int
 
@@ -98,7 +98,8 @@ class EngineDriver:
         self.lives = 1
         self.node = self._new_node(BootNs(self.began_at))
         self._kept: Kept | None = None
-        self._run: str | None = None
+        self._runs: dict[str, str] = {}
+        self._charged: dict[str, int] = {}
         self._closed: Halt | None = None  # From the journal, after a restart: such an incident is not taken up again.
 
     @property
@@ -140,11 +141,10 @@ class EngineDriver:
 
     def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
         assert isinstance(kept, Kept)
-        self._kept, self._run = kept, kept.run
+        self._kept, self._runs, self._charged = kept, dict(kept.runs), dict(kept.charged)
         self.began_at, self.lives = kept.began_at, kept.lives + 1
         self.node = self._new_node(BootNs(at))
-        runs: list[Mapping[str, Any]] = [json.loads(kept.run)] if kept.run is not None else []
-        effects = restore_runs(self.node, runs, BootNs(at), at)
+        effects = restore_runs(self.node, [json.loads(text) for text in kept.runs.values()], BootNs(at), at)
         if kept.halt.stage is Stage.HALTED:
             self._closed = kept.halt
             return (CloseIncident(INCIDENT, RUN),)  # Closed with the row; there is nothing left to be done.
@@ -192,23 +192,30 @@ class EngineDriver:
 
     def _remember(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, KeepRun):
-                self._run = json.dumps(effect.snapshot)
+            if isinstance(effect, KeepRuns):
+                self._runs |= {name: json.dumps(snapshot) for name, snapshot in effect.runs.items()}
+                self._charged |= {charge.charge_id: charge.usd_micros for charge in effect.charges}
+                self._check_charges()
             elif isinstance(effect, KeepIncident):
                 text = json.dumps(effect.snapshot)
                 halt = incident_of(json.loads(text)).halt
                 if effect.incident_id != INCIDENT:
                     continue
-                self._kept = Kept(halt, text, self._run, self.began_at, self.lives)
+                self._kept = Kept(halt, text, dict(self._runs), dict(self._charged), self.began_at, self.lives)
                 if effect.closed:
                     self._closed = halt
                     self._check_ledger(effect.snapshot["spend_usd_micros"], self.world.now)
 
+    def _check_charges(self) -> None:
+        """What is kept of a moment is of one moment: the charges are the spend, to the micro-dollar."""
+        spent, charged = self.node.ledger.total(), sum(self._charged.values())
+        assert spent == charged, f"ledger {spent}, charges {charged}"
+
     def _check_ledger(self, spent: int, at: MonoNs) -> None:
-        """Price x time, exactly: within one tick, and a micro-dollar of carry for each life of the governor."""
+        """Price x time, exactly, as of some moment of the last tick, over every life of the governor."""
         exact, _ = accrue(PRICE, at - self.began_at, 0)
         tick, _ = accrue(PRICE, GRID_NS, 0)
-        assert -self.lives <= exact - spent <= tick + self.lives, f"ledger {spent}, price x time {exact}"
+        assert 0 <= exact - spent <= tick, f"ledger {spent}, price x time {exact}"
 
     def _fact_of(self, event: Event) -> Fact | None:
         match event:
@@ -255,7 +262,9 @@ class EngineDriver:
             can_stop=True,
             stop_bound_ns=plan.verify_ns,
         )
-        return new_node(facts, PolicySet((Policy(name="p", rules=(rule,), halt=settings),), "digest"), boot)
+        return new_node(
+            facts, PolicySet((Policy(name="p", rules=(rule,), halt=settings),), "digest"), boot, WallNs(WALL_NS + boot)
+        )
 
     def _tick(self, at: MonoNs) -> Tick:
         return Tick(at, BootNs(at), WallNs(WALL_NS + at))

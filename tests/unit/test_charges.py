@@ -71,7 +71,7 @@ def test_a_run_that_ends_closes_its_own_charges_alone() -> None:
     book = ChargeBook(PLACE, START)
     add(book, START, NS_PER_S)
     add(book, START, NS_PER_S, payer=NOBODY)
-    assert [charge.payer.run for charge in book.close("anna")] == ["anna"]
+    assert [charge.payer.run for charge in book.close_all_but({""})] == ["anna"]
     assert [charge.payer for charge in book.open_charges()] == [NOBODY]
 
 
@@ -120,3 +120,13 @@ def test_nothing_is_lost_or_counted_twice(stretches: list[tuple[int, int, str, s
     for charge in entered:
         assert charge.to_wall - charge.from_wall == charge.quantity
     assert len({charge.charge_id for charge in entered}) == len(entered), "the later would replace the earlier"
+
+
+def test_what_was_nobodys_goes_to_the_command_that_was_started_for_it() -> None:
+    book = ChargeBook(PLACE, START)
+    add(book, START + NS_PER_HOUR - NS_PER_S, NS_PER_S, payer=NOBODY)
+    [closed] = add(book, START + NS_PER_HOUR, NS_PER_S, payer=NOBODY)
+    [handed] = book.hand_over(ANNA)
+    assert (handed.charge_id, handed.usd_micros, handed.payer) == (closed.charge_id, closed.usd_micros, ANNA)
+    assert [charge.payer for charge in book.open_charges()] == [ANNA]
+    assert book.hand_over(ANNA) == [], "once"

@@ -68,7 +68,7 @@ def make_node(*rules: Rule, budget: Budget | None = None, boot: float = 0, **fac
         halt=HaltSettings(stop="instance", grace_ns=DurationNs(60 * NS_PER_S)),
     )
     known = NodeFacts("node-a", "boot-1", PRICE, "test", cloud="aws", instance_id="i-1", can_stop=True)
-    return new_node(replace(known, **facts), PolicySet((policy,), "digest"), BootNs(at(boot)))  # type: ignore[arg-type]
+    return new_node(replace(known, **facts), PolicySet((policy,), "digest"), BootNs(at(boot)), WallNs(at(boot)))  # type: ignore[arg-type]
 
 
 def hello(rank: int = 0, when: float = 0.0, **changes: object) -> Hello:

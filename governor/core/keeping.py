@@ -1,0 +1,78 @@
+"""Money from the meter into the journal: what passed is split, charged, and kept together with what it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from governor.core.charges import UNALLOCATED
+from governor.core.effects import KeepRuns
+from governor.core.events import Tick
+from governor.core.node import Node, Tracked, run_snapshot
+from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
+
+KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
+
+
+def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
+    """Charge the time since the last tick to those who hold the node."""
+    line = node.line()
+    split = node.ledger.charge(tick.boot, holders)
+    if line is None or split is None:
+        return
+    node.unkept += node.charges.close_all_but(split.quantities.keys())
+    began = WallNs(tick.wall - split.elapsed)
+    parts = split.parts(node.payers())
+    node.unkept += node.charges.add(line, began, split.elapsed, parts, reconstructed=split.reconstructed)
+
+
+def keep_due(node: Node, at: MonoNs) -> list[KeepRuns]:
+    """At the first tick, every ten seconds, and when a charge was closed."""
+    due = node.kept_at is None or node.unkept or at - node.kept_at >= KEEP_PERIOD_NS
+    return [keep(node, at)] if due else []
+
+
+def keep(node: Node, at: MonoNs, *ended: Tracked) -> KeepRuns:
+    """Everything at this moment: `ended` are runs that are not alive any more and have changed since they were kept."""
+    node.kept_at = at
+    charges = (*node.unkept, *node.charges.open_charges())
+    node.unkept.clear()
+    runs = {name: run_snapshot(node, tracked, at) for name, tracked in node.runs.items() if tracked.run.alive}
+    runs |= {tracked.run.run: run_snapshot(node, tracked, at) for tracked in ended}
+    return KeepRuns({**runs, UNALLOCATED: _node_snapshot(node, at)}, charges)
+
+
+def _node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:
+    ledger = node.ledger
+    return {
+        "run": UNALLOCATED,
+        "boot_id": node.facts.boot_id,
+        "boot_ns": ledger.charged_to,
+        "wall_ns": node.wall(at),
+        "carry": ledger.carry,
+        "unallocated_usd_micros": ledger.spend(UNALLOCATED),
+        "unpriced_ns": ledger.unpriced_ns,
+    }
+
+
+def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
+    """Take up the node's own money. KeyError, TypeError or ValueError when the snapshot is not one of ours.
+
+    Within one boot the time in between is charged on the next tick. Under another the machine was off, or started
+    anew: what it was billed for then, nobody here has seen.
+    """
+    ledger = node.ledger
+    carry, unallocated = int(snapshot["carry"]), int(snapshot["unallocated_usd_micros"])
+    unpriced_ns, since = int(snapshot["unpriced_ns"]), BootNs(int(snapshot["boot_ns"]))
+    ledger.carry = carry
+    ledger.unpriced_ns = unpriced_ns
+    ledger.spent[UNALLOCATED] = unallocated
+    if snapshot["boot_id"] == node.facts.boot_id:
+        charge_since(node, since)
+
+
+def charge_since(node: Node, since: BootNs) -> None:
+    """Our own downtime is node time too."""
+    if since < node.ledger.charged_to:
+        node.ledger.charged_to = since
+        node.ledger.returning = True

@@ -70,11 +70,16 @@ class SeqpacketInbox:
     def receive(self) -> Sequence[Arrival]:
         arrivals: list[Arrival] = []
         self._listener.look_again()
-        for fd, _ in self._epoll.poll(0, CONNECTIONS_PER_RECEIVE):
-            if fd == self._listener.fileno():
-                self._accept(arrivals)
-            elif fd in self._connections:
-                self._drain(fd, arrivals)
+        for turn in range(PACKETS_PER_CONNECTION):
+            served = False
+            for fd, _ in self._epoll.poll(0, CONNECTIONS_PER_RECEIVE):
+                if fd in self._connections:
+                    self._take(fd, arrivals)
+                    served = True
+                elif turn == 0 and fd == self._listener.fileno():
+                    self._accept(arrivals)
+            if not served:
+                break
         return arrivals
 
     def send(self, connection: ConnectionId, packet: bytes) -> bool:
@@ -156,30 +161,28 @@ class SeqpacketInbox:
             return f"uid {uid} has {CONNECTIONS_PER_UID_MAX} connections open already"
         return None if self._listener.has_room() else OUT_OF_DESCRIPTORS
 
-    def _drain(self, fd: int, arrivals: list[Arrival]) -> None:
+    def _take(self, fd: int, arrivals: list[Arrival]) -> None:
+        """Take one packet, or the end. That there is no other one is asked of epoll, once for all connections: here it
+        would be an exception for each."""
         connection = self._connections[fd]
-        connection_id = self._ids[fd]
-        for _ in range(PACKETS_PER_CONNECTION):
-            try:
-                # Without an ancillary buffer the kernel discards descriptors that a hostile peer may send along.
-                size = connection.sock.recv_into(self._buffer, 0, _DONTWAIT)
-            except BlockingIOError:
-                size = -1
-            except OSError as error:
-                if error.errno == errno.ECONNRESET and not connection.was_reset:
-                    # It closed without reading our letter. What it sent before still stands in the queue behind this.
-                    connection.was_reset = True
-                    continue
-                size = 0
-            if size > 0:
-                data = bytes(self._buffer[: min(size, FRAME_BYTES_MAX)])
-                arrivals.append(Packet(connection_id, connection.peer, data, size > FRAME_BYTES_MAX))
-                continue
-            # Zero is end of file; an empty packet looks the same, and nobody honest sends one.
-            if size == 0 or connection.was_reset:
-                self._forget(fd)
-                arrivals.append(Closed(connection_id, "connection reset" if connection.was_reset else "peer closed"))
-            return
+        try:
+            # Without an ancillary buffer the kernel discards descriptors that a hostile peer may send along.
+            size = connection.sock.recv_into(self._buffer, 0, _DONTWAIT)
+        except BlockingIOError:
+            size = -1
+        except OSError as error:
+            if error.errno == errno.ECONNRESET and not connection.was_reset:
+                # It closed without reading our letter. What it sent before still stands in the queue behind this.
+                connection.was_reset = True
+                return
+            size = 0
+        if size > 0:
+            data = bytes(self._buffer[: min(size, FRAME_BYTES_MAX)])
+            arrivals.append(Packet(self._ids[fd], connection.peer, data, size > FRAME_BYTES_MAX))
+        # Zero is end of file; an empty packet looks the same, and nobody honest sends one.
+        elif size == 0 or connection.was_reset:
+            arrivals.append(Closed(self._ids[fd], "connection reset" if connection.was_reset else "peer closed"))
+            self._forget(fd)
 
     def _forget(self, fd: int) -> None:
         connection = self._connections.pop(fd)

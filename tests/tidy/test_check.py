@@ -1,0 +1,27 @@
+"""The check keeps every core busy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from tests.tidy.sources import ROOT
+
+
+def _jobs(threads: str) -> str:
+    """How many jobs `make check` runs side by side where OpenMP is told to use so many threads."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("JOBS", "MAKEFLAGS", "MFLAGS")}
+    return subprocess.run(
+        ["make", "--no-print-directory", "--eval=show: ; @echo $(JOBS)", "show"],
+        cwd=ROOT,
+        env={**inherited, "OMP_NUM_THREADS": threads},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def test_openmp_does_not_decide_how_many_jobs_run() -> None:
+    """nproc answers with OMP_NUM_THREADS where it is set; the Makefile sets it to 1 for the trainers of the drills."""
+    assert _jobs("1") == _jobs("3")
+    assert int(_jobs("1")) >= 1

@@ -27,7 +27,7 @@ from governor.core.events import (
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
-from governor.core.keeping import keep
+from governor.core.keeping import keep, meter_tokens
 from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked, payer_of
 from governor.core.policy import NO_POLICY, Mode
 from governor.core.rules import RuleBook
@@ -61,6 +61,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     elif not tracked.run.alive:
         effects.extend(_come_back(tracked, hello))
     rank = intake.apply_hello(tracked.run, hello)
+    tracked.run.jsonl_only = False  # Also where a stream of its name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
     tracked.book.observe(hello)
     effects.append(Confirm(hello.connection, hello.seq))
@@ -250,11 +251,13 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     node.frames_total += 1
     leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = node.wall(event.at)
+    effects: list[Effect] = []
     if leads and run.tokens_total is not None:
         tracked.window.add(run.tokens_total, node.ledger.spend(run.run))
         run.usd_micros_per_mtok = tracked.window.usd_micros_per_mtok()
+        effects.extend(meter_tokens(node, tracked, event))
     tracked.book.observe(event)
-    return judging.judge(node, tracked, event.at, event)
+    return [*effects, *judging.judge(node, tracked, event.at, event)]
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:

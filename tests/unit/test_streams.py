@@ -9,7 +9,8 @@ import pytest
 
 from governor.adapters.streams import LeftAt, Stream
 from governor.core.effects import Alarm, Ask, Effect, Term
-from governor.core.events import PhaseChange, Step, StreamOpened, StreamState, Tick
+from governor.core.events import Disconnected, PhaseChange, Step, StreamOpened, StreamState, Tick
+from governor.core.identity import ConnectionId
 from governor.core.node import Node, run_snapshot
 from governor.core.resume import restore_runs
 from governor.core.run_state import UNWATCHED_AFTER_NS
@@ -17,7 +18,7 @@ from governor.core.status import run_status
 from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.settings_model import Jsonl
 from tests.contract.fakes import FakeProcesses
-from tests.unit.test_engine import at, make_node, play, rule, tick
+from tests.unit.test_engine import at, hello, make_node, play, rule, tick
 
 LOST = "/data/m.jsonl: Permission denied"
 
@@ -121,6 +122,16 @@ def test_a_deleted_log_that_is_still_written_is_heard() -> None:
     effects = [effect for second in range(41, 400) for effect in play(node, a_line(second), tick(second))]
     assert names(effects) == []
     assert names(ticks(node, 400, 400 + UNWATCHED_AFTER_NS // NS_PER_S + 1)) == ["unwatched"]
+
+
+def test_a_run_whose_ranks_say_hello_is_no_longer_its_log_alone() -> None:
+    """After a restart of the governor the stream is there first, and the ranks a moment later."""
+    node = make_node(rule("hang"))
+    play(node, tick(0), StreamOpened(at(0), "llama", 1000), hello(0, 1, world_size=1))
+    assert not node.runs["llama"].run.jsonl_only
+    play(node, StreamState(at(2), "llama", LOST))
+    play(node, Disconnected(at(3), ConnectionId(1)))
+    assert names(ticks(node, 4, 64)) == ["unwatched"], "its lost connection counts"
 
 
 def test_a_step_around_a_marked_pause_says_nothing_of_the_speed() -> None:

@@ -69,7 +69,7 @@ def watched() -> tuple[Node, FrameReader]:
     policies, problems = load_policies([(str(POLICY), POLICY.read_text(encoding="utf-8"))])
     assert policies is not None, problems
     facts = NodeFacts(node="bench", boot_id="boot", price_usd_micros_per_hour=UsdMicros(98_320_000))
-    node, reader = new_node(facts, policies, BootNs(0)), FrameReader()
+    node, reader = new_node(facts, policies, BootNs(0), WallNs(0)), FrameReader()
     for rank in range(RANKS):
         hello = {
             **head("hello", rank, 1), "seq": 1, "run": "bench", "attempt": "1", "local_rank": rank,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any
 
 
@@ -39,6 +40,7 @@ class Finding:
 QUIET = Finding(Reading.QUIET)
 
 
+@cache  # A handful of reasons, each the answer to every frame while it lasts.
 def unknown(reason: str) -> Finding:
     return Finding(Reading.UNKNOWN, reason)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from governor import __version__
-from governor.archive import INCIDENTS_MAX
+from governor.control_client import INCIDENTS_MAX
 from governor.core.events import OperatorHalt, OperatorHold
 from governor.core.status import runs_status
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
@@ -118,6 +118,7 @@ def _hold(daemon: Daemon, request: ControlRequest) -> Answer:
     assert isinstance(run, str)
     assert isinstance(reason, str)
     daemon.apply(OperatorHold(daemon.hands.clock.mono(), run, DurationNs(duration), reason, request.uid))
+    daemon.keep_runs()  # Promised: it must hold after our own crash, too.
     return _yes({"run": run, "left_s": duration / 1e9})
 
 

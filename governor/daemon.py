@@ -31,6 +31,7 @@ from governor.core.events import (
     TrainerExited,
 )
 from governor.core.identity import ConnectionId, ProcessId
+from governor.core.keeping import keep
 from governor.core.killset import descends, find_launchers
 from governor.core.node import Node
 from governor.core.policy import PolicySet
@@ -88,6 +89,7 @@ class Daemon:
     _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
     _complaints: dict[ConnectionId, int] = field(default_factory=dict)
     _next_tick: MonoNs = MonoNs(0)
+    _is_new_to_journal: bool = False  # A rank announced itself since the runs were last kept.
     _notify_every_ns: int = 0
     _notified_at: int = 0
 
@@ -150,6 +152,7 @@ class Daemon:
             if at >= self._next_tick:
                 self._tick()
         self.service.notify("STOPPING=1")
+        self.keep_runs()
 
     def _register(self) -> None:
         self._ready = {self._wake[0].fileno(): self._drain_wake, self.hands.inbox.fileno(): self._drain_inbox}
@@ -175,6 +178,14 @@ class Daemon:
         if effects:
             self.hands.perform(effects)
         return effects
+
+    def keep_runs(self) -> None:
+        """Write down what a governor after us takes up: owners, money, holds, what rules have counted.
+
+        The engine does so every few seconds; a run that begins, a brake that is set and our own end do not wait.
+        """
+        self._is_new_to_journal = False
+        self.hands.perform([keep(self.node, self.hands.clock.mono())])
 
     # --- sources of events -------------------------------------------------------------------------------
 
@@ -239,6 +250,7 @@ class Daemon:
             if isinstance(event, Hello):
                 if any(isinstance(effect, Refuse) for effect in effects):
                     return True
+                self._is_new_to_journal = True
                 self._find_launchers(event)
         return False
 
@@ -292,6 +304,8 @@ class Daemon:
         self._drain_inbox()  # Ready or not: it lets in who could not be accepted for want of descriptors.
         self._notice_exits(at)
         self.apply(Tick(clock.mono(), clock.boot(), clock.wall()))
+        if self._is_new_to_journal:
+            self.keep_runs()
         self.hands.observer.tick(self.node, at)
         if self._notify_every_ns and at - self._notified_at >= self._notify_every_ns:
             self._notified_at = at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from examples.demo_cloud import DemoCloud, Fault
 from tests.drills.halt.conftest import SAFETY_S, Service, cloud_table
 
+HOLD_NS = 3600 * 10**9
 # Stage -> how a trainee (and the cloud) make it last long enough to be killed in.
 LASTING = {
     "ASKED": "stopped",
@@ -43,19 +46,24 @@ def test_the_halt_completes_after_sigkill_in(stage: str, service: Callable[..., 
         assert incident["checkpoint"]["verified_by"] == "governor", "the save that had begun was finished and counted"
 
 
-def test_a_restarted_governor_keeps_the_runs_money_and_owner(service: Callable[..., Service]) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_governor_that_ends_soon_after_a_run_began_forgets_neither_its_money_nor_its_hold(
+    end: signal.Signals, service: Callable[..., Service]
+) -> None:
     governor = service()
     governor.start()
+    assert governor.process is not None
     trainee = governor.trainee("healthy")
-    spent = governor.until(lambda: _spend(governor) or None, "money is spent")
-    governor.process.terminate()  # type: ignore[union-attr]
-    governor.process.wait(SAFETY_S)  # type: ignore[union-attr]
+    governor.until(lambda: governor.run().get("spend_usd"), "money is spent")
+    governor.ask({"cmd": "hold", "run": "drill", "duration_ns": HOLD_NS, "reason": "looking"})
+    spent = governor.run()["spend_usd"]
+    governor.process.send_signal(end)
+    governor.process.wait(SAFETY_S)
     assert trainee.poll() is None, "a governor that ends leaves the training alone"
     governor.start()
-    again = governor.until(lambda: (_spend(governor) or 0) > spent and _spend(governor), "the trainee is back")
+    known = governor.run()
+    assert known["spend_usd"] >= spent, "at its first answer, and not by and by"
+    assert known["hold"]["reason"] == "looking"
+    again = governor.until(lambda: governor.run()["ranks_connected"] and governor.run()["spend_usd"], "it is back")
     assert again > spent
-
-
-def _spend(governor: Service) -> float | None:
-    runs = (governor.ask({"cmd": "status"}) or {"runs": []})["runs"]
-    return runs[0]["spend_usd"] if runs and runs[0]["ranks_connected"] else None
+    assert governor.run()["uid"] == os.geteuid()

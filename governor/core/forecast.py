@@ -41,7 +41,7 @@ class Interval:
 class Forecast:
     tokens_left: int
     hours_left: Interval
-    dollars_left: Interval
+    cost_left: Interval
     windows: int  # From how many it was made.
 
 

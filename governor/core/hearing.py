@@ -105,8 +105,9 @@ def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
         node.ledger.forget(ended.run.run)
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
     policy = node.policies.for_run(labels, stage)
-    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
+    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run), paid_from=node.ledger.charged_to)
     if node.facts.exclusive and not node.runs:
+        tracked.paid_from = node.began
         node.ledger.hand_over(name)
         node.unkept += node.charges.hand_over(payer_of(tracked))
     node.ledger.recall(name)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.core.charges import UNALLOCATED
-from governor.core.effects import KeepRuns
-from governor.core.events import Tick
+from governor.core.effects import KeepRuns, Record
+from governor.core.events import Step, Tick
 from governor.core.node import Node, Tracked, run_snapshot
-from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
+from governor.core.token_windows import TokenMeter, Window
+from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 
 KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
 
@@ -24,6 +25,38 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     began = WallNs(tick.wall - split.elapsed)
     parts = split.parts(node.payers())
     node.unkept += node.charges.add(line, began, split.elapsed, parts, reconstructed=split.reconstructed)
+
+
+def meter_tokens(node: Node, tracked: Tracked, step: Step) -> list[Record]:
+    """Charge the step's tokens to the window they belong to; return the row of the window that it closed."""
+    run, spent, boot = tracked.run, node.ledger.spend(tracked.run.run), node.ledger.charged_to
+    assert run.tokens_total is not None, "the caller looked"
+    if step.attempt_step is not None:
+        began, counted = tracked.metered
+        if began == run.attempt_at and step.attempt_step <= counted:
+            return []  # Told twice, or late: what it trained is counted.
+        tracked.metered = run.attempt_at, step.attempt_step
+    if tracked.meter is None:
+        tracked.meter = TokenMeter()
+        # All that the run has spent before its first step is that window's; what it trained before we saw it is not.
+        tracked.meter.begin(max(0, run.tokens_total - (step.tokens or 0)), UsdMicros(0), tracked.paid_from)
+    window = tracked.meter.add(run.tokens_total, step.tokens or 0, spent, boot)
+    if window is None:
+        return []
+    tracked.windows.append(window)
+    return [Record("window", run.run, None, window_row(window, run.stage, run.attempt))]
+
+
+def window_row(window: Window, stage: str | None, attempt: str) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "attempt": attempt,
+        "from_tokens": window.from_tokens,
+        "to_tokens": window.to_tokens,
+        "duration_ns": window.duration_ns,
+        "usd_micros": window.usd_micros,
+        "wasted_tokens": window.wasted_tokens,
+    }
 
 
 def keep_due(node: Node, at: MonoNs) -> list[KeepRuns]:

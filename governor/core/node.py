@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Line, LineKind, Payer, Place, Unit, labels_of
+from governor.core.forecast import RECENT_WINDOWS
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.incident import Incident, process_row
 from governor.core.ledger import Ledger, TokenWindow
 from governor.core.policy import Policy, PolicySet
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
+from governor.core.token_windows import TokenMeter, Window
 from governor.core.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 
 RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
@@ -48,6 +51,10 @@ class Tracked:
     policy: Policy
     book: RuleBook
     window: TokenWindow = field(default_factory=TokenWindow)
+    paid_from: BootNs = BootNs(0)  # When it began to hold the node.
+    meter: TokenMeter | None = None  # From the first step whose tokens are known.
+    metered: tuple[MonoNs, int] = MonoNs(-1), 0  # Of the last step whose tokens count: its attempt's begin, its number.
+    windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
     launchers: tuple[ProcessId, ...] = ()
     command: tuple[str, ...] = ()  # Of the outermost launcher.
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
@@ -84,6 +91,7 @@ class Node:
     policies: PolicySet
     ledger: Ledger
     charges: ChargeBook
+    began: BootNs  # When this governor's metering began.
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
     runs: dict[str, Tracked] = field(default_factory=dict)
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
@@ -149,7 +157,7 @@ def new_node(facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs) 
     ledger = Ledger(price_usd_micros_per_hour=facts.price_usd_micros_per_hour, charged_to=boot)
     charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id), wall)
     in_force = policies.observing() if facts.observe else policies
-    return Node(facts=facts, policies=in_force, ledger=ledger, charges=charges)
+    return Node(facts=facts, policies=in_force, ledger=ledger, charges=charges, began=boot)
 
 
 def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
@@ -178,6 +186,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "hold_until": tracked.hold_until,
         "hold_reason": tracked.hold_reason,
         "halts_wall": list(tracked.halts_wall),
+        "tokens": tracked.meter.snapshot() if tracked.meter is not None else None,
         "rules": tracked.book.snapshot(),
         # Beside what the rules made of the lines before it: whoever goes on from here counts no line twice.
         "stream_position": dict(tracked.stream_position) if tracked.stream_position is not None else None,

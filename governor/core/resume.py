@@ -21,6 +21,7 @@ from governor.core.node import RUNS_MAX, Node, Tracked
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.snapshots import incident_of
+from governor.core.token_windows import TokenMeter
 from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 
 SUPERSEDED = "superseded_by_reboot"
@@ -85,6 +86,9 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
     tracked.incidents_total = int(snapshot["incidents_total"])
     tracked.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
+    tokens = snapshot.get("tokens")  # A journal of before has none.
+    if tokens is not None:
+        tracked.meter = TokenMeter.restored(tokens, same_boot=snapshot["boot_id"] == node.facts.boot_id)
     if snapshot["boot_id"] != node.facts.boot_id:
         run.ended_at = at  # Its processes are gone by definition, and its monotonic times mean nothing here.
         return tracked

@@ -7,6 +7,7 @@ from typing import Any
 
 from governor.core.halt import Stage
 from governor.core.node import Node, Tracked
+from governor.core.outlook import outlook
 from governor.core.units import MICROS_PER_USD, NS_PER_S, MonoNs
 
 _STATE_OF_PHASE = {"eval": "eval", "checkpoint": "checkpoint", "compile": "compile", "init": "starting"}
@@ -41,6 +42,8 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
         "usd_per_mtok": _usd(run.usd_micros_per_mtok),
         "ceiling_usd": _usd(ceiling),
         "runway_s": _runway_s(run.spend_usd_micros, rate, ceiling),
+        "tokens_wasted": tracked.meter.wasted_tokens if tracked.meter is not None else None,
+        **_outlook(tracked),
         "world_size": run.world_size,
         "ranks_connected": len(run.connected_ranks()),
         "last_frame_age_s": (at - run.last_frame_at) / NS_PER_S if run.last_frame_at is not None else None,
@@ -58,6 +61,24 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
             for rule in tracked.policy.rules
             if (finding := tracked.book.findings.get(rule.name)) is not None
         ],
+    }
+
+
+def _outlook(tracked: Tracked) -> dict[str, Any]:
+    """Intervals are [low, middle, high]; low and high are null while there are too few windows for them."""
+    ahead = outlook(tracked)
+    left, hit = ahead.left, ahead.ceiling
+    return {
+        "tokens_goal": ahead.tokens_goal,
+        "hours_left": [left.hours_left.low, left.hours_left.mid, left.hours_left.high] if left is not None else None,
+        "cost_left_usd": (
+            [left.cost_left.low, left.cost_left.mid, left.cost_left.high]
+            if left is not None and tracked.run.spend_rate_usd_micros_per_hour is not None
+            else None
+        ),
+        "ceiling_in_s": hit.after_ns / NS_PER_S if hit is not None else None,
+        "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
+        "ceiling_before_end": hit.before_end if hit is not None else None,
     }
 
 

@@ -62,14 +62,18 @@ class TokenMeter:
         self.from_usd_micros = usd_micros
         self.metered_to = boot
 
-    def add(self, tokens_total: int, usd_micros: UsdMicros, boot: BootNs) -> Window | None:
-        """A step ended at this total, when the run had spent so much. Returns the window that it closed."""
+    def add(self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs) -> Window | None:
+        """A step ended at this total, when the run had spent so much. Returns the window that it closed.
+
+        `step_tokens` (0 = unknown) counts where the total went back; else the totals tell more, also of steps whose
+        frames were lost.
+        """
         if self.metered_to is not None:
             self.spent_ns += max(0, boot - self.metered_to)
         self.metered_to = boot
-        if tokens_total > self.last_total:
-            known = min(tokens_total, self.progress_tokens) - self.last_total
-            self.wasted_tokens += max(0, known)
+        back = tokens_total < self.last_total
+        trained = min(step_tokens, tokens_total) if back else tokens_total - self.last_total
+        self.wasted_tokens += trained - max(0, tokens_total - self.progress_tokens)
         self.last_total = tokens_total
         if tokens_total <= self.progress_tokens:
             return None

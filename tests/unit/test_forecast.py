@@ -25,7 +25,7 @@ def test_a_steady_run_is_forecast_exactly() -> None:
     assert told is not None
     assert told.hours_left.mid == pytest.approx(1.0)
     assert told.hours_left.low == pytest.approx(1.0) == told.hours_left.high
-    assert told.dollars_left.mid == pytest.approx(36.0)  # $0.01/s for an hour.
+    assert told.cost_left.mid == pytest.approx(36.0)  # $0.01/s for an hour.
 
 
 def test_too_few_windows_give_a_middle_and_no_interval() -> None:

@@ -1,0 +1,127 @@
+"""A run's windows and what they say of its rest, through the engine: steps in, rows and status out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from governor.core.effects import Effect, Record
+from governor.core.events import Disconnected, PhaseChange, TrainerExited
+from governor.core.identity import ConnectionId
+from governor.core.node import Node, run_snapshot
+from governor.core.policy import Budget
+from governor.core.resume import restore_runs
+from governor.core.status import run_status
+from governor.core.token_windows import MTOK
+from governor.core.units import NS_PER_S, BootNs, UsdMicros
+from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, peer, play, tick
+
+STEP_TOKENS = 250_000
+
+
+def trained(node: Node, first: int, last: int, *, total_before: int = 0) -> list[Effect]:
+    """A step a second; each is billed before its frame arrives."""
+    effects: list[Effect] = []
+    for number in range(first, last + 1):
+        total = total_before + (number - first + 1) * STEP_TOKENS
+        step = a_step(number, tokens=STEP_TOKENS, tokens_total=total)
+        effects += play(node, tick(number), step)
+    return effects
+
+
+def windows(effects: list[Effect]) -> list[dict[str, object]]:
+    return [dict(one.data) for one in effects if isinstance(one, Record) and one.kind == "window"]
+
+
+def started(**facts: object) -> Node:
+    budget = Budget(ceiling_usd_micros=UsdMicros(1_000_000_000), tokens=100 * MTOK)
+    node = make_node(budget=budget, cloud="none", **facts)
+    play(node, tick(0), hello(0, 0, world_size=1, stage="stage1"))
+    play(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train"))
+    return node
+
+
+def test_every_million_tokens_leaves_a_row_with_what_it_took_and_cost() -> None:
+    rows = windows(trained(started(), 1, 10))
+    assert [(row["from_tokens"], row["to_tokens"]) for row in rows] == [(0, MTOK), (MTOK, 2 * MTOK)]
+    assert [row["duration_ns"] for row in rows] == [4 * NS_PER_S] * 2
+    assert sum(row["usd_micros"] for row in rows) == PRICE * 8 // 3600  # type: ignore[misc]
+    assert {(row["stage"], row["attempt"]) for row in rows} == {("stage1", "a1")}
+
+
+def test_a_resume_from_an_older_step_is_waste_and_the_windows_go_on() -> None:
+    node = started()
+    before = windows(trained(node, 1, 10))  # 2.5M tokens.
+    play(node, hello(0, 11, world_size=1, attempt="a2", stage="stage1"))
+    after = windows(trained(node, 12, 19, total_before=MTOK))  # Back to 1M, then to 3M.
+    assert before[-1]["to_tokens"] == after[0]["from_tokens"] == 2 * MTOK
+    assert after[0]["wasted_tokens"] == 1_500_000
+    assert run_status(node.runs["llama"], at(19))["tokens_wasted"] == 1_500_000
+
+
+def test_a_frame_told_twice_or_late_counts_once() -> None:
+    node = started()
+    effects = trained(node, 1, 3)
+    late = a_step(1, when=3, tokens=STEP_TOKENS, tokens_total=STEP_TOKENS)
+    twice = a_step(3, when=3, tokens=STEP_TOKENS, tokens_total=3 * STEP_TOKENS)
+    effects += play(node, late, twice)
+    effects += trained(node, 4, 4, total_before=3 * STEP_TOKENS)
+    assert len(windows(effects)) == 1
+    assert run_status(node.runs["llama"], at(4))["tokens_wasted"] == 0
+
+
+def test_a_launcher_that_numbers_its_restarts_alike_counts_from_one_again() -> None:
+    node = started()
+    trained(node, 1, 10)
+    play(node, Disconnected(at(10), ConnectionId(1)), TrainerExited(at(10), "llama", 1))
+    play(node, hello(0, 11, world_size=1, peer=peer(300), stage="stage1"))
+    step = a_step(1, when=12, tokens=STEP_TOKENS, tokens_total=11 * STEP_TOKENS)
+    play(node, tick(12), step)
+    meter = node.runs["llama"].meter
+    assert meter is not None
+    assert meter.progress_tokens == 11 * STEP_TOKENS
+
+
+def test_a_governor_that_comes_back_closes_the_window_that_was_open() -> None:
+    node = started()
+    trained(node, 1, 2)
+    kept = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(2))))
+    reborn = make_node(cloud="none", boot=2)
+    restore_runs(reborn, [kept], BootNs(at(2)), at(2))
+    play(reborn, tick(3), hello(0, 3, world_size=1, stage="stage1"))
+    [row] = windows(trained(reborn, 4, 5, total_before=2 * STEP_TOKENS))
+    assert (row["from_tokens"], row["to_tokens"], row["duration_ns"]) == (0, MTOK, 5 * NS_PER_S)
+
+
+def test_status_tells_what_is_left_and_when_the_ceiling_is_met() -> None:
+    node = started()
+    trained(node, 1, 40)
+    told = run_status(node.runs["llama"], at(40))
+    assert told["tokens_goal"] == 100 * MTOK
+    low, middle, high = told["hours_left"]
+    assert low <= middle <= high
+    assert middle == pytest.approx(
+        90 * MTOK / STEP_TOKENS / 3600, rel=0.03
+    )  # The first second, before the first step, is paid, too.
+    assert told["cost_left_usd"][1] == pytest.approx(98.32 * middle, rel=1e-3)
+    room = 1000 - told["spend_usd"] - node.runs["llama"].run.reserve_usd_micros / 1e6  # type: ignore[operator]
+    assert told["ceiling_in_s"] == pytest.approx(room / 98.32 * 3600, rel=1e-6)
+    assert told["ceiling_before_end"] is False
+
+
+def test_without_goal_price_or_tokens_nothing_is_made_up() -> None:
+    node = make_node(cloud="none", price_usd_micros_per_hour=None)
+    play(node, tick(0), hello(0, 0, world_size=1, tokens_per_step=None))
+    play(node, tick(1), a_step(1))
+    told = run_status(node.runs["llama"], at(1))
+    unknown = ("tokens_goal", "hours_left", "cost_left_usd", "ceiling_in_s", "ceiling_at_tokens", "tokens_wasted")
+    assert [told[name] for name in unknown] == [None] * len(unknown)
+
+
+def test_an_unknown_price_leaves_the_time_and_hides_the_cost() -> None:
+    node = started(price_usd_micros_per_hour=None)
+    trained(node, 1, 40)
+    told = run_status(node.runs["llama"], at(40))
+    assert told["hours_left"] is not None
+    assert told["cost_left_usd"] is None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from governor.control_client import matching
 from governor.ports import Journal
 from trainer_shim.wire import worded
 
 QUESTIONS_AT_ONCE_MAX: Final = 4  # People look at one thing at a time; each takes its turns on the interpreter.
-INCIDENTS_MAX: Final = 1_000  # A journal keeps no more of them.
 
-Snapshot = Mapping[str, Any]
 Tell = Callable[[bytes], None]
 
 
@@ -61,11 +60,3 @@ def answer_line(journal: Journal, last: int, wanted: str | None) -> bytes:
         found = matching(found, wanted)
     texts = [json.dumps(worded(snapshot), separators=(",", ":"), allow_nan=False, default=str) for snapshot in found]
     return b'{"ok":true,"data":[' + ",".join(texts).encode() + b"]}\n"
-
-
-def matching(found: Sequence[Snapshot], wanted: str) -> list[Snapshot]:
-    """Those whom a person may mean: "last" is the newest, a full id that one, else every id that begins so."""
-    if wanted == "last":
-        return [max(found, key=lambda snapshot: int(snapshot["opened_wall_ns"]))] if found else []
-    exact = [snapshot for snapshot in found if snapshot["incident_id"] == wanted]
-    return exact or [snapshot for snapshot in found if str(snapshot["incident_id"]).startswith(wanted)]

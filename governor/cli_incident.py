@@ -14,7 +14,6 @@ from typing import Any, Final
 import click
 
 from governor import control_client
-from governor.archive import INCIDENTS_MAX, matching
 from governor.cli_common import (
     Failed,
     config_option,
@@ -25,13 +24,12 @@ from governor.cli_common import (
     settings_from,
     sockets,
 )
+from governor.control_client import INCIDENTS_MAX, Snapshot, matching
 from governor.core.units import NS_PER_S, format_usd
 from governor.exit_codes import ExitCode
 
 JOURNAL_NAME: Final = "costgov.db"
 JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name of its own; newest first.
-
-Snapshot = Mapping[str, Any]
 
 
 @click.group(short_help="Halts, past and present: list, show.")

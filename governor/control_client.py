@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,10 @@ SYSTEM_SOCKET: Final = "/run/costgov/control.sock"
 RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024  # Twice what a governor sends; beyond it this is not one.
 GOVERNORS_MAX: Final = 16  # `costgov run` beside each GPU of the widest node.
 TIMEOUT_S: Final = 5.0  # A live governor answers within one turn of its loop (250 ms).
+INCIDENTS_MAX: Final = 1_000  # A journal keeps no more of them.
 _CHUNK_BYTES: Final = 64 * 1024
+
+Snapshot = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +131,11 @@ def _read(path: str, received: bytes) -> Answer:
     if answer["ok"]:
         return Answer(True, data=answer.get("data"))
     return Answer(False, error=str(answer.get("error", "refused")), code=str(answer.get("code", "unavailable")))
+
+
+def matching(found: Sequence[Snapshot], wanted: str) -> list[Snapshot]:
+    """Those whom a person may mean: "last" is the newest, a full id that one, else every id that begins so."""
+    if wanted == "last":
+        return [max(found, key=lambda snapshot: int(snapshot["opened_wall_ns"]))] if found else []
+    exact = [snapshot for snapshot in found if snapshot["incident_id"] == wanted]
+    return exact or [snapshot for snapshot in found if str(snapshot["incident_id"]).startswith(wanted)]

@@ -152,7 +152,7 @@ class Database(JournalReader):
         try:
             super().__init__(path)
         except BaseException:
-            lock_file.drop(path + ".lock", self._lock_fd)
+            os.close(self._lock_fd)
             raise
 
     def write(self, entries: Sequence[Entry], *, full: bool) -> None:
@@ -195,7 +195,7 @@ class Database(JournalReader):
 
     def close(self) -> None:
         super().close()
-        lock_file.drop(self.path + ".lock", self._lock_fd)
+        os.close(self._lock_fd)  # The file stays, as the journal does: a full disk has no room for a new one.
 
     def _open(self) -> sqlite3.Connection:
         try:

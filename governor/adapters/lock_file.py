@@ -1,4 +1,4 @@
-"""A lock beside a file: it names its holder, and goes with it. Two governors must not share a socket or a journal."""
+"""A lock beside a file: it names its holder. Two governors must not share a socket or a journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LockHeld(Exception):  # noqa: N818 - the condition is the name.
 
 
 def take(path: str) -> int:
-    """Return a descriptor that holds the lock until `drop`, or until we die. Raises LockHeld, or OSError."""
+    """Return a descriptor that holds the lock until it is closed, or `drop`. Raises LockHeld, or OSError."""
     for _ in range(TRIES_MAX):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

@@ -18,8 +18,8 @@ import pytest
 from governor import control
 from governor.adapters.control import ControlServer
 from governor.adapters.journal_sqlite import SqliteJournal, open_journal
-from governor.archive import INCIDENTS_MAX, QUESTIONS_AT_ONCE_MAX, Archive, answer_line
-from governor.control_client import Answer, ask
+from governor.archive import QUESTIONS_AT_ONCE_MAX, Archive, answer_line
+from governor.control_client import INCIDENTS_MAX, Answer, ask
 from tests.contract.fakes import FakeJournal
 
 DEADLINE_S = 60.0

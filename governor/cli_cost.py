@@ -12,6 +12,7 @@ import click
 
 from governor.cli_charges import NOTHING_YET, Scope, charges_in, scope_of, scope_options, state_dir_of
 from governor.cli_common import config_option, json_option, print_json
+from governor.cli_focus import export
 from governor.core.charges import Unit
 from governor.core.cost import Group, decimal_text, exact_usd, sum_of, tally, whole_cents
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR
@@ -63,6 +64,9 @@ def cost(
         click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
     else:
         _print_table(groups, by)
+
+
+cost.add_command(export)
 
 
 # --- for people ---------------------------------------------------------------------------------------------

@@ -144,7 +144,9 @@ def render_rows(
 
 
 def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    notes = []
+    notes = [(line, "") for line in _ahead(run)]
+    if run.get("ceiling_before_end"):
+        notes.append((f"at this rate the ceiling is met first, {_ceiling(run)}", "yellow"))
     if run.get("mode") == "observe":
         notes.append((f'policy "{plain(run["policy"])}" only observes: it would be recorded, not halted', "yellow"))
     if run.get("halt"):
@@ -160,6 +162,31 @@ def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
                 (f'rule "{plain(finding["rule"])}" fires: {plain(finding["text"] or finding["reason"])}', "red")
             )
     return notes
+
+
+def _ahead(run: Mapping[str, Any]) -> list[str]:
+    """What is left; nothing for a run that has no goal or has not shown its speed yet."""
+    hours, dollars = run.get("hours_left"), run.get("cost_left_usd")
+    if hours is None or run["state"] in ("finished", "halted"):
+        return []
+    parts = [_interval(hours, lambda value: _seconds(value * 3600))]
+    if dollars is not None:
+        parts.append(_interval(dollars, _usd))
+    wasted = f"; {_count(run['tokens_wasted'])} tokens trained twice" if run.get("tokens_wasted") else ""
+    return [f"{' and '.join(parts)} left to {_count(run['tokens_goal'])} tokens{wasted}"]
+
+
+def _interval(values: Sequence[float | None], told: Callable[[float], str]) -> str:
+    low, middle, high = values
+    assert middle is not None, "a forecast has a middle"
+    if low is None or high is None or told(low) == told(high):
+        return told(middle)
+    return f"{told(middle)} ({told(low)} to {told(high)})"
+
+
+def _ceiling(run: Mapping[str, Any]) -> str:
+    tokens = run.get("ceiling_at_tokens")
+    return f"in {_seconds(run['ceiling_in_s'])}" + (f", at {_count(tokens)} tokens" if tokens is not None else "")
 
 
 def _unwatched(process: Mapping[str, Any]) -> str:

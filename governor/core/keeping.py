@@ -8,7 +8,9 @@ from typing import Any, Final
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import KeepRuns, Record
 from governor.core.events import Step, Tick
+from governor.core.forecast import forecast
 from governor.core.node import Node, Tracked, run_snapshot
+from governor.core.outlook import tokens_goal
 from governor.core.token_windows import TokenMeter, Window
 from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 
@@ -44,6 +46,9 @@ def meter_tokens(node: Node, tracked: Tracked, step: Step) -> list[Record]:
     if window is None:
         return []
     tracked.windows.append(window)
+    goal = tokens_goal(tracked)
+    # What was lost has to be trained again before there is progress; it takes and costs as long.
+    tracked.left = forecast(tuple(tracked.windows), goal - run.tokens_total) if goal is not None else None
     return [Record("window", run.run, None, window_row(window, run.stage, run.attempt))]
 
 

@@ -6,7 +6,9 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+from governor.core.forecast import CeilingHit, Forecast
 from governor.core.node import Node, Tracked
+from governor.core.outlook import outlook
 from governor.core.units import NS_PER_S, MonoNs, UsdMicros, WallNs
 
 # Up to a quarter second (one tick) the loop is as quick as it promises; beyond, halts start late.
@@ -74,6 +76,9 @@ class RunReading:
     usd_micros_per_mtok: int | None = None
     spend_rate_usd_micros_per_hour: int | None = None
     ceiling_usd_micros: int | None = None
+    tokens_wasted: int | None = None
+    left: Forecast | None = None
+    ceiling: CeilingHit | None = None
     last_frame_wall: WallNs | None = None
     ranks_connected: int = 0
     world_size: int = 1
@@ -114,7 +119,7 @@ def take_snapshot(node: Node, at: MonoNs, health: GovernorHealth, lag: LagReadin
 
 
 def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading:
-    run = tracked.run
+    run, ahead = tracked.run, outlook(tracked)
     return RunReading(
         run=run.run,
         stage=run.stage or "",
@@ -134,6 +139,9 @@ def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading
         usd_micros_per_mtok=run.usd_micros_per_mtok,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
+        tokens_wasted=tracked.meter.wasted_tokens if tracked.meter is not None else None,
+        left=ahead.left,
+        ceiling=ahead.ceiling,
         last_frame_wall=WallNs(run.last_frame_wall_ns) if run.last_frame_wall_ns is not None else None,
         ranks_connected=len(run.connected_ranks()),
         world_size=run.world_size,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Line, LineKind, Payer, Place, Unit, labels_of
-from governor.core.forecast import RECENT_WINDOWS
+from governor.core.forecast import RECENT_WINDOWS, Forecast
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.incident import Incident, process_row
 from governor.core.ledger import Ledger, TokenWindow
@@ -55,6 +55,7 @@ class Tracked:
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
     metered: tuple[MonoNs, int] = MonoNs(-1), 0  # Of the last step whose tokens count: its attempt's begin, its number.
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
+    left: Forecast | None = None  # As of the last window's end.
     launchers: tuple[ProcessId, ...] = ()
     command: tuple[str, ...] = ()  # Of the outermost launcher.
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from governor.core.forecast import CeilingHit, Forecast, ceiling_hit, forecast
+from governor.core.forecast import CeilingHit, Forecast, ceiling_hit
 from governor.core.node import Tracked
 from governor.core.units import UsdMicros
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """None is unknown: no window yet, no goal, no price, no ceiling."""
+    """None is unknown: no window yet, no goal, no price, no ceiling. `left` is of the last window's end."""
 
     tokens_goal: int | None
     left: Forecast | None
@@ -21,10 +21,6 @@ class Outlook:
 def outlook(tracked: Tracked) -> Outlook:
     run, budget = tracked.run, tracked.policy.budget
     goal = tokens_goal(tracked)
-    left = None
-    if goal is not None and run.tokens_total is not None:
-        # What was lost has to be trained again before there is progress; it takes and costs as long.
-        left = forecast(tuple(tracked.windows), goal - run.tokens_total)
     hit = None
     if budget.ceiling_usd_micros is not None and run.spend_rate_usd_micros_per_hour is not None and run.alive:
         hit = ceiling_hit(
@@ -36,7 +32,7 @@ def outlook(tracked: Tracked) -> Outlook:
             tokens_per_s=run.tokens_per_s,
             tokens_budget=goal,
         )
-    return Outlook(goal, left, hit)
+    return Outlook(goal, tracked.left if goal is not None else None, hit)
 
 
 def tokens_goal(tracked: Tracked) -> int | None:

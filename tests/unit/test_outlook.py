@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from governor.cli_table import render_status
 from governor.core.effects import Effect, Record
 from governor.core.events import Disconnected, PhaseChange, TrainerExited
 from governor.core.identity import ConnectionId
@@ -15,7 +17,7 @@ from governor.core.resume import restore_runs
 from governor.core.status import run_status
 from governor.core.token_windows import MTOK
 from governor.core.units import NS_PER_S, BootNs, UsdMicros
-from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, peer, play, tick
+from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
 
 STEP_TOKENS = 250_000
 
@@ -125,3 +127,38 @@ def test_an_unknown_price_leaves_the_time_and_hides_the_cost() -> None:
     told = run_status(node.runs["llama"], at(40))
     assert told["hours_left"] is not None
     assert told["cost_left_usd"] is None
+
+
+def shown(node: Node, seconds: float) -> list[str]:
+    governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 98.32, "policies": ["p"]}
+    text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(seconds))]}, colour=False)
+    return [line for line in text.splitlines() if line.startswith("llama:")]
+
+
+def test_a_person_reads_what_is_left() -> None:
+    node = started()
+    trained(node, 1, 40)
+    [line] = shown(node, 40)
+    assert line == "llama: 6m 0s and $9.83 left to 100,000,000 tokens"  # 360 steps of a second at $98.32/h.
+
+
+def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:
+    node = started()
+    trained(node, 1, 10)
+    play(node, hello(0, 30, world_size=1, attempt="a2", stage="stage1"))
+    trained(node, 31, 40, total_before=MTOK)
+    [line] = shown(node, 40)
+    assert re.fullmatch(
+        r"llama: [\d hms]+ \([\d hms]+ to [\d hms]+\) and \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\) left to 100,000,000 tokens; "
+        r"1,500,000 tokens trained twice",
+        line,
+    ), line
+
+
+def test_a_person_is_told_of_a_ceiling_that_comes_before_the_end() -> None:
+    budget = Budget(ceiling_usd_micros=UsdMicros(20_000_000), tokens=1000 * MTOK)
+    node = make_node(rule("nonfinite"), budget=budget, cloud="none")
+    play(node, tick(0), hello(0, 0, world_size=1, stage="stage1"))
+    play(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train"))
+    trained(node, 1, 40)
+    assert shown(node, 40)[-1].startswith("llama: at this rate the ceiling is met first, in 10m ")  # $20 less reserve.

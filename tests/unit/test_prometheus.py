@@ -14,9 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from governor.adapters.exporters.prometheus import PrometheusExporter
 from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METRICS, OTHER_RUNS, RUNS_SHOWN_MAX
 from governor.adapters.exporters.scrape_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, MetricsUnavailable
+from governor.core.forecast import CeilingHit, Forecast, Interval
 from governor.core.halt_state import Stage
 from governor.core.metrics import GovernorHealth, LagReading, RunReading, Snapshot
-from governor.core.units import NS_PER_MS, UsdMicros, WallNs
+from governor.core.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
 from tests.unit.test_engine import at, make_node, rule, training
 
 FULL = RunReading(
@@ -41,6 +42,9 @@ FULL = RunReading(
     world_size=16,
     incidents_total=1,
     halt_stage="verifying",
+    tokens_wasted=250_000,
+    left=Forecast(1_000_000, Interval(0.5, 0.4, 0.6), Interval(27.5, 22.0, 33.0), 10),
+    ceiling=CeilingHit(DurationNs(90 * NS_PER_S), None, None),
 )
 LABELS = {
     "run": "llama",

@@ -149,8 +149,8 @@ def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:
     trained(node, 31, 40, total_before=MTOK)
     [line] = shown(node, 40)
     assert re.fullmatch(
-        r"llama: [\d hms]+ \([\d hms]+ to [\d hms]+\) and \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\) left to 100,000,000 tokens; "
-        r"1,500,000 tokens trained twice",
+        r"llama: [\d hms]+ \([\d hms]+ to [\d hms]+\) and \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\) left to "
+        r"100,000,000 tokens; 1,500,000 tokens trained twice",
         line,
     ), line
 

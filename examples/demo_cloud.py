@@ -354,6 +354,7 @@ class MetadataHandler(Handler):
         documents = {
             "/latest/dynamic/instance-identity/document": json.dumps(identity),
             "/latest/meta-data/instance-id": instance_id,
+            "/latest/meta-data/placement/availability-zone": f"{REGION}a",
             "/latest/meta-data/instance-life-cycle": "spot" if cloud.spot_request else "on-demand",
             "/latest/meta-data/iam/security-credentials/": ROLE,
             f"/latest/meta-data/iam/security-credentials/{ROLE}": json.dumps(cloud.credentials),

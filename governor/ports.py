@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from governor.core.events import BillingAnswer, StopAnswer
 from governor.core.identity import ConnectionId, Peer, ProcessFacts, ProcessId
+from governor.core.prices import Machine, Quote
 from governor.core.units import BootNs, MonoNs, UsdMicros, WallNs
 
 
@@ -113,6 +114,28 @@ class Cloud(Protocol):
         `destroyed`: our journal has it that the provider accepted this machine's destruction. Then "there is no such
         machine" is the end that was asked for; from a provider that never showed it to us it may be a wrong account.
         """
+
+
+# --- prices ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PriceAnswer:
+    """What a provider says of the machine's price. No quote and no problem: there was nothing to ask it for."""
+
+    quote: Quote | None = None
+    problem: str = ""  # One line, never with a secret: why there is no quote, and what to do.
+    machine: Machine | None = None  # What the provider says this machine is: the built-in table is asked for it.
+
+
+class PriceSource(Protocol):
+    """One provider's prices. Blocking, read-only, and over within `bound_s`; never from memory."""
+
+    name: str
+    bound_s: float
+
+    def ask(self) -> PriceAnswer:
+        """Ask now. Whatever goes wrong is a problem told in the answer."""
 
 
 # --- inbox -----------------------------------------------------------------------------------------------

@@ -35,12 +35,11 @@ from governor.core.keeping import keep
 from governor.core.killset import descends, find_launchers
 from governor.core.node import Node
 from governor.core.policy import PolicySet
-from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
+from governor.core.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.hands import Hands
 from governor.ports import Closed, Control, ControlRequest, Opened, Packet, Rejected, ServiceManager
 from governor.wire import frames
 
-TICK_NS: Final = 250 * NS_PER_MS
 LAG_SMOOTHING: Final = 0.05  # Exponential mean over about 20 ticks: five seconds.
 COMPLAINTS_PER_CONNECTION_MAX: Final = 3  # Then only counted: one broken sender must not fill the log.
 

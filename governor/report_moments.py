@@ -153,6 +153,12 @@ def _superseded(detail: Detail, _snapshot: Snapshot) -> str:
     return f"the machine went down at {detail.get('was', '?')} and was started again: not stopped for the old run"
 
 
+def _ceiling_exceeded(detail: Detail, _snapshot: Snapshot) -> str:
+    over, ceiling = int(detail.get("over_usd_micros", 0)), int(detail.get("ceiling_usd_micros", 0))
+    why = "; ".join(str(cause) for cause in detail.get("because", []))
+    return f"{format_usd(over)} above {format_usd(ceiling)}: {why or 'no cause recorded'}"
+
+
 def _halted(_detail: Detail, _snapshot: Snapshot) -> str:
     return "the halt is complete"
 
@@ -183,6 +189,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "verified": ("VERIFIED", _state),
     "merged": ("merged", _merged),
     "page": ("PAGE", _reason),
+    "ceiling_exceeded": ("OVER", _ceiling_exceeded),
     "halted": ("halted", _halted),
     "restored": ("restored", _restored),
     "superseded_by_reboot": ("superseded", _superseded),

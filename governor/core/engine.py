@@ -65,7 +65,8 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     node.wall_offset_ns = tick.wall - tick.at
     holders = node.holders()
     keeping.meter(node, tick, holders)
-    effects: list[Effect] = []
+    # Before anything is decided: an incident must not know of a spend that its run's snapshot does not.
+    effects: list[Effect] = [*keeping.keep_due(node, tick.at)]
     for tracked in node.runs.values():
         _meter(node, tracked, holders, tick.at)
         if tracked.incident is not None and not tracked.incident.is_closed:
@@ -77,7 +78,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
             effects.extend(_hold_over(node, tracked, tick.at))
     if node.displaced:
         effects.extend(hearing.displaced_alarms(node, tick.at))
-    return [*effects, *keeping.keep_due(node, tick.at)]
+    return effects
 
 
 def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) -> None:

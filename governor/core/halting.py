@@ -34,10 +34,11 @@ from governor.core.findings import Verdict
 from governor.core.halt import Fact, Plan, Stage, StopTarget
 from governor.core.incident import Incident, process_row, rank_rows
 from governor.core.node import Node, NodeFacts, Tracked
+from governor.core.overrun import note_overrun
 from governor.core.policy import Policy
 from governor.core.run_state import Run
 from governor.core.snapshots import incident_snapshot, stays_billed
-from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs
+from governor.core.units import NS_PER_HOUR, NS_PER_S, TICK_NS, DurationNs, MonoNs
 
 DAY_NS = 24 * NS_PER_HOUR
 # Rung of the provider ladder up to which we climb by ourselves; destroying needs the policy's word.
@@ -45,6 +46,7 @@ RUNG_FORCE = 1
 RUNG_DESTROY = 2
 PIDS_NOTED_MAX = 16  # A launcher brings back a node's ranks; what brings back more is told by its number.
 UNSAVED_MIN_NS = NS_PER_S  # Even a checkpoint a moment old leaves time for one answer.
+TICKS_OF_A_HALT = 4  # The verdict's own, and the ends of grace, SIGTERM and SIGKILL: each is met at the next tick.
 STOP_REPLY_NS = DurationNs(30 * NS_PER_S)  # The clouds' own time-outs, credentials and call together, end below it.
 VERIFY_NS = DurationNs(240 * NS_PER_S)  # Where the provider declares no bound: EC2's, the slowest that we know.
 
@@ -57,7 +59,7 @@ def grace_now(policy: Policy, run: Run, at: MonoNs) -> DurationNs:
 def bounds_ns(facts: NodeFacts, policy: Policy) -> DurationNs:
     """What a halt may take beyond its grace: the declared bounds of ending processes, of the provider, of its bill."""
     ending = policy.halt.term_grace_ns + policy.halt.kill_grace_ns
-    return DurationNs(ending + facts.stop_bound_ns + facts.granularity_ns)
+    return DurationNs(ending + facts.stop_bound_ns + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
 
 
 def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan:
@@ -232,6 +234,7 @@ def _close(node: Node, tracked: Tracked, at: MonoNs) -> None:
     incident = tracked.incident
     assert incident is not None
     incident.closed_wall = node.wall(at)
+    note_overrun(node, tracked, at)
     incident.note(at, node.wall(at), "halted")
     tracked.run.ended_at = at
 

@@ -112,6 +112,7 @@ def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
         node.unkept += node.charges.hand_over(payer_of(tracked))
     node.ledger.recall(name)
     node.runs[name] = tracked
+    node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.
     return tracked
 
 

@@ -105,6 +105,7 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     ledger.carry = carry
     ledger.unpriced_ns = unpriced_ns
     ledger.spent[UNALLOCATED] = unallocated
+    node.unread = set()
     if snapshot["boot_id"] == node.facts.boot_id:
         charge_since(node, since)
 

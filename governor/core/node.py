@@ -100,7 +100,8 @@ class Node:
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
-    kept_at: MonoNs | None = None  # When the journal was last told of runs and money.
+    kept_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
+    unread: set[str] | None = None  # Runs whose snapshots could not be read; None: no node's was there, either.
     frames_total: int = 0
     frames_lost_total: int = 0
 

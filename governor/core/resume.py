@@ -51,6 +51,8 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             effects.append(_unreadable("run", str(snapshot.get("run")), error))
+            if node.unread is not None:
+                node.unread.add(str(snapshot.get("run")))
             continue
         node.runs[tracked.run.run] = tracked
         node.ledger.carry_in(tracked.run.run, spend)
@@ -142,12 +144,14 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
 
 
 def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
-    """The run's own snapshot was lost: the incident's is enough to finish its halt."""
+    """The run's own snapshot is not there or cannot be read: the incident's is enough to finish its halt."""
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at, attempt=str(snapshot["attempt"]))
     policy = node.policies.for_run({}, snapshot["stage"])
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
     node.runs[run.run] = tracked
-    node.ledger.carry_in(run.run, UsdMicros(int(snapshot["spend_usd_micros"])))
+    # A run that was never kept began after the node was: its time since then is still to be charged.
+    if node.unread is None or run.run in node.unread:
+        node.ledger.carry_in(run.run, UsdMicros(int(snapshot["spend_usd_micros"])))
     return tracked
 
 

@@ -16,6 +16,7 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 NS_PER_MINUTE: Final = 60 * NS_PER_S
 NS_PER_HOUR: Final = 3_600 * NS_PER_S
+TICK_NS: Final = 250 * NS_PER_MS  # The loop's grid: what has a time is judged at its multiples.
 MICROS_PER_USD: Final = 1_000_000
 
 _DURATION_UNITS_NS: Final = {

@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from tests.sim import ceiling
+from tests.sim.ceiling import summary
 from tests.sim.engine_driver import run_engine_schedule
 from tests.sim.schedule import FailedError, Result, run_schedule
 
@@ -21,7 +23,10 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2_000, help="how many schedules to play")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
     parser.add_argument("--engine", action="store_true", help="play many with the engine instead of the bare table")
+    parser.add_argument("--ceiling", action="store_true", help="play many runs that reach their ceiling")
     arguments = parser.parse_args()
+    if arguments.ceiling:
+        return play_ceiling(range(arguments.first, arguments.first + arguments.seeds))
     if arguments.seed is not None:
         return max(tell(arguments.seed, run) for run in (run_schedule, run_engine_schedule))
     return play(range(arguments.first, arguments.first + arguments.seeds), arguments.engine)
@@ -56,6 +61,15 @@ def play(seeds: range, engine: bool) -> int:
     print(f"{len(seeds)} schedules from seed {seeds.start}: {dict(ends)}")
     print(f"{len(seeds) / took:.0f} schedules/s, {simulated_ns / 3.6e12:.0f} simulated hours in {took:.1f} s")
     return 0
+
+
+def play_ceiling(seeds: range) -> int:
+    told = summary(ceiling.play(seed) for seed in seeds)
+    print(f"{told.runs} runs reached their ceiling; in {told.answered_for} all kept to what the reserve answers for")
+    print(f"  of these above the ceiling when billing ended: {len(told.over)} {list(told.over[:10])}")
+    print(f"  of the others: {told.over_excused}; without a stated cause: {len(told.silent)} {list(told.silent[:10])}")
+    print(f"  median unused: {told.unused_by_reserve:.2f} of the reserve")
+    return 1 if told.over or told.silent or told.unused_by_reserve >= 1 else 0
 
 
 def describe(result: Result) -> str:

@@ -49,11 +49,14 @@ class Cloud:
         self.world.tell(lambda at: StopReplied(at, INCIDENT, answer, retryable, reason), delay_ns)
 
     def _begin_stopping(self, rung: int) -> None:
-        rng, faults, plan = self.world.rng, self.world.faults, self.world.plan
-        if rung not in faults.idle_rungs:
-            takes_ns = around(rng, plan.verify_ns) if faults.slow_stop else rng.randrange(1, plan.verify_ns // 2)
+        if rung not in self.world.faults.idle_rungs:
             generation = self._stopping
-            self.world.after(takes_ns, lambda: self._end(generation))
+            self.world.after(self.takes_ns(), lambda: self._end(generation))
+
+    def takes_ns(self) -> int:
+        """From the request, obeyed, to the end of billing."""
+        rng, verify_ns = self.world.rng, self.world.plan.verify_ns
+        return around(rng, verify_ns) if self.world.faults.slow_stop else rng.randrange(1, verify_ns // 2)
 
     def _stopped_by_hand(self) -> None:
         self.world.note("the operator stops the machine by hand")

@@ -121,13 +121,17 @@ class EngineDriver:
         for first_hello in self._hellos(self.began_at, self.world.trainer.processes):
             self._hear(first_hello)
         self._hear(self._frame(self.began_at, 1, 2.0))
-        self._hear(self._tick(at))
         fact = Fact.VERDICT if asked else Fact.VERDICT_NO_ASK
-        steps = self._put(self._frame(at, 2, float("nan")), fact, at)
+        steps = self._put(self._fault(at), fact, at)
         incident = self.node.runs[RUN].incident
         assert incident is not None
         assert replace(incident.plan, checkpoint=self.plan.checkpoint) == self.plan, "the engine planned otherwise"
         return steps
+
+    def _fault(self, at: MonoNs) -> Event:
+        """What the verdict comes from."""
+        self._hear(self._tick(at))
+        return self._frame(at, 2, float("nan"))
 
     def clock(self, at: MonoNs) -> Sequence[Step]:
         return self._put(self._tick(at), Fact.DEADLINE, at)
@@ -251,7 +255,6 @@ class EngineDriver:
             destroy=plan.rung_max == 2,
         )
         checkpoint = plan.checkpoint if asked else "none"
-        rule = Rule("nan", "nonfinite", {}, AT_ONCE, Response.HALT, Mode.ENFORCE, checkpoint)
         facts = NodeFacts(
             "node-1",
             "boot-1",
@@ -262,9 +265,13 @@ class EngineDriver:
             can_stop=True,
             stop_bound_ns=plan.verify_ns,
         )
-        return new_node(
-            facts, PolicySet((Policy(name="p", rules=(rule,), halt=settings),), "digest"), boot, WallNs(WALL_NS + boot)
-        )
+        policy = self._policy(Policy(name="p", halt=settings), facts, checkpoint)
+        return new_node(facts, PolicySet((policy,), "digest"), boot, WallNs(WALL_NS + boot))
+
+    def _policy(self, policy: Policy, facts: NodeFacts, checkpoint: str) -> Policy:
+        """What the run is judged by."""
+        rule = Rule("nan", "nonfinite", {}, AT_ONCE, Response.HALT, Mode.ENFORCE, checkpoint)
+        return replace(policy, rules=(rule,))
 
     def _tick(self, at: MonoNs) -> Tick:
         return Tick(at, BootNs(at), WallNs(WALL_NS + at))

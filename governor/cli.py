@@ -9,7 +9,7 @@ from types import TracebackType
 
 import click
 
-from governor import cli_act, cli_cost, cli_incident, cli_policy, cli_run, cli_status
+from governor import cli_act, cli_cost, cli_incident, cli_policy, cli_prices, cli_run, cli_status
 from governor.cli_common import Failed
 from governor.exit_codes import MEANINGS, ExitCode
 
@@ -44,6 +44,7 @@ for command in (
     cli_act.halt,
     cli_act.hold,
     cli_policy.policy,
+    cli_prices.prices,
     cli_incident.incident,
     cli_cost.cost,
 ):

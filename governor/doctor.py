@@ -23,10 +23,11 @@ from governor.adapters.journal_db import JournalReader
 from governor.adapters.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
 from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
-from governor.core.units import NS_PER_S, format_usd
+from governor.core.prices import Chosen, RemarkKind
+from governor.core.units import NS_PER_S
 from governor.ports import Preflight
 from governor.settings import Settings, load_settings
-from governor.wiring import CannotStart, policy_loader, price_of
+from governor.wiring import CannotStart, load_price, policy_loader
 
 DISK_FREE_BYTES_MIN: Final = 1 << 30  # The journal holds about 100 MB; a disk this full is full tomorrow.
 SAMPLER_WAIT_S: Final = 5.0  # NVML's first call loads the driver's state: a second or two on eight GPUs.
@@ -175,21 +176,16 @@ def _cloud(settings: Settings) -> tuple[list[Check], Preflight | None]:
 
 
 def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iterator[Check]:
-    price, source = price_of(settings, preflight, None)
-    stated = settings.node.price_usd_micros_per_hour
-    if price is None:
-        advice = "set node.price_usd_per_hour; until then spend is unknown, and a ceiling refuses to start"
-        yield Check(WARN, "price", "unknown", advice)
-    elif stated is not None and stated != price:
-        text = (
-            f"{format_usd(price)}/h from {source} contradicts costgov.toml's {format_usd(stated)}/h; the former counts"
-        )
-        yield Check(WARN, "price", text, "correct node.price_usd_per_hour or remove it")
-    else:
-        yield Check(OK, "price", f"{format_usd(price)}/h ({source})")
+    try:
+        price = load_price(settings, preflight, None, SystemClock().wall())
+    except CannotStart as error:
+        price = None
+        yield Check(FAIL, "price", str(error))
+    if price is not None:
+        yield from _price(price)
     directory = settings.paths.policies_dir
     try:
-        policies, problems = policy_loader([directory], None, lambda: price is not None)()
+        policies, problems = policy_loader([directory], None, lambda: price is not None and price.quote is not None)()
     except CannotStart as error:
         policies, problems = None, [str(error)]
     if policies is None:
@@ -202,6 +198,17 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
         names = ", ".join(policy.name for policy in policies.policies)
         observing = " (observe: nothing will be touched)" if settings.observe else ""
         yield Check(OK, "policies", f"{names}{observing}")
+
+
+def _price(price: Chosen) -> Iterator[Check]:
+    if price.quote is None:
+        advice = "set node.price_usd_per_hour; until then spend is unknown, and a ceiling refuses to start"
+        yield Check(WARN, "price", "unknown", advice)
+    else:
+        yield Check(OK, "price", price.text)
+    for remark in price.remarks:
+        if remark.kind is not RemarkKind.UNKNOWN:
+            yield Check(WARN if remark.is_alarm else OK, "price", remark.text, remark.advice)
 
 
 def _streams(settings: Settings) -> Iterator[Check]:

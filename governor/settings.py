@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
-from governor.adapters import clouds
+from governor.adapters import clouds, prices
 from governor.settings_model import SYSTEM_CONFIG, Settings, default_paths
 from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
 
@@ -93,7 +93,7 @@ def load_settings(
         settings = _merge(layers, environ, beside)
     except ValidationError as error:
         return None, [_problem(detail, layers) for detail in error.errors(include_url=False, include_input=False)]
-    problems = list(_cloud_problems(settings, layers))
+    problems = [*_cloud_problems(settings, layers), *_price_problems(settings, layers)]
     return (None, problems) if problems else (settings, list(_permission_warnings(path, file)))
 
 
@@ -206,6 +206,16 @@ def _cloud_problems(settings: Settings, layers: _Layers) -> Iterator[str]:
     for name in settings.cloud.tables:
         if name not in known:
             yield f"{layers.where(('cloud', name))}: cloud.{name}: no such provider; known: {', '.join(known)}"
+
+
+def _price_problems(settings: Settings, layers: _Layers) -> Iterator[str]:
+    known = prices.names()
+    if settings.price.source not in ("auto", "none", *known):
+        where = layers.where(("price", "source"))
+        yield f'{where}: price.source: no look-up "{settings.price.source}"; known: auto, none, {", ".join(known)}'
+    for name in settings.price.tables:
+        if name not in known:
+            yield f"{layers.where(('price', name))}: price.{name}: no such look-up; known: {', '.join(known)}"
 
 
 def _permission_warnings(path: Path | None, file: Mapping[str, Any]) -> Iterator[str]:

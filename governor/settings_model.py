@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from governor.core.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
 from governor.core.units import UsdMicros, usd
 from governor.wire.jsonl import DEFAULT_FIELDS
 from trainer_shim.wire import LABELS_MAX, TEXT_CHARS_MAX
@@ -75,8 +76,17 @@ class Node(_Table):
     name: Text = Field(default_factory=socket.gethostname)
     price_usd_per_hour: float | None = Field(default=None, gt=0, lt=1e6, allow_inf_nan=False)  # None: ask the provider.
     price_source: Text = "costgov.toml"
+    price_as_of: Text | None = None  # The day of that price; None: it is said anew at every start, and never stale.
+    price_kind: PriceKind = PriceKind.ON_DEMAND
     scheduler_job: Text | None = None  # Metric label; which job occupies this node.
     idle_stop: Literal["off"] = "off"  # Reserved: no other value is understood yet.
+
+    @field_validator("price_as_of")
+    @classmethod
+    def _date(cls, value: str | None) -> str | None:
+        if value is not None:
+            span_of(value)
+        return value
 
     @property
     def price_usd_micros_per_hour(self) -> UsdMicros | None:
@@ -116,6 +126,12 @@ class Control(_Table):
     mode: Mode = Field(default="0660")  # type: ignore[assignment]
 
 
+def _check_tables(model: BaseModel, where_keys_belong: str) -> None:
+    for key, value in (model.__pydantic_extra__ or {}).items():
+        if not isinstance(value, dict):
+            raise ValueError(f'unknown key "{key}"; {where_keys_belong}')
+
+
 class Cloud(BaseModel):
     """One provider, and its own table [cloud.<provider>], which its adapter checks."""
 
@@ -125,9 +141,7 @@ class Cloud(BaseModel):
 
     @model_validator(mode="after")
     def _only_tables(self) -> Cloud:
-        for key, value in (self.__pydantic_extra__ or {}).items():
-            if not isinstance(value, dict):
-                raise ValueError(f'unknown key "{key}"; a provider\'s keys stand in its own table [cloud.<provider>]')
+        _check_tables(self, "a provider's keys stand in its own table [cloud.<provider>]")
         return self
 
     @property
@@ -142,6 +156,35 @@ class Cloud(BaseModel):
 
     def __repr__(self) -> str:
         return f"Cloud(provider={self.provider!r})"
+
+    __str__ = __repr__
+
+
+class Price(BaseModel):
+    """Where a price comes from that node.price_usd_per_hour does not state; [price.<look-up>] is the look-up's own."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, validate_default=True)
+
+    source: Text = "auto"  # auto: the look-up of cloud.provider, if there is one. none: nobody is asked.
+    # What the built-in table is asked for, where the look-up does not say what this machine is.
+    provider: Text | None = None
+    instance: Text | None = None
+    gpu: Text | None = None
+    gpus: int | None = Field(default=None, ge=1, le=GPUS_MAX)
+    kind: PriceKind | None = None
+    stale_after_days: int = Field(default=STALE_AFTER_DAYS, ge=1, le=3650)
+
+    @model_validator(mode="after")
+    def _only_tables(self) -> Price:
+        _check_tables(self, "a look-up's keys stand in its own table [price.<look-up>]")
+        return self
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.__pydantic_extra__ or {}
+
+    def __repr__(self) -> str:
+        return f"Price(source={self.source!r})"
 
     __str__ = __repr__
 
@@ -207,6 +250,7 @@ class Settings(BaseSettings):
     trainer: Trainer = Field(default_factory=Trainer)
     control: Control = Field(default_factory=Control)
     cloud: Cloud = Field(default_factory=Cloud)
+    price: Price = Field(default_factory=Price)
     metrics: Metrics = Field(default_factory=Metrics)
     log: Log = Field(default_factory=Log)
     jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from governor import control
+from governor import control, pricing
 from governor.adapters import clouds
 from governor.adapters.checkpoints import DiskCheckpoints
 from governor.adapters.clock import SystemClock
@@ -28,15 +28,16 @@ from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
 from governor.adapters.streams import LeftAt, Stream
 from governor.adapters.systemd import SystemdNotifier
-from governor.core.effects import Effect
+from governor.core.effects import Alarm, Effect
 from governor.core.halting import UNSAVED_MIN_NS, bounds_ns
 from governor.core.ledger import reserve
 from governor.core.metrics import GovernorHealth
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import PolicySet
+from governor.core.prices import NS_PER_DAY, Chosen, Day
 from governor.core.resume import restore_incidents, restore_runs
-from governor.core.units import MICROS_PER_USD, NS_PER_S, DurationNs, UsdMicros, WallNs, format_usd
-from governor.daemon import TICK_NS, Daemon
+from governor.core.units import MICROS_PER_USD, NS_PER_S, TICK_NS, DurationNs, UsdMicros, WallNs, format_usd
+from governor.daemon import Daemon
 from governor.hands import Hands
 from governor.killing import Killings
 from governor.logs import configure
@@ -111,25 +112,26 @@ def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
     return cloud, cloud.preflight()
 
 
-def price_of(settings: Settings, preflight: Preflight | None, given: UsdMicros | None) -> tuple[UsdMicros | None, str]:
-    """The price per hour and where it is from: the provider's own answer, then what the user wrote."""
-    if preflight is not None and preflight.price_usd_micros_per_hour is not None:
-        return preflight.price_usd_micros_per_hour, preflight.price_source or settings.cloud.provider
-    if given is not None:
-        return given, "command line"
-    return settings.node.price_usd_micros_per_hour, settings.node.price_source
+def load_price(settings: Settings, preflight: Preflight | None, given: UsdMicros | None, wall: WallNs) -> Chosen:
+    """Ask everybody who may know what this machine costs. A provider that does not say is a problem told, no end."""
+    try:
+        answer = pricing.ask(settings)
+    except clouds.CloudConfigError as error:
+        raise CannotStart(str(error)) from error
+    return pricing.price_of(settings, preflight, given, Day(wall // NS_PER_DAY), answer)
 
 
 def node_facts(
-    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: tuple[UsdMicros | None, str],
-    boot_id: str, *, exclusive: bool,
+    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: Chosen, boot_id: str, *,
+    exclusive: bool,
 ) -> NodeFacts:  # fmt: skip
     known = preflight is not None
     return NodeFacts(
         node=settings.node.name,
         boot_id=boot_id,
-        price_usd_micros_per_hour=price[0],
-        price_source=price[1] if price[0] is not None else None,
+        price_usd_micros_per_hour=price.usd_micros_per_hour,
+        price_source=price.quote.source if price.quote is not None else None,
+        price_as_of=price.quote.as_of if price.quote is not None else "",
         cloud=cloud.name if cloud is not None else "none",
         instance_id=preflight.instance_id if preflight is not None else None,
         will_stop=preflight.will if preflight is not None else "",
@@ -159,18 +161,20 @@ class Governor:
         for directory in (paths.state_dir, paths.runtime_dir):
             _make_directory(directory)
         self.cloud, self.preflight = load_cloud(settings)
-        known_price = price_of(settings, self.preflight, price)
-        facts = node_facts(
-            settings, self.cloud, self.preflight, known_price, self.clock.boot_id, exclusive=exclusive
-        )  # fmt: skip
-        self.load = policy_loader(policy_paths, ceiling, lambda: known_price[0] is not None, facts)
-        policies, problems = self.load()
-        if policies is None:
-            raise CannotStart("\n".join(problems))
+        self.price = load_price(settings, self.preflight, price, self.clock.wall())
+        facts = node_facts(settings, self.cloud, self.preflight, self.price, self.clock.boot_id, exclusive=exclusive)
         self.journal, self.journal_problem = self._open_journal()
         self._closers.append(self.journal.close)
+        # A halt that is under way goes on, whatever became of the price since.
+        may_start = self.price.quote is not None or bool(self.journal.open_incidents())
+        self.load = policy_loader(policy_paths, ceiling, lambda: may_start, facts)
+        policies, problems = self.load()
+        if policies is None:
+            self.close()
+            raise CannotStart("\n".join(problems))
         self.node: Node = new_node(facts, policies, self.clock.boot(), self.clock.wall())
-        self.begin = self._restore()
+        # What is wrong with the price is said after what a resumed halt has to do.
+        self.begin = [*self._restore(), *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
         # A service watches everybody's trainers; `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
@@ -281,6 +285,7 @@ class Governor:
                 "processes_stuck": self.processes.is_stuck,
                 "cloud": cloud,
                 "selftest": selftest,
+                "price": self.price.document(),
                 "gpu_status": self.gpus.status,
             },
             "unwatched_gpu_processes": self.unwatched(),
@@ -308,6 +313,8 @@ class Governor:
             lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
             billed.insert(0, f"{facts.cloud} instance {facts.instance_id}")
         lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
+        lines.append(f"price: {self.price.text}")
+        lines += [f"price: {remark.line}" for remark in self.price.remarks if not remark.is_alarm]
         lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
         lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
         lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []

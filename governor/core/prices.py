@@ -98,9 +98,12 @@ class RemarkKind(Enum):
     UNANSWERED = "price_unanswered"  # A source that should know did not say.
     LISTED = "price_listed"  # A list has another price than the user, who may have a better contract.
     ASSUMED = "price_assumed"
+    UNLISTED = "price_unlisted"
 
 
-NOTES: Final = frozenset({RemarkKind.LISTED, RemarkKind.ASSUMED})  # Shown; nobody is woken for them.
+NOTES: Final = frozenset(
+    {RemarkKind.LISTED, RemarkKind.ASSUMED, RemarkKind.UNLISTED}
+)  # Shown; nobody is woken for them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +226,10 @@ def _refusal(quote: Quote) -> Remark | None:
 
 
 def _age(quote: Quote, today: Day, stale_after_days: int) -> tuple[int, Remark | None]:
-    first, last = span_of(quote.as_of)
-    if first > today:
+    if span_of(quote.as_of)[0] > today:
         text = f"the price of {quote.text} is of a day that has not come"
         return 0, Remark(RemarkKind.STALE, text, "correct its date or this machine's clock", (quote,))
-    bounds = [last, today, *([quote.known_by] if quote.known_by is not None else [])]
-    age_days = today - max(first, min(bounds))
+    age_days = age_of(quote.as_of, today, quote.known_by)
     if age_days <= stale_after_days:
         return age_days, None
     text = f"the price of {quote.text} is {age_days} days old: prices have changed by a third within a year"
@@ -279,6 +280,13 @@ def span_of(as_of: str) -> tuple[Day, Day]:
     if not 1 <= month <= 12 or (day is not None and not 1 <= day <= _days_in(year, month)):
         raise ValueError(f'"{as_of}" is not a day of the calendar')
     return _day(year, month, day or 1), _day(year, month, day or _days_in(year, month))
+
+
+def age_of(as_of: str, today: Day, known_by: Day | None = None) -> int:
+    """Days since the last day that a date can mean, which is no later than `known_by` and no later than today."""
+    first, last = span_of(as_of)
+    bounds = [last, today, *([known_by] if known_by is not None else [])]
+    return max(0, today - max(first, min(bounds)))
 
 
 def day_text(day: Day) -> str:

@@ -117,6 +117,12 @@ MISTAKES = [
     ("[metrics]\nport = 70000\n", ":2: metrics.port: must be less than or equal to 65535"),
     ("[node]\nprice_usd_per_hour = -1\n", ":2: node.price_usd_per_hour: must be greater than 0"),
     ("[node]\nprice_usd_per_hour = nan\n", ":2: node.price_usd_per_hour: must be a finite number"),
+    ('[node]\nprice_as_of = "lately"\n', ':2: node.price_as_of: "lately" is not a date'),
+    ('[node]\nprice_kind = "cheap"\n', ":2: node.price_kind: must be 'on-demand', 'spot', 'reserved' or 'internal'"),
+    ('[price]\nsource = "gcp"\n', ':2: price.source: no look-up "gcp"; known: auto, none, aws, azure'),
+    ("[price.gcp]\n", ":1: price.gcp: no such look-up; known: aws, azure"),
+    ("[price]\nstale = 3\n", ':1: price: unknown key "stale"; a look-up\'s keys stand in its own table'),
+    ("[price]\nstale_after_days = 0\n", ":2: price.stale_after_days: must be greater than or equal to 1"),
     ('[node]\nidle_stop = "15m"\n', ":2: node.idle_stop: must be 'off'"),
     ("[trainer]\nsocket_mode = 660\n", ':2: trainer.socket_mode: must be an octal mode in quotes such as "0660"'),
     (

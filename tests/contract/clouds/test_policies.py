@@ -11,6 +11,7 @@ import botocore.session
 import pytest
 from botocore.model import ServiceModel
 
+from governor.adapters import prices
 from tests.contract.clouds.rigs import aws_rig
 
 POLICIES = Path(__file__).parents[3] / "deploy" / "aws"
@@ -21,12 +22,14 @@ CASES = [(None, ""), ({**SPOT, "type": "one-time"}, ""), ({**SPOT, "type": "pers
 
 @pytest.fixture(scope="module")
 def calls(moto_port: int) -> list[dict[str, Any]]:
-    """Every call of a preflight and all rungs, for every kind of instance that makes a difference."""
+    """Every call of a preflight, a price and all rungs, for every kind of instance that makes a difference."""
     made: list[dict[str, Any]] = []
     for spot, xml in CASES:
         with aws_rig(moto_port, terminate=True, override_protection=True) as rig:
             rig.demo.spot_request, rig.demo.extra_instance_xml = spot, xml
             rig.cloud.preflight()
+            here = {"endpoint": rig.demo.endpoint, "metadata_endpoint": rig.demo.metadata_endpoint}
+            prices.load("aws", {}, here).ask()
             protect = {"InstanceId": rig.demo.instance_id, "DisableApiStop.Value": "true"}
             rig.demo.moto(Action="ModifyInstanceAttribute", **protect)
             for rung in range(3):

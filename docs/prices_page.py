@@ -1,0 +1,69 @@
+"""docs/prices.md from the look-ups' own docstrings and KEYS, and from the built-in table's head."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+from collections import Counter
+from typing import Any, cast
+
+from governor.adapters import prices
+from governor.core.prices import STALE_AFTER_DAYS
+from governor.wire.price_table import built_in
+
+LINE_CHARS = 120
+
+_HEAD = f"""# Prices
+
+<!-- Drawn from governor/adapters/prices and governor/data/prices.csv by `make docs`: change it there. -->
+
+What an hour of this machine costs is asked at the start, and one answer is believed, in this order:
+
+1. what the provider says of this very machine (AWS spot, Lambda, RunPod, Vast.ai);
+2. `node.price_usd_per_hour` in costgov.toml, or `--price`;
+3. the provider's public price list, read now (Azure);
+4. the built-in table, by the instance type, else by the number of GPUs.
+
+A price always has a source and a date. An answer that contradicts another beyond rounding (a cent, or 1 %) is shown
+with both figures; a price of 0 or less is refused in a line; one older than {STALE_AFTER_DAYS} days counts, and is
+alarmed (`price.stale_after_days`). A price that nobody knows is unknown: shown, alarmed, never 0. It keeps a
+ceiling from starting, and never a halt from happening. `costgov prices` shows who says what of this machine, and
+`costgov doctor` what is wrong with it.
+
+`[price] source = "auto"` asks the look-up of `cloud.provider`; otherwise name one of these. Each takes its keys from
+`[price.<name>]`; a key that `[cloud.<name>]` has as well holds from there. Asking only reads. A look-up has the whole
+`timeout_s` and no more, and whatever goes wrong is one line.
+"""
+
+
+def render() -> str:
+    return _HEAD + "".join(_section(name) for name in prices.names()) + _table()
+
+
+def _section(name: str) -> str:
+    module = prices.module(name)
+    rows = [f"| `{key.name}` | {key.kind} | {_literal(key.default)} | {key.meaning} |\n" for key in module.KEYS]
+    return (
+        f"\n## {name}\n\n{inspect.getdoc(cast(Any, module))}\n"
+        f"\n| key | kind | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
+    )
+
+
+def _table() -> str:
+    table = built_in()
+    counts = Counter(row.provider for row in table.rows)
+    listed = ", ".join(
+        f"{provider} ({count})" for provider, count in sorted(counts.items(), key=lambda one: one[0].casefold())
+    )
+    text = (
+        f"{len(table.rows)} public list prices, compiled {table.compiled_text}; every row has its source, and its date "
+        "in the source's own terms. The newest row of a kind counts; its age is from the last day its date can mean. "
+        "Rows of the kinds index, range and serverless are never used. `costgov prices --table` lists them all."
+    )
+    paragraphs = (textwrap.fill(paragraph, LINE_CHARS) for paragraph in (text, f"{listed}."))
+    return "\n## The built-in table\n\n" + "\n\n".join(paragraphs) + "\n"
+
+
+def _literal(default: object) -> str:
+    return "–" if default is None else f"`{json.dumps(default)}`"

@@ -1,0 +1,104 @@
+"""What this machine costs an hour: everybody who may know is asked, and `governor.core.prices` believes one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from governor.adapters import prices
+from governor.core.prices import Chosen, Day, Machine, Origin, PriceKind, Quote, Remark, RemarkKind, choose, day_text
+from governor.core.units import UsdMicros
+from governor.ports import Preflight, PriceAnswer
+from governor.settings_model import Settings
+from governor.wire.price_table import PriceTableError, built_in, look_up
+
+_NOBODY: Final[Mapping[str, str]] = {}
+
+
+def price_of(
+    settings: Settings, preflight: Preflight | None, given: UsdMicros | None, today: Day, answer: PriceAnswer | None
+) -> Chosen:
+    """Choose among the provider's answer, `given` (the command line's), costgov.toml's and the built-in table's price.
+
+    `answer` is what `ask` returned. Every problem met on the way is a remark of the choice.
+    """
+    remarks: list[Remark] = []
+    if answer is not None and answer.problem:
+        text = f"{source_name(settings)} does not say what this machine costs: {answer.problem}"
+        remarks.append(Remark(RemarkKind.UNANSWERED, text))
+    config = _configured(settings, given, today)
+    machine = machine_of(settings, answer)
+    table = _listed(machine, remarks, is_needed=config is None) if machine is not None else None
+    answers = [quote for quote in (_of_preflight(settings, preflight, today), answer and answer.quote) if quote]
+    return choose(
+        answers, config, table, today, stale_after_days=settings.price.stale_after_days, remarks=remarks
+    )  # fmt: skip
+
+
+def source_name(settings: Settings) -> str | None:
+    """The look-up that is asked; None: nobody."""
+    name = settings.price.source
+    if name == "auto":
+        name = settings.cloud.provider
+        return name if name in prices.names() else None
+    return None if name == "none" else name
+
+
+def ask(settings: Settings) -> PriceAnswer | None:
+    """Ask the look-up, within its bound; it only reads. None where there is none. CloudConfigError: a wrong key."""
+    name = source_name(settings)
+    if name is None:
+        return None
+    source = prices.load(name, settings.price.tables.get(name, _NOBODY), settings.cloud.tables.get(name, _NOBODY))
+    return source.ask()
+
+
+def machine_of(settings: Settings, answer: PriceAnswer | None) -> Machine | None:
+    """What the built-in table is asked for: the user's word over the provider's, key by key."""
+    said, known = settings.price, answer.machine if answer is not None else None
+    provider = said.provider or (known.provider if known is not None else None)
+    if provider is None:
+        return None
+    machine = known or Machine(provider)
+    return replace(
+        machine,
+        provider=provider,
+        instance=said.instance or machine.instance,
+        gpu=said.gpu or machine.gpu,
+        gpus=said.gpus or machine.gpus,
+        kind=said.kind or machine.kind,
+    )
+
+
+def _configured(settings: Settings, given: UsdMicros | None, today: Day) -> Quote | None:
+    node = settings.node
+    if given is not None:
+        return Quote(given, "command line", day_text(today), node.price_kind, "", Origin.CONFIG)
+    price = node.price_usd_micros_per_hour
+    if price is None:
+        return None
+    return Quote(price, node.price_source, node.price_as_of or day_text(today), node.price_kind, "", Origin.CONFIG)
+
+
+def _of_preflight(settings: Settings, preflight: Preflight | None, today: Day) -> Quote | None:
+    if preflight is None or preflight.price_usd_micros_per_hour is None:
+        return None
+    source = preflight.price_source or settings.cloud.provider
+    price, kind = preflight.price_usd_micros_per_hour, PriceKind.ON_DEMAND
+    return Quote(price, source, day_text(today), kind, preflight.instance_id or "", Origin.MACHINE)
+
+
+def _listed(machine: Machine, remarks: list[Remark], *, is_needed: bool) -> Quote | None:
+    """The table's price. What keeps it from having one is worth a remark only where nobody else states a price."""
+    try:
+        quote = look_up(built_in(), machine)
+    except PriceTableError as error:
+        remarks.append(Remark(RemarkKind.UNANSWERED, str(error)))
+        return None
+    if is_needed and quote is None:
+        remarks.append(Remark(RemarkKind.UNLISTED, f"the built-in table has no price for {machine.text}"))
+    if is_needed and quote is not None and machine.kind is None:
+        text = f"nobody says how {machine.text} is paid for: it is taken for on-demand, the dearest"
+        remarks.append(Remark(RemarkKind.ASSUMED, text, "set price.kind"))
+    return quote

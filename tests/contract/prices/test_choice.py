@@ -1,0 +1,191 @@
+"""From costgov.toml and the providers' answers to the price that the ledger charges."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from governor import pricing
+from governor.adapters.clouds import CloudConfigError
+from governor.core.prices import Chosen, Day, Origin, PriceKind, RemarkKind, span_of
+from governor.core.units import UsdMicros
+from governor.ports import Preflight
+from governor.settings import Settings, load_settings
+from governor.wire.price_table import built_in
+from tests.contract.prices import rigs
+from tests.contract.prices.rigs import Loopback, spot_history, spot_item
+
+TODAY = Day(span_of("2026-11-21")[0])
+AWS = (
+    '[cloud]\nprovider = "aws"\n[cloud.aws]\ncredentials = "environment"\nendpoint = "{0}"\nmetadata_endpoint = "{0}"\n'
+)
+
+
+def settings(directory: Path, text: str) -> Settings:
+    path = directory / "costgov.toml"
+    path.write_text(text)
+    path.chmod(0o600)
+    found, problems = load_settings(path, environ={"HOME": "/nonexistent"})
+    assert problems == []
+    assert found is not None
+    return found
+
+
+def choice(
+    directory: Path, text: str, given: float | None = None, preflight: Preflight | None = None, today: Day = TODAY
+) -> Chosen:
+    read = settings(directory, text)
+    micros = UsdMicros(round(given * 1e6)) if given is not None else None
+    return pricing.price_of(read, preflight, micros, today, pricing.ask(read))
+
+
+def kinds(chosen: Chosen) -> list[RemarkKind]:
+    return [remark.kind for remark in chosen.remarks]
+
+
+@pytest.fixture
+def aws_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", rigs.SECRET)
+
+
+@pytest.fixture
+def on_demand(server: Loopback, aws_environment: None) -> Loopback:
+    rigs.aws(server)
+    server.answers["/latest/meta-data/instance-life-cycle"] = lambda _: (200, b"on-demand")
+    return server
+
+
+def test_nobody_is_asked_and_nothing_is_known_without_a_word(tmp_path: Path) -> None:
+    chosen = choice(tmp_path, "")
+    assert (chosen.quote, kinds(chosen)) == (None, [RemarkKind.UNKNOWN])
+
+
+def test_what_is_stated_is_of_today_unless_it_has_a_date(tmp_path: Path) -> None:
+    chosen = choice(tmp_path, "[node]\nprice_usd_per_hour = 22.0\n")
+    assert (chosen.text, chosen.remarks) == ("$22.00/h on-demand (costgov.toml, as of 2026-11-21)", ())
+    dated = '[node]\nprice_usd_per_hour = 22.0\nprice_source = "contract"\n'
+    dated += 'price_as_of = "2026-03"\nprice_kind = "reserved"\n'
+    chosen = choice(tmp_path, dated)
+    assert chosen.text == "$22.00/h reserved (contract, as of 2026-03, 235 days ago)"
+    assert kinds(chosen) == [RemarkKind.STALE]
+    assert choice(tmp_path, f"{dated}[price]\nstale_after_days = 365\n").remarks == ()
+
+
+def test_the_command_line_is_the_users_last_word(tmp_path: Path) -> None:
+    chosen = choice(tmp_path, "[node]\nprice_usd_per_hour = 22.0\n", given=25.0)
+    assert (chosen.usd_micros_per_hour, chosen.quote and chosen.quote.source) == (25_000_000, "command line")
+
+
+def test_on_demand_at_aws_is_the_users_price_else_the_tables_for_the_type(tmp_path: Path, on_demand: Loopback) -> None:
+    text = AWS.format(on_demand.url)
+    chosen = choice(tmp_path, text)
+    assert chosen.quote is not None
+    assert (chosen.usd_micros_per_hour, chosen.quote.origin) == (55_040_000, Origin.TABLE)
+    assert (chosen.quote.as_of, chosen.remarks) == ("2026-11-09", ())
+    chosen = choice(tmp_path, f"{text}[node]\nprice_usd_per_hour = 40.0\n")
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (40_000_000, [RemarkKind.LISTED])
+
+
+def test_the_tables_price_is_alarmed_once_it_is_old(tmp_path: Path, on_demand: Loopback) -> None:
+    chosen = choice(tmp_path, AWS.format(on_demand.url), today=Day(built_in().compiled + 400))
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (55_040_000, [RemarkKind.STALE])
+
+
+def test_spot_at_aws_is_what_the_history_says_over_the_users_price(
+    tmp_path: Path, server: Loopback, aws_environment: None
+) -> None:
+    rigs.aws(server).costs(17.5)
+    chosen = choice(tmp_path, f"{AWS.format(server.url)}[node]\nprice_usd_per_hour = 55.04\n")
+    assert chosen.quote is not None
+    assert (chosen.usd_micros_per_hour, chosen.quote.kind) == (17_500_000, PriceKind.SPOT)
+    assert kinds(chosen)[0] is RemarkKind.CONTRADICTION
+    assert "$17.50/h" in chosen.remarks[0].text
+    assert "$55.04/h" in chosen.remarks[0].text
+
+
+def test_spot_without_an_answer_is_unknown_and_never_the_on_demand_price(
+    tmp_path: Path, server: Loopback, aws_environment: None
+) -> None:
+    rigs.aws(server).says(200, spot_history(spot_item(17.5, zone="us-east-1f")))
+    chosen = choice(tmp_path, AWS.format(server.url))
+    assert (chosen.quote, kinds(chosen)) == (
+        None,
+        [RemarkKind.UNANSWERED, RemarkKind.UNLISTED, RemarkKind.UNKNOWN],
+    )
+
+
+def test_a_provider_that_does_not_answer_leaves_the_users_price_and_an_alarm(
+    tmp_path: Path, server: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = rigs.runpod(server)
+    rig.says(500)
+    for name, value in rig.environ.items():
+        monkeypatch.setenv(name, value)
+    text = f'[price]\nsource = "runpod"\n[price.runpod]\nendpoint = "{server.url}"\n'
+    chosen = choice(tmp_path, f"[node]\nprice_usd_per_hour = 2.69\n{text}")
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (2_690_000, [RemarkKind.UNANSWERED])
+    assert "runpod does not say what this machine costs" in chosen.alarms[0].line
+    rig.costs(2.99)
+    chosen = choice(tmp_path, f"[node]\nprice_usd_per_hour = 2.69\n{text}")
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (2_990_000, [RemarkKind.CONTRADICTION])
+
+
+def test_a_list_price_does_not_overrule_the_user(tmp_path: Path, server: Loopback) -> None:
+    rigs.azure(server).costs(98.32)
+    text = f'[price]\nsource = "azure"\n[price.azure]\nendpoint = "{server.url}"\nmetadata_endpoint = "{server.url}"\n'
+    chosen = choice(tmp_path, text)
+    assert chosen.quote is not None
+    assert (chosen.usd_micros_per_hour, chosen.quote.origin) == (98_320_000, Origin.LIST)
+    chosen = choice(tmp_path, f"{text}[node]\nprice_usd_per_hour = 70.0\n")
+    assert (chosen.usd_micros_per_hour, set(kinds(chosen))) == (70_000_000, {RemarkKind.LISTED})
+
+
+def test_where_no_look_up_exists_the_user_names_the_row(tmp_path: Path) -> None:
+    chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "a3-highgpu-8g"\nkind = "on-demand"\n')
+    assert (chosen.usd_micros_per_hour, chosen.remarks) == (88_490_000, ())
+    chosen = choice(tmp_path, '[price]\nprovider = "CoreWeave"\ngpu = "NVIDIA H200"\ngpus = 8\n')
+    assert (chosen.usd_micros_per_hour, kinds(chosen)) == (50_440_000, [RemarkKind.ASSUMED])
+    chosen = choice(tmp_path, '[price]\nprovider = "GCP"\ninstance = "e2-micro"\n')
+    assert (chosen.quote, kinds(chosen)) == (None, [RemarkKind.UNLISTED, RemarkKind.UNKNOWN])
+
+
+def test_the_users_word_on_the_machine_counts_over_the_providers(tmp_path: Path, on_demand: Loopback) -> None:
+    chosen = choice(tmp_path, f'{AWS.format(on_demand.url)}[price]\ninstance = "p4d.24xlarge"\n')
+    assert chosen.usd_micros_per_hour == 21_960_000
+    chosen = choice(tmp_path, f'{AWS.format(on_demand.url)}[price]\nkind = "reserved"\n')
+    assert (chosen.quote, kinds(chosen)) == (None, [RemarkKind.UNLISTED, RemarkKind.UNKNOWN])
+
+
+def test_source_none_asks_nobody(tmp_path: Path, on_demand: Loopback) -> None:
+    chosen = choice(tmp_path, f'{AWS.format(on_demand.url)}[price]\nsource = "none"\n')
+    assert (chosen.quote, on_demand.asked) == (None, [])
+
+
+def test_a_price_in_the_preflight_is_the_machines(tmp_path: Path) -> None:
+    preflight = Preflight(True, "i-1", "stop", (), (), UsdMicros(3_000_000), "the cloud")
+    chosen = choice(tmp_path, "[node]\nprice_usd_per_hour = 2.0\n", preflight=preflight)
+    assert chosen.quote is not None
+    assert (chosen.usd_micros_per_hour, chosen.quote.source) == (3_000_000, "the cloud")
+    assert kinds(chosen) == [RemarkKind.CONTRADICTION]
+
+
+def test_a_wrong_key_of_a_look_up_is_an_error_and_not_a_missing_price(tmp_path: Path) -> None:
+    with pytest.raises(CloudConfigError, match=r"price\.vast\.timeout_s must be"):
+        choice(tmp_path, '[price]\nsource = "vast"\n[price.vast]\ntimeout_s = -1\n')
+
+
+def test_no_secret_is_in_the_document(tmp_path: Path, server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "key"
+    key.write_text(rigs.SECRET)
+    key.chmod(0o600)
+    rigs.runpod(server).says(401, rigs.SECRET.encode())
+    text = f'[price]\nsource = "runpod"\n[price.runpod]\nendpoint = "{server.url}"\napi_key_file = "{key}"\n'
+    monkeypatch.setenv("RUNPOD_POD_ID", "pod1")
+    read = settings(tmp_path, text)
+    answer = pricing.ask(read)
+    chosen = pricing.price_of(read, None, None, TODAY, answer)
+    assert rigs.SECRET not in f"{json.dumps(chosen.document())}{read!r}{answer!r}"
+    assert "http_401" in chosen.remarks[0].line

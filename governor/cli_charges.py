@@ -49,6 +49,15 @@ def scope_options(command: Command) -> Command:
     """--since, --until and --run; the command takes them as `since`, `until` and `runs`."""
     for option in (
         click.option("--run", "runs", multiple=True, metavar="RUN", help="Only this run. May be given several times."),
+        time_options,
+    ):
+        command = option(command)
+    return command
+
+
+def time_options(command: Command) -> Command:
+    """--since and --until, as wall time in nanoseconds."""
+    for option in (
         click.option(
             "--until", callback=_utc, metavar="DATE", help="Up to this UTC date or time, itself not included."
         ),

@@ -13,6 +13,7 @@ import click
 from governor.cli_charges import NOTHING_YET, Scope, charges_in, scope_of, scope_options, state_dir_of
 from governor.cli_common import config_option, json_option, print_json
 from governor.cli_focus import export
+from governor.cli_reconcile import reconcile
 from governor.core.charges import Unit
 from governor.core.cost import Group, decimal_text, exact_usd, sum_of, tally, whole_cents
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR
@@ -67,6 +68,7 @@ def cost(
 
 
 cost.add_command(export)
+cost.add_command(reconcile)
 
 
 # --- for people ---------------------------------------------------------------------------------------------

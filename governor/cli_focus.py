@@ -93,12 +93,11 @@ def _opened(file: str) -> Iterator[TextIO]:
 def _check(path: str) -> None:
     from governor.core.focus import VERSION
     from governor.core.focus_rules import check_header, check_row
-    from governor.wire.csv_table import Table, TableError
+    from governor.wire.csv_table import TableError, opened
 
     found = rows = 0
     try:
-        with open(path, "rb") as stream:
-            table = Table(stream, path)
+        with open(path, "rb") as stream, opened(stream, path) as table:
             for one in check_header(table.columns):
                 found += _say(f"{path}: {one.column}: {one.text}", found)
             for number, cells in table.rows():

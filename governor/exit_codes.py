@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     NO_GOVERNOR = 3
     DENIED = 4
     UNKNOWN = 5
+    DIFFERS = 6
     HALTED = 86  # trainer_shim.wire.HALT_EXIT_CODE: a test holds them equal; `--help` need not load the shim.
     NEEDS_HUMAN = 87
     CANNOT_EXECUTE = 126
@@ -27,6 +28,7 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.NO_GOVERNOR: "no governor answers",
     ExitCode.DENIED: "you may not do that",
     ExitCode.UNKNOWN: "there is no such run or incident",
+    ExitCode.DIFFERS: "`costgov cost reconcile`: bill and ledger differ by more than what is not metered",
     ExitCode.HALTED: "`costgov run`: the command was halted, and the halt was seen to its end; do not requeue",
     ExitCode.NEEDS_HUMAN: "`costgov run`: the halt was not seen to its end; something may still be billed",
     ExitCode.CANNOT_EXECUTE: "`costgov run`: the command cannot be executed",

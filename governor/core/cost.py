@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Final
 
 from governor.core.charges import UNALLOCATED, Charge, LineKind, Unit
@@ -138,8 +139,15 @@ def exact_usd(micros: int) -> str:
 def whole_cents(micros: Sequence[int]) -> list[int]:
     """Amounts in cents that add up to the cents of their sum: none is off by a cent or more."""
     target = (2 * sum(micros) + MICROS_PER_CENT) // (2 * MICROS_PER_CENT)
-    cents = [amount // MICROS_PER_CENT for amount in micros]
-    by_remainder = sorted(range(len(micros)), key=lambda index: (-(micros[index] % MICROS_PER_CENT), index))
-    for index in by_remainder[: target - sum(cents)]:
-        cents[index] += 1
-    return cents
+    return rounded_together([Fraction(amount, MICROS_PER_CENT) for amount in micros], target)
+
+
+def rounded_together(amounts: Sequence[Fraction], target: int) -> list[int]:
+    """Whole numbers that add up to `target`, which is within one of the sum: none is off by one or more."""
+    whole = [amount // 1 for amount in amounts]
+    by_remainder = sorted(range(len(amounts)), key=lambda index: (-(amounts[index] % 1), index))
+    up = target - sum(whole)
+    assert 0 <= up <= len(whole), "the target is not the rounded sum"
+    for index in by_remainder[:up]:
+        whole[index] += 1
+    return whole

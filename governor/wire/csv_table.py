@@ -7,6 +7,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Final
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -20,16 +21,23 @@ class TableError(Exception):
         super().__init__(f"{place}: {column}: {text}" if column else f"{place}: {text}")
 
 
+@contextmanager
+def opened(stream: IO[bytes], file: str) -> Iterator[Table]:
+    """The table in a stream that can seek, and is closed with it: UTF-8 with or without a byte order mark, or gzip."""
+    magic = stream.read(len(GZIP_MAGIC))
+    stream.seek(0)
+    plain = gzip.GzipFile(fileobj=stream) if magic == GZIP_MAGIC else stream
+    with io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as text:
+        yield Table(text, file)
+
+
 class Table:
     """`columns`, and `rows()` once: the number of the row's last line in the file, and its cells by column."""
 
-    def __init__(self, stream: IO[bytes], file: str) -> None:
-        """Read the header of a stream that can seek. UTF-8 with or without a byte order mark, gzip or plain."""
+    def __init__(self, text: IO[str], file: str) -> None:
+        """Read the header."""
         self.file = file
-        magic = stream.read(len(GZIP_MAGIC))
-        stream.seek(0)
-        plain = gzip.GzipFile(fileobj=stream) if magic == GZIP_MAGIC else stream
-        self._reader = csv.reader(io.TextIOWrapper(plain, encoding="utf-8-sig", newline=""), strict=True)
+        self._reader = csv.reader(text, strict=True)
         first = next(self._read(), None)
         if first is None:
             raise TableError(file, "the file is empty")

@@ -30,7 +30,7 @@ class FailingConsole(Console):
             raise RuntimeError("a planted fault")
 
     def tick(self, node: Node, at: MonoNs) -> None:
-        if any(tracked.run.step is not None for tracked in node.runs.values()):
+        if any(tracked.run.step_at is not None for tracked in node.runs.values()):  # Heard by this governor itself.
             self.fail()
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:

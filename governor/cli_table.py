@@ -87,6 +87,8 @@ def _warnings(governor: Mapping[str, Any]) -> list[tuple[str, str]]:
         for test in governor.get("selftest", [])
         if not test["ok"]
     ]
+    remarks = (governor.get("price") or {}).get("remarks", [])
+    lines += [(f"price: {plain(remark['text'])}", "bold yellow") for remark in remarks if remark["alarm"]]
     if not governor.get("last_reload_ok", True):
         lines.append((f"the last reload was refused: {plain(governor.get('reload_error') or '?')}", "bold red"))
     for key, what in (

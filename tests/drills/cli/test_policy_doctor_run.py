@@ -85,6 +85,18 @@ def test_the_doctor_finds_what_would_fail(
     assert any(line.startswith("FAIL") and expected in line for line in told.stdout.splitlines()), told.stdout
 
 
+def test_the_doctor_says_what_is_to_be_known_of_the_price(costgov: Costgov, tmp_path: Path) -> None:
+    machine = '[price]\nprovider = "AWS"\ninstance = "p5.48xlarge"\n'
+    config = doctors_config(tmp_path, machine, price='price_usd_per_hour = 6.88\nprice_as_of = "2025-06"')
+    told = costgov("doctor", "--config", config, COSTGOV_PATHS__POLICIES_DIR=f"{tmp_path}/policies")
+    assert told.returncode == 0, told.stdout
+    about = [line for line in told.stdout.splitlines() if " price " in line or "→" in line]
+    assert about[0].startswith("ok    price         $6.88/h on-demand (costgov.toml, as of 2025-06, ")
+    assert any(line.startswith("warn  price") and "days old" in line for line in about)
+    assert any("$55.04/h (built-in table: AWS" in line for line in about)
+    assert any("is the former the price of one of 8 GPUs?" in line for line in about)
+
+
 def test_the_doctor_finds_sockets_that_cannot_be(costgov: Costgov, tmp_path: Path) -> None:
     told = costgov("doctor", "--config", doctors_config(tmp_path), COSTGOV_PATHS__RUNTIME_DIR=f"/{'x' * 120}")
     assert "FAIL  trainers" in told.stdout

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from examples.demo_cloud import DemoCloud
+from governor.cli_table import render_status
 from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, cloud_table
 
 PRICE = "price_usd_per_hour = 98.32\n"
-CEILING = POLICY + """
+CEILING = (
+    POLICY
+    + """
 [[rule]]
 name = "budget"
 trigger = "budget"
@@ -16,6 +19,7 @@ response = "halt"
 [budget]
 ceiling_usd = 1000.0
 """
+)
 
 
 def without_price(governor: Service) -> None:
@@ -61,3 +65,5 @@ def test_a_spot_instance_is_charged_at_the_history_and_the_contradiction_is_alar
     assert told["price_usd_per_hour"] == 0.00001
     assert [remark["name"] for remark in told["price"]["remarks"]] == ["price_contradiction"]
     governor.until_said("but $98.32/h (costgov.toml")
+    shown = render_status(governor.ask({"cmd": "status"}), colour=False)
+    assert "price: $0.0000/h (EC2 spot price history" in shown

@@ -67,7 +67,7 @@ def _chosen(config: Path | None, today: Day) -> Chosen:
 
     settings = settings_from(find_config(config))
     try:
-        return pricing.price_of(settings, None, None, today, pricing.ask(settings))
+        return pricing.price_of(settings, None, None, today, pricing.ask(pricing.load_source(settings)))
     except CloudConfigError as error:
         raise Failed(str(error)) from error
 

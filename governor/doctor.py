@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from governor import control_client
+from governor import control_client, pricing
 from governor.adapters import clouds
 from governor.adapters.clock import SystemClock
 from governor.adapters.control import group_id
@@ -27,7 +27,7 @@ from governor.core.prices import Chosen, RemarkKind
 from governor.core.units import NS_PER_S
 from governor.ports import Preflight
 from governor.settings import Settings, load_settings
-from governor.wiring import CannotStart, load_price, policy_loader
+from governor.wiring import CannotStart, load_price_source, policy_loader, today
 
 DISK_FREE_BYTES_MIN: Final = 1 << 30  # The journal holds about 100 MB; a disk this full is full tomorrow.
 SAMPLER_WAIT_S: Final = 5.0  # NVML's first call loads the driver's state: a second or two on eight GPUs.
@@ -177,7 +177,8 @@ def _cloud(settings: Settings) -> tuple[list[Check], Preflight | None]:
 
 def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iterator[Check]:
     try:
-        price = load_price(settings, preflight, None, SystemClock().wall())
+        answer = pricing.ask(load_price_source(settings))
+        price = pricing.price_of(settings, preflight, None, today(SystemClock()), answer)
     except CannotStart as error:
         price = None
         yield Check(FAIL, "price", str(error))

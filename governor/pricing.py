@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -9,7 +11,7 @@ from typing import Final
 from governor.adapters import prices
 from governor.core.prices import Chosen, Day, Machine, Origin, PriceKind, Quote, Remark, RemarkKind, choose, day_text
 from governor.core.units import UsdMicros
-from governor.ports import Preflight, PriceAnswer
+from governor.ports import Preflight, PriceAnswer, PriceSource
 from governor.settings_model import Settings
 from governor.wire.price_table import PriceTableError, built_in, look_up
 
@@ -45,13 +47,24 @@ def source_name(settings: Settings) -> str | None:
     return None if name == "none" else name
 
 
-def ask(settings: Settings) -> PriceAnswer | None:
-    """Ask the look-up, within its bound; it only reads. None where there is none. CloudConfigError: a wrong key."""
+def load_source(settings: Settings) -> PriceSource | None:
+    """The look-up, ready to be asked. None where there is none. CloudConfigError: a wrong key."""
     name = source_name(settings)
     if name is None:
         return None
-    source = prices.load(name, settings.price.tables.get(name, _NOBODY), settings.cloud.tables.get(name, _NOBODY))
-    return source.ask()
+    return prices.load(name, settings.price.tables.get(name, _NOBODY), settings.cloud.tables.get(name, _NOBODY))
+
+
+def ask(source: PriceSource | None, patience_s: float | None = None) -> PriceAnswer | None:
+    """Ask the look-up, which only reads and is over within its bound; no longer than `patience_s`, if given."""
+    if source is None or patience_s is None:
+        return source.ask() if source is not None else None
+    answers: queue.SimpleQueue[PriceAnswer] = queue.SimpleQueue()
+    try:
+        threading.Thread(target=lambda: answers.put(source.ask()), name="price", daemon=True).start()
+        return answers.get(timeout=patience_s)
+    except (RuntimeError, queue.Empty):  # No thread is to be had, or no answer in time.
+        return PriceAnswer(problem=f"no answer within {patience_s:g} s, and a halt is under way")
 
 
 def machine_of(settings: Settings, answer: PriceAnswer | None) -> Machine | None:

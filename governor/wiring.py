@@ -42,12 +42,13 @@ from governor.hands import Hands
 from governor.killing import Killings
 from governor.logs import configure
 from governor.observers import Observers
-from governor.ports import Cloud, Observer, Preflight
+from governor.ports import Cloud, Observer, Preflight, PriceSource
 from governor.settings_model import Settings
 from governor.wire.policy_toml import load_policies
 
 log = structlog.get_logger("costgov")
 
+RESUMED_PRICE_S = 2.0  # An API across an ocean answers in 0.3 s; a halt's own graces are longer than this.
 POLICY_BYTES_MAX = 256 * 1024  # A policy is a page; larger is a mistake in a path.
 
 
@@ -112,13 +113,15 @@ def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
     return cloud, cloud.preflight()
 
 
-def load_price(settings: Settings, preflight: Preflight | None, given: UsdMicros | None, wall: WallNs) -> Chosen:
-    """Ask everybody who may know what this machine costs. A provider that does not say is a problem told, no end."""
+def load_price_source(settings: Settings) -> PriceSource | None:
     try:
-        answer = pricing.ask(settings)
+        return pricing.load_source(settings)
     except clouds.CloudConfigError as error:
         raise CannotStart(str(error)) from error
-    return pricing.price_of(settings, preflight, given, Day(wall // NS_PER_DAY), answer)
+
+
+def today(clock: SystemClock) -> Day:
+    return Day(clock.wall() // NS_PER_DAY)
 
 
 def node_facts(
@@ -161,12 +164,15 @@ class Governor:
         for directory in (paths.state_dir, paths.runtime_dir):
             _make_directory(directory)
         self.cloud, self.preflight = load_cloud(settings)
-        self.price = load_price(settings, self.preflight, price, self.clock.wall())
-        facts = node_facts(settings, self.cloud, self.preflight, self.price, self.clock.boot_id, exclusive=exclusive)
+        price_source = load_price_source(settings)
         self.journal, self.journal_problem = self._open_journal()
         self._closers.append(self.journal.close)
-        # A halt that is under way goes on, whatever became of the price since.
-        may_start = self.price.quote is not None or bool(self.journal.open_incidents())
+        # A halt that is under way goes on, whatever became of the price since, and waits no longer for it than this.
+        resumes = bool(self.journal.open_incidents())
+        answer = pricing.ask(price_source, RESUMED_PRICE_S if resumes else None)
+        self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer)
+        facts = node_facts(settings, self.cloud, self.preflight, self.price, self.clock.boot_id, exclusive=exclusive)
+        may_start = resumes or self.price.quote is not None
         self.load = policy_loader(policy_paths, ceiling, lambda: may_start, facts)
         policies, problems = self.load()
         if policies is None:

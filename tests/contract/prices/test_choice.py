@@ -38,7 +38,7 @@ def choice(
 ) -> Chosen:
     read = settings(directory, text)
     micros = UsdMicros(round(given * 1e6)) if given is not None else None
-    return pricing.price_of(read, preflight, micros, today, pricing.ask(read))
+    return pricing.price_of(read, preflight, micros, today, pricing.ask(pricing.load_source(read)))
 
 
 def kinds(chosen: Chosen) -> list[RemarkKind]:
@@ -177,6 +177,22 @@ def test_a_wrong_key_of_a_look_up_is_an_error_and_not_a_missing_price(tmp_path: 
         choice(tmp_path, '[price]\nsource = "vast"\n[price.vast]\ntimeout_s = -1\n')
 
 
+def test_a_halt_under_way_does_not_wait_for_a_price(tmp_path: Path, on_demand: Loopback) -> None:
+    on_demand.answers["/latest/dynamic/instance-identity/document"] = lambda _: (rigs.HANG, b"")
+    read = settings(tmp_path, AWS.format(on_demand.url))
+    answer = pricing.ask(pricing.load_source(read), 0.2)  # The look-up itself has two seconds for its metadata.
+    chosen = pricing.price_of(read, None, None, TODAY, answer)
+    assert kinds(chosen) == [RemarkKind.UNANSWERED, RemarkKind.UNKNOWN]
+    assert "within 0.2 s" in chosen.remarks[0].line
+    assert "\n" not in chosen.remarks[0].line
+
+
+def test_patience_costs_an_answer_nothing(tmp_path: Path, on_demand: Loopback) -> None:
+    read = settings(tmp_path, AWS.format(on_demand.url))
+    assert pricing.ask(pricing.load_source(read), 30.0) == pricing.ask(pricing.load_source(read))
+    assert pricing.ask(None, 30.0) is None
+
+
 def test_no_secret_is_in_the_document(tmp_path: Path, server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "key"
     key.write_text(rigs.SECRET)
@@ -185,7 +201,7 @@ def test_no_secret_is_in_the_document(tmp_path: Path, server: Loopback, monkeypa
     text = f'[price]\nsource = "runpod"\n[price.runpod]\nendpoint = "{server.url}"\napi_key_file = "{key}"\n'
     monkeypatch.setenv("RUNPOD_POD_ID", "pod1")
     read = settings(tmp_path, text)
-    answer = pricing.ask(read)
+    answer = pricing.ask(pricing.load_source(read))
     chosen = pricing.price_of(read, None, None, TODAY, answer)
     assert rigs.SECRET not in f"{json.dumps(chosen.document())}{read!r}{answer!r}"
     assert "http_401" in chosen.remarks[0].line

@@ -29,7 +29,8 @@ def test_ranks_far_apart_meet_at_one_step(launch, box: Letterbox, tmp_path: Path
     set_pace(tmp_path, 0, "0.002")
     set_pace(tmp_path, 1, "0.05")
     launch(kind="drift", steps=FOREVER)
-    box.frame("step", 1, step=5)
+    for rank in RANKS:
+        box.frame("step", rank, step=5)
     box.until(lambda: box.of("step", 0)[-1]["step"] > box.of("step", 1)[-1]["step"] + 10, "a rank that is ahead")
     set_pace(tmp_path, 1, "0.002")
     box.letter(1, "i")

@@ -75,14 +75,15 @@ cost.add_command(reconcile)
 
 
 def _print_table(groups: Sequence[Group], by: str) -> None:
-    from governor.cli_table import render_rows
+    from governor.cli_table import Head, render_rows
 
     total = sum_of(groups)
     marked = total.reconstructed_usd_micros > 0
     of_lines = by == "line"
-    head = [(by.upper(), False), ("QUANTITY" if of_lines else "HOURS", True), ("AMOUNT", True), ("SHARE", True)]
-    head += [("RECONSTRUCTED", True)] if marked else []
-    head += [("PRICE", False), ("SOURCE", False)]
+    heads = [Head(by.upper(), may_be_cut=True), Head("QUANTITY" if of_lines else "HOURS", is_number=True)]
+    heads += [Head("AMOUNT", is_number=True), Head("SHARE", is_number=True)]
+    heads += [Head("RECONSTRUCTED", is_number=True)] if marked else []
+    heads += [Head("PRICE"), Head("SOURCE", may_be_cut=True)]
     cents = whole_cents([group.usd_micros for group in groups])
     rows = []
     for group, amount in zip([*groups, total], [*cents, sum(cents)], strict=True):
@@ -93,7 +94,7 @@ def _print_table(groups: Sequence[Group], by: str) -> None:
             row.append(f"${_grouped(decimal_text(part, MICROS_PER_USD, 2))}" if part else "-")
         rows.append([*row, _prices(group), _sources(group)])
     notes = ["reconstructed: charged on the governor's return, nobody metered while it passed"] if marked else []
-    click.echo(render_rows(head, rows, total=True, colour=sys.stdout.isatty(), notes=notes), nl=False)
+    click.echo(render_rows(heads, rows, total=True, colour=sys.stdout.isatty(), notes=notes), nl=False)
 
 
 def _grouped(number: str) -> str:

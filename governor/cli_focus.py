@@ -97,7 +97,7 @@ def _check(path: str) -> None:
 
     found = rows = 0
     try:
-        with open(path, "rb") as stream, opened(stream, path) as table:
+        with open(path, "rb", buffering=0) as stream, opened(stream, path) as table:
             for one in check_header(table.columns):
                 found += _say(f"{path}: {one.column}: {one.text}", found)
             for number, cells in table.rows():

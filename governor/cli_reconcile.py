@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli_charges import Scope, charges_in, scope_of, state_dir_of, time_options
+from governor.cli_charges import charges_in, scope_of, state_dir_of, time_options
 from governor.cli_common import Failed, config_option, json_option, print_json
 from governor.core.cost import decimal_text, rounded_together
 from governor.core.utc import utc_text
@@ -55,12 +55,17 @@ def reconcile(
     scope = scope_of(*_window(bill, found, since, until), ())
     assert scope.since is not None, "the bill's own bounds stand in"
     assert scope.until is not None, "and for both"
-    own = [charge for charge in charges_in(state_dir_of(config), scope) if _is_of(charge, resources)]
+    state_dir = state_dir_of(config)
+    own = [charge for charge in charges_in(state_dir, scope) if _is_of(charge, resources)]
+    if not own:
+        click.echo(
+            f"costgov: {state_dir}: nothing was charged in that time; is it the right ledger (--config)?", err=True
+        )
     result = compare(own, found, scope.since, scope.until)
     if as_json:
         print_json(_document(result, bill, found.form))
     else:
-        _print(result, bill, found, scope)
+        _print(result, bill, found)
     if not result.agrees:
         raise click.exceptions.Exit(ExitCode.DIFFERS)
 
@@ -70,7 +75,7 @@ def _read(path: str, form: str) -> Bill:
     from governor.wire.csv_table import TableError
 
     try:
-        with open(path, "rb") as stream:
+        with open(path, "rb", buffering=0) as stream:
             return read_bill(stream, path, form)
     except TableError as error:
         raise Failed(str(error)) from error
@@ -118,8 +123,8 @@ def _half_up(value: Fraction) -> int:
 # --- for people ---------------------------------------------------------------------------------------------
 
 
-def _print(result: Reconciliation, path: str, bill: Bill, scope: Scope) -> None:
-    from governor.cli_table import render_rows
+def _print(result: Reconciliation, path: str, bill: Bill) -> None:
+    from governor.cli_table import Head, render_rows
     from governor.core.reconcile import CENT_USD
 
     shown, rest = result.differences[:ROWS_SHOWN], result.differences[ROWS_SHOWN:]
@@ -127,18 +132,20 @@ def _print(result: Reconciliation, path: str, bill: Bill, scope: Scope) -> None:
     parts += [sum((difference.usd for difference in rest), Fraction(0))] if rest else []
     scale, digits = _CENTS
     ours, theirs, cents = _amounts(result, parts, scale)
-    click.echo(f"{path}: {bill.form}, {len(bill.lines)} rows, {scope.text()}, by the {result.per}")
+    times = f"{_short(result.since)} to {_short(result.until)} UTC"
+    click.echo(f"{path}: {bill.form}, {len(bill.lines)} rows, {times}, by the {result.per}")
     for name, amount in (("bill", theirs), ("ledger", ours), ("difference", theirs - ours)):
         click.echo(f"{name:<10}  {_dollars(amount, scale, digits):>14}")
     if result.differences:
-        head = [("CAUSE", False), ("RESOURCE", False), ("KIND", False), ("FROM", False), ("TO", False)]
-        head += [("HOURS", True), ("DIFFERENCE", True), ("LIKELY BECAUSE", False)]
+        heads = [Head(title) for title in ("CAUSE", "RESOURCE", "KIND", "FROM", "TO")]
+        heads += [Head("HOURS", is_number=True), Head("DIFFERENCE", is_number=True)]
+        heads += [Head("LIKELY BECAUSE", may_be_cut=True)]
         told = [(one, cent) for one, cent in zip(shown, cents, strict=False) if cent or abs(one.usd) >= CENT_USD]
         rows = [[*_cells(one), _signed(cent), _why(one)] for one, cent in told]
         if rest:
             rows.append([f"{len(rest)} more", "", "", "", "", "", _signed(cents[-1]), "--json has them all"])
         rows.append(["total", "", "", "", "", "", _signed(theirs - ours), ""])
-        click.echo(render_rows(head, rows, total=True, colour=sys.stdout.isatty(), notes=[]), nl=False)
+        click.echo(render_rows(heads, rows, total=True, colour=sys.stdout.isatty()), nl=False)
     click.echo(_verdict(result))
 
 
@@ -151,7 +158,13 @@ def _verdict(result: Reconciliation) -> str:
 
 def _cells(one: Difference) -> list[str]:
     hours = "" if one.hours is None else f"{'+' if one.hours > 0 else ''}{_decimal(one.hours, 3)}"
-    return [one.cause.value, one.resource, one.what, utc_text(one.from_wall), utc_text(one.to_wall), hours]
+    return [one.cause.value, one.resource, one.what, _short(one.from_wall), _short(one.to_wall), hours]
+
+
+def _short(wall: int) -> str:
+    """As much of an instant as it has: a day, a minute, or a second."""
+    date, _, time = utc_text(wall).rstrip("Z").partition("T")
+    return date if time == "00:00:00" else f"{date} {time.removesuffix(':00')}"
 
 
 def _why(one: Difference) -> str:

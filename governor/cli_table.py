@@ -6,7 +6,7 @@ import io
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +17,8 @@ from governor.report_lines import loss_text
 from governor.report_moments import plain
 
 COLUMNS_WITHOUT_TERMINAL: Final = 200  # A file or a pipe has no width: nothing is cut, nothing wraps.
+GAP: Final = 2  # Columns of space between two columns.
+TEXT_COLUMNS_MIN: Final = 12  # Less of a name tells two of them no longer apart.
 STALE_AFTER_S: Final = 5.0  # Five beats.
 _STYLES: Final = {
     "training": "green",
@@ -123,26 +125,50 @@ def _runs(runs: list[Mapping[str, Any]]) -> Table:
     return table
 
 
-def render_rows(
-    head: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]], *, total: bool, colour: bool, notes: Sequence[str]
-) -> str:
-    """A plain table as text that ends with a newline. `head`: a title and whether it is a column of numbers.
+class Head(NamedTuple):
+    """A column's title. Numbers stand to the right, and are never cut; of the others, what `may_be_cut`."""
 
-    With `total` the last row is set apart as a sum. Cells that a trainer had a say in are made printable here.
+    title: str
+    is_number: bool = False
+    may_be_cut: bool = False
+
+
+def render_rows(
+    heads: Sequence[Head], rows: Sequence[Sequence[str]], *, total: bool, colour: bool, notes: Sequence[str] = ()
+) -> str:
+    """A plain table as text that ends with a newline; with `total` its last row is set apart as a sum.
+
+    Cells that a trainer had a say in are made printable here. A terminal too narrow for what must not be cut wraps.
     """
+    cells = [[plain(cell) for cell in row] for row in rows]
 
     def draw(console: Console) -> None:
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for title, is_number in head:
-            table.add_column(title, justify="right" if is_number else "left", no_wrap=True)
-        for index, row in enumerate(rows):
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+        titles = [head.title for head in heads]
+        widths = fitting([titles, *cells], [colour and head.may_be_cut for head in heads], console.width)
+        for head, width in zip(heads, widths, strict=True):
+            table.add_column(head.title, justify="right" if head.is_number else "left", no_wrap=True, width=width)
+        for index, row in enumerate(cells):
             is_sum = total and index == len(rows) - 1
-            table.add_row(*(Text(plain(cell)) for cell in row), style="bold" if is_sum else "")
+            table.add_row(*(Text(cell) for cell in row), style="bold" if is_sum else "")
+        console.width = max(console.width, sum(widths) + GAP * len(widths))
         console.print(table)
         for note in notes:
             console.print(Text(plain(note), style="dim"), soft_wrap=True)
 
     return _printed(draw, colour)
+
+
+def fitting(rows: Sequence[Sequence[str]], may_be_cut: Sequence[bool], width: int) -> list[int]:
+    """The widths of columns that should fit beside one another, titles among the rows; the last is cut first."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    excess = sum(widths) + GAP * (len(widths) - 1) - width
+    for column in reversed(range(len(widths))):
+        if excess > 0 and may_be_cut[column]:
+            spared = min(excess, max(0, widths[column] - TEXT_COLUMNS_MIN))
+            widths[column] -= spared
+            excess -= spared
+    return widths
 
 
 def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import IO, Final
+from typing import Final
 
 from governor.core.bill import Bill, BillKind, BillLine, short_resource
 from governor.core.utc import month_of, parse_utc
@@ -59,7 +60,7 @@ class _Form:
     committed: Callable[[Mapping[str, str]], bool]
 
 
-def read_bill(stream: IO[bytes], file: str, form: str = "auto", *, rows_max: int = ROWS_MAX) -> Bill:
+def read_bill(stream: io.RawIOBase, file: str, form: str = "auto", *, rows_max: int = ROWS_MAX) -> Bill:
     """Read a bill: form "focus", "cur", or "auto" by its columns. Raises `TableError`, one line."""
     with opened(stream, file) as table:
         if "x_ChargeId" in table.columns:

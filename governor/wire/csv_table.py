@@ -22,13 +22,13 @@ class TableError(Exception):
 
 
 @contextmanager
-def opened(stream: IO[bytes], file: str) -> Iterator[Table]:
-    """The table in a stream that can seek, and is closed with it: UTF-8 with or without a byte order mark, or gzip."""
-    magic = stream.read(len(GZIP_MAGIC))
-    stream.seek(0)
-    plain = gzip.GzipFile(fileobj=stream) if magic == GZIP_MAGIC else stream
-    with io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as text:
-        yield Table(text, file)
+def opened(stream: io.RawIOBase, file: str) -> Iterator[Table]:
+    """The table in a raw stream, which is closed with it: UTF-8 with or without a byte order mark, or gzip."""
+    with io.BufferedReader(stream) as data:
+        is_packed = data.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)  # A pipe cannot be rewound.
+        plain = gzip.GzipFile(fileobj=data) if is_packed else data
+        with io.TextIOWrapper(plain, encoding="utf-8-sig", newline="") as text:
+            yield Table(text, file)
 
 
 class Table:

@@ -105,5 +105,6 @@ def test_a_bad_bill_is_one_line(ledger: Path, costgov: Call, tmp_path: Path) -> 
 
 def test_an_empty_ledger_lacks_all_that_is_billed(state_dir: Path, costgov: Call) -> None:
     done = costgov("reconcile", str(HERE / "bill_cur.csv"), "--json")
-    assert done.code == ExitCode.DIFFERS
+    asks = f"costgov: {state_dir}: nothing was charged in that time; is it the right ledger (--config)?\n"
+    assert (done.code, done.err) == (ExitCode.DIFFERS, asks)
     assert {one["cause"] for one in json.loads(done.out)["differences"]} == {"unknown_to_us", "not_metered"}

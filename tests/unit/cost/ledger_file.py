@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from governor.adapters.journal_sqlite import open_journal
 from governor.core.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
 from governor.core.units import NS_PER_HOUR, UsdMicros, WallNs
 from governor.core.utc import parse_utc
 
-TABLE = """
-CREATE TABLE charges (
-  charge_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, run TEXT NOT NULL, from_wall_ns INTEGER NOT NULL,
-  to_wall_ns INTEGER NOT NULL, usd_micros INTEGER NOT NULL, data TEXT NOT NULL
-)"""
 NODE = Place("node-1", "aws", "i-0aaa", "eu-west-1")
 ON_DEMAND = Line(LineKind.COMPUTE, "p5.48xlarge on-demand", Unit.HOUR, 55_040_000, "table", "2026-06-01")
 SPOT = Line(LineKind.COMPUTE, "p5.48xlarge spot", Unit.HOUR, 20_123_457, "spot history", "2026-11-03")
@@ -38,13 +31,11 @@ def charge(begin: str, hours: float = 1.0, payer: Payer = ANNA, line: Line = ON_
 
 
 def write_ledger(path: Path, charges: Iterable[Charge]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(TABLE)
-        for seq, one in enumerate(charges):
-            data = json.dumps(charge_row(one))
-            row = (one.charge_id, seq, one.payer.run, one.from_wall, one.to_wall, one.usd_micros, data)
-            connection.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    """By the journal itself, closed again."""
+    journal, problem = open_journal(str(path), str(path.parent / "runtime"))
+    assert problem is None
+    assert journal.save_runs({}, [charge_row(one) for one in charges])
+    journal.close()
 
 
 def a_month() -> list[Charge]:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.charges_db import PAGE_ROWS, ChargesUnreadable, journal_paths, read_charges
-from governor.adapters.journal_db import Database
+from governor.adapters.journal_sqlite import open_journal
+from governor.core.charges import charge_row
 from governor.core.utc import parse_utc
-from tests.unit.cost.ledger_file import TABLE, a_month, charge, write_ledger
+from tests.unit.cost.ledger_file import a_month, charge, write_ledger
 
 
 def test_they_come_back_in_the_order_of_time(tmp_path: Path) -> None:
@@ -50,15 +51,9 @@ def test_pages_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
 
 def test_a_reader_in_the_middle_holds_up_no_checkpoint(tmp_path: Path) -> None:
     path = str(tmp_path / "costgov.db")
+    write_ledger(tmp_path / "costgov.db", [charge("2026-11-02", 1.0, charge_id=f"node-1/a/{n}") for n in range(3)])
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
-        writer.execute("PRAGMA journal_mode = WAL")
-        writer.execute(TABLE)
-    write = [charge("2026-11-02", 1.0, charge_id=f"node-1/a/{number}") for number in range(3)]
-    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
-        writer.executemany(
-            "INSERT INTO charges VALUES (?, 0, 'anna', ?, ?, ?, ?)",
-            [(one.charge_id, one.from_wall, one.to_wall, one.usd_micros, _data(one)) for one in write],
-        )
+        writer.execute("UPDATE charges SET usd_micros = usd_micros + 1")
         reader = read_charges(path)
         next(reader)
         writer.execute("UPDATE charges SET usd_micros = usd_micros + 1")
@@ -67,19 +62,18 @@ def test_a_reader_in_the_middle_holds_up_no_checkpoint(tmp_path: Path) -> None:
     assert (busy, in_wal, moved) == (0, 0, 0), "a snapshot is held between two rows"
 
 
-def _data(one: object) -> str:
-    import json
-
-    from governor.core.charges import Charge, charge_row
-
-    assert isinstance(one, Charge)
-    return json.dumps(charge_row(one))
-
-
-def test_beside_a_running_governor(tmp_path: Path) -> None:
-    path = tmp_path / "costgov.db"
-    with closing(Database(str(path))):
-        assert list(read_charges(str(path))) == []  # Its own table, or none yet in this version.
+def test_beside_a_running_governor_as_a_charge_grows(tmp_path: Path) -> None:
+    path = str(tmp_path / "costgov.db")
+    journal, problem = open_journal(path, str(tmp_path / "runtime"))
+    assert problem is None
+    try:
+        for hours in (0.25, 0.5):
+            grown = charge("2026-11-02", hours)
+            assert journal.save_runs({}, [charge_row(grown)])
+            journal.runs()  # Answered behind the commit.
+            assert list(read_charges(path)) == [grown]
+    finally:
+        journal.close()
 
 
 def test_a_journal_of_a_version_without_charges_has_none(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -109,6 +111,15 @@ def test_kinds_of_cur_rows(change: dict[str, str], kind: BillKind, committed: bo
 
 def test_a_disks_gigabyte_months_are_no_hours() -> None:
     assert read(table(FOCUS | {"ServiceCategory": "Storage", "PricingUnit": "GB-Months"})).lines[0].hours is None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_pipe_is_read_as_a_file_is(packed: bool) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, gzip.compress(table(CUR)) if packed else table(CUR))  # Less than a pipe holds.
+    os.close(writer)
+    with open(reader, "rb", buffering=0) as pipe:
+        assert read_bill(pipe, "bill.csv") == read(table(CUR))
 
 
 def test_an_amount_keeps_every_digit() -> None:

@@ -20,7 +20,7 @@ from governor.core.units import MICROS_PER_USD, NS_PER_HOUR
 from governor.core.utc import utc_text
 
 SOURCES_SHOWN: Final = 2  # More would push the amounts off the screen; --json has them all.
-_DEFAULT: Final = click.core.ParameterSource.DEFAULT
+_TYPED: Final = click.core.ParameterSource.COMMANDLINE  # $COSTGOV_CONFIG stands for every command.
 _PER: Final = {Unit.HOUR: "/h", Unit.GB: "/GB", Unit.PIECE: " each"}
 
 
@@ -44,7 +44,7 @@ def cost(
     Amounts in the table add up to the cent; --json and --csv give exact dollars.
     """
     if ctx.invoked_subcommand is not None:
-        given = [name for name in ctx.params if ctx.get_parameter_source(name) is not _DEFAULT]
+        given = [name for name in ctx.params if ctx.get_parameter_source(name) is _TYPED]
         if given:
             raise click.UsageError(f"options of `cost {ctx.invoked_subcommand}` stand behind it")
         return

@@ -17,8 +17,8 @@ from governor.core.focus_values import ALLOWED, COLUMNS, SUBCATEGORIES, Column, 
 from governor.core.utc import parse_utc
 
 Row = Mapping[str, str | None]
-# Costs are rounded by who issues them, and shares of a node by the tick: to less than what an invoice shows.
-COST_TOLERANCE_USD: Final = Fraction(1, 100)
+# Issuers round, and we do: a run's share of a node is whole micro-dollars four times a second, 1.44 cents an hour.
+COST_TOLERANCE_USD: Final = Fraction(3, 200)
 
 _DECIMAL: Final = re.compile(r"-?\d+(\.\d+)?")
 _DATE_TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z")

@@ -100,6 +100,14 @@ def test_mistakes_are_refused(words: tuple[str, ...], said: str, state_dir: Path
     assert (done.code, done.err) == (ExitCode.USAGE, f"{said}\n")
 
 
+def test_a_config_in_the_environment_is_no_option_before_the_command(
+    ledger: Path, costgov: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "costgov.toml").touch()
+    monkeypatch.setenv("COSTGOV_CONFIG", str(tmp_path / "costgov.toml"))
+    assert costgov("export", "--focus").code == ExitCode.OK
+
+
 def test_a_file_that_cannot_be_written_is_one_line(ledger: Path, costgov: Call, tmp_path: Path) -> None:
     done = costgov("export", "--focus", str(tmp_path / "none" / "focus.csv"))
     assert (done.code, done.err) == (

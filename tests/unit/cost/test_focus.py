@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.charges import Charge, Line, LineKind, Payer, Place, Unit
+from governor.core.charges import Charge, ChargeBook, Line, LineKind, Payer, Place, Unit
 from governor.core.focus import COLUMNS, FocusRow, Issuer, focus_rows
 from governor.core.focus_rules import check_header, check_row
-from governor.core.units import UsdMicros, WallNs
+from governor.core.ledger import Ledger
+from governor.core.units import NS_PER_HOUR, BootNs, UsdMicros, WallNs
 from tests.unit.cost.ledger_file import ANNA, BEN, DISK, NODE, ON_DEMAND, SPOT, a_month, charge
 
 OURS = Issuer()
@@ -111,6 +112,25 @@ def test_a_charge_over_the_months_end_is_a_row_in_each_month() -> None:
         ("2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z", "55.040000"),
         ("2026-11-01T00:00:00Z", "2026-11-01T02:00:00Z", "110.080000"),
     ]
+
+
+def test_an_hour_that_eight_runs_share_by_the_tick_conforms() -> None:
+    """At a price that no eighth and no tick divides, so that each share is rounded each time."""
+    runs = [Payer(f"run{number}", "0") for number in range(8)]
+    line = Line(LineKind.COMPUTE, "g5.xlarge", Unit.HOUR, 2_490_000, "table", "2026-06-01")
+    ledger, book = Ledger(UsdMicros(line.price_usd_micros), BootNs(0)), ChargeBook(NODE, WallNs(0))
+    at = 0
+    while at < NS_PER_HOUR:
+        began, at = (
+            at,
+            min(NS_PER_HOUR, at + 250_000_000 + at % 1_999_993),
+        )  # Ticks come a little late, by this or that.
+        split = ledger.charge(BootNs(at), {run.run: 1 for run in runs})
+        assert split is not None
+        book.add(line, WallNs(began), split.elapsed, split.parts({run.run: run for run in runs}))
+    rows = [row for one in book.open_charges() for row in focus_rows(one, OURS)]
+    assert [breaks(row) for row in rows] == [[]] * 8
+    assert sum(Decimal(row["EffectiveCost"] or "x") for row in rows) == Decimal("2.49")
 
 
 @given(

@@ -10,7 +10,7 @@ import json
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -19,13 +19,17 @@ from urllib.parse import urlsplit
 
 from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
 from governor.adapters.http_bounded import HttpFailure, exchange, make_client
-from governor.core.prices import NS_PER_DAY, Day, day_text
+from governor.core.prices import NS_PER_DAY, Day, Machine, day_text
 from governor.core.units import MICROS_PER_USD, UsdMicros
+from governor.ports import PriceAnswer
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # A page of a hundred list prices is some 80 KB.
 KEY_FILE_BYTES_MAX: Final = 4096  # A key is a line.
 DEADLINE_S: Final = 10.0  # For a whole question: a start waits for it, and a node without a price still starts.
 ABSURD_USD: Final = 10**12
+
+# The answer's object, this machine's id and today -> the price.
+Read = Callable[[Mapping[str, Any], str, str], PriceAnswer]
 
 TIMEOUT_KEY: Final = ConfigKey("timeout_s", "seconds", DEADLINE_S, "For the whole question, all its pages included.")
 _KEY: Final = re.compile(r"[!-~]{1,512}")  # One printable word; anything else cannot stand in a header.
@@ -117,16 +121,6 @@ class JsonApi:
         """Begin a question: all its requests end by what this returns (time.monotonic)."""
         return time.monotonic() + self._timeout_s
 
-    def ask(self, target: str, instance_id: str | Failure, key: ApiKey | Failure) -> Mapping[str, Any] | Failure:
-        """One question about one machine: `{id}` in `target` is replaced. The first failure is the answer."""
-        for failed in (instance_id, key):
-            if isinstance(failed, Failure):
-                return failed
-        assert isinstance(instance_id, str), "a failure is no id"
-        assert isinstance(key, ApiKey), "a failure is no key"
-        found = self.get(target.replace("{id}", instance_id), self.begin(), {}, key)
-        return found if isinstance(found, Failure) else mapping(found)
-
     def get(self, target: str, ends_at: float, headers: Mapping[str, str], key: ApiKey | None = None) -> Any | Failure:
         """GET a path of the endpoint, or a whole URL that lies there. Numbers come as int and Decimal, exact."""
         url = target if "://" in target else self.endpoint + target
@@ -148,6 +142,41 @@ class JsonApi:
             return json.loads(reply.body, parse_float=Decimal, parse_constant=_not_json)
         except (ValueError, ArithmeticError, RecursionError):  # An exponent beyond Decimal's, a nest beyond Python's.
             return Failure("malformed")
+
+
+class KeyedLookUp:
+    """A look-up that asks one question about this machine, with a key: what most providers' look-ups are."""
+
+    def __init__(
+        self, name: str, target: str, variables: tuple[str, str], read: Read, config: Mapping[str, Any],
+        surroundings: Surroundings,
+    ) -> None:  # fmt: skip
+        """`{id}` in `target` is replaced. `variables`: where the environment has the machine's id, and the key."""
+        self.name = name
+        self.bound_s = float(config["timeout_s"])
+        self._target = target
+        self._variables = variables
+        self._read = read
+        self._config = config
+        self._surroundings = surroundings
+        self._api = JsonApi(checked_endpoint(f"{name}.endpoint", config["endpoint"]), self.bound_s)
+
+    def ask(self) -> PriceAnswer:
+        id_variable, key_variable = self._variables
+        machine_id = instance_id(self._config["instance_id"], id_variable, self._surroundings)
+        if isinstance(machine_id, Failure):
+            return unanswered(machine_id)
+        key = read_key(self._config["api_key_file"], key_variable, self.name, self._surroundings)
+        if isinstance(key, Failure):
+            return unanswered(key)
+        found = self._api.get(self._target.replace("{id}", machine_id), self._api.begin(), {}, key)
+        if isinstance(found, Failure):
+            return unanswered(found)
+        return self._read(mapping(found), machine_id, today(self._surroundings))
+
+
+def unanswered(failure: Failure, machine: Machine | None = None) -> PriceAnswer:
+    return PriceAnswer(problem=explained(failure.reason), machine=machine)
 
 
 def _not_json(constant: str) -> NoReturn:

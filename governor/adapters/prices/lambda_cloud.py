@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters import price_http
 from governor.adapters.clouds import ConfigKey, Surroundings
-from governor.adapters.price_http import Failure, JsonApi, explained
+from governor.adapters.price_http import TIMEOUT_KEY, Failure, KeyedLookUp, mapping, text_of, unanswered, usd_micros
 from governor.core.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
 
@@ -20,7 +19,7 @@ NAME = "lambda_cloud"
 KEYS = (
     ConfigKey("instance_id", "text", None, "Default: $LAMBDA_INSTANCE_ID. There is no metadata service to ask."),
     ConfigKey("api_key_file", "text", None, "Default: lambda_cloud in $CREDENTIALS_DIRECTORY, else $LAMBDA_API_KEY."),
-    price_http.TIMEOUT_KEY,
+    TIMEOUT_KEY,
     ConfigKey("endpoint", "text", "https://cloud.lambda.ai", "API URL. Plain http only on loopback."),
 )
 
@@ -28,43 +27,28 @@ ENDED: Final = frozenset({"terminating", "terminated", "preempted"})
 CENTS_PER_USD: Final = 100
 
 
-class LambdaPrices:
-    name = NAME
-
-    def __init__(self, config: Mapping[str, Any], surroundings: Surroundings) -> None:
-        self._config = config
-        self._surroundings = surroundings
-        self._api = JsonApi(price_http.checked_endpoint(f"{NAME}.endpoint", config["endpoint"]), config["timeout_s"])
-        self.bound_s = float(config["timeout_s"])
-
-    def ask(self) -> PriceAnswer:
-        instance_id = price_http.instance_id(self._config["instance_id"], "LAMBDA_INSTANCE_ID", self._surroundings)
-        key = price_http.read_key(self._config["api_key_file"], "LAMBDA_API_KEY", NAME, self._surroundings)
-        reply = self._api.ask("/api/v1/instances/{id}", instance_id, key)
-        if isinstance(reply, Failure):
-            return PriceAnswer(problem=explained(reply.reason))
-        return self._read(price_http.mapping(reply.get("data")), str(instance_id))
-
-    def _read(self, instance: Mapping[str, Any], instance_id: str) -> PriceAnswer:
-        if instance.get("id") != instance_id:
-            return PriceAnswer(problem=explained("other_machine" if "id" in instance else "malformed"))
-        kind = price_http.mapping(instance.get("instance_type"))
-        gpus = price_http.mapping(kind.get("specs")).get("gpus")
-        machine = Machine(
-            "Lambda", price_http.text_of(kind.get("name")), None, gpus if isinstance(gpus, int) else None,
-            PriceKind.ON_DEMAND,
-        )  # fmt: skip
-        if instance.get("status") in ENDED:
-            return PriceAnswer(problem=explained("not_running"), machine=machine)
-        price = price_http.usd_micros(kind.get("price_cents_per_hour"), CENTS_PER_USD)
-        if isinstance(price, Failure):
-            return PriceAnswer(problem=explained(price.reason), machine=machine)
-        quote = Quote(
-            price, "Lambda Cloud, this instance's type", price_http.today(self._surroundings), PriceKind.ON_DEMAND,
-            machine.instance or "", Origin.MACHINE, machine.gpus,
-        )  # fmt: skip
-        return PriceAnswer(quote, machine=machine)
+def _read(reply: Mapping[str, Any], instance_id: str, today: str) -> PriceAnswer:
+    instance = mapping(reply.get("data"))
+    if instance.get("id") != instance_id:
+        return unanswered(Failure("other_machine" if "id" in instance else "malformed"))
+    kind = mapping(instance.get("instance_type"))
+    gpus = mapping(kind.get("specs")).get("gpus")
+    machine = Machine(
+        "Lambda", text_of(kind.get("name")), None, gpus if isinstance(gpus, int) else None, PriceKind.ON_DEMAND
+    )  # fmt: skip
+    if text_of(instance.get("status")) in ENDED:
+        return unanswered(Failure("not_running"), machine)
+    price = usd_micros(kind.get("price_cents_per_hour"), CENTS_PER_USD)
+    if isinstance(price, Failure):
+        return unanswered(price, machine)
+    quote = Quote(
+        price, "Lambda Cloud, this instance's type", today, PriceKind.ON_DEMAND, machine.instance or "", Origin.MACHINE,
+        machine.gpus,
+    )  # fmt: skip
+    return PriceAnswer(quote, machine=machine)
 
 
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
-    return LambdaPrices(config, surroundings)
+    return KeyedLookUp(
+        NAME, "/api/v1/instances/{id}", ("LAMBDA_INSTANCE_ID", "LAMBDA_API_KEY"), _read, config, surroundings
+    )

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters import price_http
 from governor.adapters.clouds import ConfigKey, Surroundings
-from governor.adapters.price_http import Failure, JsonApi, explained
+from governor.adapters.price_http import TIMEOUT_KEY, Failure, KeyedLookUp, mapping, text_of, unanswered, usd_micros
 from governor.core.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
 
@@ -20,50 +19,31 @@ NAME = "runpod"
 KEYS = (
     ConfigKey("instance_id", "text", None, "The pod's id. Default: $RUNPOD_POD_ID."),
     ConfigKey("api_key_file", "text", None, "Default: runpod in $CREDENTIALS_DIRECTORY, else $RUNPOD_API_KEY."),
-    price_http.TIMEOUT_KEY,
+    TIMEOUT_KEY,
     ConfigKey("endpoint", "text", "https://api.runpod.io", "API URL. Plain http only on loopback."),
 )
 
 RUNNING: Final = frozenset({"PROVISIONING", "STARTING", "RUNNING"})
 
 
-class RunpodPrices:
-    name = NAME
-
-    def __init__(self, config: Mapping[str, Any], surroundings: Surroundings) -> None:
-        self._config = config
-        self._surroundings = surroundings
-        self._api = JsonApi(price_http.checked_endpoint(f"{NAME}.endpoint", config["endpoint"]), config["timeout_s"])
-        self.bound_s = float(config["timeout_s"])
-
-    def ask(self) -> PriceAnswer:
-        pod_id = price_http.instance_id(self._config["instance_id"], "RUNPOD_POD_ID", self._surroundings)
-        key = price_http.read_key(self._config["api_key_file"], "RUNPOD_API_KEY", NAME, self._surroundings)
-        pod = self._api.ask("/v2/pods/{id}", pod_id, key)
-        if isinstance(pod, Failure):
-            return PriceAnswer(problem=explained(pod.reason))
-        return self._read(pod, str(pod_id))
-
-    def _read(self, pod: Mapping[str, Any], pod_id: str) -> PriceAnswer:
-        if pod.get("id") != pod_id:
-            return PriceAnswer(problem=explained("other_machine" if "id" in pod else "malformed"))
-        gpu = price_http.mapping(pod.get("gpu"))
-        count = gpu.get("count", 1)
-        machine = Machine(
-            "RunPod", None, price_http.text_of(gpu.get("id")), count if isinstance(count, int) else None,
-            PriceKind.ON_DEMAND,
-        )  # fmt: skip
-        if pod.get("status") not in RUNNING:
-            return PriceAnswer(problem=explained("not_running"), machine=machine)
-        price = price_http.usd_micros(pod.get("cost"))
-        if isinstance(price, Failure):
-            return PriceAnswer(problem=explained(price.reason), machine=machine)
-        quote = Quote(
-            price, "RunPod, this pod's cost", price_http.today(self._surroundings), PriceKind.ON_DEMAND,
-            f"pod {pod_id}", Origin.MACHINE, machine.gpus,
-        )  # fmt: skip
-        return PriceAnswer(quote, machine=machine)
+def _read(pod: Mapping[str, Any], pod_id: str, today: str) -> PriceAnswer:
+    if pod.get("id") != pod_id:
+        return unanswered(Failure("other_machine" if "id" in pod else "malformed"))
+    gpu = mapping(pod.get("gpu"))
+    gpus = gpu.get("count", 1)
+    machine = Machine(
+        "RunPod", None, text_of(gpu.get("id")), gpus if isinstance(gpus, int) else None, PriceKind.ON_DEMAND
+    )  # fmt: skip
+    if text_of(pod.get("status")) not in RUNNING:
+        return unanswered(Failure("not_running"), machine)
+    price = usd_micros(pod.get("cost"))
+    if isinstance(price, Failure):
+        return unanswered(price, machine)
+    quote = Quote(
+        price, "RunPod, this pod's cost", today, PriceKind.ON_DEMAND, f"pod {pod_id}", Origin.MACHINE, machine.gpus
+    )  # fmt: skip
+    return PriceAnswer(quote, machine=machine)
 
 
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
-    return RunpodPrices(config, surroundings)
+    return KeyedLookUp(NAME, "/v2/pods/{id}", ("RUNPOD_POD_ID", "RUNPOD_API_KEY"), _read, config, surroundings)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters import price_http
 from governor.adapters.clouds import ConfigKey, Surroundings
-from governor.adapters.price_http import Failure, JsonApi, explained
+from governor.adapters.price_http import TIMEOUT_KEY, Failure, KeyedLookUp, mapping, text_of, unanswered, usd_micros
 from governor.core.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
 
@@ -20,51 +19,33 @@ NAME = "vast"
 KEYS = (
     ConfigKey("instance_id", "text", None, "Default: $CONTAINER_ID."),
     ConfigKey("api_key_file", "text", None, "Default: vast in $CREDENTIALS_DIRECTORY, else $CONTAINER_API_KEY."),
-    price_http.TIMEOUT_KEY,
+    TIMEOUT_KEY,
     ConfigKey("endpoint", "text", "https://console.vast.ai", "API URL. Plain http only on loopback."),
 )
 
 ENDED: Final = frozenset({"stopped", "unloaded"})  # Of `cur_state`: the contract, not the container.
 
 
-class VastPrices:
-    name = NAME
-
-    def __init__(self, config: Mapping[str, Any], surroundings: Surroundings) -> None:
-        self._config = config
-        self._surroundings = surroundings
-        self._api = JsonApi(price_http.checked_endpoint(f"{NAME}.endpoint", config["endpoint"]), config["timeout_s"])
-        self.bound_s = float(config["timeout_s"])
-
-    def ask(self) -> PriceAnswer:
-        instance_id = price_http.instance_id(self._config["instance_id"], "CONTAINER_ID", self._surroundings)
-        key = price_http.read_key(self._config["api_key_file"], "CONTAINER_API_KEY", NAME, self._surroundings)
-        reply = self._api.ask("/api/v0/instances/{id}/", instance_id, key)
-        if isinstance(reply, Failure):
-            return PriceAnswer(problem=explained(reply.reason))
-        if "instances" in reply and reply["instances"] is None:
-            return PriceAnswer(problem=explained("http_404"))  # Said with a 200.
-        return self._read(price_http.mapping(reply.get("instances")), str(instance_id))
-
-    def _read(self, instance: Mapping[str, Any], instance_id: str) -> PriceAnswer:
-        if str(instance.get("id")) != instance_id:
-            return PriceAnswer(problem=explained("other_machine" if "id" in instance else "malformed"))
-        gpus = instance.get("num_gpus")
-        kind = PriceKind.SPOT if instance.get("is_bid") is True else PriceKind.ON_DEMAND
-        machine = Machine(
-            "Vast.ai", None, price_http.text_of(instance.get("gpu_name")), gpus if isinstance(gpus, int) else None, kind
-        )
-        if instance.get("cur_state") in ENDED:
-            return PriceAnswer(problem=explained("not_running"), machine=machine)
-        price = price_http.usd_micros(instance.get("dph_total"))
-        if isinstance(price, Failure):
-            return PriceAnswer(problem=explained(price.reason), machine=machine)
-        quote = Quote(
-            price, "Vast.ai, this instance's dph_total", price_http.today(self._surroundings), kind,
-            f"instance {instance_id}", Origin.MACHINE, machine.gpus,
-        )  # fmt: skip
-        return PriceAnswer(quote, machine=machine)
+def _read(reply: Mapping[str, Any], instance_id: str, today: str) -> PriceAnswer:
+    if "instances" in reply and reply["instances"] is None:
+        return unanswered(Failure("http_404"))  # Said with a 200.
+    instance = mapping(reply.get("instances"))
+    if str(instance.get("id")) != instance_id:
+        return unanswered(Failure("other_machine" if "id" in instance else "malformed"))
+    gpus = instance.get("num_gpus")
+    kind = PriceKind.SPOT if instance.get("is_bid") is True else PriceKind.ON_DEMAND
+    machine = Machine("Vast.ai", None, text_of(instance.get("gpu_name")), gpus if isinstance(gpus, int) else None, kind)
+    if text_of(instance.get("cur_state")) in ENDED:
+        return unanswered(Failure("not_running"), machine)
+    price = usd_micros(instance.get("dph_total"))
+    if isinstance(price, Failure):
+        return unanswered(price, machine)
+    basis = f"instance {instance_id}"
+    quote = Quote(price, "Vast.ai, this instance's dph_total", today, kind, basis, Origin.MACHINE, machine.gpus)
+    return PriceAnswer(quote, machine=machine)
 
 
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
-    return VastPrices(config, surroundings)
+    return KeyedLookUp(
+        NAME, "/api/v0/instances/{id}/", ("CONTAINER_ID", "CONTAINER_API_KEY"), _read, config, surroundings
+    )

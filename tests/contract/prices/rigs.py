@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -86,6 +87,34 @@ def loopback() -> Iterator[Loopback]:
         thread.join()
 
 
+WRONG: tuple[Any, ...] = (None, {}, [], "x", "", 0, -1, 10**30, True, [{}], {"a": []})
+
+
+def _spoilt(document: Any) -> Iterator[Any]:
+    """The document once for each of its values, at any depth, and each wrong thing in its place; and without it."""
+    for place, value in list(document.items() if isinstance(document, dict) else enumerate(document)):
+        inner = _spoilt(value) if isinstance(value, dict | list) else ()
+        for other in (*WRONG, *inner):
+            spoilt = document.copy()
+            spoilt[place] = other
+            yield spoilt
+        without = document.copy()
+        del without[place]
+        yield without
+
+
+def spoilt_json(body: bytes) -> Iterator[bytes]:
+    return (json.dumps(one).encode() for one in _spoilt(json.loads(body)))
+
+
+def spoilt_xml(body: bytes) -> Iterator[bytes]:
+    """The document without each of its elements, with it empty, and with another in its place."""
+    text = body.decode()
+    for tag in re.findall(r"<(\w+)", text):
+        for other in ("", f"<{tag}/>", "<item/>"):
+            yield re.sub(f"<{tag}[ >].*</{tag}>", other, text, count=1).encode()
+
+
 @dataclass
 class Rig:
     """One look-up, its server, and how the answer that bears the price looks."""
@@ -100,6 +129,7 @@ class Rig:
     config: dict[str, Any] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
     has_key: bool = True
+    spoil: Callable[[bytes], Iterator[bytes]] = spoilt_json
 
     def source(self, **config: Any) -> PriceSource:
         given = {"endpoint": self.server.url, **self.config, **config}
@@ -199,7 +229,7 @@ def aws(server: Loopback) -> Rig:
     rig = Rig(
         "aws", server, "/", lambda price: spot_history(spot_item(price)), kind=PriceKind.SPOT,
         config={"metadata_endpoint": server.url, "credentials": "environment"},
-        environ={"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": SECRET},
+        environ={"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": SECRET}, spoil=spoilt_xml,
     )  # fmt: skip
     rig.costs(17.5)
     return rig

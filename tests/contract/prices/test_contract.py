@@ -102,6 +102,19 @@ def test_nothing_and_less_is_refused_in_one_line(rig: Rig, figure: float) -> Non
     assert answer.quote.source in chosen.remarks[0].line
 
 
+def test_whatever_one_value_of_the_answer_is_the_question_ends_in_an_answer(rig: Rig) -> None:
+    source, spoilt = rig.source(), list(rig.spoil(rig.body(17.5)))
+    assert len(spoilt) > 12
+    for body in spoilt:
+        rig.says(200, body)
+        answer = source.ask()
+        if answer.quote is None:
+            assert answer.problem, body
+            _unknown(answer, "")
+        else:
+            assert "\n" not in answer.quote.text, body
+
+
 @pytest.mark.parametrize("figure", [b"1e400000", b"-1e400000", b"1" * 400])
 def test_a_price_beyond_all_reason_is_unknown(rig: Rig, figure: bytes) -> None:
     rig.says(200, rig.body(12345).replace(b"12345", figure))

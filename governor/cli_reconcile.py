@@ -19,7 +19,8 @@ from governor.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from governor.core.bill import Bill
-    from governor.core.reconcile import Difference, Reconciliation
+    from governor.core.differences import Difference
+    from governor.core.reconcile import Reconciliation
 
 ROWS_SHOWN: Final = 50  # A screen or two, the largest first; --json has them all.
 _CENTS: Final = (100, 2)
@@ -125,7 +126,7 @@ def _half_up(value: Fraction) -> int:
 
 def _print(result: Reconciliation, path: str, bill: Bill) -> None:
     from governor.cli_table import Head, render_rows
-    from governor.core.reconcile import CENT_USD
+    from governor.core.differences import CENT_USD
 
     shown, rest = result.differences[:ROWS_SHOWN], result.differences[ROWS_SHOWN:]
     parts = [difference.usd for difference in shown]
@@ -168,7 +169,7 @@ def _short(wall: int) -> str:
 
 
 def _why(one: Difference) -> str:
-    from governor.core.reconcile import Cause
+    from governor.core.differences import Cause
 
     if one.cause is Cause.PRICE:
         if one.our_prices is None or one.their_prices is None:

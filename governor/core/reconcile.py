@@ -9,66 +9,22 @@ so that whatever the parts are called, they sum to what the two totals differ by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 from governor.core.bill import Bill, BillKind, BillLine, short_resource
-from governor.core.charges import Charge, LineKind, Unit
-from governor.core.cost import Period, slices
+from governor.core.charges import Charge, LineKind
+from governor.core.cost import Period
+from governor.core.differences import Cause, Difference, joined
 from governor.core.focus import resource_id
+from governor.core.reconcile_cells import Cells
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR
 from governor.core.utc import NS_PER_DAY, day_of, hour_of, month_of
 
-CENT_USD: Final = Fraction(1, 100)
-# Providers bill by the second with a minimum of a minute, from a moment that only they know.
-GRANULARITY_HOURS: Final = Fraction(1, 60)
-# What integer micro-dollars lose in a cell: a difference of price that is no difference.
-NO_PRICE_USD: Final = Fraction(1, 100_000)
-
-
-class Cause(Enum):
-    """The value is what people read."""
-
-    PRICE = "price differs"
-    OURS_MISSING = "hours missing on our side"
-    THEIRS_MISSING = "hours missing on theirs"
-    NOT_FINAL = "bill not final yet"
-    GRANULARITY = "billing granularity"
-    NOT_METERED = "not metered"
-    UNKNOWN_TO_US = "resource unknown to us"
-    UNKNOWN_TO_THEM = "not in the bill"
-    OTHER_TIME = "used in another period"
-    BELOW_A_CENT = "below a cent each"
-
-
-EXPLAINED: Final = frozenset({Cause.NOT_METERED, Cause.BELOW_A_CENT})
-# In these one stretch of time is one event; of the others all times belong to one cause.
-_BY_STRETCH: Final = frozenset({Cause.OURS_MISSING, Cause.THEIRS_MISSING, Cause.NOT_FINAL})
-
-
-Prices = tuple[Fraction, Fraction]  # The lowest and the highest, in dollars per hour.
-
-
-@dataclass(slots=True)
-class Difference:
-    """`usd` is theirs minus ours. `what`: the kind of line. Prices are known where both sides have hours."""
-
-    cause: Cause
-    resource: str
-    what: str
-    from_wall: int
-    to_wall: int
-    usd: Fraction
-    hours: Fraction | None = None  # Theirs minus ours, where hours are what differs.
-    our_prices: Prices | None = None
-    their_prices: Prices | None = None
-
-    @property
-    def is_explained(self) -> bool:
-        return self.cause in EXPLAINED
+_Known = set[tuple[str, LineKind]]  # What our ledger has charges of.
+_PERIODS: Final[dict[str, Period]] = {"hour": hour_of, "day": day_of, "month": month_of}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,38 +43,6 @@ class Reconciliation:
         return all(difference.is_explained for difference in self.differences)
 
 
-@dataclass(slots=True)
-class _Side:
-    usd: Fraction = Fraction(0)
-    hours: Fraction = Fraction(0)
-    rows: int = 0
-    without_hours: bool = False
-    committed: bool = False
-    prices: set[int] = field(default_factory=set)  # Ours, in micro-dollars.
-
-    @property
-    def price_usd(self) -> Fraction | None:
-        """Per hour: the one that was charged, else the average."""
-        if len(self.prices) == 1:
-            return Fraction(next(iter(self.prices)), MICROS_PER_USD)
-        return self.usd / self.hours if self.hours and not self.without_hours else None
-
-
-@dataclass(slots=True)
-class _Cell:
-    resource: str
-    kind: LineKind
-    from_wall: int
-    to_wall: int
-    ours: _Side = field(default_factory=_Side)
-    theirs: _Side = field(default_factory=_Side)
-
-
-_CellKey = tuple[str, LineKind, int]
-_Periods = dict[LineKind, tuple[str, Period]]
-_HOURLY: Final = ("hour", hour_of)
-
-
 def reconcile(charges: Iterable[Charge], bill: Bill, since: int, until: int) -> Reconciliation:
     """Compare what both sides say of [since, until). The charges are cut to it already; the bill is cut here."""
     own = list(charges)
@@ -126,25 +50,20 @@ def reconcile(charges: Iterable[Charge], bill: Bill, since: int, until: int) -> 
     lines, parts = _taken(bill, since, until, known)
     theirs = sum((line.usd for line in lines), sum((one.usd for one in parts), Fraction(0)))
     ours = Fraction(sum(charge.usd_micros for charge in own), MICROS_PER_USD)
-    periods = {kind: _coarser(lines, kind, known) for kind in LineKind}
-    cells: dict[_CellKey, _Cell] = {}
+    per = {kind: _coarser(lines, kind, known) for kind in LineKind}
+    cells = Cells({kind: _PERIODS[name] for kind, name in per.items()})
     for charge in own:
-        _enter_ours(cells, charge, periods[charge.line.kind][1])
+        cells.enter_ours(charge)
     for line in lines:
         if (line.resource, line.kind.metered_as) in known:
-            _enter_theirs(cells, line, periods)
+            cells.enter_theirs(line)
         else:
             parts.append(_alone(line, known))
-    parts += _of_cells(cells, _open_ends(lines, periods, until), periods)
-    return Reconciliation(since, until, periods[LineKind.COMPUTE][0], ours, theirs, tuple(_joined(parts)))
+    parts += cells.differences(_open_ends(lines, per, until))
+    return Reconciliation(since, until, per[LineKind.COMPUTE], ours, theirs, tuple(joined(parts)))
 
 
-# --- laying both sides into cells ---------------------------------------------------------------------------
-
-
-def _taken(
-    bill: Bill, since: int, until: int, known: set[tuple[str, LineKind]]
-) -> tuple[list[BillLine], list[Difference]]:
+def _taken(bill: Bill, since: int, until: int, known: _Known) -> tuple[list[BillLine], list[Difference]]:
     """The lines to compare by their time, cut to it; and what a billing period has as a whole, whenever it was used."""
     lines: list[BillLine] = []
     apart: list[Difference] = []
@@ -163,194 +82,29 @@ def _taken(
     return lines, apart
 
 
-def _coarser(lines: Sequence[BillLine], kind: LineKind, known: set[tuple[str, LineKind]]) -> tuple[str, Period]:
+def _coarser(lines: Sequence[BillLine], kind: LineKind, known: _Known) -> str:
     """Our charges end with the hour: the bill's lines decide, those of our own resources if there are any."""
     could_be = [line for line in lines if line.kind.metered_as is kind]
     of_ours = [line for line in could_be if (line.resource, kind) in known] or could_be
     longest = max((line.to_wall - line.from_wall for line in of_ours), default=0)
     if longest <= NS_PER_HOUR:
-        return _HOURLY
-    return ("day", day_of) if longest <= NS_PER_DAY else ("month", month_of)
+        return "hour"
+    return "day" if longest <= NS_PER_DAY else "month"
 
 
-def _open_ends(lines: Sequence[BillLine], periods: _Periods, until: int) -> dict[LineKind, int]:
+def _open_ends(lines: Sequence[BillLine], per: dict[LineKind, str], until: int) -> dict[LineKind, int]:
     """From when on a bill that ends before its period does is not final: the last period that it has, and all after."""
     ends: dict[LineKind, int] = {}
     for line in lines:
         if (kind := line.kind.metered_as) is not None:
             ends[kind] = max(ends.get(kind, line.to_wall), line.to_wall)
-    return {kind: periods[kind][1](end - 1)[0] for kind, end in ends.items() if end < until}
+    return {kind: _PERIODS[per[kind]](end - 1)[0] for kind, end in ends.items() if end < until}
 
 
-def _alone(line: BillLine, known: set[tuple[str, LineKind]]) -> Difference:
+def _alone(line: BillLine, known: _Known) -> Difference:
     """The difference that a line is by itself, because our ledger has nothing that it could be compared with."""
     is_machine = line.kind is BillKind.COMPUTE and line.resource != ""
     cause = Cause.UNKNOWN_TO_US if is_machine else Cause.NOT_METERED
     # Of what we do not meter the kind is told, not each of the thousand resources that an account has.
     resource = line.resource if is_machine or (line.resource, LineKind.COMPUTE) in known else ""
     return Difference(cause, resource, line.kind.value, line.from_wall, line.to_wall, line.usd)
-
-
-def _cell(cells: dict[_CellKey, _Cell], resource: str, kind: LineKind, at: int, period: Period) -> _Cell:
-    start, end = period(at)
-    return cells.setdefault((resource, kind, start), _Cell(resource, kind, start, end))
-
-
-def _enter_ours(cells: dict[_CellKey, _Cell], charge: Charge, period: Period) -> None:
-    resource = short_resource(resource_id(charge))
-    for part in slices(charge, period):
-        side = _cell(cells, resource, charge.line.kind, part.from_wall, period).ours
-        side.rows += 1
-        side.usd += Fraction(part.usd_micros, MICROS_PER_USD)
-        if charge.line.unit is Unit.HOUR:
-            side.hours += Fraction(part.quantity, NS_PER_HOUR)
-            side.prices.add(charge.line.price_usd_micros)
-        else:
-            side.without_hours = True
-
-
-def _enter_theirs(cells: dict[_CellKey, _Cell], line: BillLine, periods: _Periods) -> None:
-    kind = line.kind.metered_as
-    assert kind is not None, "what is not metered has no cell"
-    at, period = line.from_wall, periods[kind][1]
-    while True:
-        start, end = period(at)
-        part = line.clip(start, end)
-        assert part is not None, "a line touches the period that it begins in"
-        side = _cell(cells, line.resource, kind, at, period).theirs
-        side.rows += 1
-        side.usd += part.usd
-        side.committed |= line.committed
-        if part.hours is None:
-            side.without_hours = True
-        else:
-            side.hours += part.hours
-        at = end
-        if at >= line.to_wall:
-            return
-
-
-# --- what the cells differ by -------------------------------------------------------------------------------
-
-
-def _of_cells(cells: dict[_CellKey, _Cell], open_ends: dict[LineKind, int], periods: _Periods) -> Iterator[Difference]:
-    order = sorted(cells.values(), key=lambda cell: (cell.resource, cell.kind.value, cell.from_wall))
-    billed = {(cell.resource, cell.kind) for cell in order if cell.theirs.rows}
-    whole_hours = _in_whole_hours(order)
-    for cell in order:
-        if (cell.resource, cell.kind) not in billed:
-            yield _difference(Cause.UNKNOWN_TO_THEM, cell, -cell.ours.usd, hours=-cell.ours.hours)
-            continue
-        is_final = cell.from_wall < open_ends.get(cell.kind, cell.to_wall)
-        at_edge = whole_hours and cell.ours.rows > 0 and not _inside(cells, cell, periods[cell.kind][1])
-        yield from _parts(cell, is_final=is_final, billed_by_the_hour=at_edge)
-
-
-def _in_whole_hours(order: Sequence[_Cell]) -> bool:
-    """Whether the bill knows no part of an hour, although we do: it rounds up."""
-    both = [cell for cell in order if cell.kind is LineKind.COMPUTE and cell.theirs.rows and cell.ours.rows]
-    return bool(both) and all(not cell.theirs.without_hours and cell.theirs.hours.denominator == 1 for cell in both)
-
-
-def _inside(cells: dict[_CellKey, _Cell], cell: _Cell, period: Period) -> bool:
-    """Whether we metered right before and right after: nothing began or ended here that could be rounded."""
-
-    def metered(at: int) -> bool:
-        beside = cells.get((cell.resource, cell.kind, period(at)[0]))
-        return beside is not None and beside.ours.rows > 0
-
-    return metered(cell.from_wall - 1) and metered(cell.to_wall)
-
-
-def _parts(cell: _Cell, *, is_final: bool, billed_by_the_hour: bool) -> Iterator[Difference]:
-    ours, theirs = cell.ours, cell.theirs
-    whole = theirs.usd - ours.usd
-    if ours.without_hours or theirs.without_hours:
-        yield _of_amounts(cell, whole, is_final=is_final)
-        return
-    hours = theirs.hours - ours.hours
-    price = ours.price_usd if ours.price_usd is not None else theirs.price_usd
-    of_hours = hours * price if price is not None and ours.rows and theirs.rows else (whole if hours else Fraction(0))
-    if of_hours:
-        cause = _cause_of_hours(hours, is_final=is_final, billed_by_the_hour=billed_by_the_hour)
-        yield _difference(cause, cell, of_hours, hours=hours)
-    of_price = whole - of_hours
-    if abs(of_price) < NO_PRICE_USD:
-        yield _difference(Cause.BELOW_A_CENT, cell, of_price)
-    elif theirs.committed:
-        yield _difference(Cause.NOT_METERED, cell, of_price, what=BillKind.COMMITMENT.value)
-    else:
-        their_price = theirs.usd / theirs.hours if theirs.hours else None
-        yield _difference(Cause.PRICE, cell, of_price, prices=(ours.price_usd, their_price))
-
-
-def _of_amounts(cell: _Cell, whole: Fraction, *, is_final: bool) -> Difference:
-    """Without hours on both sides only the presence of a side tells more than the amount."""
-    if not cell.theirs.rows:
-        return _difference(Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL, cell, whole)
-    if not cell.ours.rows:
-        return _difference(Cause.OURS_MISSING, cell, whole)
-    return _difference(Cause.BELOW_A_CENT if abs(whole) < NO_PRICE_USD else Cause.PRICE, cell, whole)
-
-
-def _cause_of_hours(hours: Fraction, *, is_final: bool, billed_by_the_hour: bool) -> Cause:
-    if abs(hours) <= GRANULARITY_HOURS or (billed_by_the_hour and 0 < hours < 1):
-        return Cause.GRANULARITY
-    if hours > 0:
-        return Cause.OURS_MISSING
-    return Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL
-
-
-def _difference(
-    cause: Cause,
-    cell: _Cell,
-    usd: Fraction,
-    *,
-    what: str | None = None,
-    hours: Fraction | None = None,
-    prices: tuple[Fraction | None, Fraction | None] = (None, None),
-) -> Difference:
-    named = cell.kind.value if what is None else what
-    ours, theirs = (None if price is None else (price, price) for price in prices)
-    return Difference(cause, cell.resource, named, cell.from_wall, cell.to_wall, usd, hours, ours, theirs)
-
-
-# --- joining what is one difference -------------------------------------------------------------------------
-
-
-def _joined(parts: Iterable[Difference]) -> list[Difference]:
-    """One entry for each cause, resource and, of hours, stretch of time; what is below a cent in one."""
-    joined: list[Difference] = []
-    last: dict[tuple[Cause, str, str], Difference] = {}
-    for part in sorted(parts, key=lambda one: (one.resource, one.what, one.from_wall)):
-        key = (part.cause, part.resource, part.what)
-        known = last.get(key)
-        if known is None or (part.cause in _BY_STRETCH and known.to_wall != part.from_wall):
-            last[key] = part
-            joined.append(part)
-        else:
-            _join(known, part)
-    large = [one for one in joined if abs(one.usd) >= CENT_USD and one.cause is not Cause.BELOW_A_CENT]
-    small = [one for one in joined if abs(one.usd) < CENT_USD or one.cause is Cause.BELOW_A_CENT]
-    large.sort(key=lambda one: (one.is_explained, -abs(one.usd), one.resource, one.from_wall))
-    rest = sum((one.usd for one in small), Fraction(0))
-    if rest:
-        start, end = min(one.from_wall for one in small), max(one.to_wall for one in small)
-        large.append(Difference(Cause.BELOW_A_CENT, "", "", start, end, rest))
-    return large
-
-
-def _join(known: Difference, part: Difference) -> None:
-    known.our_prices = _spanned(known.our_prices, part.our_prices)
-    known.their_prices = _spanned(known.their_prices, part.their_prices)
-    if part.hours is not None:
-        known.hours = part.hours if known.hours is None else known.hours + part.hours
-    known.usd += part.usd
-    known.from_wall = min(known.from_wall, part.from_wall)
-    known.to_wall = max(known.to_wall, part.to_wall)
-
-
-def _spanned(known: Prices | None, more: Prices | None) -> Prices | None:
-    if known is None or more is None:
-        return known or more
-    return min(known[0], more[0]), max(known[1], more[1])

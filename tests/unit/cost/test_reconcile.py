@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from governor.core.bill import Bill, BillKind, BillLine
 from governor.core.charges import Charge, Line, LineKind, Unit
 from governor.core.cost import clip
-from governor.core.reconcile import Cause, Difference, Reconciliation, reconcile
+from governor.core.differences import Cause, Difference
+from governor.core.reconcile import Reconciliation, reconcile
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR
 from governor.core.utc import NS_PER_DAY, month_of, parse_utc
 from tests.unit.cost.ledger_file import ANNA, BEN, DISK, NODE, ON_DEMAND, charge
@@ -147,6 +148,11 @@ def test_a_machine_that_only_one_side_knows() -> None:
     assert (theirs.cause, theirs.resource, theirs.is_explained) == (Cause.UNKNOWN_TO_US, "i-0ccc", False)
     disk = only([charge("2026-11-02T10:00:00Z", 24.0, ANNA, DISK)], [])
     assert (disk.cause, disk.resource, disk.what) == (Cause.UNKNOWN_TO_THEM, "vol-0bbb", "storage")
+
+
+def test_what_has_no_hours_is_told_without_any() -> None:
+    one = only([charge("2026-11-02T10:00:00Z", 1.0, ANNA, LINES[2], usd_micros=5_000_000)], [])
+    assert (one.cause, one.what, one.usd, one.hours) == (Cause.UNKNOWN_TO_THEM, "fixed", -5, None)
 
 
 def test_a_disk_that_both_know_is_compared_by_its_amount() -> None:

@@ -69,7 +69,7 @@ def _write(file: str, state_dir: Path, scope: Scope, issuer: Issuer) -> None:
                 rows += 1
                 out.writerow("" if row[name] is None else row[name] for name in COLUMNS)
     if file != "-":
-        click.echo(f"{file}: {rows} rows of FOCUS {VERSION}, ${exact_usd(usd_micros)}")
+        click.echo(f"{file}: {_rows(rows)} of FOCUS {VERSION}, ${exact_usd(usd_micros)}")
 
 
 @contextmanager
@@ -110,11 +110,15 @@ def _check(path: str) -> None:
         raise Failed(f"{path}: cannot be read: {error.strerror}") from error
     if found:
         rest = ", the first of them above" if found > PROBLEMS_SHOWN else ""
-        raise Failed(f"{path}: {found} problem{'s' if found > 1 else ''} in {rows} rows{rest}")
-    click.echo(f"{path}: {rows} rows, as FOCUS {VERSION} requires as far as a file can show it")
+        raise Failed(f"{path}: {found} problem{'s' if found > 1 else ''} in {_rows(rows)}{rest}")
+    click.echo(f"{path}: {_rows(rows)}, as FOCUS {VERSION} requires as far as a file can show it")
 
 
 def _say(line: str, shown: int) -> int:
     if shown < PROBLEMS_SHOWN:
         click.echo(line)
     return 1
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'' if count == 1 else 's'}"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from governor.core.ledger import FORGOTTEN_MAX, Ledger
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from governor.core.ledger import FORGOTTEN_MAX, Ledger, share_on
 from governor.core.node import RUNS_MAX, run_snapshot
 from governor.core.resume import restore_runs
 from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, UsdMicros
@@ -64,3 +69,37 @@ def test_a_restart_carries_the_spend_of_more_runs_than_it_tracks() -> None:
     assert "r0" not in reborn.runs
     assert reborn.ledger.spend("r0") == snapshot["spend_usd_micros"] > 0
     assert reborn.ledger.total() == 3 * RUNS_MAX * snapshot["spend_usd_micros"]
+
+
+def test_runs_that_share_a_node_are_charged_their_exact_share_however_often_it_is_read() -> None:
+    """Eight runs on a node of $2.49/h, four ticks a second, an hour: 31.125 cents each."""
+    ledger = Ledger(UsdMicros(2_490_000), BootNs(0))
+    holders = {f"run{number}": 1 for number in range(8)}
+    for quarter in range(1, 4 * 3600 + 1):
+        ledger.charge(BootNs(quarter * NS_PER_S // 4), holders)
+    assert {ledger.spend(run) for run in holders} == {311_250}
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 9), st.integers(0, 10**7)), st.lists(st.integers(0, 8), min_size=3, max_size=3)
+        ),
+        max_size=80,
+    )
+)
+def test_a_share_is_never_a_micro_dollar_off_for_long(splits: list[tuple[int, list[int]]]) -> None:
+    owed: dict[str, int] = {}
+    paid, exact = dict.fromkeys("abc", 0), dict.fromkeys("abc", Fraction(0))
+    for amount, held in splits:
+        weights = dict(zip("abc", held, strict=True))
+        if not any(held):
+            continue
+        parts = share_on(amount, weights, owed)
+        assert sum(parts.values()) == amount
+        assert min(parts.values()) >= 0, "a counter never goes back"
+        for name, part in parts.items():
+            paid[name] += part
+            exact[name] += Fraction(amount * weights[name], sum(held))
+    assert all(abs(paid[name] - exact[name]) < 2 for name in "abc")

@@ -90,20 +90,21 @@ def load(name: str, config: Mapping[str, Any], surroundings: Surroundings | None
     CloudConfigError: an unknown provider, an unknown key, a value of the wrong kind, or values that contradict.
     """
     module = provider(name)
-    return module.build(_checked(name, module.KEYS, config), surroundings or Surroundings())
+    return module.build(checked(f"cloud.{name}", module.KEYS, config), surroundings or Surroundings())
 
 
-def _checked(name: str, keys: tuple[ConfigKey, ...], config: Mapping[str, Any]) -> Mapping[str, Any]:
+def checked(table: str, keys: tuple[ConfigKey, ...], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return every key of a table of costgov.toml ("cloud.aws"), checked. CloudConfigError names what is wrong."""
     known = {key.name: key for key in keys}
     for given in config:
         if given not in known:
-            raise CloudConfigError(f'cloud.{name}: unknown key "{given}"; known: {", ".join(sorted(known)) or "none"}')
+            raise CloudConfigError(f'{table}: unknown key "{given}"; known: {", ".join(sorted(known)) or "none"}')
     values: dict[str, Any] = {}
     for key in keys:
         value = config.get(key.name, key.default)
         holds, wanted = _KINDS[key.kind]
         # The value itself stays out of the message: it might be a secret in the wrong place.
         if value is not None and not holds(value):
-            raise CloudConfigError(f"cloud.{name}.{key.name} must be {wanted}")
+            raise CloudConfigError(f"{table}.{key.name} must be {wanted}")
         values[key.name] = tuple(value) if isinstance(value, list) else value
     return MappingProxyType(values)

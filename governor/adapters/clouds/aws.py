@@ -184,7 +184,7 @@ def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:
     _check_url("endpoint", config["endpoint"], plain_http_on=("loopback",))
     _check_url("metadata_endpoint", config["metadata_endpoint"], plain_http_on=("loopback", "link-local"))
     metadata = Metadata(config["metadata_endpoint"])
-    credentials = CredentialCache(_sources(config, surroundings, metadata), surroundings.wall_ns)
+    credentials = CredentialCache(credential_sources(config, surroundings, metadata), surroundings.wall_ns)
     api = Ec2Api(
         credentials,
         endpoint=config["endpoint"],
@@ -196,7 +196,7 @@ def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:
     return AwsCloud(config, metadata, api, surroundings.sys)
 
 
-def _sources(config: Mapping[str, Any], surroundings: Surroundings, metadata: Metadata) -> dict[str, Source]:
+def credential_sources(config: Mapping[str, Any], surroundings: Surroundings, metadata: Metadata) -> dict[str, Source]:
     directory = surroundings.environ.get("CREDENTIALS_DIRECTORY")
     path = config["credentials_file"] or (str(Path(directory) / "aws") if directory else None)
     every: dict[str, Source] = {"role": lambda: from_role(metadata)}

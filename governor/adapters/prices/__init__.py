@@ -9,10 +9,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Protocol, cast
 
-from governor.adapters.clouds import _KINDS, CloudConfigError, ConfigKey, Surroundings
+from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings, checked
 from governor.ports import PriceSource
 
 
@@ -50,18 +49,4 @@ def load(
     found = module(name)
     known = {key.name for key in found.KEYS}
     shared = {key: value for key, value in cloud_config.items() if key in known}
-    return found.build(_checked(name, found.KEYS, {**shared, **config}), surroundings or Surroundings())
-
-
-def _checked(name: str, keys: tuple[ConfigKey, ...], config: Mapping[str, Any]) -> Mapping[str, Any]:
-    known = {key.name: key for key in keys}
-    for given in config:
-        if given not in known:
-            raise CloudConfigError(f'price.{name}: unknown key "{given}"; known: {", ".join(sorted(known))}')
-    values = {key.name: config.get(key.name, key.default) for key in keys}
-    for key in keys:
-        holds, wanted = _KINDS[key.kind]
-        # The value itself stays out of the message: it might be a secret in the wrong place.
-        if values[key.name] is not None and not holds(values[key.name]):
-            raise CloudConfigError(f"price.{name}.{key.name} must be {wanted}")
-    return MappingProxyType(values)
+    return found.build(checked(f"price.{name}", found.KEYS, {**shared, **config}), surroundings or Surroundings())

@@ -150,7 +150,7 @@ def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
         if config[key] is not None:
             price_http.checked_endpoint(f"{NAME}.{key}", config[key])
     metadata = Metadata(config["metadata_endpoint"])
-    credentials = CredentialCache(aws._sources(config, surroundings, metadata), surroundings.wall_ns)
+    credentials = CredentialCache(aws.credential_sources(config, surroundings, metadata), surroundings.wall_ns)
     api = Ec2Api(
         credentials,
         endpoint=config["endpoint"],

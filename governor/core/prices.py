@@ -207,7 +207,8 @@ def choose(
     usable = sorted((quote for quote in given if _refusal(quote) is None), key=lambda quote: _RANK[quote.origin])
     if not usable:
         text = "the price of this machine is unknown: what it costs is not metered, and no ceiling can be held to"
-        said.append(Remark(RemarkKind.UNKNOWN, text, "set node.price_usd_per_hour in costgov.toml"))
+        advice = "set node.price_usd_per_hour in costgov.toml, or pass --price"
+        said.append(Remark(RemarkKind.UNKNOWN, text, advice))
         return Chosen(None, None, is_stale=False, remarks=tuple(said))
     best, *others = usable
     age_days, staleness = _age(best, today, stale_after_days)

@@ -95,6 +95,7 @@ def _warnings(governor: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append((f"the last reload was refused: {plain(governor.get('reload_error') or '?')}", "bold red"))
     for key, what in (
         ("journal_errors_total", "journal writes failed"),
+        ("observer_errors_total", "calls of console, reports or metrics failed"),
         ("frames_malformed_total", "frames malformed"),
     ):
         if governor.get(key):

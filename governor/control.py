@@ -66,6 +66,7 @@ def status(daemon: Daemon) -> Answer:
         "frames_dropped_total": node.frames_lost_total,
         "frames_malformed_total": health.frames_malformed_total,
         "journal_errors_total": daemon.hands.journal.errors_total,
+        "observer_errors_total": daemon.hands.observer.errors_total,
         **extra.get("governor", {}),
     }
     return {

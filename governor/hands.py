@@ -47,7 +47,8 @@ from governor.core.incident import TARGETS_MAX
 from governor.core.node import Node, Tracked
 from governor.core.units import NS_PER_S, MonoNs
 from governor.killing import Killings
-from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Observer, Processes, Row, Sent
+from governor.observers import Observers
+from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
 from governor.wire.frames import confirm_packet, letter_packet, refuse_packet
 
 # Calls of a kind that may be under way at once, each kind for itself: neither a hung disk nor reads that hang may take
@@ -69,7 +70,7 @@ class Hands:
     processes: Processes
     journal: Journal
     checkpoints: Checkpoints
-    observer: Observer
+    observer: Observers
     killings: Killings
     post: Callable[[Event], None]
     cloud: Cloud | None = None

@@ -267,6 +267,7 @@ class Governor:
         health = self.daemon.health
         return GovernorHealth(
             journal_errors_total=self.journal.errors_total,
+            observer_errors_total=self.daemon.hands.observer.errors_total,
             frames_malformed_total=health.frames_malformed_total,
             config_last_reload_ok=health.last_reload_ok,
             config_last_reload_wall=WallNs(health.last_reload_wall_ns),

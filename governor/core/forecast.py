@@ -21,6 +21,7 @@ from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
 RECENT_WINDOWS: Final = 50  # A run's speed of yesterday says little; of the last 50M tokens it does.
 WINDOWS_MIN: Final = 3  # From two no spread can be told: then only the middle is given.
 CORRELATION_MAX: Final = 0.95  # Fifty windows count for one then; beyond it the estimate of r itself is noise.
+TOKENS_MAX: Final = 2**63  # As many as a frame can tell. A run of a million a second would take 290,000 years.
 # Student's t, 95th percentile, by degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2). Between two, the lower.
 _T_95: Final = (
     (1, 6.314), (2, 2.920), (3, 2.353), (4, 2.132), (5, 2.015), (6, 1.943), (7, 1.895), (8, 1.860), (9, 1.833),
@@ -50,7 +51,7 @@ class CeilingHit:
     """Where the spend plus the reserve meets the ceiling if nothing changes."""
 
     after_ns: DurationNs  # From now.
-    tokens_total: int | None  # None: the run's speed is unknown.
+    tokens_total: int | None  # None: the run's speed is unknown, or no speed.
     before_end: bool | None  # Does it happen before the tokens are trained? None: nobody said how many there are.
 
 
@@ -110,5 +111,8 @@ def ceiling_hit(
     after_ns = DurationNs(room * NS_PER_HOUR // rate_usd_micros_per_hour)
     if tokens_total is None or tokens_per_s is None:
         return CeilingHit(after_ns, None, None)
-    then = tokens_total + int(tokens_per_s * after_ns / NS_PER_S)
+    ahead = tokens_per_s * after_ns / NS_PER_S
+    if not ahead < TOKENS_MAX:  # Step times may be as small as a float can say. NaN and infinity fail too.
+        return CeilingHit(after_ns, None, None if tokens_budget is None else False)
+    then = tokens_total + int(ahead)
     return CeilingHit(after_ns, then, None if tokens_budget is None else then < tokens_budget)

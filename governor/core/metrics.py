@@ -48,6 +48,7 @@ class GovernorHealth:
     """What the engine does not know of the governor; the wiring collects it."""
 
     journal_errors_total: int = 0
+    observer_errors_total: int = 0
     frames_malformed_total: int = 0
     config_last_reload_ok: bool = True
     config_last_reload_wall: WallNs | None = None

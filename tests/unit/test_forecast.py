@@ -101,3 +101,12 @@ def test_a_run_that_ends_before_its_ceiling_says_so() -> None:
 def test_past_the_ceiling_is_now_and_nothing_spent_is_never() -> None:
     assert hit(spend_usd_micros=UsdMicros(99_000_000)).after_ns == 0  # type: ignore[attr-defined]
     assert hit(rate_usd_micros_per_hour=UsdMicros(0)) is None
+
+
+@pytest.mark.parametrize("speed", [4e306, 1.7e308, 2.0**63])
+def test_a_speed_that_is_none_tells_no_count_of_tokens(speed: float) -> None:
+    """Step times come from frames, and may be as small as a float can say."""
+    told = hit(tokens_per_s=speed)
+    assert told.after_ns == 2 * NS_PER_HOUR  # type: ignore[attr-defined]
+    assert told.tokens_total is None  # type: ignore[attr-defined]
+    assert told.before_end is False  # type: ignore[attr-defined]

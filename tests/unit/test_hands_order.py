@@ -13,6 +13,7 @@ from governor.core.events import OperatorHalt
 from governor.core.identity import Peer
 from governor.hands import Hands
 from governor.killing import Killings
+from governor.observers import Observers
 from governor.ports import CheckpointLook, Row
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses, FakeTrainer
 from tests.unit.test_engine import a_step, at, hello, make_node, play, tick
@@ -72,7 +73,7 @@ class Bench:
         for rank, trainer in enumerate(self.trainers):
             play(self.node, replace(hello(rank), connection=trainer.connection, peer=trainer.peer))
         self.hands = Hands(
-            self.node, clock, inbox, self.processes, self.journal, NoFiles(), self.reader,
+            self.node, clock, inbox, self.processes, self.journal, NoFiles(), Observers([self.reader]),
             Killings(self.processes, 1), post=lambda _event: None,
         )  # fmt: skip
 

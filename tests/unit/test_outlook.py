@@ -7,10 +7,12 @@ import re
 
 import pytest
 
+from governor.adapters.exporters.prometheus import SnapshotCollector
 from governor.cli_table import render_status
 from governor.core.effects import Effect, Record
 from governor.core.events import Disconnected, PhaseChange, TrainerExited
 from governor.core.identity import ConnectionId
+from governor.core.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.node import Node, run_snapshot
 from governor.core.policy import Budget
 from governor.core.resume import restore_runs
@@ -127,6 +129,21 @@ def test_an_unknown_price_leaves_the_time_and_hides_the_cost() -> None:
     told = run_status(node.runs["llama"], at(40))
     assert told["hours_left"] is not None
     assert told["cost_left_usd"] is None
+
+
+def test_a_step_that_took_no_time_at_all_stops_no_tick() -> None:
+    """The smallest step time that a frame may tell, on a run with a ceiling: status, table and metrics go on."""
+    node = started()
+    for number in range(1, 6):
+        tiny = a_step(number, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS, step_s=1e-302)
+        play(node, tick(number), tiny)
+    assert node.runs["llama"].run.tokens_per_s is not None
+    told = run_status(node.runs["llama"], at(5))
+    assert (told["ceiling_at_tokens"], told["ceiling_before_end"]) == (None, False)
+    assert shown(node, 5) == ["llama: 6m 36s and $10.82 left to 100,000,000 tokens"]
+    exporter = SnapshotCollector()
+    exporter.snapshot = take_snapshot(node, at(5), GovernorHealth(), LagReading(), "")
+    assert any(family.name == "costgov_run_ceiling_reached_in_seconds" for family in exporter.collect())
 
 
 def shown(node: Node, seconds: float) -> list[str]:

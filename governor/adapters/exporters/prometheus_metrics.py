@@ -217,6 +217,8 @@ METRICS: Final = (
               lambda snapshot: snapshot.health.frames_malformed_total),
     _governor("costgov_journal_errors_total", "counter", "Journal writes that were not durable in time.",
               lambda snapshot: snapshot.health.journal_errors_total),
+    _governor("costgov_observer_errors_total", "counter", "Calls of console, reports or metrics that failed.",
+              lambda snapshot: snapshot.health.observer_errors_total),
     Metric("costgov_loop_lag_seconds", "histogram", (), "How late the 250 ms tick came.", lambda _: ()),
     _governor("costgov_config_last_reload_successful", "gauge", "1 if the last (re)load of the policies succeeded.",
               lambda snapshot: snapshot.health.config_last_reload_ok),

@@ -19,6 +19,7 @@ from .guard import attempt, note, say
 from .incidents import Incidents
 from .link import clip
 from .store import KeyStore, StoreLostError
+from .wakeup import Wakeup
 
 # Positions come from the other ranks' threads within milliseconds. A rank that is silent for so long is frozen or
 # gone, and those that hold for it would rather train, or be seen to hang.
@@ -76,7 +77,7 @@ class Conductor:
         self._entered = False  # This generation's round began here.
         self._spoiled = False  # It broke off here: nobody may wait for our part of it.
         self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._wake = Wakeup()
         self.poll_s = max(POLL_S, POLL_PER_RANK_S * place.world_size)
         self.reconnect_s = RECONNECT_S
         self._idle_s = max(IDLE_POLL_S, IDLE_POLL_PER_RANK_S * place.world_size)
@@ -108,7 +109,6 @@ class Conductor:
         elif not conducted:
             # One rank has nobody to listen to: it sleeps until its own letter comes.
             self._wake.wait(self._idle_s if self._place.world_size > 1 else None)
-            self._wake.clear()
 
     def _recover(self, error: Exception) -> None:
         """Let the training thread go and say so; the other ranks learn it when the store can be reached again."""
@@ -369,7 +369,6 @@ class _Conduct:
     def _pause(self) -> None:
         self._share()
         self._owner._wake.wait(self._owner.poll_s)
-        self._owner._wake.clear()
 
     def _give_up(self, phase: str, why: str) -> Ending:
         verdict = self._round.abort(phase, "rank %d: %s" % (self._place.rank, why))

@@ -16,7 +16,7 @@ class Incidents:
 
     def __init__(self, send: Callable[[Dict[str, Any]], None]) -> None:
         self._send = send
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A signal handler may ask for a checkpoint while its thread does.
         self._open: Optional[Ask] = None
         self._last: Dict[str, Any] = {}
         self._closed: "OrderedDict[str, Dict[str, Any]]" = OrderedDict()

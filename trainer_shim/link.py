@@ -7,6 +7,7 @@ that can wait is queued, and the listener thread sends it within a quarter of a 
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import socket
@@ -25,7 +26,7 @@ RETRY_FIRST_NS = 100_000_000
 RETRY_MAX_NS = 2_000_000_000  # A connect to a missing socket costs 10 µs, and a restarted governor should not wait.
 RETRY_REFUSED_NS = 30_000_000_000  # It said no: it will not change its mind before somebody changes a file.
 RESEND_NS = 2_000_000_000  # Unconfirmed after that: the governor may have died between reading and journal.
-QUEUE_FRAMES_MAX = 4_096  # A quarter of a second of 16,000 steps/s, or 2 MiB: an engine that does nothing is slower.
+QUEUE_FRAMES_MAX = 4_096  # About 2 MiB; a listener that leaves so many has not had the interpreter for seconds.
 PACKETS_PER_TURN_MAX = 64  # Letters and confirms: more in one go means a flood, and beats must go on.
 _SO_SNDBUFFORCE = 32
 # MSG_NOSIGNAL everywhere: a script that gave SIGPIPE its default action back must not die with our governor.
@@ -61,12 +62,12 @@ class Link:
         self._grave: List[socket.socket] = []
         self._retry_ns = RETRY_FIRST_NS
         self._connected_ns = 0
-        # Reentrant: a script's own signal handler may save, or say bye, while its thread is inside one of them.
-        self._sending = threading.RLock()  # One sender at a time: frames leave in the order in which they were made.
-        self._lock = threading.RLock()  # The outbox only; taken inside the other one, never around it.
+        # One for queue and outbox: frames leave in the order in which they were made. Reentrant: a script's own signal
+        # handler may save, or say bye, while its thread is inside; then what is half done here is finished afterwards.
+        self._lock = threading.RLock()
         self._queue: Deque[Tuple[str, int, Dict[str, Any]]] = deque()
         self._outbox: List[_Slot] = []
-        self._seq = 0
+        self._numbers = itertools.count(1)  # One call in C: a handler in between takes the next one.
         _close_in_children(self)
 
     @property
@@ -100,25 +101,31 @@ class Link:
 
     def send_queued(self, frames_max: int = QUEUE_FRAMES_MAX) -> bool:
         """Send what was queued, now or never; False when nobody is connected or something was lost."""
-        with self._sending:
-            sock = self._sock
-            if sock is None:
-                return False
-            queue, whole = self._queue, True
-            for _ in range(min(frames_max, len(queue))):
-                kind, mono_ns, fields = queue.popleft()
-                if self._any_dropped:
-                    fields = dict(fields, dropped=self.dropped)
+        whole = True
+        with self._lock:
+            for _ in range(frames_max):
+                sock = self._sock
+                if sock is None:
+                    return False
                 try:
-                    sock.send(wire.encode_post(kind, self._rank, mono_ns, fields), socket.MSG_NOSIGNAL)
-                    continue
-                except OSError:  # Full, absent, refused: all mean "not now". Only the listener closes.
-                    pass
-                except (TypeError, ValueError) as error:  # What no packet can carry must not keep back what follows.
-                    note("a %s frame" % kind, error)
-                self._drop(kind)
-                whole = False
-            return whole
+                    kind, mono_ns, fields = self._queue.popleft()
+                except IndexError:
+                    break
+                whole = self._sent(sock, kind, mono_ns, fields) and whole
+        return whole
+
+    def _sent(self, sock: socket.socket, kind: str, mono_ns: int, fields: Dict[str, Any]) -> bool:
+        if self._any_dropped:
+            fields = dict(fields, dropped=self.dropped)
+        try:
+            sock.send(wire.encode_post(kind, self._rank, mono_ns, fields), socket.MSG_NOSIGNAL)
+            return True
+        except OSError:  # Full, absent, refused: all mean "not now". Only the listener closes.
+            pass
+        except (TypeError, ValueError) as error:  # What no packet can carry must not keep back what follows.
+            note("a %s frame" % kind, error)
+        self._drop(kind)
+        return False
 
     def _drop(self, kind: str) -> None:
         self.dropped[kind] += 1
@@ -132,20 +139,21 @@ class Link:
 
     def put(self, kind: str, fields: Dict[str, Any]) -> None:
         """Queue a hello, ack or bye until it is confirmed, and try to send it at once. Any thread."""
-        self.send_queued()  # An ack of a step comes after the step.
         with self._lock:
             self._enqueue(kind, fields)
-        self.flush(time.monotonic_ns())
+            self.flush(time.monotonic_ns())
 
     def flush(self, now_ns: int) -> None:
         """Send what is new to this connection, and again what was not confirmed in time."""
-        sock = self._sock
-        if sock is None:
-            return
         with self._lock:
-            for slot in self._outbox:
+            for slot in list(self._outbox):
+                if slot.sent_ns is None and slot.kind != "hello":
+                    self.send_queued()  # An ack of a step comes after the step.
                 if slot.sent_ns is not None and now_ns - slot.sent_ns < RESEND_NS:
-                    continue
+                    continue  # Perhaps by a signal handler, just now.
+                sock = self._sock
+                if sock is None:
+                    return
                 try:
                     sock.send(slot.packet, socket.MSG_NOSIGNAL)
                 except OSError:
@@ -173,7 +181,7 @@ class Link:
             self.refused = None
             self.lost_since_ns = None
             self._connected_ns = now_ns
-            with self._sending:  # The hello comes first.
+            with self._lock:  # The hello comes first.
                 self._sock = sock
                 self.flush(now_ns)
             return True
@@ -218,7 +226,7 @@ class Link:
                 continue
             if frame["kind"] == "confirm":
                 with self._lock:
-                    self._outbox = [slot for slot in self._outbox if slot.seq != frame["seq"]]
+                    self._remove([slot for slot in self._outbox if slot.seq == frame["seq"]])
             elif frame["kind"] == "refuse":
                 self.refused = frame["reason"]
                 self.disconnect(now_ns, RETRY_REFUSED_NS)
@@ -251,17 +259,22 @@ class Link:
         return packets
 
     def _enqueue(self, kind: str, fields: Dict[str, Any], first: bool = False) -> None:
-        self._seq += 1
+        seq = next(self._numbers)
         frame = wire.head(kind, self._rank, time.monotonic_ns())
         frame.update(fields)
-        frame["seq"] = self._seq
-        slot = _Slot(self._seq, kind, wire.encode(frame))
+        frame["seq"] = seq
+        slot = _Slot(seq, kind, wire.encode(frame))
         if kind == "hello":
-            self._outbox = [other for other in self._outbox if other.kind != "hello"]
+            self._remove([other for other in self._outbox if other.kind == "hello"])
         while len(self._outbox) >= wire.OUTBOX_SLOTS:
             self._outbox.pop(0)  # The newest ack tells the present state; the oldest is history.
             self.outbox_dropped += 1
         self._outbox.insert(0 if first else len(self._outbox), slot)
+
+    def _remove(self, slots: List[_Slot]) -> None:
+        # One by one: a list made anew would lose what a signal handler puts into the old one meanwhile.
+        for slot in slots:
+            self._outbox.remove(slot)
 
     def _retry_later(self, now_ns: int) -> None:
         self._back_off(now_ns, self._retry_ns)
@@ -272,8 +285,9 @@ class Link:
         self.retry_at_ns = now_ns + delay_ns + (delay_ns // 5) * (self._rank % 8) // 8
 
     def _bury(self) -> None:
-        while self._grave:
-            self._grave.pop().close()
+        with self._lock:  # Nobody is inside a send() with one of these.
+            while self._grave:
+                self._grave.pop().close()
 
     def close(self) -> None:
         """Let everything go, at the end; or in a forked child, whose copy would hide this rank's death."""

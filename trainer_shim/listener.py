@@ -24,8 +24,10 @@ _BEAT_NS = int(wire.BEAT_PERIOD_S * 1e9)
 # wakes once for all of them. A quarter of a second costs a cent where a node costs $144 an hour.
 SEND_PERIOD_NS = 250_000_000
 # A thread that sends frame after frame gives the interpreter up too briefly for another to take it: 250 frames in a
-# row held the training thread for 1 ms. So a long queue leaves in small portions with true pauses.
-FRAMES_PER_TURN = 4
+# row held the training thread for 1 ms. So a long queue leaves in portions with true pauses. Where the training thread
+# never waits, each of our turns has to wait for its turn of the interpreter, 5 ms: 16 of them fit into a period.
+FRAMES_PER_TURN_MIN = 4
+TURNS_PER_PERIOD_MAX = 16
 _PORTION_PAUSE_NS = 1_000_000
 # A ring with no letter behind it: the governor wrote into a connection that we no longer share.
 BARE_RING_NS = 200_000_000
@@ -54,6 +56,7 @@ class Listener:
         self._stop = threading.Event()
         self._beat_at_ns = time.monotonic_ns()
         self._send_at_ns = 0
+        self._portion = 0  # How many frames a turn sends of the queue that is leaving; 0: none is.
         self._letter_at_ns = 0
         self._ring_due_ns: Optional[int] = None
         self._ring_served_ns = -BARE_RING_AGAIN_NS
@@ -91,21 +94,30 @@ class Listener:
         if not self._link.connected and now_ns >= self._link.retry_at_ns:
             self._link.connect(now_ns)
         self._link.flush(now_ns)
-        if now_ns >= self._beat_at_ns:
-            # After a stall of the interpreter one beat is due, not one for each second missed.
-            self._beat_at_ns = next_multiple(now_ns, _BEAT_NS)
-            self._on_beat()
-            self._link.later("beat", self._beat_fields() if self._link.connected else {})
+        self._beat(now_ns)
         self._send(now_ns)
         return True
 
-    def _wait(self) -> None:
-        due_ns = self._beat_at_ns
-        due_ns = min(due_ns, self._send_at_ns if self._link.connected else self._link.retry_at_ns)
+    @guarded()
+    def _beat(self, now_ns: int) -> None:
+        if now_ns < self._beat_at_ns:
+            return
+        # After a stall of the interpreter one beat is due, not one for each second missed.
+        self._beat_at_ns = next_multiple(now_ns, _BEAT_NS)
+        self._on_beat()
+        self._link.later("beat", self._beat_fields() if self._link.connected else {})
+
+    def due_ns(self) -> int:
+        """When the next turn is due, on CLOCK_MONOTONIC, if nothing is heard before."""
+        due_ns = min(self._beat_at_ns, self._send_at_ns if self._link.connected else self._link.retry_at_ns)
         if self._ring_due_ns is not None:
             due_ns = min(due_ns, self._ring_due_ns)
         if self._link.connected and self._link.unconfirmed():
             due_ns = min(due_ns, time.monotonic_ns() + RESEND_NS)
+        return due_ns
+
+    def _wait(self) -> None:
+        due_ns = self.due_ns()
         poll = select.poll()  # Not select(): a trainer holds more than 1,024 descriptors.
         poll.register(self._doorbell.fileno(), select.POLLIN)
         if self._link.connected:
@@ -115,10 +127,13 @@ class Listener:
     def _send(self, now_ns: int) -> None:
         if now_ns < self._send_at_ns:
             return
-        self._link.send_queued(FRAMES_PER_TURN)
-        if self._link.queued >= FRAMES_PER_TURN:
+        if not self._portion:
+            self._portion = max(FRAMES_PER_TURN_MIN, -(-self._link.queued // TURNS_PER_PERIOD_MAX))
+        self._link.send_queued(self._portion)
+        if self._link.queued >= self._portion:
             self._send_at_ns = now_ns + _PORTION_PAUSE_NS
         else:
+            self._portion = 0
             self._send_at_ns = next_multiple(now_ns, SEND_PERIOD_NS)
 
     def _read(self, now_ns: int) -> None:

@@ -61,7 +61,7 @@ class Watcher:
         self._wanted_signal = signal_number(environ) if signal is None else signal
         self._hello = dict(hello)
         self._place = _place(self._hello, environ)
-        self._hello_lock = threading.Lock()
+        self._hello_lock = threading.RLock()  # A signal handler that saves tells a hello field.
         self._doorbell = Doorbell()
         self._link = Link(wire.split_socket_paths(dict(environ)), self._place.rank, self._hello_fields)
         self._gate = Gate(progress.step)
@@ -125,7 +125,7 @@ class Watcher:
         if self._alive:
             if self._said_bye:
                 self._go_on()
-            # What may be the reason of a halt leaves at once.
+            # What is a reason to halt by itself leaves at once; what takes several steps to be one can wait.
             send = self._link.later if told_sound(fields) else self._link.post
             send("step", fields)
 
@@ -319,6 +319,6 @@ def _quiet_in_children(watcher: Watcher) -> None:
         if mine is not None:
             mine._alive = False
             mine._gate.raised = False
-            mine._hello_lock = threading.Lock()  # The parent's listener may have held it at the fork.
+            mine._hello_lock = threading.RLock()  # The parent's listener may have held it at the fork.
 
     os.register_at_fork(after_in_child=after_in_child)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,9 +12,19 @@ from tests.unit.shim.governor_end import Server, hello, linked, read
 from trainer_shim import guard
 from trainer_shim.doorbell import Doorbell
 from trainer_shim.link import QUEUE_FRAMES_MAX, Link
-from trainer_shim.listener import FRAMES_PER_TURN, SEND_PERIOD_NS, Listener, next_multiple
+from trainer_shim.listener import (
+    FRAMES_PER_TURN_MIN,
+    SEND_PERIOD_NS,
+    TURNS_PER_PERIOD_MAX,
+    Listener,
+    next_multiple,
+)
 from trainer_shim.progress import Progress
 from trainer_shim.scalars import told_sound
+from trainer_shim.wakeup import Wakeup
+from trainer_shim.watcher import Watcher
+
+NS_PER_S = 1_000_000_000
 
 
 def test_a_queued_frame_waits_and_keeps_its_time(server: Server) -> None:
@@ -95,26 +105,100 @@ def test_a_frame_that_cannot_be_told_costs_itself_alone(server: Server) -> None:
     peer.close()
 
 
-class Interrupting(dict):  # type: ignore[type-arg]
-    """Fields whose encoding is interrupted by a script's signal handler that says bye on the same thread."""
+class Interrupted(dict):  # type: ignore[type-arg]
+    """Fields whose encoding is interrupted, as a script's signal handler interrupts its own thread."""
 
-    def __init__(self, link: Link) -> None:
-        super().__init__(step=1, attempt_step=1)
-        self.link = link
+    def __init__(self, handler: Callable[[], object], **fields: object) -> None:
+        super().__init__(fields)
+        self.handler: Callable[[], object] | None = handler
 
     def items(self):  # type: ignore[no-untyped-def]
-        self.link.put("bye", {"reason": "handler"})
+        handler, self.handler = self.handler, None
+        if handler is not None:
+            handler()
         return super().items()
+
+
+def in_time(call: Callable[[], object]) -> None:
+    """On a thread of its own: what locks up shows as a thread that does not end."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "locked up"
 
 
 def test_a_handler_that_says_bye_inside_a_send_does_not_lock_up(server: Server) -> None:
     link, peer = linked(server)
     read(peer)
-    sender = threading.Thread(target=link.post, args=("step", Interrupting(link)), daemon=True)
-    sender.start()
-    assert {read(peer)["kind"], read(peer)["kind"]} == {"bye", "step"}
-    sender.join(10)
-    assert not sender.is_alive()
+    for step in range(3):
+        link.later("step", Interrupted(lambda: link.put("bye", {"reason": "handler"}), step=step, attempt_step=step))
+    in_time(link.send_queued)
+    frames = [read(peer) for _ in range(6)]
+    assert sorted(frame["step"] for frame in frames if frame["kind"] == "step") == [0, 1, 2]
+    assert link.unconfirmed() == 1 + 3, "the hello and each handler's bye wait for confirms of their own"
+    link.close()
+    peer.close()
+
+
+def test_a_handler_that_empties_the_queue_leaves_the_ack_behind_it_whole(server: Server) -> None:
+    link, peer = linked(server)
+    read(peer)
+    for step in range(3):
+        link.later(
+            "step", Interrupted(lambda: link.post("phase", {"phase": "checkpoint"}), step=step, attempt_step=step)
+        )
+    in_time(lambda: link.put("ack", {"incident": "i", "what": "saved", "step": 2}))
+    kinds = [read(peer)["kind"] for _ in range(7)]
+    assert sorted(kinds) == ["ack", *["phase"] * 3, *["step"] * 3]
+    assert kinds[-1] == "ack", "an ack of a step comes after the step"
+    link.close()
+    peer.close()
+
+
+def test_no_two_reliable_frames_share_a_number(server: Server) -> None:
+    link, peer = linked(server)
+    record = Interrupted(lambda: link.put("bye", {"reason": "handler"}), path="/ck")
+    in_time(lambda: link.put("ack", {"incident": "i", "what": "saved", "checkpoint": record}))
+    seqs = [read(peer)["seq"] for _ in range(3)]  # With the hello's.
+    assert len(set(seqs)) == 3
+    link.close()
+    peer.close()
+
+
+def test_a_handler_inside_put_does_not_meet_a_listener_that_reconnects(server: Server) -> None:
+    """Two locks, taken in one order here and in the other there, would hang the training thread."""
+    link, peer = linked(server)
+    read(peer)
+    peer.close()
+    reconnected = threading.Event()
+
+    def reconnect() -> None:
+        link.receive(time.monotonic_ns())
+        link.connect(time.monotonic_ns())
+        reconnected.set()
+
+    def handler() -> None:
+        threading.Thread(target=reconnect, daemon=True).start()
+        reconnected.wait(0.2)  # The listener is in there, or waits for us.
+        link.post("phase", {"phase": "checkpoint"})
+
+    record = Interrupted(handler, path="/ck")
+    in_time(lambda: link.put("ack", {"incident": "i", "what": "saved", "checkpoint": record}))
+    assert reconnected.wait(10)
+    link.close()
+
+
+def test_what_was_queued_before_an_ack_leaves_before_it_also_on_a_new_connection(server: Server) -> None:
+    link, peer = linked(server)
+    read(peer)
+    link.later("step", {"step": 1, "attempt_step": 1})
+    peer.close()
+    now = time.monotonic_ns()
+    link.receive(now)
+    link.put("ack", {"incident": "i", "what": "saved", "step": 1})
+    assert link.connect(now)
+    peer = server.accept()
+    assert [read(peer)["kind"] for _ in range(3)] == ["hello", "step", "ack"]
     link.close()
     peer.close()
 
@@ -141,6 +225,33 @@ def test_what_may_be_a_reason_to_halt_is_not_sound(change: dict[str, object], so
     assert told_sound({**SOUND, **change}) is sound
 
 
+class Recorder:
+    """The link as the watcher uses it for steps."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, object]] = []
+
+    def later(self, kind: str, fields: dict[str, object]) -> None:
+        self.sent.append(("later", fields["step"]))
+
+    def post(self, kind: str, fields: dict[str, object]) -> None:
+        self.sent.append(("at once", fields["step"]))
+
+    def close(self) -> None: ...
+
+
+def test_only_a_reason_to_halt_leaves_at_once() -> None:
+    watcher = Watcher(hello(), Progress(threading.get_ident()), None, environ={}, signal=0)
+    recorder = watcher._link = Recorder()  # type: ignore[assignment]
+    watcher._alive = True
+    watcher.step_frame({**SOUND, "step": 1})
+    watcher.step_frame({**SOUND, "step": 2, "loss": float("nan")})
+    watcher.step_frame({**SOUND, "step": 3})
+    watcher._alive = False
+    watcher._let_go()
+    assert recorder.sent == [("later", 1), ("at once", 2), ("later", 3)]  # type: ignore[attr-defined]
+
+
 def test_ranks_wake_at_the_same_multiples() -> None:
     period = SEND_PERIOD_NS
     assert next_multiple(5 * period, period) == next_multiple(6 * period - 1, period) == 6 * period
@@ -156,13 +267,46 @@ class NoConductor:
         raise AssertionError("no letter was sent")
 
 
+def broken_beat() -> None:
+    raise RuntimeError("a beat that fails")
+
+
+def listener_of(link: Link, doorbell: Doorbell, on_beat: Callable[[], None] = lambda: None) -> Listener:
+    progress = Progress(threading.get_ident())
+    return Listener(link, doorbell, progress, NoIncidents(), NoConductor(), on_beat)  # type: ignore[arg-type]
+
+
+def test_a_queued_frame_waits_a_quarter_of_a_second_at_most(server: Server) -> None:
+    link, peer = linked(server)
+    doorbell = Doorbell()
+    listener = listener_of(link, doorbell)
+    listener._send(time.monotonic_ns())
+    assert listener.due_ns() - time.monotonic_ns() <= NS_PER_S // 4
+    link.close()
+    peer.close()
+    doorbell.forget()
+
+
+def test_a_beat_that_fails_costs_no_steps(server: Server) -> None:
+    link, peer = linked(server)
+    read(peer)
+    doorbell = Doorbell()
+    listener = listener_of(link, doorbell, broken_beat)
+    listener.start()
+    link.later("step", {"step": 1, "attempt_step": 1})
+    assert read(peer)["kind"] == "step"
+    assert listener.stop(10)
+    link.close()
+    peer.close()
+    doorbell.forget()
+
+
 @pytest.fixture
 def listening(server: Server) -> Iterator[tuple[Link, Listener]]:
     link = Link([str(server.path)], 0, hello)
     assert link.connect(time.monotonic_ns())
-    progress = Progress(threading.get_ident())
     doorbell = Doorbell()
-    listener = Listener(link, doorbell, progress, NoIncidents(), NoConductor(), lambda: None)  # type: ignore[arg-type]
+    listener = listener_of(link, doorbell)
     yield link, listener
     assert listener.stop(10)
     link.close()
@@ -176,7 +320,7 @@ def test_the_listener_sends_a_long_queue_whole_and_in_order(
     link, listener = listening
     peer = server.accept()
     read(peer)
-    steps = 20 * FRAMES_PER_TURN + 1
+    steps = 20 * FRAMES_PER_TURN_MIN * TURNS_PER_PERIOD_MAX + 1
     for step in range(steps):
         link.later("step", {"step": step, "attempt_step": step})
     listener.start()
@@ -187,3 +331,18 @@ def test_the_listener_sends_a_long_queue_whole_and_in_order(
             seen.append(frame["step"])
     assert seen == list(range(steps))
     peer.close()
+
+
+def test_a_call_before_the_wait_is_heard_and_calls_do_not_pile_up() -> None:
+    wakeup = Wakeup()
+    for _ in range(1000):
+        wakeup.set()
+    in_time(lambda: wakeup.wait(None))
+    wakeup.wait(0)  # Forgotten: this one runs into its time.
+    thread = threading.Thread(target=wakeup.wait, args=(None,), daemon=True)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive(), "a call was left over"
+    wakeup.set()
+    thread.join(10)
+    assert not thread.is_alive()

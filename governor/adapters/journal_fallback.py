@@ -12,6 +12,8 @@ from typing import Any
 FALLBACK_NAME = "journal-fallback.jsonl"
 FALLBACK_BYTES_MAX = 8 * 1024 * 1024  # tmpfs is memory: about 15,000 rows, some hundred halts.
 CHATTER_BYTES_MAX = FALLBACK_BYTES_MAX // 2  # Rows that need no durability must not displace a halt's.
+# In memory, where the file has no room: a charge that is closed is told once, and everything else chatter will repeat.
+CHARGES_HELD_MAX = 5_000  # About 5 MB: half a year of one run, a month of eight. The oldest go first.
 
 Entry = dict[str, Any]  # {"seq": int, "table": a key of COLUMNS, …that table's columns}
 
@@ -19,6 +21,7 @@ COLUMNS = {
     "journal": frozenset(("seq", "kind", "run", "incident_id", "mono_ns", "wall_ns", "boot_id", "data")),
     "incidents": frozenset(("seq", "incident_id", "open", "snapshot")),
     "runs": frozenset(("seq", "run", "snapshot")),
+    "charges": frozenset(("seq", "charge_id", "run", "from_wall_ns", "to_wall_ns", "usd_micros", "data")),
 }
 
 
@@ -35,6 +38,7 @@ class Fallback:
         with contextlib.suppress(OSError):
             os.makedirs(directory, mode=0o755, exist_ok=True)
             self._bytes = os.stat(self.path).st_size
+        self._held: dict[str, Entry] = {}  # Charges by name, as they were told last, oldest first.
         self.lost_total = 0  # Entries that not even this file could take: they went to stderr.
 
     @property
@@ -49,11 +53,40 @@ class Fallback:
             if self._bytes + len(block) <= limit and self._write(block):
                 self._bytes += len(block)
                 return True
-        self.lost_total += len(entries)
+            self.lost_total += len(entries) - self._hold(entries, full)
         if full:  # The last resort is whoever keeps our stderr: systemd's journal, a terminal.
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(block.decode())
         return False
+
+    def held(self) -> list[Entry]:
+        """Charges that the file could not take. They stand here until `let_go` says where else they stand."""
+        with self._lock:
+            return list(self._held.values())
+
+    def let_go(self, entries: list[Entry]) -> None:
+        """These are in the database now; what was told of the same charges meanwhile is held on."""
+        with self._lock:
+            for entry in entries:
+                if self._held.get(entry["charge_id"]) is entry:
+                    del self._held[entry["charge_id"]]
+
+    def write_held(self) -> None:
+        """We end: what memory alone holds goes into the part of the file that is kept for halts, or to stderr."""
+        held = self.held()
+        if held and self.append(held, full=True):
+            self.let_go(held)
+
+    def _hold(self, entries: list[Entry], full: bool) -> int:
+        """Keep the charges among the entries; return how many more are kept for it than were given up."""
+        charges = [] if full else [entry for entry in entries if entry["table"] == "charges"]
+        for charge in charges:
+            self._held.pop(charge["charge_id"], None)
+            self._held[charge["charge_id"]] = charge
+        excess = max(0, len(self._held) - CHARGES_HELD_MAX)
+        for name in list(self._held)[:excess]:
+            del self._held[name]
+        return len(charges) - excess
 
     def read(self) -> tuple[list[Entry], int]:
         """Return the whole lines and how many bytes of the file they account for. Torn lines are passed over."""

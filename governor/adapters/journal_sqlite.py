@@ -134,6 +134,7 @@ class SqliteJournal:
         self._worker.join(READ_BOUND_S)
         for job in list(self._jobs):  # The disk is stuck: what it did not take must not die with us.
             self._fall_back(job)
+        self._fallback.write_held()
 
     # --- the caller's side -------------------------------------------------------------------------------
 
@@ -290,7 +291,9 @@ class SqliteJournal:
         entries = [entry for job in batch for entry in job.entries]
         try:
             if entries:
-                database.write(entries, full=any(job.full for job in batch))
+                held = self._fallback.held()  # In the same commit: a spend is the sum of its charges.
+                database.write([*held, *entries], full=any(job.full for job in batch))
+                self._fallback.let_go(held)
             for job in batch:
                 job.committed = True
                 if job.read is None:

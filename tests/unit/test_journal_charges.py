@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from governor.adapters.journal_db import _MIGRATIONS, SCHEMA_VERSION, Database, Limits
-from governor.adapters.journal_sqlite import open_journal
+from governor.adapters.journal_fallback import CHARGES_HELD_MAX, CHATTER_BYTES_MAX, Fallback
+from governor.adapters.journal_sqlite import ROW_BYTES_MAX, SqliteJournal, open_journal
+from governor.core.units import MonoNs, WallNs
+from governor.ports import Row
 
 
 def charge(name: str, usd_micros: int, from_wall_ns: int = 0, run: str = "r") -> dict[str, Any]:
@@ -67,3 +70,94 @@ def test_the_oldest_charges_go_first(tmp_path: Path) -> None:
     database.prune()
     database.close()
     assert [row[0] for row in kept(path)] == ["c3", "c4"]
+
+
+# --- while the file takes nothing -------------------------------------------------------------------------------
+
+
+def refusing(path: Path, *, refuse: bool) -> None:
+    """As a full disk: the file stays open and readable, and takes no row."""
+    with sqlite3.connect(path) as beside:
+        for table in ("journal", "charges", "runs"):
+            if refuse:
+                beside.execute(
+                    f"CREATE TRIGGER full_{table} BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+                )
+            else:
+                beside.execute(f"DROP TRIGGER full_{table}")
+
+
+def row(kind: str, size: int = 0) -> Row:
+    return Row(kind, "r", None, MonoNs(1), WallNs(1), "boot-1", {"text": "x" * size})
+
+
+def filled(path: Path, runtime: Path) -> SqliteJournal:
+    """A journal whose disk is full, and whose fallback file takes nothing any more that is not a halt's."""
+    journal, problem = open_journal(str(path), str(runtime))
+    assert problem is None
+    refusing(path, refuse=True)
+    size = ROW_BYTES_MAX // 2
+    journal.append([row("alarm", size) for _ in range(CHATTER_BYTES_MAX // size - 1)], full=False)
+    while size:  # To the last hundred bytes.
+        journal.append([row("alarm", size)], full=False)
+        size //= 2
+    return journal
+
+
+def settled(journal: SqliteJournal) -> bool:
+    """Wait until the worker has answered for all that was told before; return whether this row was committed."""
+    return journal.append([row("verdict")], full=True)
+
+
+def test_charges_told_while_there_is_no_file_come_home_with_the_next_governor(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "costgov.db"
+    (tmp_path / "state").write_text("a file where a directory should be")
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert problem is not None
+    journal.save_runs({"r": {"spend": 9}}, [charge("closed", 7), charge("open", 2, 5)])
+    journal.close()
+    (tmp_path / "state").unlink()
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert problem is None
+    assert settled(journal)
+    journal.close()
+    assert kept(path) == [("closed", "r", 7, 7), ("open", "r", 2, 2)]
+
+
+def test_a_charge_that_neither_disk_nor_fallback_takes_is_written_with_the_next_commit(tmp_path: Path) -> None:
+    """It is told once, when it is closed; all that is told again every ten seconds needs no such care."""
+    path = tmp_path / "costgov.db"
+    journal = filled(path, tmp_path / "run")
+    journal.save_runs({"r": {"spend": 7}}, [charge("closed", 6), charge("growing", 1, 5)])
+    assert not settled(journal)
+    refusing(path, refuse=False)
+    journal.save_runs({"r": {"spend": 9}}, [charge("growing", 3, 5)])
+    assert settled(journal)
+    assert kept(path) == [("closed", "r", 6, 6), ("growing", "r", 3, 3)]
+    journal.close()
+
+
+def test_a_governor_that_ends_beside_a_full_disk_leaves_its_charges_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "costgov.db"
+    journal = filled(path, tmp_path / "run")
+    journal.save_runs({"r": {"spend": 7}}, [charge("closed", 6)])
+    assert not settled(journal)
+    journal.close()
+    refusing(path, refuse=False)
+    journal, _ = open_journal(str(path), str(tmp_path / "run"))
+    assert settled(journal)
+    journal.close()
+    assert kept(path) == [("closed", "r", 6, 6)]
+
+
+def test_what_memory_holds_for_a_disk_is_bounded_and_the_newest_stays(tmp_path: Path) -> None:
+    fallback = Fallback(str(tmp_path / "no" / "such"))
+    (tmp_path / "no" / "such").rmdir()  # Nothing can be written.
+    for number in range(CHARGES_HELD_MAX + 3):
+        entry = {"seq": number, "table": "charges", **charge(f"c{number % (CHARGES_HELD_MAX + 2)}", 1), "data": "{}"}
+        assert not fallback.append([entry], full=False)
+    held = fallback.held()
+    assert len(held) == CHARGES_HELD_MAX
+    assert (held[0]["charge_id"], held[-1]["charge_id"], held[-1]["seq"]) == ("c3", "c0", CHARGES_HELD_MAX + 2)
+    fallback.let_go(held[:10])
+    assert len(fallback.held()) == CHARGES_HELD_MAX - 10

@@ -26,7 +26,10 @@ RETRY_FIRST_NS = 100_000_000
 RETRY_MAX_NS = 2_000_000_000  # A connect to a missing socket costs 10 µs, and a restarted governor should not wait.
 RETRY_REFUSED_NS = 30_000_000_000  # It said no: it will not change its mind before somebody changes a file.
 RESEND_NS = 2_000_000_000  # Unconfirmed after that: the governor may have died between reading and journal.
-QUEUE_FRAMES_MAX = 4_096  # About 2 MiB; a listener that leaves so many has not had the interpreter for seconds.
+QUEUE_FRAMES_MAX = 4_096  # About 2 MiB: one sender alone may fall so far behind, e.g. while another holds the lock.
+# A quarter of a second of 4,000 steps/s. Each send gives the interpreter up, and where the training thread never waits
+# the listener gets it back after 5 ms: from 200 steps/s on it falls behind. Then the training thread helps.
+BACKLOG_FRAMES = 1_024
 PACKETS_PER_TURN_MAX = 64  # Letters and confirms: more in one go means a flood, and beats must go on.
 _SO_SNDBUFFORCE = 32
 # MSG_NOSIGNAL everywhere: a script that gave SIGPIPE its default action back must not die with our governor.
@@ -85,6 +88,8 @@ class Link:
             self._drop(kind)
         else:
             self._queue.append((kind, time.monotonic_ns(), fields))
+            if len(self._queue) > BACKLOG_FRAMES:
+                self.send_queued(2)
 
     def post(self, kind: str, fields: Dict[str, Any]) -> bool:
         """Send a step, beat or phase now or never, behind what is queued; a lost one is counted.

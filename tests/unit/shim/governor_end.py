@@ -39,6 +39,17 @@ def read(peer: socket.socket) -> dict:
     return frame
 
 
+def read_now(peer: socket.socket) -> dict | None:
+    """The next frame that is there already; None when none is."""
+    peer.setblocking(False)
+    try:
+        return read(peer)
+    except BlockingIOError:
+        return None
+    finally:
+        peer.settimeout(10)
+
+
 def linked(server: Server) -> tuple[Link, socket.socket]:
     link = Link([str(server.path)], 3, hello)
     assert link.connect(time.monotonic_ns())

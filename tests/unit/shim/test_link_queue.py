@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from tests.unit.shim.governor_end import Server, hello, linked, read
+from tests.unit.shim.governor_end import Server, hello, linked, read, read_now
 from trainer_shim import guard
 from trainer_shim.doorbell import Doorbell
-from trainer_shim.link import QUEUE_FRAMES_MAX, Link
+from trainer_shim.link import BACKLOG_FRAMES, QUEUE_FRAMES_MAX, Link
 from trainer_shim.listener import (
     FRAMES_PER_TURN_MIN,
     SEND_PERIOD_NS,
@@ -76,11 +77,41 @@ def test_the_hello_comes_before_what_was_queued_for_the_last_connection(server: 
     peer.close()
 
 
+def test_whoever_queues_faster_than_the_listener_sends_helps_it(server: Server) -> None:
+    """Nobody listens here, and the peer reads nothing: what does not fit into its buffer is counted, none is kept."""
+    link, peer = linked(server)
+    steps = 2 * QUEUE_FRAMES_MAX
+    for step in range(steps):
+        link.later("step", {"step": step, "attempt_step": step})
+        assert link.queued <= BACKLOG_FRAMES + 1
+    link.send_queued()
+    seen = [frame["step"] for frame in iter(partial(read_now, peer), None) if frame["kind"] == "step"]
+    assert seen == sorted(seen)
+    assert len(seen) + link.dropped["step"] == steps
+    assert len(seen) > BACKLOG_FRAMES
+    link.close()
+    peer.close()
+
+
 def test_the_queue_is_bounded_and_counts_what_it_turned_away(server: Server) -> None:
     link, peer = linked(server)
-    for step in range(QUEUE_FRAMES_MAX + 2):
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:  # As a sender that was put to sleep by the machine.
+        with link._lock:
+            held.set()
+            done.wait(10)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert held.wait(10)
+    for step in range(BACKLOG_FRAMES):
         link.later("step", {"step": step, "attempt_step": step})
-    assert (link.queued, link.dropped["step"]) == (QUEUE_FRAMES_MAX, 2)
+    link._queue.extend([("step", 0, {"step": 0, "attempt_step": 0})] * (QUEUE_FRAMES_MAX - BACKLOG_FRAMES))
+    link.later("step", {"step": 1, "attempt_step": 1})
+    assert (link.queued, link.dropped["step"]) == (QUEUE_FRAMES_MAX, 1)
+    done.set()
+    holder.join(10)
     link.close()
     peer.close()
 

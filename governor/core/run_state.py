@@ -130,9 +130,13 @@ class Run:
         return len(self.connected_ranks()) == self.world_size
 
     def unsaved_ns(self, at: MonoNs) -> int:
-        """Work that a kill now would lose: since the last good checkpoint, else since the first step."""
-        since = self.last_good_at if self.last_good_at is not None else self.working_since
-        return 0 if since is None else max(0, at - since)
+        """Work that a kill now would lose: since the last good checkpoint, but no older than this attempt's own.
+
+        Between two attempts nobody worked, and what an attempt began from is saved.
+        """
+        if self.working_since is None:
+            return 0
+        return max(0, at - max(self.working_since, self.last_good_at or self.working_since))
 
     def is_unwatched(self, at: MonoNs) -> bool:
         """Ranks are (as far as we know) alive, but nothing has been heard for so long that we do not know."""

@@ -9,8 +9,9 @@ import pytest
 from governor.core.effects import Alarm, Ask, StopCompute, Term
 from governor.core.events import OperatorHalt, ProcessesSeen
 from governor.core.halt import StopTarget
-from governor.core.policy import HaltSettings
-from tests.unit.test_engine import ack, at, make_node, play, training
+from governor.core.policy import Budget, HaltSettings
+from governor.core.units import NS_PER_S, UsdMicros
+from tests.unit.test_engine import a_step, ack, at, hello, make_node, play, rule, tick, training
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,30 @@ def test_ranks_that_obey_another_governors_halt_are_joined_but_not_by_one_that_o
         acted = any(isinstance(effect, (Ask, Term)) for effect in effects)
         assert acted is not observe
         assert ("joined" in [effect.name for effect in effects if isinstance(effect, Alarm)]) is observe
+
+
+def test_the_time_between_two_attempts_is_no_unsaved_work() -> None:
+    """Else a healthy run would be halted for the price of saving hours that nobody worked."""
+    node = make_node()
+    training(node, 10)
+    run = node.runs["llama"].run
+    run.last_good_at = at(9)
+    assert run.unsaved_ns(at(10)) == NS_PER_S
+    play(node, hello(0, 3600, attempt="a2", world_size=1))
+    assert run.unsaved_ns(at(3600)) == 0, "nothing has been trained of this attempt"
+    play(node, a_step(10, when=3601), a_step(11, when=3602))
+    assert run.unsaved_ns(at(3605)) == 5 * NS_PER_S, (
+        "since its own start: its steps before the first one seen are lost, too"
+    )
+
+
+def test_the_reserve_of_an_attempt_does_not_grow_with_the_pause_before_it() -> None:
+    budget = Budget(ceiling_usd_micros=UsdMicros(10_000_000_000))
+    reserves = []
+    for pause in (0, 3600):
+        node = make_node(rule("budget", params={"budget": budget}), budget=budget, cloud="none")
+        training(node, 10)
+        node.runs["llama"].run.last_good_at = at(9)
+        play(node, hello(0, 10 + pause, attempt="a2", world_size=1), a_step(11, when=11 + pause), tick(12 + pause))
+        reserves.append(node.runs["llama"].run.reserve_usd_micros)
+    assert reserves[0] == reserves[1]

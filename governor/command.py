@@ -7,13 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from governor.console import Console
 from governor.core.effects import Alarm, Effect
+from governor.core.halt_state import Stage
 from governor.core.identity import ProcessId
 from governor.core.resume import SUPERSEDED
 from governor.core.units import NS_PER_S, MonoNs, UsdMicros, format_usd
@@ -39,6 +41,7 @@ class Command:
     interrupts: int = 0
     exit_code: int | None = None
     ended_at: MonoNs | None = None
+    was_held_back: bool = False  # A signal came while a halt was saving.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """Who the command is; empty while we cannot look (no descriptors), or when it is gone."""
@@ -133,7 +136,7 @@ def run_command(
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
                 outcome.command_pid = command.process.pid
-            if _watch(governor, command, name, argv):
+            if _watch(governor, command, name, argv, console.say):
                 if command.poll() is None:
                     console.say(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
                 governor.daemon.hands.perform(left_behind(governor, command, name))
@@ -149,14 +152,29 @@ def run_command(
     return _exit_code(command, outcome)
 
 
-def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str]) -> bool:
+def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], say: Callable[[str], None]) -> bool:
     """Serve until the command is over and no halt is under way; False when the governor itself failed."""
     governor.daemon.own_run = name
     governor.daemon.own_argv = _own_argv(name, argv)
     governor.daemon.own_command = command.identity(governor.processes)
     governor.daemon.should_end = lambda: is_over(governor, command)
-    governor.daemon.on_signal = command.pass_on
+    governor.daemon.on_signal = partial(pass_on, governor, command, say)
     return governor.daemon.run(governor.begin)
+
+
+def pass_on(governor: Governor, command: Command, say: Callable[[str], None], signum: signal.Signals) -> bool:
+    """Give the signal to the command, but for the first one while a halt saves: it would cost the checkpoint, and the
+    halt ends the command anyway."""
+    saving = [
+        t.incident.incident_id
+        for t in governor.node.runs.values()
+        if t.incident is not None and t.incident.halt.stage in (Stage.ASKED, Stage.SAVING)
+    ]
+    if not saving or command.was_held_back:
+        return command.pass_on(signum)
+    command.was_held_back = True
+    say(f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now")
+    return True
 
 
 def _end(command: Command) -> None:

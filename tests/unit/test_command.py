@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import subprocess
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -10,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from governor.command import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind
+from governor.command import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind, pass_on
 from governor.core.effects import Alarm
 from governor.core.identity import ProcessFacts
 from governor.core.units import UsdMicros
 from tests.contract.fakes import FakeClock, FakeProcesses
-from tests.unit.test_engine import hello, make_node, play
+from tests.unit.test_engine import a_step, hello, make_node, play, training
 
 PRICE = UsdMicros(98_320_000)
 
@@ -120,3 +121,26 @@ def test_a_halt_of_another_run_is_neither_our_exit_code_nor_our_commands_end(
     snapshot = {"incident_id": "i", "run": run, "halt_stage": "NEEDS_HUMAN", "launchers": [{"pid": launcher}]}
     outcome.incident(snapshot)
     assert outcome.is_unfinished is counts
+
+
+def test_a_signal_while_a_halt_saves_is_held_back_once() -> None:
+    """Passed on, it would end the ranks in the middle of the save that the halt has asked for."""
+    beside = Beside()
+    said: list[str] = []
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+        command = Command(sleeper)
+        training(beside.node)
+        play(beside.node, a_step(31, 1, loss=float("nan")))
+        assert pass_on(beside.governor, command, said.append, signal.SIGTERM)
+        assert sleeper.poll() is None, "the first one waits for the save"
+        assert len(said) == 1
+        assert "saving a checkpoint" in said[0]
+        assert pass_on(beside.governor, command, said.append, signal.SIGTERM)
+        assert sleeper.wait(10) == -signal.SIGTERM, "who insists is obeyed"
+
+
+def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:
+    beside = Beside()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+        assert pass_on(beside.governor, Command(sleeper), lambda _line: None, signal.SIGINT)
+        assert sleeper.wait(10) == -signal.SIGINT

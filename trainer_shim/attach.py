@@ -243,7 +243,7 @@ def _as_told(overrides: Mapping[str, Any]) -> Dict[str, Any]:
 def _unwatched(shim: Shim, error: Exception) -> Shim:
     say("attach() failed, training goes on unwatched: %s: %.300s" % (type(error).__name__, error))
     attempt(shim._undo)
-    if os.environ.get("COSTGOV_REQUIRED") == "1":
+    if launch.is_required(os.environ):
         sys.exit("costgov: COSTGOV_REQUIRED=1 refuses to train unwatched")
     return shim
 

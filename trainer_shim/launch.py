@@ -14,6 +14,8 @@ _ABSENT_RUN_IDS = frozenset(("", "none", "default"))  # What torchrun says when 
 _ATTEMPT_KEY = "costgov/attempt"
 # An eighth of a packet: beside the largest labels it fits still.
 _ARGV_CHARS_MAX = 8 * 1024
+_RANKS_MAX = 2**31 - 1  # MPI and torch count ranks in a C int; more is a typing error, and no loop of ours may try it.
+_YES, _NO = frozenset(("1", "true", "yes", "on")), frozenset(("", "0", "false", "no", "off"))
 
 
 class Launch:
@@ -26,6 +28,8 @@ class Launch:
         distributed = _initialized_distributed()
         if distributed is not None:  # The process group knows better than an inherited environment.
             self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
+        if max(self.rank, self.local_rank, self.world_size) > _RANKS_MAX:
+            raise ValueError("RANK, LOCAL_RANK or WORLD_SIZE is above %d: no number of ranks" % _RANKS_MAX)
         self.run = environ.get("COSTGOV_RUN") or _derived_run(checkpoint_dir)
         self.attempt = _attempt(environ, distributed, self.world_size)
         self.stage = environ.get("COSTGOV_STAGE") or None
@@ -33,6 +37,14 @@ class Launch:
         scheduler_job = environ.get("SLURM_JOB_ID")
         if scheduler_job:
             self.labels.setdefault("scheduler_job", scheduler_job)
+
+
+def is_required(environ: Mapping[str, str]) -> bool:
+    """Read COSTGOV_REQUIRED: whether to train unwatched is refused. What is neither yes nor no is no, and said."""
+    text = environ.get("COSTGOV_REQUIRED", "").strip().lower()
+    if text not in _YES and text not in _NO:
+        say("COSTGOV_REQUIRED=%.40s is neither 1 nor 0: taken for 0, this may train unwatched" % text)
+    return text in _YES
 
 
 def parse_labels(text: str) -> Dict[str, str]:

@@ -18,6 +18,7 @@ from .doorbell import Doorbell, signal_number
 from .gate import Gate
 from .guard import guarded, say
 from .incidents import Incidents
+from .launch import is_required
 from .link import Link, clip, unwatched_line
 from .listener import Listener
 from .progress import Progress
@@ -96,7 +97,7 @@ class Watcher:
         self._doorbell.install(self._wanted_signal)
         self._hello["signal"] = self._doorbell.number
         self._hello["capabilities"] = self._capabilities(self._hello.get("capabilities"))
-        if self._environ.get("COSTGOV_REQUIRED") == "1":
+        if is_required(self._environ):
             self._insist()
         elif not self._link.connect(time.monotonic_ns()) and self._place.local_rank == 0:
             say(unwatched_line(self._link.paths, None))

@@ -11,7 +11,7 @@ import pytest
 
 import trainer_shim
 from trainer_shim.attach import _as_told
-from trainer_shim.launch import Launch, clean_labels, gpu_uuids, parse_labels
+from trainer_shim.launch import Launch, clean_labels, gpu_uuids, is_required, parse_labels
 
 
 def test_a_wrong_object_costs_one_clear_line_and_gives_a_handle_that_does_nothing(
@@ -34,10 +34,28 @@ def test_a_wrong_object_costs_one_clear_line_and_gives_a_handle_that_does_nothin
     shim.close()
 
 
-def test_required_refuses_to_train_what_it_cannot_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COSTGOV_REQUIRED", "1")
+@pytest.mark.parametrize("word", ["1", "true", "YES", " on "])
+def test_required_refuses_to_train_what_it_cannot_watch(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.setenv("COSTGOV_REQUIRED", word)
     with pytest.raises(SystemExit, match="refuses to train unwatched"):
         trainer_shim.attach(object())
+
+
+@pytest.mark.parametrize("word", ["", "0", "False", "no", "off"])
+def test_not_required_is_not_a_word_that_needs_a_line(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not is_required({"COSTGOV_REQUIRED": word})
+    assert capsys.readouterr().err == ""
+
+
+def test_required_in_a_word_that_nobody_knows_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not is_required({"COSTGOV_REQUIRED": "ja"})
+    assert "COSTGOV_REQUIRED=ja is neither 1 nor 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
+def test_what_is_no_number_of_ranks_ends_attach_before_a_thread_loops_over_them(name: str) -> None:
+    with pytest.raises(ValueError, match="no number of ranks"):
+        Launch({name: "99999999999999999999"}, None)
 
 
 def test_resume_before_attach_says_so(capsys: pytest.CaptureFixture[str]) -> None:

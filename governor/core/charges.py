@@ -210,15 +210,20 @@ class ChargeBook:
         keys = [key for key in self._open if key[0] not in runs]
         return [self._close(key) for key in keys]
 
-    def hand_over(self, to: Payer) -> list[Charge]:
-        """Put what was nobody's so far on somebody's account, under the same names; return those already closed."""
+    def hand_over(self, to: Payer) -> tuple[list[Charge], UsdMicros]:
+        """Put what was nobody's so far on somebody's account, under the same names.
+
+        Returns those already closed, and what it all comes to.
+        """
+        handed = [replace(charge, payer=to) for charge in self._nobodys]
+        self._nobodys.clear()
+        amount: int = sum(charge.usd_micros for charge in handed)
         for key in [key for key in self._open if key[0] == UNALLOCATED]:
             charge = self._open.pop(key)
             assert (to.run, *key[1:]) not in self._open, "whoever takes over has paid for nothing yet"
             self._open[to.run, key[1], key[2]] = replace(charge, payer=to)
-        handed = [replace(charge, payer=to) for charge in self._nobodys]
-        self._nobodys.clear()
-        return handed
+            amount += charge.usd_micros
+        return handed, UsdMicros(amount)
 
     def _close(self, key: tuple[str, LineKind, str]) -> Charge:
         charge = self._open.pop(key)

@@ -27,8 +27,8 @@ from governor.core.events import (
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
-from governor.core.keeping import keep, meter_tokens
-from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked, payer_of
+from governor.core.keeping import hand_over, keep, meter_tokens
+from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked
 from governor.core.policy import NO_POLICY, Mode
 from governor.core.rules import RuleBook
 from governor.core.run_state import RANKS_MAX, Rank, Run
@@ -61,6 +61,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     elif not tracked.run.alive:
         effects.extend(_come_back(tracked, hello))
     rank = intake.apply_hello(tracked.run, hello)
+    hand_over(node, tracked)  # Behind its attempt, stage and labels: they stand in its charges.
     tracked.run.jsonl_only = False  # Also where a stream of its name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
     tracked.book.observe(hello)
@@ -106,10 +107,6 @@ def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
     policy = node.policies.for_run(labels, stage)
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run), paid_from=node.ledger.charged_to)
-    if node.facts.exclusive and not node.runs:
-        tracked.paid_from = node.began
-        node.ledger.hand_over(name)
-        node.unkept += node.charges.hand_over(payer_of(tracked))
     node.ledger.recall(name)
     node.runs[name] = tracked
     node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.
@@ -128,6 +125,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         tracked.incident = None  # Launched anew: the latch was the old attempt's.
         intake.begin_attempt(tracked.run, "stream", event.at)
         tracked.book.new_attempt()
+    hand_over(node, tracked)
     tracked.run.jsonl_only = not tracked.run.ranks
     tracked.named = event.processes
     if event.processes and tracked.run.jsonl_only:

@@ -9,7 +9,7 @@ from governor.core.charges import UNALLOCATED
 from governor.core.effects import KeepRuns, Record
 from governor.core.events import Step, Tick
 from governor.core.forecast import forecast
-from governor.core.node import Node, Tracked, run_snapshot
+from governor.core.node import Node, Tracked, payer_of, run_snapshot
 from governor.core.outlook import tokens_goal
 from governor.core.token_windows import TokenMeter, Window
 from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
@@ -19,6 +19,11 @@ KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed 
 
 def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     """Charge the time since the last tick to those who hold the node."""
+    if node.facts.exclusive and node.ledger.returning and not holders:
+        # The last command under this name has ended with its run, or before it. Whose the machine was since, we do not
+        # know; and a gap that is nobody's would be handed over to the run that comes now.
+        node.ledger.pass_over(node.began)
+    node.was_held = node.was_held or bool(holders)
     line = node.line()
     split = node.ledger.charge(tick.boot, holders)
     if line is None or split is None:
@@ -27,6 +32,18 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     began = WallNs(tick.wall - split.elapsed)
     parts = split.parts(node.payers())
     node.unkept += node.charges.add(line, began, split.elapsed, parts, reconstructed=split.reconstructed)
+
+
+def hand_over(node: Node, tracked: Tracked) -> None:
+    """`costgov run` launched the first run that comes: its start-up, nobody's until now, is its own."""
+    if not node.facts.exclusive or node.was_held:
+        return
+    node.was_held = True
+    if tracked.meter is None:
+        tracked.paid_from = node.began
+    closed, amount = node.charges.hand_over(payer_of(tracked))
+    node.unkept += closed
+    node.ledger.hand_over(tracked.run.run, amount)
 
 
 def meter_tokens(node: Node, tracked: Tracked, step: Step) -> list[Record]:

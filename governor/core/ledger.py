@@ -108,9 +108,15 @@ class Ledger:
             self.spent[name] = self.spent.get(name, 0) + part
         return Split(DurationNs(elapsed), share_out(elapsed, weights), amounts, returning)
 
-    def hand_over(self, to: str) -> None:
-        """Give what nobody held so far to a run: `costgov run` launched it, so its start-up is its own."""
-        self.spent[to] = self.spent.get(to, 0) + self.spent.pop(UNALLOCATED, 0)
+    def hand_over(self, to: str, amount: UsdMicros) -> None:
+        """Give so much of what nobody held to a run: that of the charges which are put on its account."""
+        self.spent[UNALLOCATED] = self.spent.get(UNALLOCATED, 0) - amount
+        self.spent[to] = self.spent.get(to, 0) + amount
+
+    def pass_over(self, until: BootNs) -> None:
+        """What passed before this moment is charged to nobody at all: it was not our node then."""
+        self.charged_to = until
+        self.returning = False
 
     def carry_in(self, run: str, spend: UsdMicros) -> None:
         """Take up a run's spend from the journal after a restart."""

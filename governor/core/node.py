@@ -93,6 +93,7 @@ class Node:
     ledger: Ledger
     charges: ChargeBook
     began: BootNs  # When this governor's metering began.
+    was_held: bool = False  # Has a run held the node since?
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
     runs: dict[str, Tracked] = field(default_factory=dict)
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)

@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from governor.core import engine
-from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Place, charge_of, charge_row
-from governor.core.effects import Effect, KeepRuns
+from governor.core.charges import NOBODYS_MAX, UNALLOCATED, Charge, charge_of, charge_row
+from governor.core.effects import Effect, KeepIncident, KeepRuns
 from governor.core.events import Event, Tick, TrainerExited
 from governor.core.ledger import share_out
-from governor.core.node import Node
+from governor.core.node import Node, new_node
+from governor.core.policy import Budget
 from governor.core.resume import restore_runs
-from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, WallNs, accrue
-from tests.unit.test_engine import PRICE, at, hello, make_node, peer
+from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, accrue
+from tests.unit.test_engine import PRICE, at, hello, make_node, peer, rule
 
 WALL = 1_800_000_000 * NS_PER_S
 
@@ -35,6 +37,14 @@ class World:
     charges: dict[str, Charge] = field(default_factory=dict)
     runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def at(self, seconds: float) -> None:
+        """Time passes until then, machine and all, and a tick ends it."""
+        self.boot = self.mono = round(seconds * NS_PER_S)
+        self.tick()
+
+    def hear(self, **changes: Any) -> list[Effect]:
+        return self.play(hello(0, 0, **{"at": MonoNs(self.mono), "world_size": 1, **changes}))
+
     def play(self, event: Event) -> list[Effect]:
         effects = engine.step(self.node, event)
         for effect in effects:
@@ -50,13 +60,22 @@ class World:
     def restart(self) -> None:
         """SIGKILL and start: what no KeepRuns took along is gone."""
         self.lives += 1
-        self.node = make_node(cloud="none", boot=self.boot / NS_PER_S)
         # Two governors never start at the same instant of the wall clock; two acts of a schedule may.
-        self.node.charges = ChargeBook(Place("node-a"), WallNs(self.lives * NS_PER_S))
+        wall = WallNs(self.lives * NS_PER_S)
+        self.node = new_node(self.node.facts, self.node.policies, BootNs(self.boot), wall)
         restore_runs(self.node, list(self.runs.values()), BootNs(self.boot), MonoNs(self.mono))
 
     def charged(self, run: str) -> int:
         return sum(charge.usd_micros for charge in self.charges.values() if charge.payer.run == run)
+
+    def unmetered(self) -> int:
+        """How long ago the journal's last commit was, where an exclusive governor that starts now would charge nobody.
+
+        Its node time is its command's: between two of them there is none.
+        """
+        if not self.node.facts.exclusive or any(row.get("alive") for row in self.runs.values()):
+            return 0
+        return self.boot - max((row["boot_ns"] for row in self.runs.values()), default=0)
 
 
 ACTS = st.one_of(
@@ -71,9 +90,10 @@ ACTS = st.one_of(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(ACTS, max_size=60))
-def test_what_is_kept_is_price_times_time(acts: list[tuple[str, int]]) -> None:
-    world = World()
+@given(st.lists(ACTS, max_size=60), st.booleans())
+def test_what_is_kept_is_price_times_time(acts: list[tuple[str, int]], exclusive: bool) -> None:
+    world = World(make_node(cloud="none", exclusive=exclusive))
+    unmetered = 0
     world.tick()
     for act, amount in acts:
         match act:
@@ -85,6 +105,7 @@ def test_what_is_kept_is_price_times_time(acts: list[tuple[str, int]]) -> None:
                 world.wall_offset += amount
             case "restart":
                 world.boot, world.mono = world.boot + amount, world.mono + amount
+                unmetered += world.unmetered()
                 world.restart()
             case "hello" | "again":
                 name, attempt = f"run{amount}", "a1" if act == "hello" else f"a{world.boot}"
@@ -96,9 +117,10 @@ def test_what_is_kept_is_price_times_time(acts: list[tuple[str, int]]) -> None:
     # Ten quiet seconds: everything is kept.
     world.boot, world.mono = world.boot + 10 * NS_PER_S, world.mono + 10 * NS_PER_S
     world.tick()
-    exact, _ = accrue(PRICE, world.boot, 0)
+    metered = world.boot - unmetered
+    exact, _ = accrue(PRICE, metered, 0)
     assert sum(charge.usd_micros for charge in world.charges.values()) == exact
-    assert sum(charge.quantity for charge in world.charges.values()) == world.boot
+    assert sum(charge.quantity for charge in world.charges.values()) == metered
     for run in ("run0", "run1", "run2", "run3", UNALLOCATED):
         assert world.charged(run) == world.node.ledger.spend(run)
 
@@ -163,6 +185,119 @@ def test_a_command_pays_for_the_time_before_its_first_rank() -> None:
     world.tick()
     assert world.charged("llama") == accrue(PRICE, world.boot, 0)[0] == world.node.ledger.spend("llama")
     assert world.charged(UNALLOCATED) == 0
+
+
+HOURS_12 = 12 * 3600
+
+
+def launched_twice() -> World:
+    """Under `costgov run --name`: the first command died after 20 s, before attach(). The second comes 12 h later."""
+    budget = Budget(ceiling_usd_micros=UsdMicros(90_000_000))
+    judged = rule("budget", params={"budget": budget}, checkpoint="none")
+    world = World(make_node(judged, budget=budget, cloud="none", exclusive=True))
+    world.tick()
+    world.at(20)
+    world.boot = world.mono = HOURS_12 * NS_PER_S
+    world.restart()
+    world.tick()
+    world.at(HOURS_12 + 5)
+    world.hear()
+    return world
+
+
+def test_the_time_between_two_commands_of_one_name_is_charged_to_nobody_at_all() -> None:
+    world = launched_twice()
+    world.at(HOURS_12 + 20)
+    assert world.charged("llama") == world.node.ledger.spend("llama") == accrue(PRICE, 20 * NS_PER_S, 0)[0]
+    # Of the command that died nobody knows whether it would have become this run.
+    assert world.charged(UNALLOCATED) == world.node.ledger.spend(UNALLOCATED) == accrue(PRICE, 20 * NS_PER_S, 0)[0]
+
+
+def test_a_command_that_is_launched_again_is_not_halted_for_the_time_in_between() -> None:
+    world = launched_twice()
+    world.boot = world.mono = (HOURS_12 + 6) * NS_PER_S
+    tick = Tick(MonoNs(world.mono), BootNs(world.boot), WallNs(world.boot + world.wall_offset))
+    assert [effect for effect in world.play(tick) if isinstance(effect, KeepIncident)] == []
+
+
+def test_a_run_that_died_with_its_governor_does_not_pay_for_the_time_until_it_is_launched_again() -> None:
+    """The journal knows it as alive; that its processes are gone is told before the first tick."""
+    world = World(make_node(cloud="none", exclusive=True))
+    world.tick()
+    world.hear()
+    world.at(20)
+    world.boot = world.mono = HOURS_12 * NS_PER_S
+    world.restart()
+    world.play(TrainerExited(MonoNs(world.mono), "llama", None))
+    world.tick()
+    world.hear(attempt="a2", peer=peer(300))
+    world.at(HOURS_12 + 20)
+    assert world.charged("llama") == world.node.ledger.spend("llama") == accrue(PRICE, 40 * NS_PER_S, 0)[0]
+
+
+def test_a_run_that_outlives_its_exclusive_governor_pays_for_the_gap() -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    world.tick()
+    world.hear()
+    world.at(20)
+    world.boot = world.mono = 3600 * NS_PER_S
+    world.restart()
+    world.tick()
+    world.at(3610)
+    assert world.charged("llama") == world.node.ledger.spend("llama") == accrue(PRICE, world.boot, 0)[0]
+
+
+def test_a_second_command_of_a_known_run_pays_for_its_own_start_up() -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    world.tick()
+    world.hear()
+    world.at(20)
+    world.play(TrainerExited(MonoNs(world.mono), "llama", 0))
+    world.restart()
+    world.tick()
+    world.at(3620)
+    world.hear(attempt="a2", peer=peer(300))
+    world.at(3640)
+    assert world.charged("llama") == world.node.ledger.spend("llama") == accrue(PRICE, world.boot, 0)[0]
+    assert world.charged(UNALLOCATED) == 0
+
+
+def test_what_is_handed_over_carries_the_attempt_it_became() -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    world.tick()
+    world.at(5)
+    world.hear(stage="stage1", labels={"team": "a"})
+    world.at(20)
+    [charge] = world.charges.values()
+    assert (charge.payer.attempt, charge.payer.stage, charge.payer.labels) == ("a1", "stage1", (("team", "a"),))
+    assert charge.quantity == 20 * NS_PER_S
+
+
+def test_only_the_first_run_of_a_command_is_handed_what_was_nobodys() -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    world.tick()
+    world.hear()
+    world.at(10)
+    world.play(TrainerExited(MonoNs(world.mono), "llama", 0))
+    world.at(20)
+    world.hear(run="second", peer=peer(300))
+    world.at(30)
+    assert {run: world.charged(run) for run in ("llama", UNALLOCATED, "second")} == {
+        run: world.node.ledger.spend(run) for run in ("llama", UNALLOCATED, "second")
+    }
+    assert world.charged("second") == pytest.approx(PRICE * 10 / 3600, abs=1)
+
+
+def test_a_week_of_start_up_leaves_ledger_and_charges_equal() -> None:
+    """More hours than the book remembers of nobody's charges: the oldest stay nobody's, in both."""
+    world = World(make_node(cloud="none", exclusive=True))
+    world.tick()
+    for hour in range(1, NOBODYS_MAX + 20):
+        world.at(hour * 3600)
+    world.hear()
+    world.at((NOBODYS_MAX + 20) * 3600)
+    for run in ("llama", UNALLOCATED):
+        assert world.charged(run) == world.node.ledger.spend(run) > 0
 
 
 def test_a_snapshot_of_another_version_costs_the_nodes_own_sum_and_is_said() -> None:

@@ -1,4 +1,4 @@
-"""`costgov incident …`: past and present halts, from a running governor or from the journal that it left behind."""
+"""`costgov incident …`: halts, past and present, from running governors and from the journals of ended ones."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from governor.cli_common import (
     Failed,
     config_option,
     control_option,
+    find_config,
     json_option,
     print_json,
     refuse,
@@ -26,7 +27,7 @@ from governor.cli_common import (
 )
 from governor.control_client import INCIDENTS_MAX, Snapshot, matching
 from governor.core.units import NS_PER_S, format_usd
-from governor.exit_codes import ExitCode
+from governor.exit_codes import OF_REFUSAL, ExitCode
 
 JOURNAL_NAME: Final = "costgov.db"
 JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name of its own; newest first.
@@ -36,7 +37,7 @@ JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name o
 def incident() -> None:
     """Halts, past and present: what was seen, what it cost, how to resume.
 
-    Asks the running governors; where none runs, reads their journals.
+    Asks the running governors, and reads the journals that ended ones have left in the state directory.
     """
 
 
@@ -117,41 +118,68 @@ def _age(snapshot: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def _incidents(last: int, config: Path | None, control: str | None, wanted: str | None = None) -> list[Snapshot]:
-    """From every governor that answers, else from the journals on this machine."""
+    """What every governor that answers knows, and what the journals hold of those that have ended.
+
+    One governor tells only its own halts: those of an ended `costgov run` stand in its journal alone. Of what both
+    tell, the governor's word is the newer one. A socket given with --control is asked alone.
+    """
     request = {"cmd": "incidents", "last": last} | ({} if wanted is None else {"of": wanted})
     answers = control_client.ask_each(sockets(control), request)
-    good = [answer for answer in answers if answer.ok]
-    if good:
-        return [snapshot for answer in good for snapshot in answer.data]
-    for answer in answers:
-        if answer.code == "denied":
-            refuse(answer)
+    live = [snapshot for answer in answers if answer.ok for snapshot in answer.data]
+    is_answered = any(answer.ok for answer in answers)
     if control is not None:
-        answer = answers[0] if answers else control_client.ask(control, {"cmd": "ping"})
-        raise Failed(answer.error, ExitCode.NO_GOVERNOR)
-    return _from_journals(settings_from(config).paths.state_dir, last)
+        if not is_answered:
+            refuse(answers[0] if answers else control_client.ask(control, {"cmd": "ping"}))
+        return live
+    for answer in answers:
+        if not answer.ok:
+            click.echo(f"costgov: {answer.error}", err=True)
+    try:
+        kept = _from_journals(settings_from(find_config(config)).paths.state_dir, last, is_answered=is_answered)
+    except Failed as error:
+        if not is_answered:
+            if answers and error.code is ExitCode.NO_GOVERNOR:  # Said above; its code tells denied from absent.
+                raise Failed(error.message, OF_REFUSAL.get(answers[0].code, error.code)) from error
+            raise
+        click.echo(f"costgov: {error.message}", err=True)
+        kept = []
+    told = {_key(snapshot) for snapshot in live}
+    return [*live, *(snapshot for snapshot in kept if _key(snapshot) not in told)]
 
 
-def _from_journals(state_dir: Path, last: int) -> list[Snapshot]:
+def _key(snapshot: Snapshot) -> tuple[Any, Any]:
+    """Two journals may count their incidents alike; two halts of one name never opened in the same nanosecond."""
+    return snapshot["incident_id"], snapshot.get("opened_wall_ns")
+
+
+def _from_journals(state_dir: Path, last: int, *, is_answered: bool) -> list[Snapshot]:
+    """Every journal that can be read; a line for each that cannot. Fails when there is nothing else to tell."""
     beside = glob.glob(f"{glob.escape(str(state_dir))}/runs/*/{JOURNAL_NAME}")
     known = [path for path in (str(state_dir / JOURNAL_NAME), *beside) if os.path.exists(path)]
     paths = sorted(known, key=os.path.getmtime, reverse=True)[:JOURNALS_MAX]
-    if not paths:
+    if not paths and not is_answered:
         raise Failed(f"no governor answers, and there is no journal in {state_dir}", ExitCode.NO_GOVERNOR)
-    click.echo(f"costgov: no governor answers; reading {', '.join(paths[:3])}", err=True)
-    return [snapshot for path in paths for snapshot in _read_journal(path, last)]
+    if not is_answered:
+        click.echo(f"costgov: no governor answers; reading {', '.join(paths[:3])}", err=True)
+    found: list[Snapshot] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            found += _read_journal(path, last)
+        except (sqlite3.Error, ValueError) as error:
+            problems.append(f"{path}: cannot be read: {error}; read it as the governor's user or root")
+    if problems and len(problems) == len(paths) and not is_answered:
+        raise Failed("\n".join(problems))
+    for problem in problems:
+        click.echo(f"costgov: {problem}", err=True)
+    return found
 
 
 def _read_journal(path: str, last: int) -> list[Snapshot]:
     from governor.adapters.journal_db import JournalReader
 
-    try:
-        reader = JournalReader(path)
-    except sqlite3.Error as error:
-        raise Failed(f"{path}: cannot be read: {error}; read it as the governor's user or root") from error
+    reader = JournalReader(path)
     try:
         return [json.loads(row["snapshot"]) for row in reader.incidents(last, only_open=False)]
-    except (sqlite3.Error, ValueError) as error:
-        raise Failed(f"{path}: cannot be read: {error}; read it as the governor's user or root") from error
     finally:
         reader.close()

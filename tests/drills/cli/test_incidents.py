@@ -48,6 +48,29 @@ def test_incidents_are_asked_of_a_governor(costgov: Costgov, governor: dict[str,
     assert json.loads(costgov("incident", "list", "--json", "--last", "1").stdout)[0]["run"] == "run7"
 
 
+def test_finished_halts_are_told_beside_a_governor_that_answers(
+    costgov: Costgov, governor: dict[str, Any], short_tmp: Path
+) -> None:
+    """An unrelated run that is alive hides no halt of a run that has ended; of what both tell, the live word counts."""
+    governor["answers"]["incidents"] = {"ok": True, "data": [nan_halt() | {"halt_stage": "STOPPING"}]}
+    journal_with(short_tmp / "state", nan_halt())
+    journal_with(short_tmp / "state" / "runs" / "train-1", stop_refused())
+    (short_tmp / "state" / "runs" / "broken").mkdir()
+    (short_tmp / "state" / "runs" / "broken" / "costgov.db").write_bytes(b"no database, whatever its name says" * 100)
+    listed = costgov("incident", "list")
+    assert listed.returncode == 0
+    rows = [line.split() for line in listed.stdout.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["run7.gpu-17.1", "run7.gpu-17.3"]
+    assert "STOPPING" in rows[0]
+    [problem] = listed.stderr.splitlines()
+    assert problem.startswith(f"costgov: {short_tmp}/state/runs/broken/costgov.db: cannot be read: ")
+    assert costgov("incident", "show", "run7.gpu-17.3").returncode == 0
+    governor["answers"]["incidents"] = {"ok": True, "data": []}
+    assert costgov("incident", "show", "run7.gpu-17.3").returncode == 0
+    alone = costgov("incident", "list", "--control", f"{short_tmp}/run/control.sock")
+    assert (alone.stdout, alone.stderr) == ("no incident: nothing has been halted\n", "")
+
+
 @pytest.mark.parametrize(("wanted", "said"), [("nope", 'no incident "nope"'), ("run7", "begins the ids of 2")])
 def test_an_incident_that_is_not_one(costgov: Costgov, governor: dict[str, Any], wanted: str, said: str) -> None:
     governor["answers"]["incidents"] = {"ok": True, "data": [nan_halt(), stop_refused()]}

@@ -106,7 +106,8 @@ def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[s
         node.ledger.forget(ended.run.run)
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
     policy = node.policies.for_run(labels, stage)
-    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run), paid_from=node.ledger.charged_to)
+    tracked = Tracked(run, policy, RuleBook(policy, run), paid_from=node.ledger.charged_to)
+    tracked.paid_before = node.ledger.spend(name)
     node.ledger.recall(name)
     node.runs[name] = tracked
     node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.

@@ -12,7 +12,7 @@ from governor.core.forecast import forecast
 from governor.core.node import Node, Tracked, payer_of, run_snapshot
 from governor.core.outlook import tokens_goal
 from governor.core.token_windows import TokenMeter, Window
-from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
 
 KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
 
@@ -58,7 +58,8 @@ def meter_tokens(node: Node, tracked: Tracked, step: Step) -> list[Record]:
     if tracked.meter is None:
         tracked.meter = TokenMeter()
         # All that the run has spent before its first step is that window's; what it trained before we saw it is not.
-        tracked.meter.begin(max(0, run.tokens_total - (step.tokens or 0)), UsdMicros(0), tracked.paid_from)
+        trained = max(0, run.tokens_total - (step.tokens or 0))
+        tracked.meter.begin(trained, tracked.paid_before, tracked.paid_from)
     window = tracked.meter.add(run.tokens_total, step.tokens or 0, spent, boot)
     if window is None:
         return []

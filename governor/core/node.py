@@ -51,7 +51,8 @@ class Tracked:
     policy: Policy
     book: RuleBook
     window: TokenWindow = field(default_factory=TokenWindow)
-    paid_from: BootNs = BootNs(0)  # When it began to hold the node.
+    paid_from: BootNs = BootNs(0)  # When it began to hold the node: its first window begins there,
+    paid_before: UsdMicros = UsdMicros(0)  # and what it had spent by then is in no window of ours.
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
     metered: tuple[MonoNs, int] = MonoNs(-1), 0  # Of the last step whose tokens count: its attempt's begin, its number.
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
@@ -179,6 +180,8 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "processes": [process_row(process) for process in tracked.processes()],
         "spend_usd_micros": node.ledger.spend(run.run),
         "tokens_total": run.tokens_total,
+        "paid_from": tracked.paid_from,
+        "paid_before_usd_micros": tracked.paid_before,
         "step": run.step,
         "last_good": dict(run.last_good) if run.last_good is not None else None,
         "save_longest_ns": run.save_longest_ns,

@@ -89,9 +89,13 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     tracked.incidents_total = int(snapshot["incidents_total"])
     tracked.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     tokens = snapshot.get("tokens")  # A journal of before has none.
+    same_boot = snapshot["boot_id"] == node.facts.boot_id
     if tokens is not None:
-        tracked.meter = TokenMeter.restored(tokens, same_boot=snapshot["boot_id"] == node.facts.boot_id)
-    if snapshot["boot_id"] != node.facts.boot_id:
+        tracked.meter = TokenMeter.restored(tokens, same_boot=same_boot)
+    # Of an earlier boot the moment means nothing here: as for a meter, its money is in the window and its time is not.
+    tracked.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
+    tracked.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
+    if not same_boot:
         run.ended_at = at  # Its processes are gone by definition, and its monotonic times mean nothing here.
         return tracked
     run.first_step_at = snapshot["first_step_at"]

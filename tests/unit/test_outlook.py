@@ -98,6 +98,43 @@ def test_a_governor_that_comes_back_closes_the_window_that_was_open() -> None:
     assert (row["from_tokens"], row["to_tokens"], row["duration_ns"]) == (0, MTOK, 5 * NS_PER_S)
 
 
+def restarted(node: Node, when: float, boot_id: str = "boot-1") -> Node:
+    """The governor is killed and comes back to what was kept at this moment."""
+    kept = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(when))))
+    reborn = make_node(cloud="none", boot=when, boot_id=boot_id)
+    restore_runs(reborn, [kept], BootNs(at(when)), at(when))
+    play(reborn, tick(when), hello(0, when, world_size=1, stage="stage1"))
+    return reborn
+
+
+def a_million(node: Node, since: float) -> list[Effect]:
+    """The run's first four steps."""
+    effects = []
+    for number in range(1, 5):
+        step = a_step(number, when=since + number, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS)
+        effects += play(node, tick(since + number), step)
+    return effects
+
+
+def test_a_governor_that_comes_back_before_the_first_step_knows_since_when_the_run_has_paid() -> None:
+    """On a machine that has been up for a month, which is no part of the run's first window."""
+    month = 30 * 24 * 3600
+    node = make_node(cloud="none", boot=month)
+    play(node, tick(month), hello(0, month, world_size=1, stage="stage1"), tick(month + 60))
+    reborn = restarted(node, month + 60)
+    [row] = windows(a_million(reborn, month + 60))
+    assert (row["from_tokens"], row["to_tokens"], row["duration_ns"]) == (0, MTOK, 64 * NS_PER_S)
+    assert row["usd_micros"] == PRICE * 60 // 3600 + PRICE * 4 // 3600
+
+
+def test_after_a_reboot_the_first_window_has_the_money_of_before_and_the_time_since() -> None:
+    node = make_node(cloud="none", boot=3600)
+    play(node, tick(3600), hello(0, 3600, world_size=1), tick(3660))
+    reborn = restarted(node, 3660, boot_id="boot-2")
+    [row] = windows(a_million(reborn, 3660))
+    assert (row["duration_ns"], row["usd_micros"]) == (4 * NS_PER_S, PRICE * 60 // 3600 + PRICE * 4 // 3600)
+
+
 def test_status_tells_what_is_left_and_when_the_ceiling_is_met() -> None:
     node = started()
     trained(node, 1, 40)

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from types import TracebackType
+from typing import Any, Final
 
 import click
 
@@ -16,6 +17,8 @@ from governor.exit_codes import MEANINGS, ExitCode
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
 
 
+# Of click 8.2 and later; before, click prints that page itself.
+_NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
@@ -81,6 +84,9 @@ def _run() -> int:
         if sys.stdout is not None:  # Closed by the caller (`>&-`): then there is nobody to tell.
             sys.stdout.flush()
     except click.UsageError as error:
+        if isinstance(error, _NO_ARGUMENTS):  # Its message is a page: who names no command wants to see them.
+            click.echo(error.format_message(), err=True)
+            return ExitCode.USAGE
         path = error.ctx.command_path if error.ctx is not None else "costgov"
         click.echo(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", err=True)
         return ExitCode.USAGE

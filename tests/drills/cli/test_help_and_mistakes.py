@@ -62,6 +62,14 @@ def test_completion_completes(costgov: Costgov) -> None:
     assert told.stdout.split() == ["plain,status"]
 
 
+@pytest.mark.parametrize("words", [(), ("policy",), ("incident",)])
+def test_a_command_that_needs_another_word_shows_its_page(costgov: Costgov, words: tuple[str, ...]) -> None:
+    """As a page, not flattened into a line; on stderr and with 2, since nothing was done."""
+    told = costgov(*words)
+    assert (told.returncode, told.stdout) == (ExitCode.USAGE, "")
+    assert told.stderr == costgov(*words, "--help").stdout
+
+
 MISTAKES = [
     (["nonsense"], "costgov: No such command 'nonsense'"),
     (["status", "--wtch"], "costgov status: No such option '--wtch'. Did you mean '--watch'?"),

@@ -22,6 +22,7 @@ from governor.archive import Archive
 from governor.core import engine
 from governor.core.effects import Effect, Refuse
 from governor.core.events import (
+    BadHello,
     Disconnected,
     Event,
     FramesLost,
@@ -243,12 +244,12 @@ class Daemon:
     def _on_packet(self, packet: Packet) -> bool:
         """Return whether its sender was refused, and so is closed."""
         for event in self._reader.read(packet, self.hands.clock.mono()):
-            if isinstance(event, FramesLost) and event.why != frames.DROPPED_BY_SENDER:
+            if isinstance(event, (FramesLost, BadHello)) and event.why != frames.DROPPED_BY_SENDER:
                 self._complain(packet, event.why)
             effects = self.apply(event)
+            if isinstance(event, (Hello, BadHello)) and any(isinstance(effect, Refuse) for effect in effects):
+                return True
             if isinstance(event, Hello):
-                if any(isinstance(effect, Refuse) for effect in effects):
-                    return True
                 self._is_new_to_journal = True
                 self._find_launchers(event)
         return False

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from governor.core import halting, hearing, judging, keeping
+from governor.core import halting, hearing, judging, keeping, refusing
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import (
     Ack,
+    BadHello,
     Beat,
     BillingRead,
     Bye,
@@ -179,6 +180,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     Bye: hearing.on_bye,
     Disconnected: hearing.on_disconnected,
     FramesLost: hearing.on_frames_lost,
+    BadHello: refusing.on_bad_hello,
     Tick: _on_tick,
     StopReplied: _on_incident_event,
     BillingRead: _on_incident_event,

@@ -152,6 +152,16 @@ class FramesLost:
 
 
 @dataclass(frozen=True, slots=True)
+class BadHello:
+    """A hello that cannot be taken, on a connection without a rank: its sender goes unwatched and has to be told."""
+
+    at: MonoNs
+    connection: ConnectionId
+    peer: Peer
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The 250 ms grid on which time-based conditions are judged."""
 
@@ -295,6 +305,7 @@ Event = (
     | Bye
     | Disconnected
     | FramesLost
+    | BadHello
     | Tick
     | StopReplied
     | BillingRead

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from governor.core import halting, intake, judging
-from governor.core.effects import Alarm, Confirm, Effect, Record, Refuse
+from governor.core.effects import Alarm, Confirm, Effect, Record
 from governor.core.events import (
     Ack,
     Beat,
@@ -30,6 +30,7 @@ from governor.core.identity import ConnectionId
 from governor.core.keeping import hand_over, keep, meter_tokens
 from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked
 from governor.core.policy import NO_POLICY, Mode
+from governor.core.refusing import refuse
 from governor.core.rules import RuleBook
 from governor.core.run_state import RANKS_MAX, Rank, Run
 from governor.core.units import NS_PER_S, DurationNs, MonoNs
@@ -46,7 +47,7 @@ _PAST_ASKING = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Sta
 def on_hello(node: Node, hello: Hello) -> list[Effect]:
     refusal = _refusal(node, hello)
     if refusal is not None:
-        return [Refuse(hello.connection, refusal), Alarm("hello_refused", None, refusal)]
+        return refuse(node, hello.connection, hello.peer, refusal)
     tracked = node.runs.get(hello.run)
     if tracked is None:
         tracked = _track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)

@@ -99,6 +99,7 @@ class Node:
     runs: dict[str, Tracked] = field(default_factory=dict)
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
+    refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from governor.core.events import Ack, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
+from governor.core.events import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
 from governor.core.identity import ConnectionId, Peer
 from governor.core.units import MonoNs
 from trainer_shim.wire import (
@@ -100,13 +100,17 @@ class FrameReader:
         self._dropped: dict[Any, int] = {}  # By process: the shim counts since attach, over its reconnects.
 
     def read(self, packet: PacketLike, at: MonoNs) -> list[Event]:
-        """Return the packet's event; `FramesLost` stands for a faulty packet and for what the sender dropped."""
+        """Return the packet's event; `FramesLost` stands for a faulty packet and for what the sender dropped,
+        `BadHello` for a faulty hello of who has not said a good one yet."""
+        run = self._runs.get(packet.connection)
         frame = parse(packet)
-        if isinstance(frame, list):
-            return [FramesLost(at, packet.connection, 1, "; ".join(frame))]
-        event = build(frame, packet, at, self._runs.get(packet.connection))
+        event = frame if isinstance(frame, list) else build(frame, packet, at, run)
         if isinstance(event, list):
-            return [FramesLost(at, packet.connection, 1, "; ".join(event))]
+            why = "; ".join(event)
+            if run is None and _is_hello(packet):
+                return [BadHello(at, packet.connection, packet.peer, why)]
+            return [FramesLost(at, packet.connection, 1, why)]
+        assert isinstance(frame, dict)
         if isinstance(event, Hello):
             self._runs[packet.connection] = event.run
         lost = self._newly_dropped(frame, packet)
@@ -129,6 +133,15 @@ class FrameReader:
         if len(self._dropped) > PROCESSES_REMEMBERED_MAX:
             del self._dropped[next(iter(self._dropped))]
         return max(0, total - known)
+
+
+def _is_hello(packet: PacketLike) -> bool:
+    """Whether a packet that is no valid frame was meant as a hello."""
+    try:
+        frame = json.loads(packet.data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(frame, dict) and frame.get("kind") == "hello"
 
 
 # --- governor -> rank ------------------------------------------------------------------------------------
@@ -194,7 +207,8 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
     if not frame["run"] or not frame["run"].isprintable() or not frame["attempt"].isprintable():
         found.append("hello.run and hello.attempt must be printable text")
     if not 0 <= frame["rank"] < frame["world_size"]:
-        found.append("hello.rank is outside the world size")
+        world_size = frame["world_size"]
+        found.append(f"hello.rank {frame['rank']} is outside the world size {world_size}: set RANK and WORLD_SIZE")
     if frame["signal"] not in DOORBELLS:
         found.append(f"hello.signal {frame['signal']} is no doorbell: use SIGUSR1, SIGUSR2, a real-time signal or 0")
     if found:

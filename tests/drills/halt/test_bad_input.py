@@ -66,6 +66,17 @@ def test_a_bad_frame_is_counted_and_the_next_good_one_is_heard(name: str, servic
     assert "Traceback" not in governor.log.read_text()
 
 
+def test_a_faulty_hello_is_answered_with_its_fault_and_said(service: Make) -> None:
+    governor = service()
+    governor.start()
+    with _connect(governor) as sock:
+        sock.send(_hello(signal=15))
+        reply = json.loads(sock.recv(65536))
+        assert (reply["kind"], "SIGUSR1" in reply["reason"]) == ("refuse", True)
+        assert sock.recv(65536) == b""
+    governor.until_said("hello_refused")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="another uid needs root")
 def test_a_hello_with_another_uids_run_is_refused_in_one_line(service: Make) -> None:
     governor = service()

@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from governor.core.events import BadHello
+from governor.core.units import MonoNs
+from governor.wire.frames import FrameReader, refuse_packet
+from tests.unit.wire.test_frames import Parcel
 from trainer_shim import wire
 from trainer_shim.progress import Progress
 from trainer_shim.watcher import Watcher
@@ -27,7 +31,11 @@ def listener(short_tmp: Path) -> Iterator[socket.socket]:
 
 
 def watcher(listener: socket.socket, **hello: Any) -> Watcher:
-    environ = {"COSTGOV_SOCKET": listener.getsockname()}
+    return watcher_in({}, listener, **hello)
+
+
+def watcher_in(environ: dict[str, str], listener: socket.socket, **hello: Any) -> Watcher:
+    environ = {"COSTGOV_SOCKET": listener.getsockname(), **environ}
     return Watcher({"run": "r", "attempt": "a", **hello}, Progress(threading.get_ident()), None, environ=environ)
 
 
@@ -41,6 +49,27 @@ def test_what_cannot_start_raises_and_leaves_nothing_behind(listener: socket.soc
     assert len(os.listdir("/proc/self/fd")) == descriptors
     broken.step_frame({"step": 1})
     broken.close()
+
+
+@pytest.mark.parametrize(
+    ("environ", "hello"),
+    [({"COSTGOV_SIGNAL": "15"}, {}), ({"RANK": "1"}, {}), ({}, {"run": "exp\n7"}), ({"WORLD_SIZE": "9" * 20}, {})],
+)
+def test_who_must_be_watched_and_is_refused_learns_why(
+    environ: dict[str, str], hello: dict[str, Any], listener: socket.socket
+) -> None:
+    def refuse() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            (bad,) = FrameReader().read(Parcel(peer.recv(wire.FRAME_BYTES_MAX)), MonoNs(0))
+            assert isinstance(bad, BadHello)
+            peer.send(refuse_packet(bad.why))
+
+    governor = threading.Thread(target=refuse)
+    governor.start()
+    with pytest.raises(SystemExit, match=r"refused: hello\..*not training"):
+        watcher_in({"COSTGOV_REQUIRED": "true", **environ}, listener, **hello).start()
+    governor.join()
 
 
 def test_a_script_that_asks_at_every_step_opens_one_incident(listener: socket.socket) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.events import Ack, Beat, Bye, FramesLost, Hello, PhaseChange, Step
+from governor.core.events import Ack, BadHello, Beat, Bye, FramesLost, Hello, PhaseChange, Step
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.units import MonoNs
 from governor.wire.frames import (
@@ -217,6 +217,17 @@ def test_the_reader_knows_a_run_from_its_hello_until_the_connection_closes() -> 
     assert event.run == "run-9"
     reader.forget(ConnectionId(9))
     assert reader.run_of(ConnectionId(9)) is None
+
+
+@pytest.mark.parametrize("said", [hello(signal=15), hello(rank=1, world_size=1), hello(run="exp\n7"), hello(run=None)])
+def test_a_faulty_hello_is_one_to_be_answered_unless_its_sender_is_watched(said: dict[str, Any]) -> None:
+    reader = FrameReader()
+    (bad,) = reader.read(Parcel(encode(said)), AT)
+    assert isinstance(bad, BadHello)
+    assert "hello." in bad.why
+    reader.read(Parcel(encode(hello())), AT)
+    (lost,) = reader.read(Parcel(encode(said)), AT)
+    assert isinstance(lost, FramesLost)
 
 
 def test_what_the_sender_dropped_is_counted_once_also_over_a_reconnect() -> None:

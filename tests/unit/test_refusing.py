@@ -1,0 +1,35 @@
+"""Who is refused is told why each time, and people once."""
+
+from __future__ import annotations
+
+from governor.core.effects import Alarm, Effect, Refuse
+from governor.core.events import BadHello
+from governor.core.identity import ConnectionId
+from governor.core.node import Node
+from governor.core.refusing import REFUSALS_REMEMBERED_MAX
+from tests.unit.test_engine import at, make_node, peer, play
+
+
+def refused(node: Node, pid: int = 100, why: str = "hello.signal 15 is no doorbell") -> list[Effect]:
+    return play(node, BadHello(at(0), ConnectionId(1), peer(pid), why))
+
+
+def test_a_bad_hello_is_refused_with_its_fault_and_said_once_per_process_and_reason() -> None:
+    node = make_node()
+    told, said = refused(node)
+    assert isinstance(told, Refuse)
+    assert "no doorbell" in told.reason
+    assert isinstance(said, Alarm)
+    assert said.text.startswith("pid 100 trains UNWATCHED")
+    assert told.reason in said.text
+    assert [type(effect) for effect in refused(node)] == [Refuse]
+    assert [type(effect) for effect in refused(node, why="another")] == [Refuse, Alarm]
+    assert [type(effect) for effect in refused(node, 101)] == [Refuse, Alarm]
+    assert node.frames_lost_total == 4
+
+
+def test_who_was_refused_is_remembered_up_to_a_bound() -> None:
+    node = make_node()
+    for pid in range(REFUSALS_REMEMBERED_MAX + 10):
+        refused(node, pid)
+    assert len(node.refusals) == REFUSALS_REMEMBERED_MAX

@@ -14,6 +14,8 @@ from governor import cli_act, cli_cost, cli_incident, cli_policy, cli_prices, cl
 from governor.cli_common import Failed
 from governor.exit_codes import MEANINGS, ExitCode
 
+# What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
+_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "completion")
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
 
 
@@ -28,7 +30,8 @@ _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
     no_args_is_help=True,
 )
 @click.version_option(package_name="costgov", prog_name="costgov", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Watch LLM training from outside: meter dollars and progress, halt by policy, prove that it stopped.
 
     \b
@@ -37,6 +40,8 @@ def cli() -> None:
       systemctl start costgov                                      as a service for every run of the node
       costgov doctor                                               what would fail, before it does
     """
+    if sys.stdout is None and ctx.invoked_subcommand in _SHOWN:
+        raise Failed("standard output is closed: there is nothing to show it on")
 
 
 for command in (

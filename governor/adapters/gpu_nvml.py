@@ -134,7 +134,7 @@ def _reading(gpu: dict[str, Any]) -> GpuReading:
 # --- the sampler process ---------------------------------------------------------------------------------
 
 
-def main(stdin: IO[bytes] = sys.stdin.buffer, stdout: IO[bytes] = sys.stdout.buffer) -> int:
+def main(stdin: IO[bytes], stdout: IO[bytes]) -> int:
     """Sample until stdin ends (the governor did). Exit code 3: there is nothing to sample on this machine."""
     try:
         import pynvml
@@ -189,4 +189,4 @@ def _say(stdout: IO[bytes], status: str, exit_code: int) -> int:
 
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
-        sys.exit(main())
+        sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))

@@ -148,3 +148,20 @@ def test_an_output_that_is_closed_is_nobodys_fault(environ: dict[str, str]) -> N
     program = ["sh", "-c", 'exec "$0" --help >&-', COSTGOV]
     told = subprocess.run(program, env=environ, stderr=subprocess.PIPE, text=True)
     assert (told.returncode, told.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", ["status", "doctor", "cost", "cost --csv", "incident list", "prices"])
+def test_what_only_shows_says_that_there_is_no_output(
+    environ: dict[str, str], governor: dict[str, Any], words: str
+) -> None:
+    told = subprocess.run(
+        ["sh", "-c", f'exec "$0" {words} >&-', COSTGOV], env=environ, stderr=subprocess.PIPE, text=True
+    )
+    assert told.returncode == ExitCode.FAILED
+    assert told.stderr == "costgov: standard output is closed: there is nothing to show it on\n"
+
+
+def test_a_command_runs_without_standard_input_and_output(environ: dict[str, str]) -> None:
+    program = ["sh", "-c", 'exec "$0" run --price 22 -- sh -c "exit 7" <&- >&-', COSTGOV]
+    told = subprocess.run(program, env=environ, stderr=subprocess.PIPE, text=True)
+    assert told.returncode == 7, told.stderr

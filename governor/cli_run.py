@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # policies/default.toml, installed with us.
 PACKAGED_POLICY: Final = Path(__file__).parent / "data" / "default.toml"
 NAME_CHARS_MAX: Final = 40  # It becomes part of two socket paths, which hold 107 bytes.
+PROGRESS_S_MAX: Final = 86_400  # A run that says nothing for longer than a day says nothing.
 # The scheduler's own name of a job that it may requeue: one budget over all of its launches.
 SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
 
@@ -41,6 +43,19 @@ class Usd(click.ParamType[UsdMicros]):
         if amount <= 0:
             self.fail(f'"{value}" must be above 0', param, ctx)
         return amount
+
+
+class Period(click.FloatRange):
+    """Seconds between two lines: a tenth to a day. Neither is what a clock cannot count ("nan", "inf")."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0.1, max=PROGRESS_S_MAX)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):  # In no range and outside of none.
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return seconds
 
 
 def policies_option(command: Any) -> Any:
@@ -89,7 +104,7 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 )
 @click.option(
     "--progress",
-    type=click.FloatRange(min=0.1),
+    type=Period(),
     metavar="SECONDS",
     help="How often to show progress. Default: 1 on a terminal, 10 elsewhere.",
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from governor.console import Console
 from governor.core.effects import Alarm, Effect
@@ -110,7 +110,23 @@ def run_command(
     `fault_mark`: a file to which a drill writes the monotonic time of its fault, for the timeline.
     """
     configure("critical")  # The console says in words what a service would log.
-    console = console or Console()
+    try:
+        # Before anything is started; the child holds it.
+        sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115
+    except OSError as error:
+        sys.stderr.write(f"costgov run: --log {log_path}: cannot be written: {error.strerror}\n")
+        return ExitCode.USAGE
+    with sink or contextlib.nullcontext():
+        return _run_governed(
+            settings, policy_paths, argv, sink, name=name, ceiling=ceiling, price=price, fault_mark=fault_mark,
+            console=console or Console(),
+        )  # fmt: skip
+
+
+def _run_governed(
+    settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None, *, name: str,
+    ceiling: UsdMicros | None, price: UsdMicros | None, fault_mark: Path | None, console: Console,
+) -> int:  # fmt: skip
     outcome = Outcome(name)
     if fault_mark is not None:
         console.fault_mark = fault_mark
@@ -131,7 +147,7 @@ def run_command(
                 for line in governor.lines():
                     console.say(f"costgov: {line}")
                 try:
-                    command = _start(argv, governor, name, log_path)
+                    command = _start(argv, governor, name, sink)
                 except OSError as error:
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
@@ -205,19 +221,14 @@ def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
     return ("costgov", *named, *argv)
 
 
-def _start(argv: Sequence[str], governor: Governor, name: str, log_path: Path | None) -> Command:
+def _start(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] | None) -> Command:
     environ = {
         **os.environ,
         "COSTGOV_SOCKET": str(governor.settings.paths.socket),
         "COSTGOV_RUN": name,
     }
-    sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115 - the child holds it.
-    try:
-        # A session of its own: Ctrl-C reaches it through us, once, and its whole tree is told apart from ours.
-        return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))
-    finally:
-        if sink is not None:
-            sink.close()
+    # A session of its own: Ctrl-C reaches it through us, once, and its whole tree is told apart from ours.
+    return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))
 
 
 def is_over(governor: Governor, command: Command) -> bool:

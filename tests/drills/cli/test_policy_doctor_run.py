@@ -124,3 +124,13 @@ def test_run_with_a_ceiling_and_no_price_refuses(costgov: Costgov) -> None:
 def test_run_as_json_speaks_json_only(costgov: Costgov) -> None:
     told = costgov("run", "--json", "--ceiling", "300", "--price", "22", "--", "true")
     assert {json.loads(line)["kind"] for line in told.stderr.splitlines()} == {"said"}
+
+
+def test_a_log_that_cannot_be_written_is_said_before_anything_starts(costgov: Costgov, tmp_path: Path) -> None:
+    told = costgov("run", "--price", "22", "--log", f"{tmp_path}/absent/log", "--", "touch", f"{tmp_path}/started")
+    assert told.returncode == ExitCode.USAGE
+    assert told.stderr.splitlines()[-1] == (
+        f"costgov run: --log {tmp_path}/absent/log: cannot be written: No such file or directory"
+    )
+    assert not (tmp_path / "started").exists()
+    assert "on halt I will" not in told.stderr, "no governor came to be"

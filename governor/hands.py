@@ -138,7 +138,8 @@ class Hands:
         self._keep([effect])
 
     def keep_runs(self, effect: KeepRuns) -> None:
-        self.journal.save_runs(effect.runs, [charge_row(charge) for charge in effect.charges])
+        rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in effect.records]
+        self.journal.save_runs(effect.runs, [charge_row(charge) for charge in effect.charges], rows)
 
     def alarm(self, effect: Alarm) -> None:
         log.warning("alarm", name=effect.name, run=effect.run, text=effect.text)

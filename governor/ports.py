@@ -222,9 +222,11 @@ class Journal(Protocol):
     def incidents(self, last: int = 100) -> list[Mapping[str, Any]]:
         """Snapshots of all incidents, newest last."""
 
-    def save_runs(self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = ()) -> bool:
+    def save_runs(
+        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (), rows: Iterable[Row] = ()
+    ) -> bool:
         """Replace the carried state of runs (owner uid, spend, holds, trigger snapshots) and the charges of the same
-        names (rows of core.charges.charge_row), in one commit."""
+        names (rows of core.charges.charge_row), and append rows, in one commit."""
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]: ...
 

@@ -115,8 +115,11 @@ class SqliteJournal:
         merged = self._merged("incidents", lambda db: db.incidents(last, only_open=False))
         return [json.loads(entry["snapshot"]) for entry in merged[-last:]] if last else []
 
-    def save_runs(self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = ()) -> bool:
-        entries = [self._charge_entry(charge) for charge in charges]
+    def save_runs(
+        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (), rows: Iterable[Row] = ()
+    ) -> bool:
+        entries = [self._row_entry(row) for row in rows]
+        entries += [self._charge_entry(charge) for charge in charges]
         entries += [
             {"seq": self._next_seq(), "table": "runs", "run": _storable(run), "snapshot": _text(snapshot)}
             for run, snapshot in runs.items()

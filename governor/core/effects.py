@@ -120,11 +120,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class KeepRuns:
-    """Replace what a restarted governor must know of runs and node, and their charges, all in one commit: a spend and
-    the charges that it is the sum of must not be of different moments."""
+    """Replace what a restarted governor must know of runs and node, with their charges and the windows that were closed
+    meanwhile, all in one commit: a spend and the charges that it is the sum of must not be of different moments, and a
+    window that is told must be known to the meter that goes on from it."""
 
     runs: Mapping[str, Mapping[str, Any]]  # By name; the node itself under charges.UNALLOCATED.
     charges: tuple[Charge, ...] = ()
+    records: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,13 +253,12 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     node.frames_total += 1
     leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = node.wall(event.at)
-    effects: list[Effect] = []
     if leads and run.tokens_total is not None:
         tracked.window.add(run.tokens_total, node.ledger.spend(run.run))
         run.usd_micros_per_mtok = tracked.window.usd_micros_per_mtok()
-        effects.extend(meter_tokens(node, tracked, event))
+        meter_tokens(node, tracked, event)
     tracked.book.observe(event)
-    return [*effects, *judging.judge(node, tracked, event.at, event)]
+    return judging.judge(node, tracked, event.at, event)
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:

@@ -15,6 +15,7 @@ from governor.core.token_windows import TokenMeter, Window
 from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
 
 KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
+WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is read in one go closes thousands.
 
 
 def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
@@ -46,28 +47,29 @@ def hand_over(node: Node, tracked: Tracked) -> None:
     node.ledger.hand_over(tracked.run.run, amount)
 
 
-def meter_tokens(node: Node, tracked: Tracked, step: Step) -> list[Record]:
-    """Charge the step's tokens to the window they belong to; return the row of the window that it closed."""
+def meter_tokens(node: Node, tracked: Tracked, step: Step) -> None:
+    """Charge the step's tokens to the window they belong to. One that it closes is kept together with its meter."""
     run, spent, boot = tracked.run, node.ledger.spend(tracked.run.run), node.ledger.charged_to
     assert run.tokens_total is not None, "the caller looked"
     if step.attempt_step is not None:
         began, counted = tracked.metered
         if began == run.attempt_at and step.attempt_step <= counted:
-            return []  # Told twice, or late: what it trained is counted.
+            return  # Told twice, or late: what it trained is counted.
         tracked.metered = run.attempt_at, step.attempt_step
     if tracked.meter is None:
         tracked.meter = TokenMeter()
         # All that the run has spent before its first step is that window's; what it trained before we saw it is not.
         trained = max(0, run.tokens_total - (step.tokens or 0))
         tracked.meter.begin(trained, tracked.paid_before, tracked.paid_from)
+        node.kept_at = None  # With the next tick: a governor after us would begin further on, with all of the money.
     window = tracked.meter.add(run.tokens_total, step.tokens or 0, spent, boot)
     if window is None:
-        return []
+        return
     tracked.windows.append(window)
     goal = tokens_goal(tracked)
     # What was lost has to be trained again before there is progress; it takes and costs as long.
     tracked.left = forecast(tuple(tracked.windows), goal - run.tokens_total) if goal is not None else None
-    return [Record("window", run.run, None, window_row(window, run.stage, run.attempt))]
+    node.windows_unkept.append(Record("window", run.run, None, window_row(window, run.stage, run.attempt)))
 
 
 def window_row(window: Window, stage: str | None, attempt: str) -> dict[str, Any]:
@@ -83,8 +85,9 @@ def window_row(window: Window, stage: str | None, attempt: str) -> dict[str, Any
 
 
 def keep_due(node: Node, at: MonoNs) -> list[KeepRuns]:
-    """At the first tick, every ten seconds, and when a charge was closed."""
-    due = node.kept_at is None or node.unkept or at - node.kept_at >= KEEP_PERIOD_NS
+    """At the first tick, every ten seconds, and when a charge or many windows were closed."""
+    many = node.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
+    due = node.kept_at is None or many or at - node.kept_at >= KEEP_PERIOD_NS
     return [keep(node, at)] if due else []
 
 
@@ -92,10 +95,12 @@ def keep(node: Node, at: MonoNs, *ended: Tracked) -> KeepRuns:
     """Everything at this moment: `ended` are runs that are not alive any more and have changed since they were kept."""
     node.kept_at = at
     charges = (*node.unkept, *node.charges.open_charges())
+    records = tuple(node.windows_unkept)
     node.unkept.clear()
+    node.windows_unkept.clear()
     runs = {name: run_snapshot(node, tracked, at) for name, tracked in node.runs.items() if tracked.run.alive}
     runs |= {tracked.run.run: run_snapshot(node, tracked, at) for tracked in ended}
-    return KeepRuns({**runs, UNALLOCATED: _node_snapshot(node, at)}, charges)
+    return KeepRuns({**runs, UNALLOCATED: _node_snapshot(node, at)}, charges, records)
 
 
 def _node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Line, LineKind, Payer, Place, Unit, labels_of
+from governor.core.effects import Record
 from governor.core.forecast import RECENT_WINDOWS, Forecast
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.incident import Incident, process_row
@@ -96,6 +97,7 @@ class Node:
     began: BootNs  # When this governor's metering began.
     was_held: bool = False  # Has a run held the node since?
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
+    windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
     runs: dict[str, Tracked] = field(default_factory=dict)
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
@@ -180,9 +182,9 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "alive": run.alive,
         "processes": [process_row(process) for process in tracked.processes()],
         "spend_usd_micros": node.ledger.spend(run.run),
-        "tokens_total": run.tokens_total,
         "paid_from": tracked.paid_from,
         "paid_before_usd_micros": tracked.paid_before,
+        "tokens_total": run.tokens_total,
         "step": run.step,
         "last_good": dict(run.last_good) if run.last_good is not None else None,
         "save_longest_ns": run.save_longest_ns,

@@ -262,9 +262,11 @@ class FakeJournal:
         found = [json.loads(text) for _, text in self._incidents.values()]
         return found[len(found) - min(last, len(found)) :]
 
-    def save_runs(self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = ()) -> bool:
+    def save_runs(
+        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (), rows: Iterable[Row] = ()
+    ) -> bool:
         self._runs |= {run: json.dumps(dict(snapshot), default=str) for run, snapshot in runs.items()}
-        return self._outcome()
+        return self.append(rows, full=False)
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {run: json.loads(text) for run, text in self._runs.items()}

@@ -95,6 +95,12 @@ def test_a_run_keeps_its_last_state(journal: Journal) -> None:
     assert journal.runs() == {"run-1": {"spend": 2}, "run-2": {"spend": 5}}
 
 
+def test_rows_that_belong_to_what_is_kept_of_runs_are_kept_with_it(journal: Journal) -> None:
+    journal.save_runs({"run-1": {"tokens": 1}}, [], [row("window", n=1)])
+    journal.append([row("window", n=2)], full=False)
+    assert [r.data["n"] for r in journal.rows(kind="window")] == [1, 2]
+
+
 def test_an_empty_append_is_durable(journal: Journal) -> None:
     assert journal.append([], full=True)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from governor.core.effects import Ask, KeepIncident, Record
+from governor.core.effects import Ask, KeepIncident, KeepRuns, Record
 from governor.core.events import OperatorHalt
 from governor.core.identity import Peer
 from governor.hands import Hands
@@ -123,3 +123,11 @@ def test_an_incident_that_is_not_durable_is_marked_and_its_halt_goes_on() -> Non
     assert incident is not None
     assert incident.undurable
     assert [len(trainer.letters) for trainer in bench.trainers] == [1, 1]
+
+
+def test_a_window_is_kept_in_the_commit_of_its_meter() -> None:
+    bench = Bench()
+    record = Record("window", "llama", None, {"to_tokens": 7})
+    bench.hands.perform([KeepRuns({"llama": {"tokens": 7}}, (), (record,))])
+    assert bench.journal.runs() == {"llama": {"tokens": 7}}
+    assert [(row.kind, row.run, row.data) for row in bench.journal.rows()] == [("window", "llama", {"to_tokens": 7})]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,14 +14,14 @@ from hypothesis import strategies as st
 
 from governor.core import engine
 from governor.core.charges import NOBODYS_MAX, UNALLOCATED, Charge, charge_of, charge_row
-from governor.core.effects import Effect, KeepIncident, KeepRuns
+from governor.core.effects import Effect, KeepIncident, KeepRuns, Record
 from governor.core.events import Event, Tick, TrainerExited
 from governor.core.ledger import share_out
 from governor.core.node import Node, new_node
 from governor.core.policy import Budget
 from governor.core.resume import restore_runs
 from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, accrue
-from tests.unit.test_engine import PRICE, at, hello, make_node, peer, rule
+from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, peer, rule
 
 WALL = 1_800_000_000 * NS_PER_S
 
@@ -36,6 +37,7 @@ class World:
     lives: int = 0
     charges: dict[str, Charge] = field(default_factory=dict)
     runs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    windows: list[Mapping[str, Any]] = field(default_factory=list)
 
     def at(self, seconds: float) -> None:
         """Time passes until then, machine and all, and a tick ends it."""
@@ -52,6 +54,8 @@ class World:
                 kept = json.loads(json.dumps([charge_row(charge) for charge in effect.charges]))
                 self.charges |= {row["charge_id"]: charge_of(row) for row in kept}
                 self.runs |= json.loads(json.dumps(effect.runs))
+                self.windows += [record.data for record in effect.records]
+            assert not isinstance(effect, Record) or effect.kind != "window", "not in a commit of its own"
         return effects
 
     def tick(self) -> None:
@@ -185,6 +189,32 @@ def test_a_command_pays_for_the_time_before_its_first_rank() -> None:
     world.tick()
     assert world.charged("llama") == accrue(PRICE, world.boot, 0)[0] == world.node.ledger.spend("llama")
     assert world.charged(UNALLOCATED) == 0
+
+
+@pytest.mark.parametrize("killed_after", range(1, 25))
+def test_windows_follow_each_other_whenever_the_governor_is_killed(killed_after: int) -> None:
+    """What it had closed and not kept, the next one closes again, later; what it had kept, the next one knows."""
+    world = World()
+    world.tick()
+    world.hear()
+    for number in range(1, 31):
+        world.at(number)
+        told = a_step(number, tokens=600_000, tokens_total=600_000 * number, at=MonoNs(world.mono))
+        world.play(told)
+        if number == killed_after:
+            world.at(number + 0.25)  # One tick later: that a meter has begun is kept with it.
+            world.restart()
+            world.tick()
+            world.hear()
+    world.at(60)
+    edges = [(window["from_tokens"], window["to_tokens"]) for window in world.windows]
+    assert edges[0][0] == 0
+    assert edges[-1][1] >= 17_400_000
+    assert all(one[1] == other[0] for one, other in pairwise(edges))
+    meter = world.node.runs["llama"].meter
+    assert meter is not None
+    assert sum(window["usd_micros"] for window in world.windows) == meter.from_usd_micros
+    assert sum(window["duration_ns"] for window in world.windows) == edges[-1][1] // 600_000 * NS_PER_S
 
 
 HOURS_12 = 12 * 3600

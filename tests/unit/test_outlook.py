@@ -9,9 +9,10 @@ import pytest
 
 from governor.adapters.exporters.prometheus import SnapshotCollector
 from governor.cli_table import render_status
-from governor.core.effects import Effect, Record
+from governor.core.effects import Effect, KeepRuns
 from governor.core.events import Disconnected, PhaseChange, TrainerExited
 from governor.core.identity import ConnectionId
+from governor.core.keeping import WINDOWS_UNKEPT_MAX, keep
 from governor.core.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.node import Node, run_snapshot
 from governor.core.policy import Budget
@@ -31,11 +32,13 @@ def trained(node: Node, first: int, last: int, *, total_before: int = 0) -> list
         total = total_before + (number - first + 1) * STEP_TOKENS
         step = a_step(number, tokens=STEP_TOKENS, tokens_total=total)
         effects += play(node, tick(number), step)
-    return effects
+    return [*effects, keep(node, at(last))]
 
 
 def windows(effects: list[Effect]) -> list[dict[str, object]]:
-    return [dict(one.data) for one in effects if isinstance(one, Record) and one.kind == "window"]
+    kept = [record for effect in effects if isinstance(effect, KeepRuns) for record in effect.records]
+    assert {record.kind for record in kept} <= {"window"}
+    return [dict(record.data) for record in kept]
 
 
 def started(**facts: object) -> Node:
@@ -52,6 +55,17 @@ def test_every_million_tokens_leaves_a_row_with_what_it_took_and_cost() -> None:
     assert [row["duration_ns"] for row in rows] == [4 * NS_PER_S] * 2
     assert sum(row["usd_micros"] for row in rows) == PRICE * 8 // 3600  # type: ignore[misc]
     assert {(row["stage"], row["attempt"]) for row in rows} == {("stage1", "a1")}
+
+
+def test_a_log_that_is_read_in_one_go_piles_no_windows_up() -> None:
+    node = started()
+    effects = []
+    for number in range(1, 3 * WINDOWS_UNKEPT_MAX):
+        effects += play(node, a_step(number, when=1, tokens=MTOK, tokens_total=number * MTOK), tick(1))
+    assert len(node.windows_unkept) < WINDOWS_UNKEPT_MAX
+    # The first is kept with the run that begins. Many wait: a commit for each window would be several a second.
+    kept = [len(effect.records) for effect in effects if isinstance(effect, KeepRuns)]
+    assert kept == [1, WINDOWS_UNKEPT_MAX, WINDOWS_UNKEPT_MAX]
 
 
 def test_a_resume_from_an_older_step_is_waste_and_the_windows_go_on() -> None:
@@ -113,7 +127,7 @@ def a_million(node: Node, since: float) -> list[Effect]:
     for number in range(1, 5):
         step = a_step(number, when=since + number, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS)
         effects += play(node, tick(since + number), step)
-    return effects
+    return [*effects, keep(node, at(since + 4))]
 
 
 def test_a_governor_that_comes_back_before_the_first_step_knows_since_when_the_run_has_paid() -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from governor import policy_files
 from governor.cli_common import Failed, config_option, json_option, print_json, settings_from
 from governor.exit_codes import ExitCode
 
@@ -33,7 +34,7 @@ def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
     notes: list[str] = []
     if config is not None or not files:
         settings = settings_from(config)
-        files = files or (settings.paths.policies_dir,)
+        files = files or tuple(policy_files.of_node(settings.paths.policies_dir))
         notes = [
             f"{stream.path}: run {stream.run} names no pidfile, unit, cgroup or job: a halt can stop only the instance"
             for stream in settings.jsonl

@@ -14,14 +14,13 @@ import click
 
 from governor.cli_common import config_option, find_config, settings_from
 from governor.core.units import UsdMicros, usd
+from governor.policy_files import PACKAGED_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from governor.settings import Settings
 
-# policies/default.toml, installed with us.
-PACKAGED_POLICY: Final = Path(__file__).parent / "data" / "default.toml"
 NAME_CHARS_MAX: Final = 40  # It becomes part of two socket paths, which hold 107 bytes.
 PROGRESS_S_MAX: Final = 86_400  # A run that says nothing for longer than a day says nothing.
 # The scheduler's own name of a job that it may requeue: one budget over all of its launches.

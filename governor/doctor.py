@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from governor import control_client, pricing
+from governor import control_client, policy_files, pricing
 from governor.adapters import clouds
 from governor.adapters.clock import SystemClock
 from governor.adapters.control import group_id
@@ -185,20 +185,18 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
     if price is not None:
         yield from _price(price)
     directory = settings.paths.policies_dir
-    try:
-        policies, problems = policy_loader([directory], None, lambda: price is not None and price.quote is not None)()
-    except CannotStart as error:
-        policies, problems = None, [str(error)]
+    paths = policy_files.of_node(directory)
+    policies, problems = policy_loader(lambda: paths, None, lambda: price is not None and price.quote is not None)()
     if policies is None:
-        missing = "" if directory.is_dir() else f"mkdir {directory} and put a *.toml there, or set paths.policies_dir"
-        yield from (Check(FAIL, "policies", problem, missing) for problem in problems)
+        yield from (Check(FAIL, "policies", problem) for problem in problems)
     elif not policies.policies:
         text = f"{directory} holds none: runs are metered and never halted"
         yield Check(WARN, "policies", text, "put a *.toml there; `costgov policy check FILE` explains one")
     else:
         names = ", ".join(policy.name for policy in policies.policies)
         observing = " (observe: nothing will be touched)" if settings.observe else ""
-        yield Check(OK, "policies", f"{names}{observing}")
+        packaged = f"; the packaged one: there is no {directory}" if paths != [directory] else ""
+        yield Check(OK, "policies", f"{names}{observing}{packaged}")
 
 
 def _price(price: Chosen) -> Iterator[Check]:

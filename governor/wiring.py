@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from governor import control, pricing
+from governor import control, policy_files, pricing
 from governor.adapters import clouds
 from governor.adapters.checkpoints import DiskCheckpoints
 from governor.adapters.clock import SystemClock
@@ -42,6 +42,7 @@ from governor.hands import Hands
 from governor.killing import Killings
 from governor.logs import configure
 from governor.observers import Observers
+from governor.policy_files import PolicyUnreadable
 from governor.ports import Cloud, Observer, Preflight, PriceSource
 from governor.settings_model import Settings
 from governor.wire.policy_toml import load_policies
@@ -49,41 +50,22 @@ from governor.wire.policy_toml import load_policies
 log = structlog.get_logger("costgov")
 
 RESUMED_PRICE_S = 2.0  # An API across an ocean answers in 0.3 s; a halt's own graces are longer than this.
-POLICY_BYTES_MAX = 256 * 1024  # A policy is a page; larger is a mistake in a path.
 
 
 class CannotStart(Exception):  # noqa: N818 - the condition is the name.
     """What keeps the governor from starting: one line, what and what to do."""
 
 
-def policy_texts(paths: Sequence[Path]) -> list[tuple[str, str]]:
-    """Read policy files; a directory stands for its *.toml in order. CannotStart names what cannot be read."""
-    texts = []
-    for path in paths:
-        try:
-            files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
-        except OSError as error:  # A directory above it that we may not enter.
-            raise CannotStart(f"{path}: cannot be read: {error.strerror}") from error
-        for file in files:
-            try:
-                if file.stat().st_size > POLICY_BYTES_MAX:
-                    raise CannotStart(f"{file}: larger than {POLICY_BYTES_MAX} bytes; is this a policy?")
-                texts.append((str(file), file.read_text(encoding="utf-8")))
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-                raise CannotStart(f"{file}: cannot be read: {reason}") from error
-    return texts
-
-
 def policy_loader(
-    paths: Sequence[Path], ceiling: UsdMicros | None, priced: Callable[[], bool], facts: NodeFacts | None = None
-) -> Callable[[], tuple[PolicySet | None, list[str]]]:
+    paths: Callable[[], Sequence[Path]], ceiling: UsdMicros | None, priced: Callable[[], bool],
+    facts: NodeFacts | None = None,
+) -> Callable[[], tuple[PolicySet | None, list[str]]]:  # fmt: skip
     """Return what reads the policies, now and at each SIGHUP: the set, or None and the problems, a line each."""
 
     def load() -> tuple[PolicySet | None, list[str]]:
         try:
-            texts = policy_texts(paths)
-        except CannotStart as error:
+            texts = policy_files.policy_texts(paths())
+        except PolicyUnreadable as error:
             return None, [str(error)]
         policies, problems = load_policies(texts)
         if policies is None:
@@ -152,7 +134,7 @@ class Governor:
     """Everything of one running governor, built and taken down in order. Use as a context manager."""
 
     def __init__(
-        self, settings: Settings, policy_paths: Sequence[Path], *, ceiling: UsdMicros | None = None,
+        self, settings: Settings, policy_paths: Sequence[Path] | None, *, ceiling: UsdMicros | None = None,
         price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),
     ) -> None:  # fmt: skip
         self.settings = settings
@@ -173,7 +155,11 @@ class Governor:
         self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer)
         facts = node_facts(settings, self.cloud, self.preflight, self.price, self.clock.boot_id, exclusive=exclusive)
         may_start = resumes or self.price.quote is not None
-        self.load = policy_loader(policy_paths, ceiling, lambda: may_start, facts)
+        # Nothing given: what the node has, looked at anew by each reload.
+        self.policy_paths: Callable[[], Sequence[Path]] = lambda: (
+            policy_paths or policy_files.of_node(paths.policies_dir)
+        )
+        self.load = policy_loader(self.policy_paths, ceiling, lambda: may_start, facts)
         policies, problems = self.load()
         if policies is None:
             self.close()
@@ -320,6 +306,8 @@ class Governor:
             lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
             billed.insert(0, f"{facts.cloud} instance {facts.instance_id}")
         lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
+        names = [policy.name for policy in self.node.policies.policies]
+        lines += policy_files.remarks(self.policy_paths(), self.settings.paths.policies_dir, names)
         lines.append(f"price: {self.price.text}")
         lines += [f"price: {remark.line}" for remark in self.price.remarks if not remark.is_alarm]
         lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
@@ -375,12 +363,13 @@ def run_daemon(settings: Settings, policy_paths: Sequence[Path] | None = None) -
     """The service. Returns an exit code; start-up problems are one line on stderr."""
     configure(settings.log.level)
     try:
-        governor = Governor(settings, policy_paths or [settings.paths.policies_dir])
+        governor = Governor(settings, policy_paths)
     except CannotStart as error:
         sys.stderr.write(f"costgov: {error}\n")
         return 1
     with governor:
         for line in governor.lines():
-            log.info("start", line=line, pid=os.getpid())
+            tell = log.warning if line.startswith("problem:") else log.info
+            tell("start", line=line, pid=os.getpid())
         governor.daemon.install_signals()
         return 0 if governor.daemon.run(governor.begin) else 1

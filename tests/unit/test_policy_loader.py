@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from governor import policy_files
 from governor.core.node import NodeFacts
 from governor.core.units import NS_PER_S, DurationNs, UsdMicros
 from governor.wiring import policy_loader
@@ -24,7 +25,7 @@ FACTS = NodeFacts("node-a", "boot-1", PRICE, "test", stop_bound_ns=DurationNs(36
 
 def test_a_reload_to_a_ceiling_that_the_halt_itself_would_exceed_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
-    load = policy_loader([file], None, lambda: True, FACTS)
+    load = policy_loader(lambda: [file], None, lambda: True, FACTS)
     file.write_text(POLICY.format(ceiling=100.0))
     policies, problems = load()
     assert (policies is not None, problems) == (True, [])
@@ -33,3 +34,16 @@ def test_a_reload_to_a_ceiling_that_the_halt_itself_would_exceed_is_refused(tmp_
     assert policies is None
     assert len(problems) == 1
     assert "ceiling $9.00 is below" in problems[0]
+
+
+def test_a_node_without_a_policies_directory_is_judged_by_the_packaged_policy(tmp_path: Path) -> None:
+    directory = tmp_path / "policies.d"
+    load = policy_loader(lambda: policy_files.of_node(directory), None, lambda: False)
+    policies, problems = load()
+    assert problems == []
+    assert policies is not None
+    assert [policy.name for policy in policies.policies] == ["default"]
+    directory.mkdir()  # An operator's own: the next reload takes it, and an empty one is a choice.
+    policies, _ = load()
+    assert policies is not None
+    assert policies.policies == ()

@@ -103,3 +103,28 @@ def test_the_doctor_sees_the_governor_run(costgov: Costgov, daemon: subprocess.P
     told = costgov("doctor").stdout
     assert f"runs (pid {daemon.pid})" in told
     assert "ok    trainers" in told
+
+
+@pytest.mark.parametrize(
+    ("directory", "said", "level"),
+    [
+        ("absent", "policies: default, the packaged one: there is no {path}", "info"),
+        ("empty", "problem: NOTHING WILL BE JUDGED: {path} holds no *.toml; runs are metered", "warning"),
+    ],
+)
+def test_the_daemon_says_what_it_judges_by(
+    costgov: Costgov, environ: dict[str, str], short_tmp: Path, directory: str, said: str, level: str
+) -> None:
+    (short_tmp / "empty").mkdir()
+    environ |= {"COSTGOV_PATHS__POLICIES_DIR": f"{short_tmp}/{directory}", "COSTGOV_METRICS__PORT": "0"}
+    process = subprocess.Popen([COSTGOV, "daemon"], env=environ, stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        wanted = said.format(path=f"{short_tmp}/{directory}")
+        records = (json.loads(line) for line in process.stderr)
+        found = next(record for record in records if wanted in record.get("line", ""))
+        assert found["level"] == level
+        assert "FAIL  policies" not in costgov("doctor").stdout
+    finally:
+        process.kill()
+        process.communicate()

@@ -52,10 +52,11 @@ def meter_tokens(node: Node, tracked: Tracked, step: Step) -> None:
     run, spent, boot = tracked.run, node.ledger.spend(tracked.run.run), node.ledger.charged_to
     assert run.tokens_total is not None, "the caller looked"
     if step.attempt_step is not None:
-        began, counted = tracked.metered
-        if began == run.attempt_at and step.attempt_step <= counted:
+        began, counted, newest = tracked.metered
+        # A process that attaches anew counts its attempt's steps from one again, and trains on.
+        if began == run.attempt_at and step.attempt_step <= counted and step.step <= newest:
             return  # Told twice, or late: what it trained is counted.
-        tracked.metered = run.attempt_at, step.attempt_step
+        tracked.metered = run.attempt_at, step.attempt_step, step.step
     if tracked.meter is None:
         tracked.meter = TokenMeter()
         # All that the run has spent before its first step is that window's; what it trained before we saw it is not.

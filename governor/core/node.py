@@ -55,7 +55,8 @@ class Tracked:
     paid_from: BootNs = BootNs(0)  # When it began to hold the node: its first window begins there,
     paid_before: UsdMicros = UsdMicros(0)  # and what it had spent by then is in no window of ours.
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
-    metered: tuple[MonoNs, int] = MonoNs(-1), 0  # Of the last step whose tokens count: its attempt's begin, its number.
+    # Of the last step whose tokens count: its attempt's begin, its number in the attempt, and the absolute one.
+    metered: tuple[MonoNs, int, int] = MonoNs(-1), 0, 0
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
     left: Forecast | None = None  # As of the last window's end.
     launchers: tuple[ProcessId, ...] = ()

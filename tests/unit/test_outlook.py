@@ -89,6 +89,32 @@ def test_a_frame_told_twice_or_late_counts_once() -> None:
     assert run_status(node.runs["llama"], at(4))["tokens_wasted"] == 0
 
 
+def test_a_process_that_attaches_anew_counts_its_steps_from_one_and_trains_on() -> None:
+    node = started()
+    trained(node, 1, 40)
+    again = hello(0, 42, world_size=1, connection=ConnectionId(2), stage="stage1")
+    effects = play(node, Disconnected(at(41), ConnectionId(1)), again)
+    for number in range(1, 41):
+        told = {"tokens": STEP_TOKENS, "tokens_total": (40 + number) * STEP_TOKENS, "connection": ConnectionId(2)}
+        step = a_step(40 + number, when=42 + number, attempt_step=number, **told)
+        late = a_step(39 + number, when=42 + number, attempt_step=number - 1, **told)
+        effects += play(node, tick(42 + number), step, step, late)
+    edges = [(row["from_tokens"], row["to_tokens"]) for row in windows([*effects, keep(node, at(82))])]
+    assert edges == [(number * MTOK, (number + 1) * MTOK) for number in range(10, 20)]
+    assert run_status(node.runs["llama"], at(82))["tokens_wasted"] == 0
+
+
+def test_a_run_that_sets_itself_back_within_an_attempt_wastes_what_it_trains_again() -> None:
+    node = started()
+    trained(node, 1, 10)
+    for number in range(5, 9):
+        play(
+            node,
+            a_step(number, when=11, attempt_step=number + 6, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS),
+        )
+    assert run_status(node.runs["llama"], at(11))["tokens_wasted"] == 4 * STEP_TOKENS
+
+
 def test_a_launcher_that_numbers_its_restarts_alike_counts_from_one_again() -> None:
     node = started()
     trained(node, 1, 10)

@@ -33,10 +33,15 @@ class Answer:
 
 
 def socket_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return where a governor may listen, first choice first: COSTGOV_CONTROL alone, else the system's, the user's."""
-    given = environ.get("COSTGOV_CONTROL")
+    """Return where a governor may listen, first choice first: what the environment names alone, else the system's
+    and the user's. The names are those of the settings, which a governor started in it obeys.
+    """
+    given = environ.get("COSTGOV_PATHS__CONTROL_SOCKET") or environ.get("COSTGOV_CONTROL")
     if given:
         return (given,)
+    directory = environ.get("COSTGOV_PATHS__RUNTIME_DIR")
+    if directory:
+        return (f"{directory}/control.sock", *_beside(directory))
     runtime = environ.get("XDG_RUNTIME_DIR")
     state_home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
     users = f"{runtime}/costgov/control.sock" if runtime else f"{state_home}/costgov/run/control.sock"

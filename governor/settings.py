@@ -88,7 +88,7 @@ def load_settings(
     except tomllib.TOMLDecodeError as error:
         return None, [f"{path}: not TOML: {_one_line(str(error))}"]
     aliases = {f"{ENV_PREFIX}PATHS__{key.upper()}": name for name, key in ENV_PATHS.items() if environ.get(name)}
-    layers = _Layers(overrides or {}, _from_environment(environ), file, text, path, aliases)
+    layers = _Layers(overrides or {}, _from_environment(environ, beside), file, text, path, aliases)
     try:
         settings = _merge(layers, environ, beside)
     except ValidationError as error:
@@ -113,10 +113,11 @@ def _read(path: Path | None) -> tuple[str, list[str]]:
         return "", [f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _from_environment(environ: Mapping[str, str], beside: str | None) -> dict[str, Any]:
     """COSTGOV_METRICS__PORT=9478 -> {"metrics": {"port": "9478"}}. A value that begins as JSON does is JSON.
 
     Names without a double underscore belong to the trainer's side (COSTGOV_RUN, COSTGOV_REQUIRED, …).
+    An environment is inherited by all that is started in it: with `beside`, a run has its own below its directories.
     """
     data: dict[str, Any] = {}
     for name, key in ENV_PATHS.items():
@@ -131,6 +132,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             inner = at.setdefault(table, {})
             at = inner if isinstance(inner, dict) else {}
         at[key] = _from_text(value)
+    if beside is not None:
+        paths = data.get("paths", {})
+        paths |= {key: f"{paths[key]}/runs/{beside}" for key in ("state_dir", "runtime_dir") if key in paths}
     return data
 
 

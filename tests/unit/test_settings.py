@@ -111,6 +111,33 @@ def test_commands_look_where_governors_listen(environ: dict[str, str], uid: int)
     assert default_paths({}, environ, uid)["control_socket"] in socket_paths(environ)
 
 
+def test_commands_look_where_the_environment_puts_governors(tmp_path: Path) -> None:
+    environ = {**HOME, "COSTGOV_PATHS__RUNTIME_DIR": str(tmp_path)}
+    daemon, _ = load_settings(None, None, environ)
+    run, _ = load_settings(None, None, environ, beside="train-1")
+    assert daemon is not None
+    assert run is not None
+    for settings in (daemon, run):
+        settings.paths.runtime_dir.mkdir(parents=True, exist_ok=True)
+        settings.paths.control_socket.touch()
+    assert socket_paths(environ) == (str(daemon.paths.control_socket), str(run.paths.control_socket))
+    assert socket_paths({**environ, "COSTGOV_PATHS__CONTROL_SOCKET": "/x/c.sock"}) == ("/x/c.sock",)
+
+
+def test_each_run_has_its_own_below_the_directories_of_the_environment() -> None:
+    environ = {**HOME, "COSTGOV_PATHS__STATE_DIR": "/s", "COSTGOV_PATHS__RUNTIME_DIR": "/d"}
+    settings, problems = load_settings(None, None, environ, beside="train-1")
+    assert problems == []
+    assert settings is not None
+    paths = settings.paths
+    assert (str(paths.state_dir), str(paths.runtime_dir)) == ("/s/runs/train-1", "/d/runs/train-1")
+    assert (str(paths.socket), str(paths.control_socket)) == (
+        "/d/runs/train-1/trainer.sock",
+        "/d/runs/train-1/control.sock",
+    )
+    assert str(good(None, **environ).paths.state_dir) == "/s", "the service has them for itself"
+
+
 MISTAKES = [
     ("[metrics]\nprot = 1\n", ':2: metrics.prot: unknown key; did you mean "port"?'),
     ("\n\nobsrve = true\n", ':3: obsrve: unknown key; did you mean "observe"?'),

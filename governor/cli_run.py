@@ -165,11 +165,11 @@ def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Se
 
 
 def _default_name(command: Sequence[str]) -> str:
-    for variable, scheduler in SCHEDULER_JOBS:
-        if os.environ.get(variable):
-            return _allowed(f"{scheduler}-{os.environ[variable]}")
-    if os.environ.get("COSTGOV_RUN"):
-        return os.environ["COSTGOV_RUN"]
+    for variable, prefix in (*SCHEDULER_JOBS, ("COSTGOV_RUN", "")):
+        found = os.environ.get(variable)
+        chosen = _allowed(f"{prefix}-{found}") if prefix else found
+        if found and chosen and chosen != os.environ.get("COSTGOV_INSIDE"):  # Else the `costgov run` around us has it.
+            return chosen
     scripts = [Path(word).stem for word in command if word.endswith(".py")]
     started = time.strftime("%m%d-%H%M%S", time.gmtime())
     return f"{_allowed(scripts[0] if scripts else Path(command[0]).stem)[:20]}-{started}-{os.getpid()}"

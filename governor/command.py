@@ -30,6 +30,7 @@ GOVERNORS_MAX: Final = 4  # The first, and three that resume: what fails so ofte
 TERM_GRACE_S: Final = 30.0  # What `deepspeed` and `torchrun` take at the most to end their ranks.
 HELLO_NS: Final = 60 * NS_PER_S  # From a launcher's exit to attach() of what it left: imports and a model's set-up.
 PIDS_NAMED_MAX: Final = 8  # The ranks of one machine; more fill a line and help nobody.
+INSIDE: Final = "COSTGOV_INSIDE"  # Set for the command: the name that its governor has taken.
 INTERRUPTS_BEFORE_LEAVING: Final = 3  # The first two go to the command; who insists leaves the halt unfinished.
 
 
@@ -226,6 +227,7 @@ def _start(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] |
         **os.environ,
         "COSTGOV_SOCKET": str(governor.settings.paths.socket),
         "COSTGOV_RUN": name,
+        INSIDE: name,
     }
     # A session of its own: Ctrl-C reaches it through us, once, and its whole tree is told apart from ours.
     return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))

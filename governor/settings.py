@@ -117,11 +117,12 @@ def _from_environment(environ: Mapping[str, str], beside: str | None) -> dict[st
     """COSTGOV_METRICS__PORT=9478 -> {"metrics": {"port": "9478"}}. A value that begins as JSON does is JSON.
 
     Names without a double underscore belong to the trainer's side (COSTGOV_RUN, COSTGOV_REQUIRED, …).
-    An environment is inherited by all that is started in it: with `beside`, a run has its own below its directories.
+    An environment is inherited by all that is started in it: with `beside`, a run has its own below its directories,
+    and COSTGOV_SOCKET is that of whoever watches us, not one to serve.
     """
     data: dict[str, Any] = {}
     for name, key in ENV_PATHS.items():
-        if environ.get(name):
+        if environ.get(name) and not (beside is not None and key == "socket"):
             data.setdefault("paths", {})[key] = environ[name]
     for name, value in sorted(environ.items()):
         if not name.startswith(ENV_PREFIX) or not (name == "COSTGOV_OBSERVE" or "__" in name):

@@ -138,6 +138,12 @@ def test_each_run_has_its_own_below_the_directories_of_the_environment() -> None
     assert str(good(None, **environ).paths.state_dir) == "/s", "the service has them for itself"
 
 
+def test_a_run_does_not_serve_the_socket_that_its_own_watcher_serves() -> None:
+    settings, _ = load_settings(None, None, {**HOME, "COSTGOV_SOCKET": "/outer/trainer.sock"}, beside="inner")
+    assert settings is not None
+    assert settings.paths.socket == good(None).paths.runtime_dir / "runs" / "inner" / "trainer.sock"
+
+
 MISTAKES = [
     ("[metrics]\nprot = 1\n", ':2: metrics.prot: unknown key; did you mean "port"?'),
     ("\n\nobsrve = true\n", ':3: obsrve: unknown key; did you mean "observe"?'),

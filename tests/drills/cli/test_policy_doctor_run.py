@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from governor.exit_codes import ExitCode
-from tests.drills.cli.installed import Costgov
+from tests.drills.cli.installed import COSTGOV, Costgov
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -134,3 +134,22 @@ def test_a_log_that_cannot_be_written_is_said_before_anything_starts(costgov: Co
     )
     assert not (tmp_path / "started").exists()
     assert "on halt I will" not in told.stderr, "no governor came to be"
+
+
+SEEN = 'echo "$COSTGOV_RUN $COSTGOV_SOCKET"'
+
+
+@pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "7"}])
+def test_a_run_inside_a_run_has_a_name_and_a_socket_of_its_own(
+    costgov: Costgov, environ: dict[str, str], job: dict[str, str]
+) -> None:
+    del environ["COSTGOV_CONTROL"]
+    inner = f"{COSTGOV} run --price 22 -- sh -c '{SEEN}'"
+    told = costgov("run", "--price", "22", "--", "sh", "-c", f"{SEEN}; {inner}; echo inner $?; {SEEN}", **job)
+    assert told.returncode == 0, told.stderr
+    before, within, ended, after = told.stdout.splitlines()
+    assert (before, ended) == (after, "inner 0")
+    (outer_name, outer_socket), (inner_name, inner_socket) = before.split(), within.split()
+    assert inner_name != outer_name
+    assert inner_socket.endswith(f"/run/runs/{inner_name}/trainer.sock")
+    assert outer_socket.endswith(f"/run/runs/{outer_name}/trainer.sock")

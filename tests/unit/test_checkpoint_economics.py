@@ -44,12 +44,13 @@ def test_a_save_longer_than_the_time_between_failures_is_no_reason_to_fail() -> 
     assert lost_share(HOUR, 1e6, 1.0, 0) == 1.0
 
 
-@given(st.floats(0.1, 600), st.floats(HOUR, 1000 * HOUR), st.floats(0, HOUR), st.floats(0.2, 5))
-def test_no_interval_beats_the_best_by_more_than_its_approximation(
-    save_s: float, mtbf_s: float, restart_s: float, factor: float
+@given(st.floats(0.1, 600), st.floats(HOUR, 1000 * HOUR), st.floats(0, HOUR))
+def test_no_interval_loses_less_than_the_best_by_more_than_its_approximation(
+    save_s: float, mtbf_s: float, restart_s: float
 ) -> None:
-    best = best_interval_s(save_s, mtbf_s)
-    there = lost_share(best, save_s, mtbf_s, restart_s)
-    elsewhere = lost_share(best * factor, save_s, mtbf_s, restart_s)
-    assert 0 < there < 1
-    assert there <= elsewhere + 2e-3
+    """Sought numerically over three decades around it: where it is taken for the optimum, nothing is to be gained."""
+    best_s = best_interval_s(save_s, mtbf_s)
+    there = lost_share(best_s, save_s, mtbf_s, restart_s)
+    least = min(lost_share(best_s * 10 ** (n / 50), save_s, mtbf_s, restart_s) for n in range(-75, 76))
+    assert 0 < least <= there < 1
+    assert there <= least * 1.001

@@ -51,7 +51,8 @@ def test_nothing_left_takes_nothing() -> None:
 def test_the_interval_holds_what_it_promises(correlation: float, future: int) -> None:
     """Simulated runs, seeded: nine in ten totals lie inside, also where neighbouring windows resemble each other.
 
-    The estimated correlation is biased low in short series, so a little less is accepted than is promised.
+    The estimated correlation is biased low in short series, so a little less is accepted than is promised there; and
+    never all of them: an interval that holds whatever happens says nothing.
     """
     dice = random.Random(7)
     inside = 0
@@ -67,7 +68,7 @@ def test_the_interval_holds_what_it_promises(correlation: float, future: int) ->
         assert told.hours_left.high is not None
         truth = sum(seconds[RECENT_WINDOWS:]) / 3600
         inside += told.hours_left.low <= truth <= told.hours_left.high
-    assert inside / trials >= 0.85
+    assert 0.85 <= inside / trials <= 0.96
 
 
 def hit(**change: object) -> object:

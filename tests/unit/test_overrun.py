@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from governor.core.events import BillingAnswer, BillingRead, ProcessesSeen, StopAnswer, StopReplied
+from governor.core.effects import KeepIncident
+from governor.core.events import BillingAnswer, BillingRead, OperatorHalt, ProcessesSeen, StopAnswer, StopReplied
 from governor.core.incident import Incident
-from governor.core.node import Node
+from governor.core.node import Node, run_snapshot
+from governor.core.overrun import causes
 from governor.core.policy import Budget
+from governor.core.resume import restore_incidents, restore_runs
 from governor.core.snapshots import incident_snapshot
-from governor.core.units import NS_PER_S, DurationNs, UsdMicros
+from governor.core.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.report_moments import moments
 from tests.unit.test_engine import at, hello, make_node, play, rule, tick
 
@@ -55,6 +58,48 @@ def test_a_provider_slower_than_it_declares_is_named_with_both_figures() -> None
 def test_a_refusal_is_a_cause_of_its_own() -> None:
     _, incident = halted(first_tick=300, stopped=400, refused=True)
     assert told(incident)[0] == "the provider refused a stop"
+
+
+def by_hand(**seen: float) -> list[str]:
+    """Causes told of an operator's halt at `verdict`; the provider declares 60 s, the ceiling is met at 366 s."""
+    budget = Budget(ceiling_usd_micros=UsdMicros(10_000_000))
+    facts = {"budget": budget, "stop_bound_ns": DurationNs(60 * NS_PER_S)}
+    node = make_node(rule("nonfinite"), **facts)  # type: ignore[arg-type]
+    play(node, tick(0), hello(0, 0, world_size=1, capabilities=frozenset()), tick(seen["verdict"]))
+    effects = play(node, OperatorHalt(at(seen["verdict"]), "llama", "enough", 0))
+    kept = [effect for effect in effects if isinstance(effect, KeepIncident)][-1]
+    if "restored" in seen:
+        snapshot = run_snapshot(node, node.runs["llama"], at(seen["verdict"]))
+        node = make_node(rule("nonfinite"), boot=seen["restored"], **facts)  # type: ignore[arg-type]
+        restore_runs(node, [snapshot], BootNs(at(seen["restored"])), at(seen["restored"]))
+        restore_incidents(node, [kept.snapshot], at(seen["restored"]), WallNs(at(seen["restored"])))
+    play(node, ProcessesSeen(at(seen["asked"]), INCIDENT, ()))
+    play(node, StopReplied(at(seen["asked"]), INCIDENT, StopAnswer.ACCEPTED, False, "accepted"))
+    play(node, tick(seen["stopped"]), BillingRead(at(seen["stopped"]), INCIDENT, BillingAnswer.ENDED, "stopped"))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.is_closed
+    return told(incident)
+
+
+def test_another_rules_verdict_that_came_within_the_reserve_is_said() -> None:
+    assert by_hand(verdict=330, asked=331, stopped=380) == [
+        "the verdict was another rule's, with less room than the reserve"
+    ]
+
+
+def test_a_governor_that_was_down_during_the_halt_is_said() -> None:
+    assert by_hand(verdict=330, restored=350, asked=351, stopped=380) == [
+        "the verdict was another rule's, with less room than the reserve",
+        "the governor was down during the halt",
+    ]
+
+
+def test_where_no_cause_was_observed_the_reserve_is_blamed() -> None:
+    """Of the budget's own verdict, below the ceiling, with a provider that kept its word."""
+    _, incident = halted(first_tick=300, stopped=350)
+    ceiling = UsdMicros(incident.spend_usd_micros - 1)
+    assert causes(incident, ceiling, 60 * NS_PER_S, at(350)) == ["no cause was observed: the reserve was too small"]
 
 
 def test_a_verdict_that_came_too_late_is_said() -> None:

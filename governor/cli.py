@@ -123,3 +123,7 @@ def _one_line(kind: type[BaseException], error: BaseException, _where: Traceback
     """A fault of ours: the program ends as Python ends it (exit code 1), in one line."""
     what = " ".join(f"{kind.__name__}: {error}".split())[:300]
     print(f"costgov: internal error: {what} (COSTGOV_TRACEBACK=1 shows where; please report it)", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -217,7 +217,8 @@ def _wait_unwatched(command: Command) -> None:
 
 def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
     """How to resume: as we were called, under the same name, so that the budget goes on too."""
-    given = sys.argv[1 : len(sys.argv) - len(argv)] if Path(sys.argv[0]).name == "costgov" else ["run", "--"]
+    is_ours = Path(sys.argv[0]).name in ("costgov", "__main__.py", "cli.py")
+    given = sys.argv[1 : len(sys.argv) - len(argv)] if is_ours else ["run", "--"]
     named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
     return ("costgov", *named, *argv)
 

@@ -52,6 +52,17 @@ def test_help_loads_nothing_heavy() -> None:
     assert told.stdout.split() == []
 
 
+@pytest.mark.parametrize("module", ["governor", "governor.cli"])
+def test_the_package_is_the_command(environ: dict[str, str], module: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", module, "policy", "--help"], env=environ, capture_output=True, text=True
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith("Usage: costgov policy ")
+    wrong = subprocess.run([sys.executable, "-m", module, "nonsense"], env=environ, capture_output=True, text=True)
+    assert wrong.returncode == ExitCode.USAGE
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(costgov: Costgov, shell: str) -> None:
     assert "_COSTGOV_COMPLETE" in costgov("completion", shell).stdout

@@ -35,12 +35,14 @@ class Usd(click.ParamType[UsdMicros]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
         if isinstance(value, int):
             return UsdMicros(value)
+        text = str(value).strip().removeprefix("$").replace(",", "")
         try:
-            amount = usd(str(value).strip().removeprefix("$").replace(",", ""))
+            amount = usd(text)
         except ValueError:
             self.fail(f'"{value}" is not an amount of dollars; write for example 300 or 22.50', param, ctx)
         if amount <= 0:
-            self.fail(f'"{value}" must be above 0', param, ctx)
+            low = "is less than a millionth of a dollar, which is the least" if float(text) > 0 else "must be above 0"
+            self.fail(f'"{value}" {low}', param, ctx)
         return amount
 
 
@@ -133,10 +135,10 @@ def run(
     directory below runs/NAME. Without --name every launch is a run of its own, except under a scheduler, where the
     job's id is the name: a requeued job goes on with the budget that it had.
     """
-    chosen = name or _default_name(command)
+    chosen, given_by = (name, "--name") if name is not None else _default_name(command)
     if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):
-        allowed = f"letters, digits, dot, dash and underscore, at most {NAME_CHARS_MAX}"
-        raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint="--name")
+        allowed = f"letters, digits, dot, dash and underscore, 1 to {NAME_CHARS_MAX} of them"
+        raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint=given_by)
     settings = settings_from(config, {"observe": True} if observe else {}, beside=chosen)
     from governor.command import run_command
 
@@ -164,15 +166,16 @@ def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Se
     return [PACKAGED_POLICY]
 
 
-def _default_name(command: Sequence[str]) -> str:
+def _default_name(command: Sequence[str]) -> tuple[str, str]:
+    """The name, and who gave it."""
     for variable, prefix in (*SCHEDULER_JOBS, ("COSTGOV_RUN", "")):
         found = os.environ.get(variable)
         chosen = _allowed(f"{prefix}-{found}") if prefix else found
         if found and chosen and chosen != os.environ.get("COSTGOV_INSIDE"):  # Else the `costgov run` around us has it.
-            return chosen
+            return chosen, variable
     scripts = [Path(word).stem for word in command if word.endswith(".py")]
     started = time.strftime("%m%d-%H%M%S", time.gmtime())
-    return f"{_allowed(scripts[0] if scripts else Path(command[0]).stem)[:20]}-{started}-{os.getpid()}"
+    return f"{_allowed(scripts[0] if scripts else Path(command[0]).stem)[:20]}-{started}-{os.getpid()}", "COMMAND"
 
 
 def _allowed(text: str) -> str:

@@ -38,6 +38,7 @@ _WORDS: Final = (
     ("a valid tuple", "a list of tables"),
     ("a valid dictionary", "a table"),
     ("an object", "a table"),
+    ("Input is not a valid path for <class 'pathlib.Path'>", "must be a path in quotes"),
     ("a valid boolean", "true or false"),
 )
 _SECRET_KEY: Final = re.compile(r"secret|password|token|api_?key|private_?key", re.IGNORECASE)

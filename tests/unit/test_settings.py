@@ -146,6 +146,7 @@ def test_a_run_does_not_serve_the_socket_that_its_own_watcher_serves() -> None:
 
 MISTAKES = [
     ("[metrics]\nprot = 1\n", ':2: metrics.prot: unknown key; did you mean "port"?'),
+    ("[paths]\nstate_dir = 3\n", ":2: paths.state_dir: must be a path in quotes"),
     ("\n\nobsrve = true\n", ':3: obsrve: unknown key; did you mean "observe"?'),
     ("[metrics]\nport = 70000\n", ":2: metrics.port: must be less than or equal to 65535"),
     ("[node]\nprice_usd_per_hour = -1\n", ":2: node.price_usd_per_hour: must be greater than 0"),

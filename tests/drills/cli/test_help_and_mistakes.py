@@ -99,6 +99,12 @@ MISTAKES = [
     (["run", "--progress", "nan", "--", "true"], "costgov run: Invalid value for '--progress': nan is not a number"),
     (["run", "--progress", "inf", "--", "true"], "costgov run: Invalid value for '--progress': inf is not in"),
     (["run", "--progress", "0", "--", "true"], "costgov run: Invalid value for '--progress'"),
+    (
+        ["run", "--ceiling", "0.0000001", "--", "true"],
+        "costgov run: Invalid value for '--ceiling': \"0.0000001\" is less than a millionth of a dollar",
+    ),
+    (["run", "--ceiling", "0", "--", "true"], "costgov run: Invalid value for '--ceiling': \"0\" must be above 0"),
+    (["run", "--name", "", "--", "true"], 'costgov run: Invalid value for --name: "" cannot name a run'),
     (["run", "--name", "../../etc", "--", "true"], 'costgov run: Invalid value for --name: "../../etc" cannot name'),
     (["completion", "tcsh"], "costgov completion: Invalid value"),
     (["incident", "show"], "costgov incident show: Missing argument"),
@@ -115,6 +121,12 @@ def test_a_wrong_command_line_is_one_line_and_exits_2(costgov: Costgov, words: l
     assert told.stderr.startswith(expected)
     assert told.stderr.endswith("--help`)\n")
     assert told.stderr.count("\n") == 1
+
+
+def test_a_name_of_the_environment_is_blamed_on_the_environment(costgov: Costgov) -> None:
+    told = costgov("run", "--", "true", COSTGOV_RUN="a/b")
+    assert told.returncode == ExitCode.USAGE
+    assert told.stderr.startswith('costgov run: Invalid value for COSTGOV_RUN: "a/b" cannot name a run')
 
 
 @pytest.mark.parametrize(

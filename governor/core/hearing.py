@@ -28,7 +28,7 @@ from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
 from governor.core.keeping import hand_over, keep, meter_tokens
-from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked
+from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked, forget, owner_of, recall
 from governor.core.policy import NO_POLICY, Mode
 from governor.core.refusing import refuse
 from governor.core.rules import RuleBook
@@ -77,15 +77,15 @@ def _refusal(node: Node, hello: Hello) -> str | None:
         return f"run name {hello.run[:40]!r} is not accepted: use letters, digits and . _ : @ + - (at most 128)"
     if not 0 <= hello.rank < max(1, hello.world_size):
         return f"rank {hello.rank} is outside world size {hello.world_size}"
-    known = node.runs.get(hello.run)
+    known, owner = node.runs.get(hello.run), owner_of(node, hello.run)
+    if owner not in (None, hello.peer.uid):
+        return f"run {hello.run} belongs to uid {owner}; choose another name than uid {hello.peer.uid} did"
     if known is None:
         if len(node.runs) >= RUNS_MAX and not any(not tracked.run.alive for tracked in node.runs.values()):
             return f"{RUNS_MAX} runs are alive on this node already"
         if sum(t.run.alive and t.run.uid == hello.peer.uid for t in node.runs.values()) >= RUNS_PER_UID_MAX:
             return f"uid {hello.peer.uid} has {RUNS_PER_UID_MAX} runs alive on this node already"
         return None
-    if known.run.uid != hello.peer.uid:
-        return f"run {hello.run} belongs to uid {known.run.uid}; choose another name than uid {hello.peer.uid} did"
     if hello.rank not in known.run.ranks and len(known.run.ranks) >= RANKS_MAX:
         return f"run {hello.run} has {RANKS_MAX} ranks on this node already"
     holder = known.run.ranks.get(hello.rank)
@@ -103,14 +103,11 @@ def _refusal(node: Node, hello: Hello) -> str | None:
 def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> Tracked:
     if len(node.runs) >= RUNS_MAX:
         ended = min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0)
-        del node.runs[ended.run.run]
-        node.ledger.forget(ended.run.run)
+        forget(node, ended)
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
     policy = node.policies.for_run(labels, stage)
-    tracked = Tracked(run, policy, RuleBook(policy, run), paid_from=node.ledger.charged_to)
-    tracked.paid_before = node.ledger.spend(name)
-    node.ledger.recall(name)
-    node.runs[name] = tracked
+    tracked = Tracked(run, policy, RuleBook(policy, run))
+    recall(node, tracked)
     node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.
     return tracked
 

@@ -122,14 +122,19 @@ class Ledger:
         """Take up a run's spend from the journal after a restart."""
         self.spent[run] = self.spent.get(run, 0) + spend
 
-    def forget(self, run: str) -> None:
-        """The run is no longer tracked. Its spend waits for it; beyond FORGOTTEN_MAX the oldest goes into one sum."""
+    def forget(self, run: str) -> str | None:
+        """The run is no longer tracked. Its spend waits for it; beyond FORGOTTEN_MAX the oldest goes into one sum.
+
+        Returns the name that is gone with it, if one is.
+        """
         self.recall(run)
         self.forgotten[run] = None
-        if len(self.forgotten) > FORGOTTEN_MAX:
-            oldest = next(iter(self.forgotten))
-            del self.forgotten[oldest]
-            self.folded_usd_micros += self.spent.pop(oldest, 0)
+        if len(self.forgotten) <= FORGOTTEN_MAX:
+            return None
+        oldest = next(iter(self.forgotten))
+        del self.forgotten[oldest]
+        self.folded_usd_micros += self.spent.pop(oldest, 0)
+        return oldest
 
     def recall(self, run: str) -> None:
         """The run is tracked again: it goes on with what it has spent."""

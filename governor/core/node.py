@@ -80,6 +80,26 @@ class Tracked:
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of a run that is tracked no longer, beside what `ledger` says that it has spent.
+
+    Enough that nobody else takes its name and its budget, that no incident id is given twice, that its hold and its
+    breaker stand, and that its windows go on where they ended. Half a KB, and as many as the ledger has forgotten runs.
+    """
+
+    uid: int
+    incidents_total: int
+    halts_wall: tuple[WallNs, ...]
+    hold_until: MonoNs | None
+    hold_reason: str
+    step: int | None
+    tokens_total: int | None
+    paid_from: BootNs
+    paid_before: UsdMicros
+    meter: TokenMeter | None
+
+
+@dataclass(frozen=True, slots=True)
 class Displaced:
     """A rank that is connected and whom nobody listens to: another attempt has taken its run's name."""
 
@@ -100,6 +120,7 @@ class Node:
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
     windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
     runs: dict[str, Tracked] = field(default_factory=dict)
+    past: dict[str, Past] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
     refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
@@ -166,6 +187,50 @@ def new_node(facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs) 
     charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id), wall)
     in_force = policies.observing() if facts.observe else policies
     return Node(facts=facts, policies=in_force, ledger=ledger, charges=charges, began=boot)
+
+
+def owner_of(node: Node, name: str) -> int | None:
+    """The uid to whom this name belongs, tracked or forgotten; None: it is free."""
+    tracked, past = node.runs.get(name), node.past.get(name)
+    return tracked.run.uid if tracked is not None else past.uid if past is not None else None
+
+
+def forget(node: Node, tracked: Tracked) -> None:
+    """Track the run no longer."""
+    run = tracked.run
+    node.runs.pop(run.run, None)
+    node.past[run.run] = Past(
+        uid=run.uid,
+        incidents_total=tracked.incidents_total,
+        halts_wall=tuple(tracked.halts_wall),
+        hold_until=tracked.hold_until,
+        hold_reason=tracked.hold_reason,
+        step=run.step,
+        tokens_total=run.tokens_total,
+        paid_from=tracked.paid_from,
+        paid_before=tracked.paid_before,
+        meter=tracked.meter,
+    )
+    folded = node.ledger.forget(run.run)
+    if folded is not None:
+        node.past.pop(folded, None)
+
+
+def recall(node: Node, tracked: Tracked) -> None:
+    """The run is tracked, for the first time or again: then with what is known of it."""
+    run = tracked.run
+    node.ledger.recall(run.run)
+    node.runs[run.run] = tracked
+    past = node.past.pop(run.run, None)
+    if past is None:
+        tracked.paid_from, tracked.paid_before = node.ledger.charged_to, node.ledger.spend(run.run)
+        return
+    tracked.incidents_total = past.incidents_total
+    tracked.halts_wall = list(past.halts_wall)
+    tracked.hold_until, tracked.hold_reason = past.hold_until, past.hold_reason
+    run.step, run.tokens_total = past.step, past.tokens_total
+    tracked.paid_from, tracked.paid_before = past.paid_from, past.paid_before
+    tracked.meter = past.meter
 
 
 def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:

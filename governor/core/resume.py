@@ -17,7 +17,7 @@ from governor.core.halt import Stage
 from governor.core.halting import keep, number_of
 from governor.core.incident import process_of
 from governor.core.keeping import charge_since, restore_node
-from governor.core.node import RUNS_MAX, Node, Tracked
+from governor.core.node import RUNS_MAX, Node, Tracked, forget
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.snapshots import incident_of
@@ -43,9 +43,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             restore_node(node, snapshot)
         except (KeyError, TypeError, ValueError) as error:
             effects.append(_unreadable("node", node.facts.node, error))
-    for snapshot in known[:-RUNS_MAX]:
-        effects.extend(_carry_in(node, snapshot))
-    for snapshot in known[-RUNS_MAX:]:
+    for place, snapshot in enumerate(known):
         try:
             tracked = _tracked_of(node, snapshot, at)
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
@@ -54,24 +52,16 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             if node.unread is not None:
                 node.unread.add(str(snapshot.get("run")))
             continue
-        node.runs[tracked.run.run] = tracked
         node.ledger.carry_in(tracked.run.run, spend)
+        if place < len(known) - RUNS_MAX:
+            forget(node, tracked)  # It may come back, and its budget with it.
+            continue
+        node.runs[tracked.run.run] = tracked
         if tracked.run.alive:
             charge_since(node, since)  # To those who held the node when we died.
             data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
             effects.append(Record("restored", tracked.run.run, None, data))
     return effects
-
-
-def _carry_in(node: Node, snapshot: Mapping[str, Any]) -> list[Effect]:
-    """A run that is not tracked any more may come back, and its budget with it."""
-    try:
-        name, spend = str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"]))
-    except (KeyError, TypeError, ValueError) as error:
-        return [_unreadable("run", str(snapshot.get("run")), error)]
-    node.ledger.carry_in(name, spend)
-    node.ledger.forget(name)
-    return []
 
 
 def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:

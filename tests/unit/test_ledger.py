@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from governor.core.effects import KeepIncident, Refuse
+from governor.core.events import OperatorHalt, OperatorHold, ProcessesSeen
+from governor.core.identity import ConnectionId
 from governor.core.ledger import FORGOTTEN_MAX, Ledger, share_on
-from governor.core.node import RUNS_MAX, run_snapshot
+from governor.core.node import RUNS_MAX, Node, run_snapshot
 from governor.core.resume import restore_runs
-from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, UsdMicros
-from tests.unit.test_engine import PRICE, at, hello, make_node, peer, play, tick
+from governor.core.token_windows import MTOK
+from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
+from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, only, peer, play, tick
 
 HOUR = NS_PER_HOUR
 
@@ -56,6 +63,82 @@ def test_a_run_forgotten_by_the_node_comes_back_to_what_it_spent() -> None:
     play(node, hello(0, 4000, run="mine", world_size=1, attempt="a2"))
     assert node.ledger.spend("mine") == spent == PRICE * 3600 * NS_PER_S // NS_PER_HOUR
     assert "mine" not in node.ledger.forgotten
+
+
+def forgotten_by(node: Node, when: float) -> None:
+    for number in range(RUNS_MAX):
+        name, who = f"r{number}", peer(500 + number, uid=2000 + number % 9)
+        play(node, hello(0, when, run=name, world_size=1, peer=who, connection=ConnectionId(100 + number)))
+        node.runs[name].run.ended_at = at(when)
+    assert "mine" not in node.runs
+
+
+def kept_by(node: Node, when: float) -> list[dict[str, Any]]:
+    """As the journal has them: the run's from before it was forgotten, the others after it."""
+    others = [run_snapshot(node, tracked, at(when)) for tracked in node.runs.values()]
+    return [json.loads(json.dumps(row)) for row in others]
+
+
+@pytest.mark.parametrize("governor_restarted", [False, True])
+def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted: bool) -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), hello(0, 0, run="mine", world_size=1, capabilities=frozenset()))
+    for number in range(1, 7):
+        play(node, tick(number), a_step(number, run="mine", tokens=250_000, tokens_total=number * 250_000))
+    nobody = ProcessesSeen(at(8), "mine.node-a.1", ())
+    play(node, OperatorHalt(at(7), "mine", "enough", 0), nobody, nobody, tick(8))
+    play(node, OperatorHold(at(8), "mine", DurationNs(7200 * NS_PER_S), "looking", 0))
+    mine = json.loads(json.dumps(run_snapshot(node, node.runs["mine"], at(8))))
+    forgotten_by(node, 10)
+    if governor_restarted:
+        rows = [mine, *kept_by(node, 20)]
+        node = make_node(cloud="none", boot=20)
+        restore_runs(node, rows, BootNs(at(20)), at(20))
+        assert "mine" not in node.runs
+    thief = hello(0, 21, run="mine", world_size=1, peer=peer(900, uid=1001), connection=ConnectionId(900))
+    refused = only(play(node, tick(21), thief), Refuse)
+    assert isinstance(refused, Refuse)
+    assert "belongs to uid 1000" in refused.reason
+    play(node, hello(0, 22, run="mine", attempt="a2", world_size=1, peer=peer(901), connection=ConnectionId(901)))
+    tracked = node.runs["mine"]
+    assert "mine" not in node.past, "what was remembered of it is no second truth"
+    assert (tracked.hold_reason, len(tracked.halts_wall)) == ("looking", 1)
+    # Its next window goes on where the last one ended, and no dollar is in two.
+    for number in range(7, 11):
+        told = {"tokens": 250_000, "tokens_total": number * 250_000, "connection": ConnectionId(901)}
+        play(node, tick(20 + number), a_step(number, run="mine", when=20 + number, attempt_step=number - 6, **told))
+    [*_, row] = [record.data for record in node.windows_unkept if record.run == "mine"]
+    assert (row["from_tokens"], row["to_tokens"]) == (MTOK, 2 * MTOK)
+    assert row["usd_micros"] < node.ledger.spend("mine")
+    effects = play(node, OperatorHalt(at(31), "mine", "again", 0))
+    [kept] = [effect for effect in effects if isinstance(effect, KeepIncident)]
+    assert kept.incident_id == "mine.node-a.2"
+
+
+def test_what_is_remembered_of_forgotten_runs_is_bounded_as_their_names_are() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), hello(0, 0, world_size=1))
+    snapshot = run_snapshot(node, node.runs["llama"], at(1))
+    rows = [{**snapshot, "run": f"r{number}", "alive": False} for number in range(FORGOTTEN_MAX + RUNS_MAX + 5)]
+    reborn = make_node(cloud="none", boot=1)
+    restore_runs(reborn, rows, BootNs(at(1)), at(1))
+    assert reborn.past.keys() == reborn.ledger.forgotten.keys()
+    assert len(reborn.past) == FORGOTTEN_MAX
+    assert "r4" not in reborn.past
+
+
+def test_a_run_whose_name_is_all_that_is_known_pays_no_window_with_what_it_spent_before() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), hello(0, 0, run="mine", world_size=1), tick(3600))
+    node.runs["mine"].run.ended_at = at(3600)
+    forgotten_by(node, 3600)
+    spent = node.ledger.spend("mine")
+    play(node, hello(0, 3600, run="mine", world_size=1, attempt="a2", peer=peer(900), connection=ConnectionId(900)))
+    assert node.runs["mine"].paid_before == 0, "it had trained nothing: its first window is still to come"
+    forgotten = node.runs.pop("mine")
+    node.ledger.forget(forgotten.run.run)
+    play(node, hello(0, 3601, run="mine", world_size=1, attempt="a3", peer=peer(901), connection=ConnectionId(901)))
+    assert node.runs["mine"].paid_before == spent > 0
 
 
 def test_a_restart_carries_the_spend_of_more_runs_than_it_tracks() -> None:

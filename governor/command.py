@@ -15,6 +15,7 @@ from typing import IO, Any, Final
 
 from governor.console import Console
 from governor.core.effects import Alarm, Effect
+from governor.core.events import CommandLaunched
 from governor.core.halt_state import Stage
 from governor.core.identity import ProcessId
 from governor.core.resume import SUPERSEDED
@@ -175,6 +176,9 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
     governor.daemon.own_argv = _own_argv(name, argv)
     governor.daemon.own_command = command.identity(governor.processes)
     governor.daemon.should_end = lambda: is_over(governor, command)
+    if governor.daemon.own_command:
+        own = governor.daemon
+        own.apply(CommandLaunched(governor.clock.mono(), name, os.getuid(), own.own_command, own.own_argv))
     governor.daemon.on_signal = partial(pass_on, governor, command, say)
     return governor.daemon.run(governor.begin)
 

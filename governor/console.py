@@ -37,7 +37,9 @@ class Console:
         lines = [
             live_line(run_status(tracked, at))
             for tracked in node.runs.values()
-            if tracked.run.alive and tracked.run.step is not None and tracked.incident is None
+            if tracked.run.alive
+            and (tracked.run.step is not None or tracked.is_unattached)
+            and tracked.incident is None
         ]
         if not lines:
             return

@@ -225,6 +225,11 @@ class ChargeBook:
             amount += charge.usd_micros
         return handed, UsdMicros(amount)
 
+    def unclaimed_usd_micros(self) -> UsdMicros:
+        """What hand_over() would come to now."""
+        standing = (charge for key, charge in self._open.items() if key[0] == UNALLOCATED)
+        return UsdMicros(sum(charge.usd_micros for charge in (*self._nobodys, *standing)))
+
     def _close(self, key: tuple[str, LineKind, str]) -> Charge:
         charge = self._open.pop(key)
         if charge.payer == NOBODY:

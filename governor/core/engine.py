@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from governor.core import halting, hearing, judging, keeping, refusing
+from governor.core import halting, hearing, judging, keeping, launched, refusing
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -17,6 +17,7 @@ from governor.core.events import (
     BillingRead,
     Bye,
     CheckpointRead,
+    CommandLaunched,
     Disconnected,
     Event,
     FramesLost,
@@ -67,7 +68,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     holders = node.holders()
     keeping.meter(node, tick, holders)
     # Before anything is decided: an incident must not know of a spend that its run's snapshot does not.
-    effects: list[Effect] = [*keeping.keep_due(node, tick.at)]
+    effects: list[Effect] = [*launched.watch(node, tick.at), *keeping.keep_due(node, tick.at)]
     for tracked in node.runs.values():
         _meter(node, tracked, holders, tick.at)
         if tracked.incident is not None and not tracked.incident.is_closed:
@@ -84,8 +85,10 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
 
 def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) -> None:
     run = tracked.run
-    run.spend_usd_micros = node.ledger.spend(run.run)
-    if run.run in holders:
+    run.spend_usd_micros = launched.spend(node, tracked)
+    if tracked.is_unattached:
+        run.spend_rate_usd_micros_per_hour = node.ledger.price_usd_micros_per_hour
+    elif run.run in holders:
         run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
     if run.spend_rate_usd_micros_per_hour is not None:
         bounds_ns = halting.grace_now(tracked.policy, run, at) + halting.bounds_ns(node.facts, tracked.policy)
@@ -190,6 +193,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,
     TrainerExited: hearing.on_exited,
+    CommandLaunched: launched.on_launched,
     LaunchersSeen: hearing.on_launchers,
     StreamOpened: hearing.on_stream,
     StreamState: hearing.on_stream_state,

@@ -249,6 +249,17 @@ class TrainerExited:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandLaunched:
+    """`costgov run` has started its command, whose ranks may say hello under this run's name, another, or never."""
+
+    at: MonoNs
+    run: str
+    uid: int
+    processes: tuple[ProcessId, ...]
+    command: tuple[str, ...] = ()  # How to launch it again.
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchersSeen:
     """Who launched the run's ranks, outermost first: found in the process table when a rank said hello."""
 
@@ -314,6 +325,7 @@ Event = (
     | OperatorHalt
     | OperatorHold
     | TrainerExited
+    | CommandLaunched
     | LaunchersSeen
     | StreamOpened
     | StreamState

@@ -33,6 +33,7 @@ from governor.core.events import (
 from governor.core.findings import Verdict
 from governor.core.halt import Fact, Plan, Stage, StopTarget
 from governor.core.incident import Incident, process_row, rank_rows
+from governor.core.keeping import hand_over
 from governor.core.node import Node, NodeFacts, Tracked
 from governor.core.overrun import note_overrun
 from governor.core.policy import Policy
@@ -99,6 +100,8 @@ def open_incident(
 ) -> list[Effect]:
     """Begin the halt of a run. The caller has settled that none is open and that it may."""
     run = tracked.run
+    is_unattached = tracked.is_unattached
+    hand_over(node, tracked)  # Who is halted before anybody spoke for it has spent what was nobody's.
     tracked.incidents_total += 1
     incident_id = f"{run.run}.{node.facts.node}.{tracked.incidents_total}"  # `number_of` reads it back.
     plan = plan_for(node, tracked, verdict, at)
@@ -134,10 +137,14 @@ def open_incident(
         resume=_resume_command(tracked),
     )
     incident.targets = [{**process_row(p), "role": "launcher"} for p in tracked.launchers]
-    incident.targets += [{**process_row(p), "role": "rank"} for p in incident.rank_processes]
+    incident.targets += [
+        {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in tracked.launchers
+    ]
     tracked.incident = incident
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
+    if is_unattached:
+        incident.note(at, wall, "save_failed", reason="no rank has attached: nobody can be asked for a checkpoint")
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
     return feed(node, tracked, fact, at)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from governor.core import halting, intake, judging
@@ -28,11 +27,10 @@ from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
 from governor.core.keeping import hand_over, keep, meter_tokens
-from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked, forget, owner_of, recall
+from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked, owner_of, track
 from governor.core.policy import NO_POLICY, Mode
 from governor.core.refusing import refuse
-from governor.core.rules import RuleBook
-from governor.core.run_state import RANKS_MAX, Rank, Run
+from governor.core.run_state import RANKS_MAX, Rank
 from governor.core.units import NS_PER_S, DurationNs, MonoNs
 
 # Run names become metric labels, file names and provider tokens: what all of them take.
@@ -50,7 +48,10 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         return refuse(node, hello.connection, hello.peer, refusal)
     tracked = node.runs.get(hello.run)
     if tracked is None:
-        tracked = _track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
+        tracked = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
+    if tracked.is_unattached:
+        tracked.run.uid = hello.peer.uid  # The command may have become another user: the ranks say who the run is.
+        tracked.named = ()
     effects: list[Effect] = []
     node.displaced.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
@@ -78,7 +79,7 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     if not 0 <= hello.rank < max(1, hello.world_size):
         return f"rank {hello.rank} is outside world size {hello.world_size}"
     known, owner = node.runs.get(hello.run), owner_of(node, hello.run)
-    if owner not in (None, hello.peer.uid):
+    if owner not in (None, hello.peer.uid) and not (known is not None and known.is_unattached):
         return f"run {hello.run} belongs to uid {owner}; choose another name than uid {hello.peer.uid} did"
     if known is None:
         if len(node.runs) >= RUNS_MAX and not any(not tracked.run.alive for tracked in node.runs.values()):
@@ -100,25 +101,13 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     return None
 
 
-def _track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> Tracked:
-    if len(node.runs) >= RUNS_MAX:
-        ended = min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0)
-        forget(node, ended)
-    run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
-    policy = node.policies.for_run(labels, stage)
-    tracked = Tracked(run, policy, RuleBook(policy, run))
-    recall(node, tracked)
-    node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.
-    return tracked
-
-
 def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     """A run without ranks: judged by its log, ended through the processes that its owner named."""
     tracked = node.runs.get(event.run)
     if tracked is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
     if tracked is None:
-        tracked = _track(node, event.run, event.uid, event.stage, event.labels, event.at)
+        tracked = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(tracked.run, "stream", event.at)
     elif event.processes and (not tracked.run.alive or _launched_while_away(tracked, event)):
         tracked.incident = None  # Launched anew: the latch was the old attempt's.
@@ -368,6 +357,9 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         return halting.on_processes(node, tracked, ProcessesSeen(event.at, tracked.incident.incident_id, ()))
     if not tracked.run.alive:
         return []
+    if tracked.is_unattached:  # Nobody ever spoke for the command: what it has cost is its own.
+        hand_over(node, tracked)
+        tracked.named = ()
     tracked.run.ended_at = event.at
     data = {"completed": tracked.run.completed, "exit_code": event.exit_code, "step": tracked.run.step}
     record = Record("ended", event.run, None, data)

@@ -9,7 +9,7 @@ from governor.core.charges import UNALLOCATED
 from governor.core.effects import KeepRuns, Record
 from governor.core.events import Step, Tick
 from governor.core.forecast import forecast
-from governor.core.node import Node, Tracked, payer_of, run_snapshot
+from governor.core.node import Node, Tracked, forget, payer_of, run_snapshot
 from governor.core.outlook import tokens_goal
 from governor.core.token_windows import TokenMeter, Window
 from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
@@ -37,6 +37,12 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
 
 def hand_over(node: Node, tracked: Tracked) -> None:
     """`costgov run` launched the first run that comes: its start-up, nobody's until now, is its own."""
+    for other in [other for other in node.runs.values() if other.is_unattached]:
+        other.is_unattached = False
+        if other is not tracked:  # It stood in for the command: what speaks now takes the operator's hold along.
+            if other.hold_until is not None:
+                tracked.hold_until, tracked.hold_reason = other.hold_until, other.hold_reason
+            forget(node, other)
     if not node.facts.exclusive or node.was_held:
         return
     node.was_held = True

@@ -9,6 +9,7 @@ from typing import Any
 
 from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Line, LineKind, Payer, Place, Unit, labels_of
 from governor.core.effects import Record
+from governor.core.events import CommandLaunched
 from governor.core.forecast import RECENT_WINDOWS, Forecast
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.incident import Incident, process_row
@@ -70,6 +71,8 @@ class Tracked:
     hold_reason: str = ""
     is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
+    is_unattached: bool = False  # It stands in for a launched command of which nobody has said hello.
+    unattached_alarmed: bool = False
     unwatched_alarmed: bool = False
     displaced_alarmed_at: MonoNs | None = None
     price_alarmed: bool = False
@@ -116,6 +119,7 @@ class Node:
     ledger: Ledger
     charges: ChargeBook
     began: BootNs  # When this governor's metering began.
+    launched: CommandLaunched | None = None  # `costgov run`: what nobody has spoken for yet.
     was_held: bool = False  # Has a run held the node since?
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
     windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
@@ -140,7 +144,9 @@ class Node:
         return {
             name: max(1, len(tracked.run.ranks))
             for name, tracked in self.runs.items()
-            if tracked.run.alive and not (tracked.incident is not None and tracked.incident.is_closed)
+            if tracked.run.alive
+            and not tracked.is_unattached
+            and not (tracked.incident is not None and tracked.incident.is_closed)
         }
 
     def strangers(self) -> frozenset[int]:
@@ -233,6 +239,18 @@ def recall(node: Node, tracked: Tracked) -> None:
     tracked.meter = past.meter
 
 
+def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> Tracked:
+    """Enter a run that is not tracked; the caller has settled that there is room, if only an ended one's."""
+    if len(node.runs) >= RUNS_MAX:
+        forget(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))
+    run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
+    policy = node.policies.for_run(labels, stage)
+    tracked = Tracked(run, policy, RuleBook(policy, run))
+    recall(node, tracked)
+    node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.
+    return tracked
+
+
 def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
     """What a restarted governor must know of a run. Plain JSON."""
     run = tracked.run
@@ -245,7 +263,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "boot_id": node.facts.boot_id,
         "boot_ns": node.ledger.charged_to,
         "wall_ns": node.wall(at),
-        "alive": run.alive,
+        "alive": run.alive and not tracked.is_unattached,  # A stand-in is made anew.
         "processes": [process_row(process) for process in tracked.processes()],
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": tracked.paid_from,

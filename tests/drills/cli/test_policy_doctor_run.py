@@ -123,7 +123,7 @@ def test_run_with_a_ceiling_and_no_price_refuses(costgov: Costgov) -> None:
 
 def test_run_as_json_speaks_json_only(costgov: Costgov) -> None:
     told = costgov("run", "--json", "--ceiling", "300", "--price", "22", "--", "true")
-    assert {json.loads(line)["kind"] for line in told.stderr.splitlines()} == {"said"}
+    assert {json.loads(line)["kind"] for line in told.stderr.splitlines()} == {"said", "run"}
 
 
 def test_a_log_that_cannot_be_written_is_said_before_anything_starts(costgov: Costgov, tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""`costgov run` beside a command that never attaches: the ceiling holds all the same, and what it cost is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.drills.halt.conftest import BIN, SAFETY_S
+
+NEVER_ATTACHES = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
+CONFIG = (
+    '[node]\nname = "drill"\n[paths]\nstate_dir = "{0}/state"\nruntime_dir = "{0}/run"\n[metrics]\nenabled = false\n'
+)
+Costgov = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def costgov(tmp_path: Path) -> Costgov:
+    config = tmp_path / "costgov.toml"
+    config.write_text(CONFIG.format(tmp_path))
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        command = [str(BIN / "costgov"), argv[0], "--config", str(config), *argv[1:]]
+        return subprocess.run(command, capture_output=True, text=True, timeout=SAFETY_S, check=False)
+
+    return run
+
+
+def test_the_ceiling_ends_a_command_of_which_no_rank_says_hello(costgov: Costgov, tmp_path: Path) -> None:
+    # $1 a second: the packaged policy reserves $22 for the ends of processes, so a few seconds are left.
+    asked = ("--ceiling", "30", "--price", "3600", "--name", "unheard")
+    done = costgov("run", *asked, "--", sys.executable, "-c", NEVER_ATTACHES)
+    assert done.returncode == 86, done.stderr
+    (report,) = (tmp_path / "state" / "incidents").glob("*.json")
+    incident: dict[str, Any] = json.loads(report.read_text())
+    assert (incident["run"], incident["reason"], incident["halt_stage"]) == ("unheard", "ceiling_reached", "HALTED")
+    assert 0 < incident["spend_usd"] < 30
+    assert {target["role"] for target in incident["targets"]} == {"launcher", "child"}
+    assert "no rank has attached" in done.stderr
+    told = costgov("cost", "--json")
+    assert told.returncode == 0, told.stderr
+    assert "unheard" in told.stdout
+
+
+def test_a_command_that_ends_by_itself_is_charged_and_keeps_its_code(costgov: Costgov) -> None:
+    done = costgov("run", "--price", "3600", "--name", "short", "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert done.returncode == 7, done.stderr
+    assert "short" in costgov("cost", "--json").stdout

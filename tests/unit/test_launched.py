@@ -1,0 +1,114 @@
+"""A command of which nobody says hello costs money from its start, and its ceiling holds."""
+
+from __future__ import annotations
+
+from governor.core.charges import UNALLOCATED
+from governor.core.effects import Alarm, Effect, Kill, Term
+from governor.core.events import CommandLaunched, OperatorHold, ProcessesSeen, TrainerExited
+from governor.core.halt import Stage
+from governor.core.identity import ProcessId
+from governor.core.launched import ATTACH_EXPECTED_NS
+from governor.core.node import Node
+from governor.core.policy import Budget
+from governor.core.units import NS_PER_S, DurationNs, UsdMicros
+from tests.unit.test_engine import at, hello, make_node, peer, play, rule, tick
+
+COMMAND = ProcessId(4321, 1, "boot-1")
+PRICE = UsdMicros(3_600_000_000)  # $1 a second.
+CEILING = UsdMicros(600_000_000)
+
+
+def launched(*, ceiling: UsdMicros | None = CEILING) -> Node:
+    node = make_node(
+        rule(),
+        rule("budget"),
+        budget=Budget(ceiling_usd_micros=ceiling),
+        cloud="none",
+        exclusive=True,
+        price_usd_micros_per_hour=PRICE,
+    )
+    play(node, CommandLaunched(at(0), "job", 1000, (COMMAND,), ("costgov", "run", "--", "python", "train.py")))
+    play(node, tick(0))
+    return node
+
+
+def pass_time(node: Node, until: int, since: int = 1) -> list[Effect]:
+    return [effect for second in range(since, until + 1) for effect in play(node, tick(second))]
+
+
+def test_the_ceiling_ends_a_command_that_never_attaches_and_says_that_no_checkpoint_was_possible() -> None:
+    node = launched()
+    effects = pass_time(node, 700)
+    (term,) = [effect for effect in effects if isinstance(effect, Term)]
+    incident = node.runs["job"].incident
+    assert incident is not None
+    assert term.incident_id == incident.incident_id
+    assert incident.reason == "ceiling_reached"
+    assert incident.rank_processes == incident.launchers == (COMMAND,)
+    assert [target["role"] for target in incident.targets] == ["launcher"]
+    (said,) = [entry["detail"]["reason"] for entry in incident.timeline if entry["what"] == "save_failed"]
+    assert "no rank has attached" in said
+    assert [effect for effect in effects if isinstance(effect, Kill)] != []
+    assert incident.resume is not None
+    # What it had cost before the verdict counts, and with the price of its end it stays below the ceiling.
+    play(node, ProcessesSeen(at(701), incident.incident_id, ()))
+    assert incident.halt.stage is Stage.HALTED
+    assert 0 < incident.spend_at_verdict_usd_micros < CEILING
+    assert node.ledger.spend(UNALLOCATED) == 0
+    assert node.ledger.spend("job") == sum(charge.usd_micros for charge in node.charges.open_charges() + node.unkept)
+
+
+def test_what_nobody_speaks_for_is_shown_and_said_once() -> None:
+    node = launched()
+    effects = pass_time(node, ATTACH_EXPECTED_NS // NS_PER_S + 60)
+    (alarm,) = [effect for effect in effects if isinstance(effect, Alarm)]
+    assert alarm.name == "nobody_attached"
+    for said in ("for 1m", "only the ceiling $600.00", "trainer_shim.attach(engine)"):
+        assert said in alarm.text
+    run = node.runs["job"].run
+    assert run.spend_usd_micros == 120_000_000
+    assert run.spend_rate_usd_micros_per_hour == PRICE
+
+
+def test_without_a_ceiling_the_line_says_that_nothing_protects_the_run() -> None:
+    (alarm,) = [e for e in pass_time(launched(ceiling=None), 100) if isinstance(e, Alarm)]
+    assert "nothing protects this run" in alarm.text
+
+
+def test_a_rank_that_says_hello_takes_the_account_over_once_under_either_name() -> None:
+    for name in ("job", "named-by-the-script"):
+        node = launched()
+        pass_time(node, 30)
+        play(node, hello(0, 30, run=name, world_size=1))
+        effects = pass_time(node, 120, 31)
+        assert [effect for effect in effects if isinstance(effect, Alarm)] == []
+        assert list(node.runs) == [name]
+        assert node.runs[name].processes() == (hello(0).peer.process,)
+        assert (node.ledger.spend(name), node.ledger.total()) == (120_000_000, 120_000_000)
+
+
+def test_the_command_may_have_become_another_user_before_it_attached() -> None:
+    node = launched()
+    play(node, hello(0, 1, run="job", world_size=1, peer=peer(100, uid=2000)))
+    assert node.runs["job"].run.uid == 2000
+
+
+def test_a_command_that_ends_unheard_has_cost_what_it_has_cost_under_its_own_name() -> None:
+    node = launched()
+    pass_time(node, 10)
+    play(node, TrainerExited(at(10), "job", None))
+    pass_time(node, 20, 11)
+    assert not node.runs["job"].run.alive
+    assert node.ledger.spend("job") == 10_000_000
+    assert node.ledger.spend(UNALLOCATED) == 10_000_000, "the governor outlived it"
+
+
+def test_an_operators_hold_before_the_first_attach_protects_the_loading_and_goes_on_to_the_run() -> None:
+    node = launched()
+    play(node, OperatorHold(at(1), "job", DurationNs(1_000 * NS_PER_S), "loading", 0))
+    effects = pass_time(node, 700, 2)
+    assert not [effect for effect in effects if isinstance(effect, Term)]
+    assert "halt_held" in [effect.name for effect in effects if isinstance(effect, Alarm)]
+    play(node, hello(0, 700, run="other", world_size=1))
+    assert node.runs["other"].hold_reason == "loading"
+    assert node.runs["other"].hold_until == at(1_001)

@@ -126,18 +126,16 @@ def _node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:
 def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     """Take up the node's own money. KeyError, TypeError or ValueError when the snapshot is not one of ours.
 
-    Within one boot the time in between is charged on the next tick. Under another the machine was off, or started
-    anew: what it was billed for then, nobody here has seen.
+    The time since is the caller's: within one boot it is charged on the next tick. Under another the machine was off,
+    or started anew: what it was billed for then, nobody here has seen.
     """
     ledger = node.ledger
     carry, unallocated = int(snapshot["carry"]), int(snapshot["unallocated_usd_micros"])
-    unpriced_ns, since = int(snapshot["unpriced_ns"]), BootNs(int(snapshot["boot_ns"]))
+    unpriced_ns = int(snapshot["unpriced_ns"])
     ledger.carry = carry
     ledger.unpriced_ns = unpriced_ns
     ledger.spent[UNALLOCATED] = unallocated
     node.unread = set()
-    if snapshot["boot_id"] == node.facts.boot_id:
-        charge_since(node, since)
 
 
 def charge_since(node: Node, since: BootNs) -> None:

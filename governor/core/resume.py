@@ -35,12 +35,18 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
     """
     effects: list[Effect] = []
     known = []
+    moments: list[BootNs] = []  # Of this boot: when each snapshot was taken.
+    is_continued = False  # There was metering in this boot.
     for snapshot in snapshots:
         if snapshot.get("run") != UNALLOCATED:
             known.append(snapshot)
             continue
         try:
+            moment = BootNs(int(snapshot["boot_ns"]))
             restore_node(node, snapshot)
+            if snapshot["boot_id"] == node.facts.boot_id:
+                moments.append(moment)
+                is_continued = True
         except (KeyError, TypeError, ValueError) as error:
             effects.append(_unreadable("node", node.facts.node, error))
     for place, snapshot in enumerate(known):
@@ -53,14 +59,20 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
                 node.unread.add(str(snapshot.get("run")))
             continue
         node.ledger.carry_in(tracked.run.run, spend)
+        if snapshot["boot_id"] == node.facts.boot_id:
+            moments.append(since)
         if place < len(known) - RUNS_MAX:
             forget(node, tracked)  # It may come back, and its budget with it.
             continue
         node.runs[tracked.run.run] = tracked
         if tracked.run.alive:
-            charge_since(node, since)  # To those who held the node when we died.
+            is_continued = True
             data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
             effects.append(Record("restored", tracked.run.run, None, data))
+    if is_continued:
+        # To those who held the node when we died, from the newest moment on: up to it all of the node's time is in a
+        # charge, whatever became of the other snapshots of its commit. A torn one costs a run's spend ten seconds.
+        charge_since(node, max(moments))
     return effects
 
 

@@ -129,6 +129,29 @@ def test_what_is_kept_is_price_times_time(acts: list[tuple[str, int]], exclusive
         assert world.charged(run) == world.node.ledger.spend(run)
 
 
+@pytest.mark.parametrize("torn", ["llama", UNALLOCATED])
+def test_a_commit_that_was_torn_is_not_charged_a_second_time(torn: str) -> None:
+    """Of the last one before the crash this snapshot did not get through; its charges did."""
+    world = World()
+    world.tick()
+    world.hear()
+    for second in range(0, 3600, 5):
+        world.at(second)
+    old = world.runs[torn]
+    world.at(3600)
+    assert world.runs[torn] != old
+    world.runs[torn] = old
+    world.boot = world.mono = 3700 * NS_PER_S
+    world.restart()
+    world.tick()
+    world.at(3710)
+    exact, _ = accrue(PRICE, world.boot, 0)
+    assert abs(sum(charge.usd_micros for charge in world.charges.values()) - exact) <= 1, "the torn carry"
+    assert sum(charge.quantity for charge in world.charges.values()) == world.boot
+    lost, _ = accrue(PRICE, 10 * NS_PER_S if torn == "llama" else 0, 0)
+    assert world.node.ledger.spend("llama") == pytest.approx(exact - lost, abs=1)
+
+
 def test_a_governor_that_was_away_charges_the_gap_on_return_and_says_so() -> None:
     world = World()
     world.tick()

@@ -73,6 +73,7 @@ class Tracked:
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
     is_unattached: bool = False  # It stands in for a launched command of which nobody has said hello.
     unattached_alarmed: bool = False
+    lossless_alarmed: tuple[str, MonoNs] | None = None  # The attempt that was said to show no loss.
     unwatched_alarmed: bool = False
     displaced_alarmed_at: MonoNs | None = None
     price_alarmed: bool = False

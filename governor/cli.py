@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from governor import interrupts  # First: what follows takes a tenth of a second.
+
+# isort: split
 import errno
 import os
 import sys
@@ -14,6 +17,7 @@ from governor import cli_act, cli_cost, cli_incident, cli_policy, cli_prices, cl
 from governor.cli_common import Failed
 from governor.exit_codes import MEANINGS, ExitCode
 
+assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
 _SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "completion")
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
@@ -121,6 +125,8 @@ def _sentence(message: str) -> str:
 
 def _one_line(kind: type[BaseException], error: BaseException, _where: TracebackType | None) -> None:
     """A fault of ours: the program ends as Python ends it (exit code 1), in one line."""
+    if issubclass(kind, KeyboardInterrupt):  # On the way in or out of `_run`: no fault.
+        os._exit(ExitCode.INTERRUPTED)
     what = " ".join(f"{kind.__name__}: {error}".split())[:300]
     print(f"costgov: internal error: {what} (COSTGOV_TRACEBACK=1 shows where; please report it)", file=sys.stderr)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import click
 
 from governor import policy_files
 from governor.cli_common import Failed, config_option, json_option, print_json, settings_from
 from governor.exit_codes import ExitCode
-
-POLICY_BYTES_MAX: Final = 256 * 1024  # A policy is a page.
+from governor.policy_files import POLICY_BYTES_MAX
+from governor.regular_file import read_bounded
 
 
 @click.group(short_help="What policies would do: check.")
@@ -60,7 +59,7 @@ def _read(paths: tuple[Path, ...]) -> list[tuple[str, str]]:
             problems.append(f"{path}: holds no *.toml; put a policy there or name a file")
         for file in files:
             try:
-                data = file.read_bytes()[: POLICY_BYTES_MAX + 1]
+                data = read_bounded(file, POLICY_BYTES_MAX)
                 text = data.decode()
             except OSError as error:
                 problems.append(f"{file}: {error.strerror}; name a policy file or a directory of them")

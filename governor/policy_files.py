@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from governor.regular_file import read_bounded
+
 POLICY_BYTES_MAX: Final = 256 * 1024  # A policy is a page; larger is a mistake in a path.
 PACKAGED_POLICY: Final = Path(__file__).parent / "data" / "default.toml"  # policies/default.toml, installed with us.
 
@@ -35,9 +37,10 @@ def policy_texts(paths: Sequence[Path]) -> list[tuple[str, str]]:
             raise PolicyUnreadable(f"{path}: cannot be read: {error.strerror}") from error
         for file in files:
             try:
-                if file.stat().st_size > POLICY_BYTES_MAX:
+                data = read_bounded(file, POLICY_BYTES_MAX)
+                if len(data) > POLICY_BYTES_MAX:
                     raise PolicyUnreadable(f"{file}: larger than {POLICY_BYTES_MAX} bytes; is this a policy?")
-                texts.append((str(file), file.read_text(encoding="utf-8")))
+                texts.append((str(file), data.decode()))
             except (OSError, UnicodeDecodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
                 raise PolicyUnreadable(f"{file}: cannot be read: {reason}") from error

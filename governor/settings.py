@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from governor.adapters import clouds, prices
+from governor.regular_file import read_bounded
 from governor.settings_model import SYSTEM_CONFIG, Settings, default_paths
 from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
 
@@ -102,8 +103,7 @@ def _read(path: Path | None) -> tuple[str, list[str]]:
     if path is None:
         return "", []
     try:
-        with path.open("rb") as file:
-            data = file.read(CONFIG_BYTES_MAX + 1)
+        data = read_bounded(path, CONFIG_BYTES_MAX)
     except OSError as error:
         return "", [f"{path}: {error.strerror}; give the right file with --config, or leave --config out for defaults"]
     if len(data) > CONFIG_BYTES_MAX:

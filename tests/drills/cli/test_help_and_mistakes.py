@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -191,3 +192,31 @@ def test_a_command_runs_without_standard_input_and_output(environ: dict[str, str
     program = ["sh", "-c", 'exec "$0" run --price 22 -- sh -c "exit 7" <&- >&-', COSTGOV]
     told = subprocess.run(program, env=environ, stderr=subprocess.PIPE, text=True)
     assert told.returncode == 7, told.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("policy", "check"), ("doctor", "--config"), ("daemon", "--policy"), ("run", "--policy"), ("daemon", "--config")],
+)
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_no_file_is_not_waited_for(
+    costgov: Costgov, short_tmp: Path, words: tuple[str, ...], kind: str
+) -> None:
+    path = f"{short_tmp}/fifo" if kind == "fifo" else "/dev/zero"
+    if kind == "fifo":
+        os.mkfifo(path)
+    told = costgov(*words, path, *(["--", "true"] if words[0] == "run" else []))
+    assert told.returncode == ExitCode.FAILED
+    assert f"{path}: " in told.stdout + told.stderr
+    assert "not a regular file" in told.stdout + told.stderr
+
+
+@pytest.mark.parametrize("start", [["-m", "governor"], [COSTGOV]])
+def test_ctrl_c_while_the_command_still_loads_is_quiet(
+    environ: dict[str, str], tmp_path: Path, start: list[str]
+) -> None:
+    """Pressed in the middle of its imports, which a click of our own stands for."""
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), environ.get("PYTHONPATH", "")])
+    told = subprocess.run([sys.executable, *start, "--help"], env={**environ, "PYTHONPATH": path}, capture_output=True)
+    assert (told.returncode, told.stdout, told.stderr) == (ExitCode.INTERRUPTED, b"", b"")

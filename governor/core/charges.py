@@ -7,9 +7,10 @@ it was read (docs/adr/0009). Wall times label; lengths come from CLOCK_BOOTTIME,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import Any, Final
 
 from governor.core.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, WallNs
@@ -17,6 +18,9 @@ from governor.core.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, W
 UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
 # A command that attaches a week after it was started is the longest that its first hours can be put on its account.
 NOBODYS_MAX: Final = 168
+# Full hours at which one stretch is cut: a month. What was asleep or unmetered for longer is one charge from there on:
+# a year of hours would be 6 MB in one commit.
+CUTS_MAX: Final = 31 * 24
 
 
 class LineKind(Enum):
@@ -178,22 +182,28 @@ class ChargeBook:
         *,
         reconstructed: bool = False,
     ) -> list[Charge]:
-        """Enter a stretch of time that began at `from_wall`; return the charges that it closed."""
+        """Enter a stretch of time that began at `from_wall`, cut at full hours; return the charges that it closed."""
         closed: list[Charge] = []
-        for part in parts:
-            key = (part.payer.run, line.kind, line.name)
-            known = self._open.get(key)
-            if known is None or not _goes_on(known, line, part.payer, from_wall, reconstructed):
-                if known is not None:
-                    closed.append(self._close(key))
-                known = self._opened(part.payer, line, from_wall, reconstructed)
-            # The label of the end is the start plus what passed: a stretched or folded wall clock changes no length.
-            self._open[key] = replace(
-                known,
-                to_wall=WallNs(known.to_wall + elapsed),
-                quantity=known.quantity + part.quantity,
-                usd_micros=UsdMicros(known.usd_micros + part.usd_micros),
-            )
+        for at, lasts, pieces in _by_the_hour(from_wall, elapsed, tuple(parts)):
+            for part in pieces:
+                closed += self._enter(line, at, lasts, part, reconstructed)
+        return closed
+
+    def _enter(self, line: Line, at: WallNs, lasts: DurationNs, part: Part, reconstructed: bool) -> list[Charge]:
+        key = (part.payer.run, line.kind, line.name)
+        closed = []
+        known = self._open.get(key)
+        if known is None or not _goes_on(known, line, part.payer, at, reconstructed):
+            if known is not None:
+                closed.append(self._close(key))
+            known = self._opened(part.payer, line, at, reconstructed)
+        # The label of the end is the start plus what passed: a stretched or folded wall clock changes no length.
+        self._open[key] = replace(
+            known,
+            to_wall=WallNs(known.to_wall + lasts),
+            quantity=known.quantity + part.quantity,
+            usd_micros=UsdMicros(known.usd_micros + part.usd_micros),
+        )
         return closed
 
     def _opened(self, payer: Payer, line: Line, at: WallNs, reconstructed: bool) -> Charge:
@@ -244,3 +254,26 @@ def _goes_on(charge: Charge, line: Line, payer: Payer, from_wall: WallNs, recons
         and charge.reconstructed == reconstructed
         and charge.from_wall // NS_PER_HOUR == from_wall // NS_PER_HOUR
     )
+
+
+def _by_the_hour(
+    from_wall: WallNs, elapsed: DurationNs, parts: tuple[Part, ...]
+) -> Iterator[tuple[WallNs, DurationNs, tuple[Part, ...]]]:
+    """The stretch in pieces that end at full hours of the wall clock. Each part's pieces add up to it exactly."""
+    first = NS_PER_HOUR - from_wall % NS_PER_HOUR
+    if elapsed <= first:
+        yield from_wall, elapsed, parts  # As nearly every tick.
+        return
+    ends = [*range(first, elapsed, NS_PER_HOUR)[:CUTS_MAX], elapsed]
+    for begin, end in pairwise((0, *ends)):
+        pieces = (
+            Part(
+                part.payer, _between(part.quantity, begin, end, elapsed), _between(part.usd_micros, begin, end, elapsed)
+            )
+            for part in parts
+        )
+        yield WallNs(from_wall + begin), DurationNs(end - begin), tuple(pieces)
+
+
+def _between(amount: int, begin: int, end: int, elapsed: int) -> int:
+    return amount * end // elapsed - amount * begin // elapsed

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.charges import (
+    CUTS_MAX,
     NOBODY,
     Charge,
     ChargeBook,
@@ -49,6 +50,36 @@ def test_the_full_hour_closes_it() -> None:
     [closed] = add(book, START + NS_PER_HOUR, NS_PER_S)
     assert closed.to_wall == START + NS_PER_HOUR
     assert book.open_charges()[0].from_wall == START + NS_PER_HOUR
+
+
+def test_a_long_stretch_is_cut_at_full_hours_and_adds_up() -> None:
+    """A node that slept, or a governor that was away: by the hour and by the day it is charged when it passed."""
+    book = ChargeBook(PLACE, START)
+    began, elapsed, micros = START + 1800 * NS_PER_S, 3 * NS_PER_HOUR + 1, 1_000_003
+    parts = [Part(ANNA, elapsed // 3, micros), Part(NOBODY, elapsed - elapsed // 3, 7)]
+    rows = [*book.add(LINE, WallNs(began), DurationNs(elapsed), parts, reconstructed=True), *book.open_charges()]
+    for payer, quantity, usd_micros in ((ANNA, elapsed // 3, micros), (NOBODY, elapsed - elapsed // 3, 7)):
+        own = [row for row in rows if row.payer == payer]
+        edges = [(row.from_wall - START, row.to_wall - START) for row in own]
+        half, hour = NS_PER_HOUR // 2, NS_PER_HOUR
+        assert edges == [(half, hour), (hour, 2 * hour), (2 * hour, 3 * hour), (3 * hour, 3 * hour + half + 1)]
+        assert (sum(row.quantity for row in own), sum(row.usd_micros for row in own)) == (quantity, usd_micros)
+        # Each by its length, to the unit.
+        assert all(
+            abs(row.usd_micros - usd_micros * (b - a) / elapsed) <= 1 for row, (a, b) in zip(own, edges, strict=True)
+        )
+        assert all(row.reconstructed for row in own)
+    assert len({row.charge_id for row in rows}) == 8
+
+
+def test_a_gap_of_a_year_is_a_month_of_hours_and_the_rest() -> None:
+    book = ChargeBook(PLACE, START)
+    year = 365 * 24 * NS_PER_HOUR
+    rows = [*add(book, START, year), *book.open_charges()]
+    assert len(rows) == CUTS_MAX + 1
+    assert {row.quantity for row in rows[:-1]} == {NS_PER_HOUR}
+    assert sum(row.quantity for row in rows) == year
+    assert rows[-1].to_wall == START + year
 
 
 def test_another_price_attempt_or_origin_is_another_charge() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from governor.core import blindness, halting, hearing, judging, keeping, launched, refusing
+from governor.core import blindness, displaced, halting, hearing, judging, keeping, launched, refusing
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -80,7 +80,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
             effects.extend(blindness.no_loss(tracked))
             effects.extend(_hold_over(node, tracked, tick.at))
     if node.displaced:
-        effects.extend(hearing.displaced_alarms(node, tick.at))
+        effects.extend(displaced.alarms(node, tick.at))
     return effects
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from governor.core import halting, intake, judging
+from governor.core import displaced, halting, intake, judging
 from governor.core.effects import Alarm, Confirm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -27,18 +27,14 @@ from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import ConnectionId
 from governor.core.keeping import hand_over, keep, meter_tokens
-from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Displaced, Node, Tracked, owner_of, track
+from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, Tracked, owner_of, track
 from governor.core.policy import NO_POLICY, Mode
 from governor.core.refusing import refuse
 from governor.core.run_state import RANKS_MAX, Rank
-from governor.core.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.units import MonoNs
 
 # Run names become metric labels, file names and provider tokens: what all of them take.
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
-# A launcher's restart kills the old ranks before it begins the new ones; their hang-ups arrive within a moment.
-DISPLACED_AFTER_NS: Final = DurationNs(5 * NS_PER_S)
-DISPLACED_PERIOD_NS: Final = DurationNs(60 * NS_PER_S)  # Of one run: two launches that fight for a name are one news.
-PIDS_NAMED_MAX: Final = 8
 _PAST_ASKING = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN)
 
 
@@ -54,6 +50,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         tracked.named = ()
     effects: list[Effect] = []
     node.displaced.pop(hello.connection, None)
+    node.unheard.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
     if held is not None and held != (hello.run, hello.rank):
         # One connection speaks for one rank: what it said it was before would stay connected for ever.
@@ -154,12 +151,7 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
     if incident is not None and incident.is_closed:
         tracked.incident = None  # The latch was the old attempt's.
     for rank in tracked.run.connected_ranks():
-        assert rank.connection is not None
-        node.connections.pop(rank.connection, None)
-        # Under a halt they are its business; and a process may begin an attempt of its own anew.
-        if tracked.incident is None and not rank.said_bye and rank.peer.process != hello.peer.process:
-            pid = rank.peer.process.pid
-            node.displaced[rank.connection] = Displaced(hello.run, tracked.run.attempt, pid, hello.at)
+        displaced.displace(node, tracked, rank, hello)
     policy = node.policies.for_run(hello.labels, hello.stage)
     if policy != tracked.policy:
         tracked.policy = policy
@@ -173,29 +165,6 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
         stage = f"stage {hello.stage}" if hello.stage else "no stage"
         text = f"no loaded policy matches run {hello.run} ({stage}): it is metered and never halted"
         effects.append(Alarm("no_policy", hello.run, text))
-    return effects
-
-
-def displaced_alarms(node: Node, at: MonoNs) -> list[Effect]:
-    """Say which runs have lost their name to another attempt and go on: a restart's old ranks are gone by now."""
-    pids: dict[tuple[str, str], list[int]] = {}
-    for connection, rank in list(node.displaced.items()):
-        if at - rank.since >= DISPLACED_AFTER_NS:
-            del node.displaced[connection]
-            pids.setdefault((rank.run, rank.attempt), []).append(rank.pid)
-    effects: list[Effect] = []
-    for (name, attempt), found in pids.items():
-        tracked = node.runs.get(name)
-        said_at = tracked.displaced_alarmed_at if tracked is not None else None
-        if tracked is None or (said_at is not None and at - said_at < DISPLACED_PERIOD_NS):
-            continue
-        tracked.displaced_alarmed_at = at
-        text = (
-            f"attempt {tracked.run.attempt} has taken the name of run {name} over, and {len(found)} rank(s) of attempt "
-            f"{attempt} train on UNWATCHED (pid {', '.join(map(str, sorted(found)[:PIDS_NAMED_MAX]))}"
-            f"{', …' if len(found) > PIDS_NAMED_MAX else ''}): end one of the two, or give each run its name"
-        )
-        effects.append(Alarm("displaced", name, text))
     return effects
 
 
@@ -234,7 +203,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     else:
         tracked, rank = _rank_of(node, event.connection) or (None, None)
     if tracked is None:
-        return []
+        return displaced.on_step(node, event) if event.connection in node.unheard else []
     run = tracked.run
     node.frames_total += 1
     leads = intake.apply_step(run, rank, event)
@@ -325,6 +294,7 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
 
 def on_disconnected(node: Node, event: Disconnected) -> list[Effect]:
     node.displaced.pop(event.connection, None)
+    node.unheard.pop(event.connection, None)
     held = node.connections.pop(event.connection, None)
     tracked = node.runs.get(held[0]) if held is not None else None
     if tracked is not None:

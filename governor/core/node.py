@@ -128,6 +128,7 @@ class Node:
     past: dict[str, Past] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
+    unheard: dict[ConnectionId, Displaced] = field(default_factory=dict)  # Likewise: whose NaN is still to be said.
     refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.

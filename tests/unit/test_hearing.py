@@ -161,7 +161,23 @@ def test_a_launch_that_takes_a_live_runs_name_is_said_with_whom_nobody_watches_a
     (text,) = displaced(ticks(node, 36, 3600))
     for said in ("attempt a2 has taken the name of run llama", "2 rank(s) of attempt a1", "UNWATCHED (pid 100, 101)"):
         assert said in text
+    for remedy in ("RANK and WORLD_SIZE", "attach(engine, run=…)"):
+        assert remedy in text
     assert node.displaced == {}
+
+
+def test_a_displaced_ranks_broken_loss_is_said_once_and_halts_nobody() -> None:
+    node = make_node()
+    training(node)
+    play(node, launched_again(31))
+    effects = play(node, a_step(31, 1, 31, loss=2.0), a_step(32, 1, 32, loss=NAN), a_step(33, 1, 33, loss=NAN))
+    (alarm,) = effects
+    assert isinstance(alarm, Alarm)
+    assert alarm.name == "displaced_nonfinite"
+    assert "pid 101 has loss nan at step 32 and is not judged: attempt a1 of run llama" in alarm.text
+    assert node.runs["llama"].incident is None
+    play(node, Disconnected(at(34), ConnectionId(1)), Disconnected(at(34), ConnectionId(2)))
+    assert node.unheard == {}
 
 
 def test_a_restart_whose_old_ranks_hang_up_a_moment_later_is_no_news() -> None:

@@ -115,6 +115,14 @@ def _exited(_detail: Detail, _snapshot: Snapshot) -> str:
     return "observed: no process of the run is left"
 
 
+def _ranks_exited(_detail: Detail, _snapshot: Snapshot) -> str:
+    return "observed: no rank is left; what they left behind is ended next"
+
+
+def _nobody_named(_detail: Detail, _snapshot: Snapshot) -> str:
+    return "the run names no processes: that none is seen proves nothing"
+
+
 def _respawned(detail: Detail, _snapshot: Snapshot) -> str:
     return f"new processes of the run: pid {', '.join(str(pid) for pid in detail.get('pids', []))}"
 
@@ -179,6 +187,8 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "checkpoint_read": ("checked", _checkpoint_read),
     "term": ("SIGTERM", _targets),
     "kill": ("SIGKILL", _targets),
+    "nobody_named": ("unseen", _nobody_named),
+    "ranks_exited": ("ranks gone", _ranks_exited),
     "exited": ("gone", _exited),
     "respawned": ("respawned", _respawned),
     "stop_requested": ("stop", _stop_requested),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +28,34 @@ def test_a_timeline_is_bounded_and_printable(case: str) -> None:
     assert len(lines) <= LINES_MAX
     assert all(line.isprintable() for line in lines)
     assert all(len(line) <= COLUMNS_MAX for line in lines if not line.startswith(("checkpoint", "last good", "resume")))
+
+
+def noted() -> Iterator[str]:
+    """Every kind of entry that the core writes into a timeline, from its source."""
+    for path in sorted((Path(__file__).parents[2] / "governor" / "core").glob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and len(node.args) > 2]
+            kinds = [
+                call.args[2] for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "note"
+            ]
+            named = {kind.id for kind in kinds if isinstance(kind, ast.Name)}
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and {ast.unparse(target) for target in node.targets} & named:
+                    kinds.append(node.value)
+            branches = [[kind.body, kind.orelse] if isinstance(kind, ast.IfExp) else [kind] for kind in kinds]
+            for branch in [part for parts in branches for part in parts]:
+                if isinstance(branch, ast.Constant):
+                    yield str(branch.value)
+
+
+def test_every_kind_of_entry_has_words_of_its_own() -> None:
+    kinds = set(noted())
+    assert {"verdict", "ranks_exited", "exited", "nobody_named", "verified"} <= kinds, "the search finds what is there"
+    told = moments(nan_halt() | {"timeline": [entry(0, kind) for kind in sorted(kinds)]})
+    assert [moment.label for moment in told if "_" in moment.label] == []
+    assert [moment.what for moment in told if not moment.text and moment.what not in ("received", "saving")] == []
 
 
 def test_a_long_quarrel_keeps_its_beginning_and_its_end() -> None:

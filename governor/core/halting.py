@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 
 from governor.core import halt as table
+from governor.core.asking import obstacle
 from governor.core.effects import (
     Alarm,
     Ask,
@@ -68,6 +69,7 @@ def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan
     settings = tracked.policy.halt
     grace = grace_now(tracked.policy, tracked.run, at)
     someone = any("ask" in rank.capabilities for rank in tracked.run.connected_ranks())
+    someone = someone and obstacle(tracked, verdict, at) is None
     return Plan(
         checkpoint=verdict.checkpoint if someone else "none",
         grace_ns=grace,
@@ -100,7 +102,7 @@ def open_incident(
 ) -> list[Effect]:
     """Begin the halt of a run. The caller has settled that none is open and that it may."""
     run = tracked.run
-    is_unattached = tracked.is_unattached
+    in_vain = obstacle(tracked, verdict, at)
     hand_over(node, tracked)  # Who is halted before anybody spoke for it has spent what was nobody's.
     tracked.incidents_total += 1
     incident_id = f"{run.run}.{node.facts.node}.{tracked.incidents_total}"  # `number_of` reads it back.
@@ -143,8 +145,8 @@ def open_incident(
     tracked.incident = incident
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
-    if is_unattached:
-        incident.note(at, wall, "save_failed", reason="no rank has attached: nobody can be asked for a checkpoint")
+    if in_vain is not None:
+        incident.note(at, wall, "save_failed", reason=in_vain)
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
     return feed(node, tracked, fact, at)

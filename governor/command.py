@@ -19,10 +19,12 @@ from governor.core.events import CommandLaunched
 from governor.core.halt_state import Stage
 from governor.core.identity import ProcessId
 from governor.core.resume import SUPERSEDED
+from governor.core.status import run_status
 from governor.core.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.exit_codes import ExitCode
 from governor.logs import configure
 from governor.ports import Processes
+from governor.report_lines import closing_line
 from governor.settings_model import Settings
 from governor.wiring import CannotStart, Governor
 from trainer_shim.wire import HALT_EXIT_CODE
@@ -158,6 +160,8 @@ def _run_governed(
                 if command.poll() is None:
                     console.say(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
                 governor.daemon.hands.perform(left_behind(governor, command, name))
+                for line in _closing_lines(governor, command, outcome):
+                    console.say(f"costgov: {line}")
                 return _exit_code(command, outcome)
         console.say("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
     assert command is not None
@@ -290,6 +294,19 @@ def _still_there(governor: Governor, command: Command) -> list[int] | None:
     except OSError:
         return None
     return sorted(pid for pid, f in table.items() if f.sid == command.process.pid and f.state not in "ZX")
+
+
+def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
+    """What it came to: the last live line of a log is up to ten seconds old, and a terminal's was drawn over."""
+    code = _exit_code(command, outcome)
+    if code == ExitCode.NEEDS_HUMAN and command.exit_code != code:
+        ended = "a halt was not seen to its end" if outcome.is_unfinished else "goes on unwatched"
+    else:
+        ended = "halted" if outcome.stages else f"ended with exit code {code}"
+    at = governor.clock.mono()
+    ours = [tracked for tracked in governor.node.runs.values() if tracked.run.ranks or tracked.run.run == outcome.run]
+    lines = [closing_line(run_status(tracked, at), ended) for tracked in ours]
+    return lines or [f"{outcome.run}: {ended}; no step was seen"]
 
 
 def _exit_code(command: Command, outcome: Outcome) -> int:

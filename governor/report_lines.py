@@ -52,6 +52,26 @@ def live_line(run_status: Mapping[str, Any]) -> str:
     return _cut("  ".join(parts), LIVE_COLUMNS_MAX)
 
 
+def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
+    """What a run came to, in one line that is not cut: a path in it is there to be copied."""
+    total = run_status.get("total_steps")
+    step, tokens = run_status.get("step"), run_status.get("tokens_total")
+    per_mtok, saved = run_status.get("usd_per_mtok"), run_status.get("last_good")
+    known = run_status.get("spend_rate_usd_per_hour") is not None
+    spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
+    parts = [
+        f"{run_status['run']}: {ended}",
+        "no step was seen" if step is None else f"step {_count(step)}" + (f"/{total:,}" if total else ""),
+        *([f"{_count(tokens)} tokens"] if tokens else []),
+        f"spent {spend}" if known else "spent $ - (no price)",
+        *([f"{format_usd(round(per_mtok * MICROS_PER_USD))}/1M tokens"] if per_mtok is not None else []),
+        f"last checkpoint: step {_count(saved.get('step'))}, {saved.get('path', '?')}"
+        if saved
+        else "no checkpoint seen",
+    ]
+    return plain("; ".join(parts))
+
+
 def loss_text(loss: object) -> str:
     """Non-finite losses arrive as floats or as the wire's words; absent is told from both."""
     if loss is None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from governor.report import incident_document, incident_json, incident_markdown, live_line, timeline_lines
-from governor.report_lines import COLUMNS_MAX, LINES_MAX, LIVE_COLUMNS_MAX
+from governor.report_lines import COLUMNS_MAX, LINES_MAX, LIVE_COLUMNS_MAX, closing_line
 from governor.report_moments import moments, since_text, size_text
 from tests.golden.report_cases import CASES, MS, OPENED_MONO, S, entry, hang_deaf, nan_halt, operator_halt_torn
 
@@ -175,3 +175,13 @@ def test_quantities_read_well() -> None:
         "0.4 ms", "12 ms", "7.41 s", "1m 11s", "-2.0 ms"
     ]  # fmt: skip
     assert [size_text(n) for n in (12, 2_500, 12_345_678)] == ["12 B", "2.5 kB", "12.3 MB"]
+
+
+def test_a_run_closes_with_what_it_came_to() -> None:
+    ended = RUN | {"tokens_total": 1_679_360, "last_good": {"step": 40, "path": "/ckpt/step40"}}
+    assert closing_line(ended, "ended with exit code 0") == (
+        "run7: ended with exit code 0; step 41/200; 1,679,360 tokens; spent $0.0123; $0.1194/1M tokens; "
+        "last checkpoint: step 40, /ckpt/step40"
+    )
+    bare = RUN | {"step": None, "usd_per_mtok": None, "spend_rate_usd_per_hour": None}
+    assert closing_line(bare, "halted") == "run7: halted; no step was seen; spent $ - (no price); no checkpoint seen"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,30 @@ def test_a_run_inside_a_run_has_a_name_and_a_socket_of_its_own(
     assert inner_name != outer_name
     assert inner_socket.endswith(f"/run/runs/{inner_name}/trainer.sock")
     assert outer_socket.endswith(f"/run/runs/{outer_name}/trainer.sock")
+
+
+TRAINEE = """
+import json, os, socket
+from trainer_shim import wire
+
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+sock.connect(os.environ["COSTGOV_SOCKET"])
+hello = dict(seq=1, run=os.environ["COSTGOV_RUN"], attempt="a1", local_rank=0, world_size=1, signal=0, total_steps=200)
+sock.send(wire.encode({**wire.head("hello", 0, 1), **hello}))
+step = dict(step=41, attempt_step=41, loss=2.5, tokens=4096, tokens_total=41 * 4096, step_s=0.1)
+sock.send(wire.encode({**wire.head("step", 0, 2), **step}))
+sock.send(wire.encode({**wire.head("bye", 0, 3), **dict(seq=2, completed=True)}))
+while json.loads(sock.recv(65536)).get("seq") != 2:
+    pass
+"""
+
+
+def test_a_run_ends_with_one_line_of_what_it_came_to(costgov: Costgov) -> None:
+    """Off a terminal the live line comes every ten seconds: what came after it stands in this one."""
+    told = costgov("run", "--name", "r1", "--price", "22", "--progress", "3600", "--", sys.executable, "-c", TRAINEE)
+    assert told.returncode == 0, told.stderr
+    closing = told.stderr.splitlines()[-1]
+    assert closing.startswith("costgov: r1: ended with exit code 0; step 41/200; 167,936 tokens; spent $0.")
+    assert closing.endswith("; no checkpoint seen")
+    failed = costgov("run", "--price", "22", "--", "sh", "-c", "exit 3")
+    assert "ended with exit code 3; no step was seen" in failed.stderr.splitlines()[-1]

@@ -174,6 +174,8 @@ def fitting(rows: Sequence[Sequence[str]], may_be_cut: Sequence[bool], width: in
 
 def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     notes = [(line, "") for line in _ahead(run)]
+    if run.get("saves") and run["state"] not in ("finished", "halted"):
+        notes.append((_saves(run["saves"]), ""))
     if run.get("ceiling_before_end"):
         notes.append((f"at this rate the ceiling is met first, {_ceiling(run)}", "yellow"))
     if run.get("mode") == "observe":
@@ -203,6 +205,17 @@ def _ahead(run: Mapping[str, Any]) -> list[str]:
         parts.append(_interval(dollars, _usd))
     wasted = f"; {_count(run['tokens_wasted'])} tokens trained twice" if run.get("tokens_wasted") else ""
     return [f"{' and '.join(parts)} left to {_count(run['tokens_goal'])} tokens{wasted}"]
+
+
+def _saves(saves: Mapping[str, Any]) -> str:
+    """What is measured, what is assumed, and what follows."""
+    gain = saves.get("saved_usd_per_hour")
+    cost = "" if gain is None else f", {_usd(gain)}/h less than now"
+    return (
+        f"saves for {_seconds(saves['save_s'])} every {_seconds(saves['interval_s'])}; with a failure every "
+        f"{_seconds(saves['mtbf_s'])} (assumed from Llama 3's) saving every {_seconds(saves['best_interval_s'])} "
+        f"would lose least{cost}"
+    )
 
 
 def _interval(values: Sequence[float | None], told: Callable[[float], str]) -> str:

@@ -19,6 +19,7 @@ class CheckpointEconomics:
     """Shares are of node time; the saving is per hour at the run's spend rate."""
 
     interval_s: float
+    save_s: float
     best_interval_s: float
     lost_share: float  # To saves, lost work and restarts, at the present interval.
     best_lost_share: float
@@ -62,4 +63,4 @@ def economics(
     now, best = (lost_share(one, save_s, mtbf_s, restart_s) for one in (interval_s, best_s))
     gained = max(0.0, now - best)
     saved = None if rate_usd_micros_per_hour is None else UsdMicros(int(rate_usd_micros_per_hour * gained))
-    return CheckpointEconomics(interval_s, best_s, now, best, saved)
+    return CheckpointEconomics(interval_s, save_s, best_s, now, best, saved)

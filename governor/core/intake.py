@@ -24,6 +24,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.working_since = None
     run.step_at = None
     run.step_times.clear()
+    run.saves.new_attempt()
     run.tokens_per_s = None
     run.loss = run.grad_norm = None
     run.skipped_steps = None
@@ -158,6 +159,7 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
         own_s = step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
         if own_s > 0:
             run.step_times.add(own_s)
+    run.saves.observe(step.at, step.checkpoint_s)
     run.step = step.step
     run.step_at = step.at
     if run.first_step_at is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.identity import ConnectionId, Peer
+from governor.core.saves import Saves
 from governor.core.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.windows import Reservoir
 
@@ -98,6 +99,7 @@ class Run:
     step_times: Reservoir = field(default_factory=lambda: Reservoir(512))
     tokens_per_s: float | None = None  # Over the recent window.
     # Checkpoints.
+    saves: Saves = field(default_factory=Saves)
     last_good: Mapping[str, Any] | None = None
     last_good_at: MonoNs | None = None
     save_longest_ns: int | None = None

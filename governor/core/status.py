@@ -8,6 +8,7 @@ from typing import Any
 from governor.core.halt import Stage
 from governor.core.node import Node, Tracked
 from governor.core.outlook import outlook
+from governor.core.saves import advice, mtbf_s
 from governor.core.units import MICROS_PER_USD, NS_PER_S, MonoNs
 
 _STATE_OF_PHASE = {"eval": "eval", "checkpoint": "checkpoint", "compile": "compile", "init": "starting"}
@@ -44,6 +45,7 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
         "runway_s": _runway_s(run.spend_usd_micros, rate, ceiling),
         "tokens_wasted": tracked.meter.wasted_tokens if tracked.meter is not None else None,
         **_outlook(tracked),
+        "saves": _saves(tracked),
         "world_size": run.world_size,
         "ranks_connected": len(run.connected_ranks()),
         "last_frame_age_s": (at - run.last_frame_at) / NS_PER_S if run.last_frame_at is not None else None,
@@ -79,6 +81,27 @@ def _outlook(tracked: Tracked) -> dict[str, Any]:
         "ceiling_in_s": hit.after_ns / NS_PER_S if hit is not None else None,
         "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
         "ceiling_before_end": hit.before_end if hit is not None else None,
+    }
+
+
+def _saves(tracked: Tracked) -> dict[str, Any] | None:
+    """None until two saves were seen. `mtbf_s` is assumed, and the last two rest on it (core.saves)."""
+    run = tracked.run
+    start_up_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
+    told = advice(
+        run.saves,
+        gpus=run.world_size,
+        restart_s=max(0, start_up_ns) / NS_PER_S,
+        rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
+    )
+    if told is None:
+        return None
+    return {
+        "interval_s": told.interval_s,
+        "save_s": told.save_s,
+        "mtbf_s": mtbf_s(run.world_size),
+        "best_interval_s": told.best_interval_s,
+        "saved_usd_per_hour": _usd(told.saved_usd_micros_per_hour),
     }
 
 

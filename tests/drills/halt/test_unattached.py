@@ -52,3 +52,13 @@ def test_a_command_that_ends_by_itself_is_charged_and_keeps_its_code(costgov: Co
     done = costgov("run", "--price", "3600", "--name", "short", "--", sys.executable, "-c", "raise SystemExit(7)")
     assert done.returncode == 7, done.stderr
     assert "short" in costgov("cost", "--json").stdout
+
+
+def test_a_hold_is_taken_before_the_first_rank_says_hello(costgov: Costgov, tmp_path: Path) -> None:
+    hold = f"{BIN}/costgov hold held 1h --reason loading --control {tmp_path}/run/control.sock"
+    show = f"{BIN}/costgov status --json --control {tmp_path}/run/control.sock"
+    done = costgov("run", "--price", "3600", "--name", "held", "--", "sh", "-c", f"{hold} && {show}")
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(done.stdout[done.stdout.index("{") :])["runs"]
+    assert (run["run"], run["state"], run["hold"]["reason"]) == ("held", "starting", "loading")
+    assert run["spend_usd"] > 0

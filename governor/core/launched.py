@@ -51,6 +51,7 @@ def _stand_in(node: Node, launched: CommandLaunched) -> None:
         tracked.book.new_attempt()
         tracked.run.uid = launched.uid
     intake.begin_attempt(tracked.run, "", launched.at)
+    tracked.run.last_frame_at = None  # What an earlier launch said, or the journal: nothing is missed of this one.
     tracked.named = tracked.launchers = launched.processes
     tracked.command = launched.command
     tracked.is_unattached = True

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, Kill, Term
-from governor.core.events import CommandLaunched, OperatorHold, ProcessesSeen, TrainerExited
+from governor.core.events import CommandLaunched, Disconnected, OperatorHold, ProcessesSeen, TrainerExited
 from governor.core.halt import Stage
-from governor.core.identity import ProcessId
+from governor.core.identity import ConnectionId, ProcessId
 from governor.core.launched import ATTACH_EXPECTED_NS
-from governor.core.node import Node
+from governor.core.node import Node, run_snapshot
 from governor.core.policy import Budget
-from governor.core.units import NS_PER_S, DurationNs, UsdMicros
+from governor.core.resume import restore_runs
+from governor.core.units import NS_PER_S, BootNs, DurationNs, UsdMicros
 from tests.unit.test_engine import at, hello, make_node, peer, play, rule, tick
 
 COMMAND = ProcessId(4321, 1, "boot-1")
@@ -91,6 +92,24 @@ def test_the_command_may_have_become_another_user_before_it_attached() -> None:
     node = launched()
     play(node, hello(0, 1, run="job", world_size=1, peer=peer(100, uid=2000)))
     assert node.runs["job"].run.uid == 2000
+
+
+def test_a_second_launch_under_one_name_goes_on_with_its_budget_and_misses_no_rank() -> None:
+    node = launched()
+    play(node, hello(0, 1, run="job", world_size=1))
+    pass_time(node, 100, 2)
+    play(node, Disconnected(at(100), ConnectionId(1)), TrainerExited(at(100), "job", None))
+    again = make_node(
+        rule(), rule("budget"), budget=Budget(ceiling_usd_micros=CEILING), cloud="none", exclusive=True,
+        price_usd_micros_per_hour=PRICE, boot=100,
+    )  # fmt: skip
+    kept = {name: run_snapshot(node, tracked, at(100)) for name, tracked in node.runs.items()}
+    restore_runs(again, kept.values(), BootNs(at(100)), at(100))
+    play(again, CommandLaunched(at(101), "job", 1000, (COMMAND,)))
+    effects = pass_time(again, 300, 101)
+    assert [effect.name for effect in effects if isinstance(effect, Alarm)] == ["nobody_attached"]
+    assert again.runs["job"].run.spend_usd_micros == 300_000_000
+    assert [effect for effect in pass_time(again, 600, 301) if isinstance(effect, Term)]
 
 
 def test_a_command_that_ends_unheard_has_cost_what_it_has_cost_under_its_own_name() -> None:

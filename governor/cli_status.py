@@ -89,6 +89,7 @@ def _draw(documents: list[Any]) -> None:
 
 
 def _print_lines(documents: list[Any], as_json: bool) -> None:
+    from governor.cli_table import who
     from governor.report_lines import live_line
     from governor.report_moments import plain
 
@@ -99,7 +100,7 @@ def _print_lines(documents: list[Any], as_json: bool) -> None:
         for run in document["runs"]:
             click.echo(f"{plain(run['run'])}  {live_line(run)}")
         if not document["runs"]:
-            click.echo("no run yet")
+            click.echo(f"{who(document['governor'])}: no run yet")
     sys.stdout.flush()
 
 

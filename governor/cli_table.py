@@ -6,7 +6,7 @@ import io
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -41,11 +41,11 @@ def render_status(status: Mapping[str, Any], *, colour: bool) -> str:
 
 def _draw_status(console: Console, status: Mapping[str, Any]) -> None:
     governor = status["governor"]
-    console.print(_head(governor), no_wrap=True, overflow="ellipsis")
+    console.print(_head(governor))
     for line, style in _warnings(governor):
         console.print(Text(line, style=style))
     if status["runs"]:
-        console.print(_runs(status["runs"]))
+        _draw_runs(console, status["runs"])
         for run in status["runs"]:
             for line, style in _notes(run):
                 console.print(Text(f"{plain(run['run'])}: {line}", style=style))
@@ -63,8 +63,15 @@ def _printed(draw: Callable[[Console], None], colour: bool) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def who(governor: Mapping[str, Any]) -> str:
+    """Which of a node's governors this is: `costgov run` beside a service makes two of them."""
+    name = governor.get("run")
+    started = f"costgov run {name}" if name is not None else "service" if "run" in governor else "governor"
+    return plain(f"{governor['node']}, {started} (pid {governor.get('pid', '?')})")
+
+
 def _head(governor: Mapping[str, Any]) -> Text:
-    text = Text(plain(governor["node"]), style="bold")
+    text = Text(who(governor), style="bold")
     mode = governor.get("mode", "?")
     text.append(f"  {mode}", style="yellow" if mode == "observe" else "")
     price = governor.get("price_usd_per_hour")
@@ -103,27 +110,46 @@ def _warnings(governor: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def _runs(runs: list[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("RUN", "STATE", "STEP", "LOSS", "TOK/S", "SPENT", "$/1M TOK", "RUNWAY", "RANKS", "LAST FRAME"):
-        right = name in ("STEP", "LOSS", "TOK/S", "SPENT", "$/1M TOK", "RUNWAY", "RANKS", "LAST FRAME")
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
-    for run in runs:
-        state = plain(run["state"])
-        halt = run.get("halt")
-        table.add_row(
-            Text(plain(run["run"])),
-            Text(f"{state} {halt['stage']}" if halt and state == "halting" else state, style=_STYLES.get(state, "")),
-            _count(run["step"]) + (f"/{run['total_steps']:,}" if run.get("total_steps") else ""),
-            loss_text(run.get("loss")),
-            _count(run.get("tokens_per_s")),
-            _spent(run),
-            _usd(run.get("usd_per_mtok")),
-            _seconds(run.get("runway_s")),
-            f"{run['ranks_connected']}/{run['world_size']}",
-            _age(run),
-        )
-    return table
+_COLUMNS: Final = ("RUN", "STATE", "STEP", "LOSS", "TOK/S", "SPENT", "$/1M TOK", "RUNWAY", "RANKS", "LAST FRAME")
+
+
+def _draw_runs(console: Console, runs: list[Mapping[str, Any]]) -> None:
+    """A row each, or, where that would cut more than a name, a line for each of its cells below the name."""
+    rows = [_cells(run) for run in runs]
+    may_be_cut = [console.is_terminal and title == "RUN" for title in _COLUMNS]
+    widths = fitting([_COLUMNS, *([str(cell) for cell in row] for row in rows)], may_be_cut, console.width)
+    needed = sum(widths) + GAP * (len(widths) - 1)
+    if console.is_terminal and needed > console.width:
+        for name, *cells in rows:
+            console.print(Text(str(name), style="bold"))
+            for title, cell in zip(_COLUMNS[1:], cells, strict=True):
+                console.print(Text(f"  {title}: ").append(cell))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    for title, width in zip(_COLUMNS, widths, strict=True):
+        side: Literal["left", "right"] = "left" if title in ("RUN", "STATE") else "right"
+        table.add_column(title, justify=side, no_wrap=True, width=width)
+    for row in rows:
+        table.add_row(*row)
+    console.width = max(console.width, needed + GAP)
+    console.print(table)
+
+
+def _cells(run: Mapping[str, Any]) -> tuple[Text | str, ...]:
+    state = plain(run["state"])
+    halt = run.get("halt")
+    return (
+        Text(plain(run["run"])),
+        Text(f"{state} {halt['stage']}" if halt and state == "halting" else state, style=_STYLES.get(state, "")),
+        _count(run["step"]) + (f"/{run['total_steps']:,}" if run.get("total_steps") else ""),
+        loss_text(run.get("loss")),
+        _count(run.get("tokens_per_s")),
+        _spent(run),
+        _usd(run.get("usd_per_mtok")),
+        _seconds(run.get("runway_s")),
+        f"{run['ranks_connected']}/{run['world_size']}",
+        _age(run),
+    )
 
 
 class Head(NamedTuple):

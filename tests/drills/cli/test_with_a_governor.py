@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from governor.cli_table import render_status
+from tests.drills.cli.conftest import STATUS
 from tests.drills.cli.installed import BOUND_S, COSTGOV, Costgov
 
 REPOSITORY = Path(__file__).parents[3]
@@ -28,6 +31,30 @@ def test_status_shows_money_progress_and_what_is_wrong(costgov: Costgov, governo
     assert 'rule "nan" fires: NaN!' in text
     assert "the last reload was refused: a.toml:3: bad" in text
     assert "UNWATCHED: pid 4321 holds GPU GPU-1a2b ($2.75/h)" in text
+
+
+@pytest.mark.parametrize(("columns", "is_table"), [(40, False), (80, False), (110, True)])
+def test_a_narrow_terminal_shows_lines_and_cuts_no_number(
+    monkeypatch: pytest.MonkeyPatch, columns: int, is_table: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = re.sub(r"\x1b\[[0-9;]*m", "", render_status(STATUS, colour=True))
+    assert "…" not in text
+    assert all(len(line) <= columns for line in text.splitlines())
+    assert ("$12.35 of $90.00   $0.1194  3h 32m" in text) is is_table
+    assert ("run7\n  STATE: training\n  STEP: 41/200\n" in text) is not is_table
+
+
+def test_each_block_names_its_governor(costgov: Costgov, governor: dict[str, Any], environ: dict[str, str]) -> None:
+    for run, expected in (("llama", "gpu-17, costgov run llama (pid 7)"), (None, "gpu-17, service (pid 7)")):
+        document = STATUS | {"governor": STATUS["governor"] | {"run": run}, "runs": []}
+        governor["answers"]["status"] = {"ok": True, "data": document}
+        assert costgov("status").stdout.startswith(f"{expected}  enforce")
+        command = [COSTGOV, "status", "--watch"]
+        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{expected}: no run yet\n"
+            process.send_signal(signal.SIGINT)
 
 
 def test_a_hostile_run_name_cannot_steer_the_terminal(costgov: Costgov, governor: dict[str, Any]) -> None:

@@ -70,6 +70,7 @@ def test_an_operator_sees_holds_and_halts_a_run(
 ) -> None:
     (run,) = json.loads(costgov("status", "--json").stdout)["runs"]
     assert (run["run"], run["step"], run["ranks_connected"]) == ("run7", 41, 1)
+    assert f", service (pid {daemon.pid})" in costgov("status").stdout
     assert costgov("hold", "run7", "2h", "--reason", "evaluating").returncode == 0
     assert "run7: held for another 1h 59m, no rule halts it: evaluating" in costgov("status").stdout
     assert costgov("hold", "run7", "off").returncode == 0

@@ -1,46 +1,80 @@
-"""`costgov run` with a terminal that fails: stands for any fault of the governor's own, at a moment of our choice.
+"""`costgov run` with a fault of the governor's own, planted at a moment of our choice.
 
-    python failing_governor.py DIRECTORY TIMES CONFIG POLICY -- COMMAND...
+    python failing_governor.py TIMES CONFIG POLICY WHERE COMMAND...
 
-Fails TIMES times: each time once the run has trained a step, and while a halt is under way.
+Fails TIMES times: each time once the run has trained a step, and while a halt is under way. WHERE is `engine`, where it
+decides and acts, or `console`, which only watches.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from governor.command import run_command
 from governor.console import Console
+from governor.core import engine
+from governor.core.effects import Effect, KeepIncident
+from governor.core.events import Event, Tick
 from governor.core.node import Node
 from governor.core.units import MonoNs
+from governor.hands import Hands
 from governor.settings import load_settings
 
 
-class FailingConsole(Console):
+class Fault:
     def __init__(self, times: int) -> None:
-        super().__init__()
         self.times = times
 
-    def fail(self) -> None:
+    def happen(self) -> None:
         if self.times:
             self.times -= 1
             raise RuntimeError("a planted fault")
 
-    def tick(self, node: Node, at: MonoNs) -> None:
+    def happen_in(self, node: Node) -> None:
         if any(tracked.run.step_at is not None for tracked in node.runs.values()):  # Heard by this governor itself.
-            self.fail()
+            self.happen()
+
+
+class FailingConsole(Console):
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.fault = fault
+
+    def tick(self, node: Node, at: MonoNs) -> None:
+        self.fault.happen_in(node)
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         super().incident(snapshot)
-        self.fail()
+        self.fault.happen()
+
+
+def plant(fault: Fault, step: Callable[[Node, Event], list[Effect]], perform: Callable[..., None]) -> None:
+    """Into what decides and what acts, behind what they do."""
+
+    def failing_step(node: Node, event: Event) -> list[Effect]:
+        effects = step(node, event)
+        if isinstance(event, Tick):
+            fault.happen_in(node)
+        return effects
+
+    def failing_perform(hands: Hands, effects: Iterable[Effect]) -> None:
+        done = list(effects)
+        perform(hands, done)
+        if any(isinstance(effect, KeepIncident) for effect in done):
+            fault.happen()
+
+    engine.step = failing_step
+    Hands.perform = failing_perform  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
-    times, config, policy = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
-    console = FailingConsole(times)
+    fault, config, policy = Fault(int(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
+    if sys.argv[4] == "engine":
+        plant(fault, engine.step, Hands.perform)
+    console = FailingConsole(fault) if sys.argv[4] == "console" else None
     settings, problems = load_settings(config)
     assert settings is not None, problems
     sys.exit(run_command(settings, [policy], sys.argv[5:], name="drill", console=console))

@@ -15,10 +15,10 @@ from tests.drills.halt.conftest import HERE, POLICY, SAFETY_S, configuration
 from trainer_shim.wire import HALT_EXIT_CODE
 
 
-def _run(work: Path, times: int, *command: str) -> subprocess.CompletedProcess[str]:
+def _run(work: Path, times: int, *command: str, where: str = "engine") -> subprocess.CompletedProcess[str]:
     policy = work / "policy.toml"
     policy.write_text(POLICY.format(stop="processes"))
-    argv = [sys.executable, str(HERE / "failing_governor.py"), str(times), str(configuration(work)), str(policy), "--"]
+    argv = [sys.executable, str(HERE / "failing_governor.py"), str(times), str(configuration(work)), str(policy), where]
     environ = {**os.environ, "PYTHONPATH": str(HERE.parents[2])}
     return subprocess.run(
         [*argv, *command], capture_output=True, text=True, timeout=SAFETY_S, env=environ, check=False
@@ -54,3 +54,11 @@ def test_a_governor_that_always_fails_leaves_a_healthy_command_alone_and_says_so
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("by a fault of its own") == GOVERNORS_MAX
     assert "UNWATCHED" in done.stderr
+
+
+def test_a_terminal_that_always_fails_costs_no_governor_and_no_halt(tmp_path: Path) -> None:
+    command = (sys.executable, str(HERE / "trainee.py"), "polite", str(tmp_path))
+    done = _run(tmp_path, 1_000_000, *command, where="console")
+    assert done.returncode == HALT_EXIT_CODE, done.stderr
+    assert "by a fault of its own" not in done.stderr
+    assert _incident(tmp_path)["halt_stage"] == "HALTED"

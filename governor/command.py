@@ -24,6 +24,7 @@ from governor.core.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.exit_codes import ExitCode
 from governor.logs import configure
 from governor.ports import Processes
+from governor.pruning import prune
 from governor.report_lines import closing_line
 from governor.settings_model import Settings
 from governor.wiring import CannotStart, Governor
@@ -121,10 +122,12 @@ def run_command(
         sys.stderr.write(f"costgov run: --log {log_path}: cannot be written: {error.strerror}\n")
         return ExitCode.USAGE
     with sink or contextlib.nullcontext():
-        return _run_governed(
+        code = _run_governed(
             settings, policy_paths, argv, sink, name=name, ceiling=ceiling, price=price, fault_mark=fault_mark,
             console=console or Console(),
         )  # fmt: skip
+    prune(settings.paths.state_dir, settings.paths.runtime_dir)
+    return code
 
 
 def _run_governed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -181,3 +182,11 @@ def test_a_run_ends_with_one_line_of_what_it_came_to(costgov: Costgov) -> None:
     assert closing.endswith("; no checkpoint seen")
     failed = costgov("run", "--price", "22", "--", "sh", "-c", "exit 3")
     assert "ended with exit code 3; no step was seen" in failed.stderr.splitlines()[-1]
+
+
+def test_the_end_of_a_run_clears_away_after_ended_ones(costgov: Costgov, short_tmp: Path) -> None:
+    idle = short_tmp / "run" / "runs" / "ended-1"
+    idle.mkdir(parents=True)
+    os.utime(idle, (0, 0))
+    assert costgov("run", "--price", "22", "--", "true").returncode == 0
+    assert not idle.exists()

@@ -31,7 +31,9 @@ HALTED = 86  # docs/cli.md: the exit code of a command that costgov halted.
 CLOUD_READY_S = 30.0
 RUN_S = 180.0  # A demonstration takes about a minute; after this something is wrong, and it says so.
 PRICE_USD_PER_HOUR = 55.04  # An 8×H100 node on demand, as the built-in table has it.
-CEILING_USD = 4.65  # FAULT=budget: the price of the stop itself, some $3.90, and three quarters of a minute of training.
+CEILING_USD = (
+    4.65  # FAULT=budget: the price of the stop itself, some $3.90, and three quarters of a minute of training.
+)
 STEPS = {"none": 120}
 PROGRESS_S = {"budget": "6", "none": "6"}  # Those train longest; the whole has to fit on one screen.
 # What must have been seen, in this order. A hung or deaf training cannot save: there the work since the last good

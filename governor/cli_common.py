@@ -58,10 +58,13 @@ def find_config(config: Path | None) -> Path | None:
 def settings_from(
     config: Path | None, overrides: dict[str, Any] | None = None, *, beside: str | None = None
 ) -> Settings:
-    """Load settings or fail with every problem, a line each. Warnings go to stderr."""
+    """Load settings, of the system's file where none is given, or fail with every problem, a line each.
+
+    Warnings go to stderr.
+    """
     from governor.settings import load_settings
 
-    settings, problems = load_settings(config, overrides, beside=beside)
+    settings, problems = load_settings(find_config(config), overrides, beside=beside)
     if settings is None:
         raise Failed("\n".join(problems))
     for warning in problems:

@@ -338,6 +338,7 @@ def _close_in_children(link: Link) -> None:
     def after_in_child() -> None:
         mine = known()
         if mine is not None:
+            mine._lock = threading.RLock()  # The parent's listener may have held it at the fork: nobody gives it back.
             mine.close()
 
     os.register_at_fork(after_in_child=after_in_child)

@@ -130,9 +130,11 @@ class PolicySet:
     def with_ceiling(self, ceiling_usd_micros: UsdMicros) -> PolicySet:
         """Put the command line's `--ceiling` over every policy's own, adding the rule that enforces it.
 
-        With no policy loaded, one that matches every run and holds nothing but the ceiling.
+        Where none of them matches every run, one more that does, and that holds nothing but the ceiling.
         """
-        policies = self.policies or (Policy(name="command-line", source="command line"),)
+        policies = self.policies
+        if all(policy.match for policy in policies):
+            policies = (*policies, Policy(name="command-line", source="command line"))
         return replace(self, policies=tuple(with_ceiling(policy, ceiling_usd_micros) for policy in policies))
 
 

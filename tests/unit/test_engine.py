@@ -360,3 +360,14 @@ def test_a_machine_that_was_booted_again_is_not_stopped_for_yesterday() -> None:
     effects = restore_incidents(reborn, [kept[-1].snapshot], at(5), WallNs(10**18))
     assert not any(isinstance(effect, (Ask, Term, Kill, StopCompute)) for effect in effects)
     assert only(effects, KeepIncident).snapshot["halt_stage"] == SUPERSEDED  # type: ignore[attr-defined]
+
+
+def test_a_token_budget_of_an_earlier_launch_ends_nobody_who_has_not_trained_yet() -> None:
+    """A job whose training is done is launched again, to export: its first step would be too many, its hello is not."""
+    budget = Budget(tokens=1000)
+    node = make_node(rule("budget", params={"budget": budget}), budget=budget, cloud="none")
+    play(node, tick(0), hello(0, 0, world_size=1))
+    node.runs["llama"].run.tokens_total = 1000
+    assert not any(isinstance(effect, Ask | Term) for effect in play(node, tick(1)))
+    effects = play(node, a_step(1, when=2, tokens=100, tokens_total=1100), tick(3))
+    assert any(isinstance(effect, Ask | Term) for effect in effects)

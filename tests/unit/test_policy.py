@@ -50,3 +50,10 @@ def test_a_ceiling_alone_is_a_policy_for_every_run() -> None:
     policy = PolicySet((), "none").with_ceiling(UsdMicros(5)).for_run({}, None)
     assert policy.budget.ceiling_usd_micros == 5
     assert [rule.trigger for rule in policy.rules] == ["budget"]
+
+
+def test_a_typed_ceiling_holds_for_a_run_that_no_policy_matches() -> None:
+    only = Policy("p", match={"stage": ("stage1",)}, budget=Budget(tokens=9), rules=(HALT,))
+    policy = PolicySet((only,), "d").with_ceiling(UsdMicros(5)).for_run({}, None)
+    assert policy.budget.ceiling_usd_micros == 5
+    assert [(rule.trigger, rule.response) for rule in policy.rules] == [("budget", Response.HALT)]

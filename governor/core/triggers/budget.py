@@ -40,7 +40,9 @@ class BudgetReached:
         pass
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        if self._tokens is not None and self._at_frac >= 1 and (run.tokens_total or 0) >= self._tokens:
+        # Of an attempt that has not trained a step we know money alone: what was reached was the one before it.
+        has_trained = run.attempt_step > 0
+        if self._tokens is not None and has_trained and self._at_frac >= 1 and (run.tokens_total or 0) >= self._tokens:
             return Finding(
                 Reading.FIRING,
                 "tokens_reached",

@@ -53,6 +53,8 @@ class CountSaver:
 
 def main(run: str, directory: str) -> None:
     progress = Progress(threading.get_ident())
+    began_ns = max(1, time.monotonic_ns() - UNSAVED_NS)
+    progress.attempt_step = 1  # It has trained since: the first step that the governor sees is not its first.
     hello = {
         "rank": 0,
         "local_rank": 0,
@@ -62,7 +64,8 @@ def main(run: str, directory: str) -> None:
         "tokens_per_step": TOKENS_PER_STEP,
         "resume_argv": [sys.executable, *sys.argv],
         "checkpoint_dir": directory,
-        "last_good": {"step": 0, "path": f"{directory}/cg_0", "mono_ns": max(1, time.monotonic_ns() - UNSAVED_NS)},
+        "last_good": {"step": 0, "path": f"{directory}/cg_0", "mono_ns": began_ns},
+        "started_mono_ns": began_ns,
     }
     watcher = Watcher(hello, progress, CountSaver(directory, progress))
     watcher.start()

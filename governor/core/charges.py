@@ -172,6 +172,7 @@ class ChargeBook:
         self._opened_total = 0
         self._open: dict[tuple[str, LineKind, str], Charge] = {}
         self._nobodys: deque[Charge] = deque(maxlen=NOBODYS_MAX)  # Closed ones that hand_over() may still move.
+        self._nobodys_older_usd_micros = 0  # Of those before: they stay nobody's.
 
     def add(
         self,
@@ -227,22 +228,29 @@ class ChargeBook:
         """
         handed = [replace(charge, payer=to) for charge in self._nobodys]
         self._nobodys.clear()
+        self._nobodys_older_usd_micros = 0
         amount: int = sum(charge.usd_micros for charge in handed)
         for key in [key for key in self._open if key[0] == UNALLOCATED]:
             charge = self._open.pop(key)
-            assert (to.run, *key[1:]) not in self._open, "whoever takes over has paid for nothing yet"
-            self._open[to.run, key[1], key[2]] = replace(charge, payer=to)
             amount += charge.usd_micros
+            taken = (to.run, *key[1:])
+            if taken in self._open:  # It paid beside nobody until now: its own row goes on, and this one is over.
+                handed.append(replace(charge, payer=to))
+            else:
+                self._open[taken] = replace(charge, payer=to)
         return handed, UsdMicros(amount)
 
     def unclaimed_usd_micros(self) -> UsdMicros:
-        """What hand_over() would come to now."""
+        """What is nobody's since the start or the last hand_over(), also what is too old for it to move."""
         standing = (charge for key, charge in self._open.items() if key[0] == UNALLOCATED)
-        return UsdMicros(sum(charge.usd_micros for charge in (*self._nobodys, *standing)))
+        recent = sum(charge.usd_micros for charge in (*self._nobodys, *standing))
+        return UsdMicros(self._nobodys_older_usd_micros + recent)
 
     def _close(self, key: tuple[str, LineKind, str]) -> Charge:
         charge = self._open.pop(key)
         if charge.payer == NOBODY:
+            if len(self._nobodys) == NOBODYS_MAX:
+                self._nobodys_older_usd_micros += self._nobodys[0].usd_micros
             self._nobodys.append(charge)
         return charge
 

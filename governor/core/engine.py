@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from governor.core import blindness, displaced, halting, hearing, judging, keeping, launched, refusing
+from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -88,7 +89,7 @@ def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) ->
     run = tracked.run
     run.spend_usd_micros = launched.spend(node, tracked)
     if tracked.is_unattached:
-        run.spend_rate_usd_micros_per_hour = node.ledger.price_usd_micros_per_hour
+        run.spend_rate_usd_micros_per_hour = node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1} | holders)
     elif run.run in holders:
         run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
     if run.spend_rate_usd_micros_per_hour is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from governor.core import displaced, halting, intake, judging
+from governor.core import displaced, halting, intake, judging, launched
 from governor.core.effects import Alarm, Confirm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -60,6 +60,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     elif not tracked.run.alive:
         effects.extend(_come_back(tracked, hello))
     rank = intake.apply_hello(tracked.run, hello)
+    tracked.is_beside = False
     hand_over(node, tracked)  # Behind its attempt, stage and labels: they stand in its charges.
     tracked.run.jsonl_only = False  # Also where a stream of its name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
@@ -110,6 +111,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         tracked.incident = None  # Launched anew: the latch was the old attempt's.
         intake.begin_attempt(tracked.run, "stream", event.at)
         tracked.book.new_attempt()
+    tracked.is_beside = not tracked.run.ranks and not launched.is_of_command(node, event)
     hand_over(node, tracked)
     tracked.run.jsonl_only = not tracked.run.ranks
     tracked.named = event.processes

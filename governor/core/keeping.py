@@ -24,7 +24,8 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
         # The last command under this name has ended with its run, or before it. Whose the machine was since, we do not
         # know; and a gap that is nobody's would be handed over to the run that comes now.
         node.ledger.pass_over(node.began)
-    node.was_held = node.was_held or bool(holders)
+    held = (node.runs[name] for name in holders if name != UNALLOCATED)
+    node.was_held = node.was_held or any(not tracked.is_beside for tracked in held)
     line = node.line()
     split = node.ledger.charge(tick.boot, holders)
     if line is None or split is None:
@@ -37,6 +38,8 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
 
 def hand_over(node: Node, tracked: Tracked) -> None:
     """`costgov run` launched the first run that comes: its start-up, nobody's until now, is its own."""
+    if tracked.is_beside:
+        return
     for other in [other for other in node.runs.values() if other.is_unattached]:
         other.is_unattached = False
         if other is not tracked:  # It stood in for the command: what speaks now takes the operator's hold along.

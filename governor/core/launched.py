@@ -1,7 +1,8 @@
 """What `costgov run` launched, before a rank of it has said hello: metered, shown, and held to the ceiling.
 
 Its time is nobody's in the charges until it is handed over, once: to the first run that speaks, whatever its name is,
-or to the run named after the command when that is halted or has ended.
+or to the run named after the command when that is halted or has ended. A JSONL stream speaks for the command only
+under its name or with one of its processes: any other is a run beside it, whose log may be older than the command.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Final
 
 from governor.core import intake
 from governor.core.effects import Alarm, Effect
-from governor.core.events import CommandLaunched
+from governor.core.events import CommandLaunched, StreamOpened
 from governor.core.node import RUNS_MAX, Node, Tracked, track
 from governor.core.units import NS_PER_S, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
 
@@ -21,6 +22,14 @@ ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = event
     return []
+
+
+def is_of_command(node: Node, event: StreamOpened) -> bool:
+    """Whether the stream is the launched command's own; also when none was launched or somebody spoke for it."""
+    launched = node.launched
+    if launched is None or node.was_held:
+        return True
+    return event.run == launched.run or not set(event.processes).isdisjoint(launched.processes)
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:

@@ -72,6 +72,7 @@ class Tracked:
     is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
     is_unattached: bool = False  # It stands in for a launched command of which nobody has said hello.
+    is_beside: bool = False  # A stream's run that is not the launched command: it pays, and speaks for itself alone.
     unattached_alarmed: bool = False
     lossless_alarmed: tuple[str, MonoNs] | None = None  # The attempt that was said to show no loss.
     unwatched_alarmed: bool = False
@@ -142,14 +143,20 @@ class Node:
         return WallNs(at + self.wall_offset_ns)
 
     def holders(self) -> dict[str, int]:
-        """Live runs and the ranks they hold here: how the node's time is shared."""
-        return {
+        """Live runs and the ranks they hold here: how the node's time is shared.
+
+        A command that nobody speaks for has its share beside them, as nobody's: its ceiling must go on counting.
+        """
+        held = {
             name: max(1, len(tracked.run.ranks))
             for name, tracked in self.runs.items()
             if tracked.run.alive
             and not tracked.is_unattached
             and not (tracked.incident is not None and tracked.incident.is_closed)
         }
+        if held and any(tracked.is_unattached and tracked.run.alive for tracked in self.runs.values()):
+            held[UNALLOCATED] = 1
+        return held
 
     def strangers(self) -> frozenset[int]:
         """GPU processes that no run announced: tenants of this machine whom nobody asked."""

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from governor.core.charges import UNALLOCATED
+from governor.core.charges import NOBODYS_MAX, UNALLOCATED
 from governor.core.effects import Alarm, Effect, Kill, Term
-from governor.core.events import CommandLaunched, Disconnected, OperatorHold, ProcessesSeen, TrainerExited
+from governor.core.events import (
+    CommandLaunched,
+    Disconnected,
+    OperatorHalt,
+    OperatorHold,
+    ProcessesSeen,
+    StreamOpened,
+    TrainerExited,
+)
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.launched import ATTACH_EXPECTED_NS
 from governor.core.node import Node, run_snapshot
 from governor.core.policy import Budget
 from governor.core.resume import restore_runs
-from governor.core.units import NS_PER_S, BootNs, DurationNs, UsdMicros
+from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
 from tests.unit.test_engine import at, hello, make_node, peer, play, rule, tick
 
 COMMAND = ProcessId(4321, 1, "boot-1")
@@ -131,3 +139,81 @@ def test_an_operators_hold_before_the_first_attach_protects_the_loading_and_goes
     play(node, hello(0, 700, run="other", world_size=1))
     assert node.runs["other"].hold_reason == "loading"
     assert node.runs["other"].hold_until == at(1_001)
+
+
+HOUR_S = NS_PER_HOUR // NS_PER_S
+STREAMED = ProcessId(999, 1, "boot-1")
+
+
+def stream(node: Node, run: str, when: int, *processes: ProcessId) -> None:
+    play(node, StreamOpened(at(when), run, 1000, None, {}, processes))
+
+
+def terms(effects: list[Effect]) -> list[str]:
+    return [effect.run for effect in effects if isinstance(effect, Term)]
+
+
+def charged(node: Node, run: str) -> int:
+    """By the rows that still grow or that the journal has yet to be given: a tick takes closed ones away."""
+    return sum(row.usd_micros for row in node.unkept + node.charges.open_charges() if row.payer.run == run)
+
+
+def test_a_ceiling_of_more_hours_than_a_hand_over_may_move_ends_the_command_all_the_same() -> None:
+    hours = 2 * NOBODYS_MAX
+    node = launched(ceiling=UsdMicros(hours * HOUR_S * 1_000_000))
+    for hour in range(1, hours - 1):
+        assert terms(play(node, tick(hour * HOUR_S))) == []
+        assert node.runs["job"].run.spend_usd_micros == hour * HOUR_S * 1_000_000
+    assert terms([e for hour in (hours - 1, hours) for e in play(node, tick(hour * HOUR_S))]) == ["job"]
+
+
+def test_a_stream_of_another_run_pays_for_itself_and_the_command_goes_on_to_its_ceiling() -> None:
+    node = launched()
+    pass_time(node, 100)
+    stream(node, "other", 100, STREAMED)
+    assert pass_time(node, 110, 101) != []
+    assert set(node.runs) == {"job", "other"}
+    assert node.runs["job"].run.spend_usd_micros == 105_000_000, "its first 100 s, and half of the rest"
+    assert node.runs["job"].run.spend_rate_usd_micros_per_hour == PRICE // 2
+    assert node.ledger.spend("other") == charged(node, "other") == 5_000_000
+    assert terms(pass_time(node, 1_200, 111)) == ["job"]
+    incident = node.runs["job"].incident
+    assert incident is not None
+    assert incident.rank_processes == (COMMAND,)
+    assert node.ledger.spend(UNALLOCATED) == 0
+
+
+def test_a_stream_beside_that_is_halted_first_leaves_the_command_its_account() -> None:
+    node = launched()
+    stream(node, "other", 0, STREAMED)
+    pass_time(node, 100)
+    play(node, OperatorHalt(at(100), "other", "by hand", 0))
+    play(node, tick(101))
+    assert node.runs["other"].incident is not None
+    assert node.runs["job"].is_unattached
+    assert node.ledger.spend("other") == charged(node, "other") < 51_000_000
+
+
+def test_a_stream_under_the_commands_name_or_of_its_process_is_the_command() -> None:
+    for name, processes in (("job", ()), ("other", (STREAMED, COMMAND))):
+        node = launched()
+        pass_time(node, 30)
+        stream(node, name, 30, *processes)
+        pass_time(node, 60, 31)
+        assert list(node.runs) == [name]
+        assert (node.ledger.spend(name), charged(node, name)) == (60_000_000, 60_000_000)
+
+
+def test_a_run_that_paid_beside_the_command_takes_its_account_once_it_says_that_it_is_the_command() -> None:
+    for says_hello in (True, False):
+        node = launched()
+        stream(node, "other", 0)
+        pass_time(node, 30)
+        if says_hello:
+            play(node, hello(0, 30, run="other", world_size=1))
+        else:
+            stream(node, "other", 30, COMMAND)  # Its pidfile is written by now.
+        assert (node.ledger.spend("other"), charged(node, "other")) == (30_000_000, 30_000_000)
+        pass_time(node, 60, 31)
+        assert list(node.runs) == ["other"]
+        assert (node.ledger.spend("other"), node.ledger.spend(UNALLOCATED)) == (60_000_000, 0)

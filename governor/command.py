@@ -24,7 +24,7 @@ from governor.core.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.exit_codes import ExitCode
 from governor.logs import configure
 from governor.ports import Processes
-from governor.pruning import prune
+from governor.pruning import made_for, prune
 from governor.report_lines import closing_line
 from governor.settings_model import Settings
 from governor.wiring import CannotStart, Governor
@@ -126,7 +126,7 @@ def run_command(
             settings, policy_paths, argv, sink, name=name, ceiling=ceiling, price=price, fault_mark=fault_mark,
             console=console or Console(),
         )  # fmt: skip
-    prune(settings.paths.state_dir, settings.paths.runtime_dir)
+    prune(*made_for(name, settings.paths))
     return code
 
 
@@ -300,12 +300,17 @@ def _still_there(governor: Governor, command: Command) -> list[int] | None:
 
 
 def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
-    """What it came to: the last live line of a log is up to ten seconds old, and a terminal's was drawn over."""
+    """What it came to: the last live line of a log is up to ten seconds old, and a terminal's was drawn over.
+
+    Nothing behind the report of a halt that was seen to its end: it says all that, and more.
+    """
+    if outcome.stages and not outcome.is_unfinished:
+        return []
     code = _exit_code(command, outcome)
     if code == ExitCode.NEEDS_HUMAN and command.exit_code != code:
         ended = "a halt was not seen to its end" if outcome.is_unfinished else "goes on unwatched"
     else:
-        ended = "halted" if outcome.stages else f"ended with exit code {code}"
+        ended = f"ended with exit code {code}"
     at = governor.clock.mono()
     ours = [tracked for tracked in governor.node.runs.values() if tracked.run.ranks or tracked.run.run == outcome.run]
     lines = [closing_line(run_status(tracked, at), ended) for tracked in ours]

@@ -25,7 +25,7 @@ from governor.regular_file import read_bounded
 from governor.settings_model import SYSTEM_CONFIG, Settings, default_paths
 from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
 
-__all__ = ["SYSTEM_CONFIG", "Settings", "load_settings"]
+__all__ = ["SYSTEM_CONFIG", "Settings", "load_settings", "paths_beside"]
 
 CONFIG_BYTES_MAX: Final = 1024 * 1024  # A megabyte of configuration is not configuration.
 ENV_PREFIX: Final = "COSTGOV_"
@@ -97,6 +97,12 @@ def load_settings(
         return None, [_problem(detail, layers) for detail in error.errors(include_url=False, include_input=False)]
     problems = [*_cloud_problems(settings, layers), *_price_problems(settings, layers)]
     return (None, problems) if problems else (settings, list(_permission_warnings(path, file)))
+
+
+def paths_beside(environ: Mapping[str, str], beside: str) -> dict[str, Any]:
+    """[paths] as it is for the run `beside` where no file and no option says otherwise: all of it is that run's own."""
+    given = _from_environment(environ, beside).get("paths", {})
+    return default_paths(given, environ, os.geteuid(), beside)
 
 
 def _read(path: Path | None) -> tuple[str, list[str]]:

@@ -11,8 +11,10 @@ import pytest
 
 from governor.adapters import lock_file
 from governor.adapters.charges_db import JOURNALS_MAX
+from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.journal_sqlite import open_journal
-from governor.pruning import RUNS_KEPT_MAX, RUNTIME_IDLE_S, prune
+from governor.pruning import REMOVED_AT_ONCE_MAX, RUNS_KEPT_MAX, RUNTIME_IDLE_S, made_for, prune
+from governor.settings import load_settings
 from tests.golden.report_cases import nan_halt
 
 
@@ -38,7 +40,7 @@ def test_the_newest_journals_are_kept(tmp_path: Path) -> None:
     for age_s in range(5):
         a_journal(tmp_path, f"aged-{age_s}", age_s, nan_halt())
     (tmp_path / "runs" / "not-ours").mkdir()
-    prune(tmp_path / "runs" / "aged-0", tmp_path / "elsewhere", kept_max=3)
+    prune(tmp_path / "runs" / "aged-0", None, kept_max=3)
     assert left(tmp_path) == ["aged-0", "aged-1", "aged-2", "not-ours"]
 
 
@@ -50,9 +52,70 @@ def test_what_is_alive_or_unfinished_or_unreadable_stays(tmp_path: Path) -> None
     (broken / "costgov.db").write_bytes(b"no database" * 100)
     a_journal(tmp_path, "ended", 5)
     lock = lock_file.take(str(alive / "costgov.db.lock"))
-    prune(tmp_path / "runs" / "ours", tmp_path / "elsewhere", kept_max=1)
+    prune(tmp_path / "runs" / "ours", None, kept_max=1)
     lock_file.drop(str(alive / "costgov.db.lock"), lock)
     assert left(tmp_path) == ["alive", "broken", "halting", "ours"]
+
+
+def test_what_cannot_be_removed_does_not_keep_the_rest(tmp_path: Path) -> None:
+    for number in range(REMOVED_AT_ONCE_MAX + 1):
+        broken = tmp_path / "runs" / f"broken-{number:03d}"
+        broken.mkdir(parents=True)
+        (broken / "costgov.db").write_bytes(b"no database" * 100)
+        os.utime(broken / "costgov.db", (number, number))
+    a_journal(tmp_path, "ended", 5, nan_halt())
+    a_journal(tmp_path, "ours", 0)
+    prune(tmp_path / "runs" / "ours", None, kept_max=1)
+    assert len(left(tmp_path)) == REMOVED_AT_ONCE_MAX + 2
+    assert "ended" not in left(tmp_path)
+
+
+def test_the_end_of_a_run_removes_a_few_and_the_oldest_first(tmp_path: Path) -> None:
+    for age_s in range(5):
+        a_journal(tmp_path, f"aged-{age_s}", age_s)
+    prune(tmp_path / "runs" / "aged-0", None, kept_max=1, removed_max=2)
+    assert left(tmp_path) == ["aged-0", "aged-1", "aged-2"]
+
+
+def test_all_that_a_governor_writes_goes_with_its_journal(tmp_path: Path) -> None:
+    ended = a_journal(tmp_path, "ended", 0)
+    (ended / "costgov.db").write_bytes(b"no database" * 100)
+    journal, notice = open_journal(str(ended / "costgov.db"), str(tmp_path / "run"))  # Sets the corrupt one aside.
+    journal.close()
+    assert notice is not None
+    ReportFiles(ended / "incidents").incident(nan_halt())
+    (ended / "incidents" / ".run7.gpu-17.2.md.new").touch()  # A draft of a governor that was killed.
+    for suffix in ("-wal", "-shm", ".lock"):
+        (ended / f"costgov.db{suffix}").touch()
+    os.utime(ended / "costgov.db", (1, 1))
+    a_journal(tmp_path, "ours", 0)
+    prune(tmp_path / "runs" / "ours", None, kept_max=1)
+    assert left(tmp_path) == ["ours"]
+
+
+@pytest.mark.parametrize("foreign", ["weights.pt", "checkpoint/weights.pt", "incidents/notes.md", "costgov.db.bak"])
+def test_a_directory_with_anything_else_in_it_stays_whole(tmp_path: Path, foreign: str) -> None:
+    ended = a_journal(tmp_path, "ended", 5, nan_halt())
+    ReportFiles(ended / "incidents").incident(nan_halt())
+    (ended / foreign).parent.mkdir(exist_ok=True)
+    (ended / foreign).touch()
+    before = sorted(ended.rglob("*"))
+    a_journal(tmp_path, "ours", 0)
+    prune(tmp_path / "runs" / "ours", None, kept_max=1)
+    assert sorted(ended.rglob("*")) == before
+
+
+@pytest.mark.parametrize("assigned", [{}, {"COSTGOV_PATHS__STATE_DIR": "/s", "COSTGOV_PATHS__RUNTIME_DIR": "/d"}])
+def test_only_directories_that_costgov_run_made_are_pruned(tmp_path: Path, assigned: dict[str, str]) -> None:
+    environ = {"HOME": "/home/nobody", **assigned}
+    settings, _ = load_settings(None, None, environ, beside="train-1")
+    assert settings is not None
+    assert made_for("train-1", settings.paths, environ) == (settings.paths.state_dir, settings.paths.runtime_dir)
+    # Configured, and named as one of ours would be.
+    paths = {"state_dir": str(tmp_path / "runs" / "train-1"), "runtime_dir": str(tmp_path / "run" / "runs" / "train-1")}
+    settings, _ = load_settings(None, {"paths": paths}, environ, beside="train-1")
+    assert settings is not None
+    assert made_for("train-1", settings.paths, environ) == (None, None)
 
 
 def test_no_more_are_kept_than_the_commands_read() -> None:

@@ -190,3 +190,18 @@ def test_the_end_of_a_run_clears_away_after_ended_ones(costgov: Costgov, short_t
     os.utime(idle, (0, 0))
     assert costgov("run", "--price", "22", "--", "true").returncode == 0
     assert not idle.exists()
+
+
+def test_what_stands_beside_a_configured_directory_is_left_alone(
+    costgov: Costgov, environ: dict[str, str], short_tmp: Path
+) -> None:
+    del environ["COSTGOV_PATHS__RUNTIME_DIR"]
+    idle, ours = short_tmp / "x" / "runs" / "theirs", short_tmp / "x" / "runs" / "ours"
+    idle.mkdir(parents=True)
+    os.utime(idle, (0, 0))
+    config = short_tmp / "costgov.toml"
+    config.write_text(f'[paths]\nruntime_dir = "{ours}"\n')
+    config.chmod(0o600)
+    done = costgov("run", "--config", str(config), "--name", "ours", "--price", "22", "--", "true")
+    assert (done.returncode, ours.is_dir()) == (0, True), done.stderr
+    assert idle.is_dir()

@@ -19,6 +19,7 @@ class Incidents:
         self._lock = threading.RLock()  # A signal handler may ask for a checkpoint while its thread does.
         self._open: Optional[Ask] = None
         self._last: Dict[str, Any] = {}
+        self._agreed: Optional[Dict[str, Any]] = None  # Of the open incident, once the ranks have settled its step.
         self._closed: "OrderedDict[str, Dict[str, Any]]" = OrderedDict()
         self.halted: Optional[str] = None  # The incident that parked this rank: it takes no further step for another.
         self.changed = False  # A merged letter made the open ask stricter; the round passes it on and clears it.
@@ -61,6 +62,7 @@ class Incidents:
                 self._open = noticed
                 self._harden(merged(noticed, own))
                 if self._open.incident == noticed.incident:
+                    self._agreed = None
                     self._last = _ack(noticed, "received", {})
                     self._send(self._last)
                     self._merge(own.incident)
@@ -78,6 +80,8 @@ class Incidents:
         with self._lock:
             assert self._open is not None, "tell() without an open incident"
             self._last = _ack(self._open, what, fields)
+            if what == "agreed":
+                self._agreed = self._last
             self._send(self._last)
 
     def close(self, what: str, **fields: Any) -> None:
@@ -99,6 +103,7 @@ class Incidents:
 
     def _begin(self, ask: Ask) -> None:
         self._open = ask
+        self._agreed = None
         self._last = _ack(ask, "received", {})
         self._send(self._last)
 
@@ -106,8 +111,11 @@ class Incidents:
         """The script's own incident became a governor's: say under that name how far it is."""
         assert self._open is not None, "there is something to rename"
         told = self._last["what"]
+        renamed = {"incident": self._open.incident, "exit_after": self._open.exit_after}
         self._send(_ack(self._open, "received", {}))
-        self._last = dict(self._last, incident=self._open.incident, exit_after=self._open.exit_after)
+        if self._agreed is not None and told != "agreed":
+            self._send(dict(self._agreed, **renamed))
+        self._last = dict(self._last, **renamed)
         if told != "received":
             self._send(self._last)
         self._merge(before)

@@ -99,6 +99,32 @@ def test_a_governors_letter_takes_over_what_the_script_itself_had_asked_for() ->
     assert desk.told()[-1] == ("halt", "saved")
 
 
+def test_what_was_agreed_for_the_script_is_said_under_the_letters_name_too() -> None:
+    """The halt's timeline lacked the step that every rank was saving: it was agreed before the letter came."""
+    desk = Desk()
+    desk.incidents.receive(ask(OWN + "7.1"))
+    desk.incidents.tell("agreed", step=8)
+    desk.incidents.tell("saving", step=8)
+    desk.acks.clear()
+    desk.incidents.receive(ask("halt", exit_after=True))
+    assert desk.told() == [("halt", "received"), ("halt", "agreed"), ("halt", "saving"), (OWN + "7.1", "merged")]
+    assert (desk.acks[1]["step"], desk.acks[1]["exit_after"]) == (8, True)
+
+
+def test_what_was_agreed_is_said_once_and_not_of_the_next_incident() -> None:
+    desk = Desk()
+    desk.incidents.receive(ask(OWN + "7.1"))
+    desk.incidents.tell("agreed", step=8)
+    desk.acks.clear()
+    desk.incidents.receive(ask("halt"))
+    assert desk.told() == [("halt", "received"), ("halt", "agreed"), (OWN + "7.1", "merged")]
+    desk.incidents.close("saved", step=8)
+    desk.incidents.receive(ask(OWN + "20.2"))
+    desk.acks.clear()
+    desk.incidents.receive(ask("second"))
+    assert desk.told() == [("second", "received"), (OWN + "20.2", "merged")]
+
+
 def test_a_rank_with_a_governors_letter_joins_the_scripts_round_under_the_letters_name() -> None:
     desk = Desk()
     desk.incidents.receive(ask("halt", exit_after=True))

@@ -135,7 +135,8 @@ def run(
     Exits with the command's own code, or with 86 when it was halted. Its journal and incidents stay in the state
     directory below runs/NAME. Without --name every launch is a run of its own, except under a scheduler, where the
     job's id is the name: a requeued job goes on with the budget that it had. The newest 999 journals are kept; older
-    ones go when a run ends, except where a halt was not seen to its end.
+    ones go when a run ends, except where a halt was not seen to its end or a directory holds what is not costgov's.
+    Directories that [paths] names are left alone.
     """
     chosen, given_by = (name, "--name") if name is not None else _default_name(command)
     if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):

@@ -27,7 +27,8 @@ from governor.ports import Processes
 from governor.pruning import made_for, prune
 from governor.report_lines import closing_line
 from governor.settings_model import Settings
-from governor.wiring import CannotStart, Governor
+from governor.this_node import CannotStart
+from governor.wiring import Governor
 from trainer_shim.wire import HALT_EXIT_CODE
 
 GOVERNORS_MAX: Final = 4  # The first, and three that resume: what fails so often fails for ever.

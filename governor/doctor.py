@@ -25,9 +25,10 @@ from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
 from governor.core.prices import Chosen, RemarkKind
 from governor.core.units import NS_PER_S
+from governor.policy_loading import policy_loader
 from governor.ports import Preflight
 from governor.settings import Settings, load_settings
-from governor.wiring import CannotStart, load_price_source, policy_loader, today
+from governor.this_node import CannotStart, load_price_source, today
 
 DISK_FREE_BYTES_MIN: Final = 1 << 30  # The journal holds about 100 MB; a disk this full is full tomorrow.
 SAMPLER_WAIT_S: Final = 5.0  # NVML's first call loads the driver's state: a second or two on eight GPUs.

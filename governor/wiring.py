@@ -12,7 +12,6 @@ from typing import Any
 import structlog
 
 from governor import control, policy_files, pricing
-from governor.adapters import clouds
 from governor.adapters.checkpoints import DiskCheckpoints
 from governor.adapters.clock import SystemClock
 from governor.adapters.control import ControlServer
@@ -29,105 +28,23 @@ from governor.adapters.selftest import run_selftest
 from governor.adapters.streams import LeftAt, Stream
 from governor.adapters.systemd import SystemdNotifier
 from governor.core.effects import Alarm, Effect
-from governor.core.halting import UNSAVED_MIN_NS, bounds_ns
-from governor.core.ledger import reserve
 from governor.core.metrics import GovernorHealth
-from governor.core.node import Node, NodeFacts, new_node
-from governor.core.policy import PolicySet
-from governor.core.prices import NS_PER_DAY, Chosen, Day
+from governor.core.node import Node, new_node
 from governor.core.resume import restore_incidents, restore_runs
-from governor.core.units import MICROS_PER_USD, NS_PER_S, TICK_NS, DurationNs, UsdMicros, WallNs, format_usd
+from governor.core.units import MICROS_PER_USD, TICK_NS, UsdMicros, WallNs
 from governor.daemon import Daemon
 from governor.hands import Hands
 from governor.killing import Killings
 from governor.logs import configure
 from governor.observers import Observers
-from governor.policy_files import PolicyUnreadable
-from governor.ports import Cloud, Observer, Preflight, PriceSource
+from governor.policy_loading import policy_loader
+from governor.ports import Observer
 from governor.settings_model import Settings
-from governor.wire.policy_toml import load_policies
+from governor.this_node import CannotStart, load_cloud, load_price_source, node_facts, today
 
 log = structlog.get_logger("costgov")
 
 RESUMED_PRICE_S = 2.0  # An API across an ocean answers in 0.3 s; a halt's own graces are longer than this.
-
-
-class CannotStart(Exception):  # noqa: N818 - the condition is the name.
-    """What keeps the governor from starting: one line, what and what to do."""
-
-
-def policy_loader(
-    paths: Callable[[], Sequence[Path]], ceiling: UsdMicros | None, priced: Callable[[], bool],
-    facts: NodeFacts | None = None,
-) -> Callable[[], tuple[PolicySet | None, list[str]]]:  # fmt: skip
-    """Return what reads the policies, now and at each SIGHUP: the set, or None and the problems, a line each."""
-
-    def load() -> tuple[PolicySet | None, list[str]]:
-        try:
-            texts = policy_files.policy_texts(paths())
-        except PolicyUnreadable as error:
-            return None, [str(error)]
-        policies, problems = load_policies(texts)
-        if policies is None:
-            return None, [str(problem) for problem in problems]
-        if ceiling is not None:
-            policies = policies.with_ceiling(ceiling)
-        unpriced = [p.name for p in policies.policies if p.budget.ceiling_usd_micros is not None]
-        if unpriced and not priced():
-            return None, [
-                f"policy {unpriced[0]} has a ceiling, but the price of this node is unknown: "
-                "set node.price_usd_per_hour in costgov.toml, or pass --price USD_PER_HOUR"
-            ]
-        fault = _ceiling_fault(facts, policies) if facts is not None else None
-        return (policies, []) if fault is None else (None, [fault])
-
-    return load
-
-
-def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
-    """Build the provider and learn of the machine. A provider that cannot be reached is a problem told, not an end."""
-    if settings.cloud.provider == "none":
-        return None, clouds.load("none", {}).preflight()
-    try:
-        cloud = clouds.load(settings.cloud.provider, settings.cloud.config)
-    except clouds.CloudConfigError as error:
-        raise CannotStart(str(error)) from error
-    return cloud, cloud.preflight()
-
-
-def load_price_source(settings: Settings) -> PriceSource | None:
-    try:
-        return pricing.load_source(settings)
-    except clouds.CloudConfigError as error:
-        raise CannotStart(str(error)) from error
-
-
-def today(clock: SystemClock) -> Day:
-    return Day(clock.wall() // NS_PER_DAY)
-
-
-def node_facts(
-    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: Chosen, boot_id: str, *,
-    exclusive: bool,
-) -> NodeFacts:  # fmt: skip
-    known = preflight is not None
-    return NodeFacts(
-        node=settings.node.name,
-        boot_id=boot_id,
-        price_usd_micros_per_hour=price.usd_micros_per_hour,
-        price_source=price.quote.source if price.quote is not None else None,
-        price_as_of=price.quote.as_of if price.quote is not None else "",
-        cloud=cloud.name if cloud is not None else "none",
-        instance_id=preflight.instance_id if preflight is not None else None,
-        will_stop=preflight.will if preflight is not None else "",
-        stays_billed=preflight.stays_billed if preflight is not None else (),
-        can_stop=cloud is not None and known and preflight.ok if preflight is not None else False,
-        survives_stop=preflight.survives_stop if preflight is not None else None,
-        stop_bound_ns=DurationNs(round((cloud.stop_bound_s if cloud is not None else 0) * NS_PER_S)),
-        granularity_ns=DurationNs(round((cloud.granularity_s if cloud is not None else 0) * NS_PER_S)),
-        observe=settings.observe,
-        exclusive=exclusive,
-    )
 
 
 class Governor:
@@ -326,23 +243,6 @@ class Governor:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-
-def _ceiling_fault(facts: NodeFacts, policies: PolicySet) -> str | None:
-    """A ceiling below the price of the halt itself would end every run at its first step: refused, also at a reload."""
-    rate = facts.price_usd_micros_per_hour
-    for policy in policies.policies:
-        ceiling = policy.budget.ceiling_usd_micros
-        if ceiling is None or rate is None:
-            continue
-        needed = reserve(rate, bounds_ns(facts, policy) + UNSAVED_MIN_NS)
-        if ceiling <= needed:
-            return (
-                f"policy {policy.name}: the ceiling {format_usd(ceiling)} is below {format_usd(needed)}, which a halt "
-                "itself may cost here (ending processes, and the provider's bound to stop): raise the ceiling, or "
-                "lower halt.term_grace, halt.kill_grace or the provider's stop_bound_s"
-            )
-    return None
 
 
 def _raise_descriptor_limit() -> None:

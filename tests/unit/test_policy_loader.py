@@ -7,7 +7,7 @@ from pathlib import Path
 from governor import policy_files
 from governor.core.node import NodeFacts
 from governor.core.units import NS_PER_S, DurationNs, UsdMicros
-from governor.wiring import policy_loader
+from governor.policy_loading import policy_loader
 
 POLICY = """
 [policy]

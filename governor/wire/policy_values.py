@@ -15,6 +15,7 @@ from governor.core.units import parse_count
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # Names become metric labels and incident ids.
 _STEPS: Final = re.compile(r"(\d+)(?:\s+of\s+(\d+))?\s+steps?")
 _TOKENS: Final = re.compile(r"(.+?)\s*tokens?")
+CHECKPOINTS: Final = ("good", "suspect", "none")
 COUNT: Final = Key("", "count", 1, "")
 DURATION: Final = Key("", "duration", "1s", "")
 

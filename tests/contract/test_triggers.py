@@ -18,7 +18,7 @@ from governor.core.run_state import Run
 from governor.core.triggers import load
 from governor.core.triggers.base import Trigger, defaults
 from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.wire.policy_toml import _RULE_KEYS
+from governor.wire.policy_rules import RULE_KEYS
 
 KINDS = sorted(load())
 SEEDS = range(8)
@@ -87,7 +87,7 @@ def test_is_documented(kind: str) -> None:
     assert trigger.__doc__, "the docstring is its documentation"
     names = [key.name for key in trigger.KEYS]
     assert len(set(names)) == len(names)
-    assert not set(names) & {*_RULE_KEYS, "budget"}, "these words are the rule's own"
+    assert not set(names) & {*RULE_KEYS, "budget"}, "these words are the rule's own"
     for key in trigger.KEYS:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", key.name)
         assert key.meaning.endswith("."), key.name

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from governor import policy_files
-from governor.core.halting import UNSAVED_MIN_NS, bounds_ns
 from governor.core.ledger import reserve
 from governor.core.node import NodeFacts
+from governor.core.planning import UNSAVED_MIN_NS, bounds_ns
 from governor.core.policy import PolicySet
 from governor.core.units import UsdMicros, format_usd
 from governor.policy_files import PolicyUnreadable

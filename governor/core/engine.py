@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from governor.core import blindness, displaced, halting, hearing, judging, keeping, launched, refusing
+from governor.core import blindness, displaced, halting, hearing, judging, keeping, launched, planning, refusing
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import (
@@ -93,7 +93,7 @@ def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) ->
     elif run.run in holders:
         run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
     if run.spend_rate_usd_micros_per_hour is not None:
-        bounds_ns = halting.grace_now(tracked.policy, run, at) + halting.bounds_ns(node.facts, tracked.policy)
+        bounds_ns = planning.grace_now(tracked.policy, run, at) + planning.bounds_ns(node.facts, tracked.policy)
         run.reserve_usd_micros = reserve(run.spend_rate_usd_micros_per_hour, bounds_ns)
 
 

@@ -1,4 +1,4 @@
-"""From a verdict to the halt table and back: opening incidents, planning them, and turning what happens into facts."""
+"""From a verdict to the halt table and back: opening incidents, and turning what happens into facts."""
 
 from __future__ import annotations
 
@@ -32,69 +32,17 @@ from governor.core.events import (
     StopReplied,
 )
 from governor.core.findings import Verdict
-from governor.core.halt import Fact, Plan, Stage, StopTarget
+from governor.core.halt import Fact, Stage, StopTarget
 from governor.core.incident import Incident, process_row, rank_rows
 from governor.core.keeping import hand_over
-from governor.core.node import Node, NodeFacts, Tracked
+from governor.core.node import Node, Tracked
 from governor.core.overrun import note_overrun
-from governor.core.policy import Policy
-from governor.core.run_state import Run
+from governor.core.planning import plan_for
 from governor.core.snapshots import incident_snapshot, stays_billed
-from governor.core.units import NS_PER_HOUR, NS_PER_S, TICK_NS, DurationNs, MonoNs
+from governor.core.units import NS_PER_HOUR, DurationNs, MonoNs
 
 DAY_NS = 24 * NS_PER_HOUR
-# Rung of the provider ladder up to which we climb by ourselves; destroying needs the policy's word.
-RUNG_FORCE = 1
-RUNG_DESTROY = 2
 PIDS_NOTED_MAX = 16  # A launcher brings back a node's ranks; what brings back more is told by its number.
-UNSAVED_MIN_NS = NS_PER_S  # Even a checkpoint a moment old leaves time for one answer.
-TICKS_OF_A_HALT = 4  # The verdict's own, and the ends of grace, SIGTERM and SIGKILL: each is met at the next tick.
-STOP_REPLY_NS = DurationNs(30 * NS_PER_S)  # The clouds' own time-outs, credentials and call together, end below it.
-VERIFY_NS = DurationNs(240 * NS_PER_S)  # Where the provider declares no bound: EC2's, the slowest that we know.
-
-
-def grace_now(policy: Policy, run: Run, at: MonoNs) -> DurationNs:
-    """How long a halt now would wait for a checkpoint: no longer than the work that a kill would lose took."""
-    return DurationNs(min(policy.halt.grace_ns, max(UNSAVED_MIN_NS, run.unsaved_ns(at))))
-
-
-def bounds_ns(facts: NodeFacts, policy: Policy) -> DurationNs:
-    """What a halt may take beyond its grace: the declared bounds of ending processes, of the provider, of its bill."""
-    ending = policy.halt.term_grace_ns + policy.halt.kill_grace_ns
-    return DurationNs(ending + facts.stop_bound_ns + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
-
-
-def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan:
-    """What this halt may take. Grace: never longer than the work that a kill would lose is worth."""
-    settings = tracked.policy.halt
-    grace = grace_now(tracked.policy, tracked.run, at)
-    someone = any("ask" in rank.capabilities for rank in tracked.run.connected_ranks())
-    someone = someone and obstacle(tracked, verdict, at) is None
-    return Plan(
-        checkpoint=verdict.checkpoint if someone else "none",
-        grace_ns=grace,
-        save_grace_ns=grace,
-        term_grace_ns=settings.term_grace_ns,
-        kill_grace_ns=settings.kill_grace_ns,
-        stop=_stop_target(node, tracked),
-        stop_reply_ns=STOP_REPLY_NS,
-        verify_ns=node.facts.stop_bound_ns or VERIFY_NS,
-        rung_max=RUNG_DESTROY if settings.destroy else RUNG_FORCE,
-    )
-
-
-def _stop_target(node: Node, tracked: Tracked) -> StopTarget:
-    wanted = tracked.policy.halt.stop
-    # "job": no scheduler is spoken to yet, and whoever wrote it wants the machine kept. A job ends with its processes.
-    if wanted in ("processes", "job") or node.facts.cloud == "none":
-        return StopTarget.PROCESSES
-    if wanted == "instance":
-        return StopTarget.INSTANCE
-    # auto: only what is ours alone, and only when the checkpoint survives it.
-    others = [name for name in node.holders() if name != tracked.run.run]
-    if others or node.strangers() or not node.facts.can_stop or node.facts.survives_stop is False:
-        return StopTarget.PROCESSES
-    return StopTarget.INSTANCE
 
 
 def open_incident(

@@ -17,9 +17,9 @@ from governor.core.effects import StopCompute
 from governor.core.events import Event
 from governor.core.findings import Response
 from governor.core.halt import StopTarget
-from governor.core.halting import bounds_ns
 from governor.core.ledger import reserve
 from governor.core.node import NodeFacts
+from governor.core.planning import bounds_ns
 from governor.core.policy import AT_ONCE, Budget, Mode, Policy, Rule
 from governor.core.units import NS_PER_S, DurationNs, MonoNs, UsdMicros, accrue
 from tests.sim.cloud import Cloud

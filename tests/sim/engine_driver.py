@@ -40,9 +40,9 @@ from governor.core.events import (
 from governor.core.events import Step as StepFrame
 from governor.core.findings import Response
 from governor.core.halt import Fact, Halt, Stage, StopTarget, billing_fact, open_halt, stop_fact
-from governor.core.halting import STOP_REPLY_NS
 from governor.core.identity import ConnectionId
 from governor.core.node import Node, NodeFacts, new_node
+from governor.core.planning import STOP_REPLY_NS
 from governor.core.policy import AT_ONCE, HaltSettings, Mode, Policy, PolicySet, Rule
 from governor.core.resume import restore_incidents, restore_runs
 from governor.core.snapshots import incident_of

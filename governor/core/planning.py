@@ -1,0 +1,63 @@
+"""What a halt may take and what it stops: its plan at the verdict, and the bounds that a ceiling reserves for."""
+
+from __future__ import annotations
+
+from governor.core.asking import obstacle
+from governor.core.findings import Verdict
+from governor.core.halt import Plan, StopTarget
+from governor.core.node import Node, NodeFacts, Tracked
+from governor.core.policy import Policy
+from governor.core.run_state import Run
+from governor.core.units import NS_PER_S, TICK_NS, DurationNs, MonoNs
+
+# Rung of the provider ladder up to which we climb by ourselves; destroying needs the policy's word.
+RUNG_FORCE = 1
+RUNG_DESTROY = 2
+UNSAVED_MIN_NS = NS_PER_S  # Even a checkpoint a moment old leaves time for one answer.
+TICKS_OF_A_HALT = 4  # The verdict's own, and the ends of grace, SIGTERM and SIGKILL: each is met at the next tick.
+STOP_REPLY_NS = DurationNs(30 * NS_PER_S)  # The clouds' own time-outs, credentials and call together, end below it.
+VERIFY_NS = DurationNs(240 * NS_PER_S)  # Where the provider declares no bound: EC2's, the slowest that we know.
+
+
+def grace_now(policy: Policy, run: Run, at: MonoNs) -> DurationNs:
+    """How long a halt now would wait for a checkpoint: no longer than the work that a kill would lose took."""
+    return DurationNs(min(policy.halt.grace_ns, max(UNSAVED_MIN_NS, run.unsaved_ns(at))))
+
+
+def bounds_ns(facts: NodeFacts, policy: Policy) -> DurationNs:
+    """What a halt may take beyond its grace: the declared bounds of ending processes, of the provider, of its bill."""
+    ending = policy.halt.term_grace_ns + policy.halt.kill_grace_ns
+    return DurationNs(ending + facts.stop_bound_ns + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
+
+
+def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan:
+    """What this halt may take. Grace: never longer than the work that a kill would lose is worth."""
+    settings = tracked.policy.halt
+    grace = grace_now(tracked.policy, tracked.run, at)
+    someone = any("ask" in rank.capabilities for rank in tracked.run.connected_ranks())
+    someone = someone and obstacle(tracked, verdict, at) is None
+    return Plan(
+        checkpoint=verdict.checkpoint if someone else "none",
+        grace_ns=grace,
+        save_grace_ns=grace,
+        term_grace_ns=settings.term_grace_ns,
+        kill_grace_ns=settings.kill_grace_ns,
+        stop=_stop_target(node, tracked),
+        stop_reply_ns=STOP_REPLY_NS,
+        verify_ns=node.facts.stop_bound_ns or VERIFY_NS,
+        rung_max=RUNG_DESTROY if settings.destroy else RUNG_FORCE,
+    )
+
+
+def _stop_target(node: Node, tracked: Tracked) -> StopTarget:
+    wanted = tracked.policy.halt.stop
+    # "job": no scheduler is spoken to yet, and whoever wrote it wants the machine kept. A job ends with its processes.
+    if wanted in ("processes", "job") or node.facts.cloud == "none":
+        return StopTarget.PROCESSES
+    if wanted == "instance":
+        return StopTarget.INSTANCE
+    # auto: only what is ours alone, and only when the checkpoint survives it.
+    others = [name for name in node.holders() if name != tracked.run.run]
+    if others or node.strangers() or not node.facts.can_stop or node.facts.survives_stop is False:
+        return StopTarget.PROCESSES
+    return StopTarget.INSTANCE

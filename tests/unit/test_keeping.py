@@ -195,6 +195,20 @@ def test_two_runs_share_by_the_ranks_they_hold() -> None:
     assert hours == {"narrow": 0.25, "wide": 0.75}
 
 
+def test_who_comes_back_within_the_hour_has_a_row_for_each_time() -> None:
+    """One row over both would end where nobody was charged, and overlap what another paid for in between."""
+    world = World()
+    world.at(0)
+    world.at(600)
+    world.hear()
+    world.at(1200)
+    world.play(TrainerExited(MonoNs(world.mono), "llama", 0))
+    world.at(1800)
+    rows = sorted(world.charges.values(), key=lambda charge: charge.from_wall)
+    spans = [(c.payer.run, *((wall - WALL) // NS_PER_S for wall in (c.from_wall, c.to_wall))) for c in rows]
+    assert spans == [(UNALLOCATED, 0, 600), ("llama", 600, 1200), (UNALLOCATED, 1200, 1800)]
+
+
 def test_an_unknown_price_charges_nothing_and_counts_the_time() -> None:
     world = World(make_node(cloud="none", price_usd_micros_per_hour=None))
     world.tick()

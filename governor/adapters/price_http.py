@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
-from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
 from governor.adapters.http_bounded import HttpFailure, exchange, make_client
+from governor.adapters.kinds import ConfigError, ConfigKey, Surroundings
 from governor.core.prices import NS_PER_DAY, Day, Machine, day_text
 from governor.core.units import MICROS_PER_USD, UsdMicros
 from governor.ports import PriceAnswer
@@ -192,7 +192,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def checked_endpoint(name: str, url: str) -> str:
-    """https, or plain http on a loopback or link-local address. CloudConfigError otherwise."""
+    """https, or plain http on a loopback or link-local address. ConfigError otherwise."""
     scheme, host, port = _origin(url)
     try:
         address = ipaddress.ip_address(host or "")
@@ -200,7 +200,7 @@ def checked_endpoint(name: str, url: str) -> str:
     except ValueError:
         is_near = False
     if host is None or port is None or not (scheme == "https" or (scheme == "http" and is_near)):
-        raise CloudConfigError(f"price.{name}: must be an https URL, or plain http on a loopback or link-local address")
+        raise ConfigError(f"price.{name}: must be an https URL, or plain http on a loopback or link-local address")
     return url
 
 

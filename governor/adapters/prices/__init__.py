@@ -6,12 +6,10 @@ here, too) and `build(config, surroundings) -> PriceSource`.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol
 
-from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings, checked
+from governor.adapters.kinds import ConfigKey, Kind, Surroundings, checked
 from governor.ports import PriceSource
 
 
@@ -22,21 +20,12 @@ class PriceModule(Protocol):
     KEYS: tuple[ConfigKey, ...]
 
     def build(self, config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
-        """`config` holds every key of KEYS, checked. CloudConfigError when the values contradict one another."""
+        """`config` holds every key of KEYS, checked. ConfigError when the values contradict one another."""
 
 
-def names() -> tuple[str, ...]:
-    """Return the look-ups that exist, sorted."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg))
-
-
-def module(name: str) -> PriceModule:
-    """Return a look-up's module. CloudConfigError says which names exist."""
-    if name not in names():
-        raise CloudConfigError(f'there is no price look-up "{name}"; known: {", ".join(names())}')
-    found = cast(PriceModule, importlib.import_module(f"{__name__}.{name}"))
-    assert name == found.NAME, f"prices/{name}.py calls itself {found.NAME}"
-    return found
+_LOOK_UPS: Final[Kind[PriceModule]] = Kind("price look-up", __name__, __path__)
+names = _LOOK_UPS.names
+module = _LOOK_UPS.module
 
 
 def load(
@@ -44,7 +33,7 @@ def load(
 ) -> PriceSource:
     """Build a look-up from [price.<name>], and from what it knows of [cloud.<name>]. Touches nothing but local files.
 
-    CloudConfigError: an unknown name, an unknown key, a value of the wrong kind, or values that contradict.
+    ConfigError: an unknown name, an unknown key, a value of the wrong kind, or values that contradict.
     """
     found = module(name)
     known = {key.name for key in found.KEYS}

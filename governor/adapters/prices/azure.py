@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote as percent
 
 from governor.adapters import price_http
-from governor.adapters.clouds import ConfigKey, Surroundings
+from governor.adapters.kinds import ConfigKey, Surroundings
 from governor.adapters.price_http import Failure, JsonApi, explained
 from governor.core.prices import Machine, Origin, PriceKind, Quote
 from governor.core.units import format_usd

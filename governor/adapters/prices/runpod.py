@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.clouds import ConfigKey, Surroundings
+from governor.adapters.kinds import ConfigKey, Surroundings
 from governor.adapters.price_http import TIMEOUT_KEY, Failure, KeyedLookUp, mapping, text_of, unanswered, usd_micros
 from governor.core.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource

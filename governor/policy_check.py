@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from governor.core.cost import exact_usd
 from governor.core.findings import Response
 from governor.core.policy import AT_ONCE, Hold, HoldKind, Mode, Policy, Rule
 from governor.core.triggers import load
 from governor.core.triggers.base import Key
-from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_usd
+from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_usd
 from governor.wire.policy_toml import load_policies
 
 
@@ -29,6 +30,7 @@ def check(texts: Sequence[tuple[str, str]]) -> tuple[list[str], int]:
 def describe(policy: Policy) -> list[str]:
     """Say what a policy would do, for a person who has not read its file."""
     lines = [f'{policy.source}: policy "{policy.name}" ({policy.mode.value}) for {_match(policy)}', _budget(policy)]
+    lines.extend(_expected(policy))
     width = max((len(rule.name) for rule in policy.rules), default=0)
     lines.extend(_rule(rule, width) for rule in policy.rules)
     if not policy.rules:
@@ -58,7 +60,20 @@ def _budget(policy: Policy) -> str:
         parts.append(f"ceiling {format_usd(budget.ceiling_usd_micros)}, the price of the halt included")
     if budget.tokens is not None:
         parts.append(f"{budget.tokens:,} tokens")
+    if budget.window_tokens != MTOK:
+        parts.append(f"told per {budget.window_tokens:,} tokens")
     return f"  budget: {'; '.join(parts) or 'none'}"
+
+
+def _expected(policy: Policy) -> list[str]:
+    price, speed, tokens = policy.expected.usd_micros_per_mtok, policy.expected.tokens_per_s, policy.budget.tokens
+    parts = []
+    if price is not None:
+        whole = "" if tokens is None else f", {format_usd(price * tokens // MTOK)} in all"
+        parts.append(f"${exact_usd(price)} per 1M tokens{whole}")
+    if speed is not None:
+        parts.append(f"{speed:,.0f} tokens/s")
+    return [f"  expected: {'; '.join(parts)}"] if parts else []
 
 
 def _rule(rule: Rule, width: int) -> str:

@@ -45,6 +45,12 @@ class Forecast:
     cost_left: Interval
     windows: int  # From how many it was made.
 
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the windows, pauses in between included; None where nothing is left, or it takes no time."""
+        hours = self.hours_left.mid
+        return self.tokens_left / (hours * 3600) if self.tokens_left and hours > 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class CeilingHit:

@@ -211,7 +211,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = node.wall(event.at)
     if leads and run.tokens_total is not None:
-        tracked.window.add(run.tokens_total, node.ledger.spend(run.run))
+        tracked.window.add(run.tokens_total, node.ledger.spend(run.run), tracked.policy.budget.window_tokens)
         run.usd_micros_per_mtok = tracked.window.usd_micros_per_mtok()
         meter_tokens(node, tracked, event)
     tracked.book.observe(event)

@@ -8,10 +8,11 @@ from typing import Any, Final
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import KeepRuns, Record
 from governor.core.events import Step, Tick
+from governor.core.expected import WindowRow, window_row
 from governor.core.forecast import forecast
 from governor.core.node import Node, Tracked, forget, payer_of, run_snapshot
-from governor.core.outlook import tokens_goal
-from governor.core.token_windows import TokenMeter, Window
+from governor.core.outlook import plan_of, tokens_goal
+from governor.core.token_windows import TokenMeter
 from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
 
 KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
@@ -67,31 +68,21 @@ def meter_tokens(node: Node, tracked: Tracked, step: Step) -> None:
             return  # Told twice, or late: what it trained is counted.
         tracked.metered = run.attempt_at, step.attempt_step, step.step
     if tracked.meter is None:
-        tracked.meter = TokenMeter()
+        tracked.meter = TokenMeter(window_tokens=tracked.policy.budget.window_tokens)
         # All that the run has spent before its first step is that window's; what it trained before we saw it is not.
         trained = max(0, run.tokens_total - (step.tokens or 0))
         tracked.meter.begin(trained, tracked.paid_before, tracked.paid_from)
         node.kept_at = None  # With the next tick: a governor after us would begin further on, with all of the money.
-    window = tracked.meter.add(run.tokens_total, step.tokens or 0, spent, boot)
+    then_tokens = tracked.policy.budget.window_tokens
+    window = tracked.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
     if window is None:
         return
     tracked.windows.append(window)
     goal = tokens_goal(tracked)
     # What was lost has to be trained again before there is progress; it takes and costs as long.
     tracked.left = forecast(tuple(tracked.windows), goal - run.tokens_total) if goal is not None else None
-    node.windows_unkept.append(Record("window", run.run, None, window_row(window, run.stage, run.attempt)))
-
-
-def window_row(window: Window, stage: str | None, attempt: str) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "attempt": attempt,
-        "from_tokens": window.from_tokens,
-        "to_tokens": window.to_tokens,
-        "duration_ns": window.duration_ns,
-        "usd_micros": window.usd_micros,
-        "wasted_tokens": window.wasted_tokens,
-    }
+    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(tracked)))
+    node.windows_unkept.append(Record("window", run.run, None, row))
 
 
 def keep_due(node: Node, at: MonoNs) -> list[KeepRuns]:

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from governor.core.charges import UNALLOCATED, Part, Payer
-from governor.core.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, accrue
+from governor.core.units import MTOK, NS_PER_HOUR, BootNs, DurationNs, UsdMicros, accrue
 
-MTOK = 1_000_000
 WINDOW_SAMPLES = 64  # Resolution of the rolling $/1M window: 1.6 % of it.
 
 
@@ -161,16 +160,23 @@ def reserve(rate_usd_micros_per_hour: int, bounds_ns: int) -> UsdMicros:
 
 
 class TokenWindow:
-    """$ per 1M tokens over the last 1M tokens (or what there is of them), from (tokens, spend) samples."""
+    """$ per 1M tokens over the last window of tokens (or what there is of it), from (tokens, spend) samples."""
 
     __slots__ = ("_samples", "_spacing", "_window")
 
     def __init__(self, window_tokens: int = MTOK) -> None:
+        self._samples: deque[tuple[int, int]] = deque()
+        self._resize(window_tokens)
+
+    def _resize(self, window_tokens: int) -> None:
+        """Samples stay: the window holds what there is of it until as many tokens have come."""
         self._window = window_tokens
         self._spacing = max(1, window_tokens // WINDOW_SAMPLES)
-        self._samples: deque[tuple[int, int]] = deque()
 
-    def add(self, tokens_total: int, spend_usd_micros: int) -> None:
+    def add(self, tokens_total: int, spend_usd_micros: int, window_tokens: int | None = None) -> None:
+        """Enter where the run is. `window_tokens` is the size from now on, where a policy was loaded anew."""
+        if window_tokens is not None and window_tokens != self._window:
+            self._resize(window_tokens)
         samples = self._samples
         if samples and tokens_total < samples[-1][0]:
             samples.clear()  # The step went back: a resume. Older samples are of another count.

@@ -1,12 +1,34 @@
-"""What lies ahead of a run, as status and metrics tell it: what is left, and when the ceiling will be met."""
+"""What lies ahead of a run, as status, metrics and alarms tell it: what is left, and when the ceiling will be met."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from governor.core.expected import Plan, burn_rate, drift, per_mtok
 from governor.core.forecast import CeilingHit, Forecast, ceiling_hit
 from governor.core.node import Tracked
+from governor.core.token_windows import Window
 from governor.core.units import UsdMicros
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The ceiling that a run will meet first, and what counts towards it."""
+
+    ceiling_usd_micros: UsdMicros
+    spend_usd_micros: UsdMicros
+    reserve_usd_micros: UsdMicros
+    rate_usd_micros_per_hour: UsdMicros
+    is_own: bool = True  # What counts is the run's own spend alone.
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a stretch of training came to. None is unknown: no price, no plan, no ceiling."""
+
+    usd_micros_per_mtok: int | None
+    drift_frac: float | None
+    burn_rate: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,23 +38,25 @@ class Outlook:
     tokens_goal: int | None
     left: Forecast | None
     ceiling: CeilingHit | None
+    plan: Plan
+    last: Window | None  # That one closed last, since the governor's start.
+    last_pace: Pace | None
+    run_pace: Pace | None  # From the first metered token to the last window's end.
 
 
 def outlook(tracked: Tracked) -> Outlook:
-    run, budget = tracked.run, tracked.policy.budget
-    goal = tokens_goal(tracked)
-    hit = None
-    if budget.ceiling_usd_micros is not None and run.spend_rate_usd_micros_per_hour is not None and run.alive:
-        hit = ceiling_hit(
-            spend_usd_micros=run.spend_usd_micros,
-            reserve_usd_micros=run.reserve_usd_micros or UsdMicros(0),
-            ceiling_usd_micros=budget.ceiling_usd_micros,
-            rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
-            tokens_total=run.tokens_total,
-            tokens_per_s=run.tokens_per_s,
-            tokens_budget=goal,
-        )
-    return Outlook(goal, tracked.left if goal is not None else None, hit)
+    goal, plan = tokens_goal(tracked), plan_of(tracked)
+    left = tracked.left if goal is not None else None
+    last = tracked.windows[-1] if tracked.windows else None
+    return Outlook(
+        tokens_goal=goal,
+        left=left,
+        ceiling=_ceiling_hit(tracked, goal, left),
+        plan=plan,
+        last=last,
+        last_pace=None if last is None else _pace(last.usd_micros, last.usd_micros, last.tokens, plan),
+        run_pace=_run_pace(tracked, plan),
+    )
 
 
 def tokens_goal(tracked: Tracked) -> int | None:
@@ -43,3 +67,59 @@ def tokens_goal(tracked: Tracked) -> int | None:
     if run.total_steps is not None and run.tokens_per_step is not None:
         return run.total_steps * run.tokens_per_step
     return None
+
+
+def plan_of(tracked: Tracked) -> Plan:
+    expected = tracked.policy.expected
+    return Plan(
+        usd_micros_per_mtok=expected.usd_micros_per_mtok,
+        tokens_per_s=expected.tokens_per_s,
+        ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
+        tokens_goal=tokens_goal(tracked),
+        began_tokens=tracked.meter.began_tokens if tracked.meter is not None else 0,
+    )
+
+
+def binding_ceiling(tracked: Tracked) -> Binding | None:
+    """None without a ceiling, while the price is unknown, and once the run has ended."""
+    run, ceiling = tracked.run, tracked.policy.budget.ceiling_usd_micros
+    if ceiling is None or run.spend_rate_usd_micros_per_hour is None or not run.alive:
+        return None
+    reserve = run.reserve_usd_micros or UsdMicros(0)
+    return Binding(ceiling, run.spend_usd_micros, reserve, run.spend_rate_usd_micros_per_hour)
+
+
+def _ceiling_hit(tracked: Tracked, goal: int | None, left: Forecast | None) -> CeilingHit | None:
+    bound = binding_ceiling(tracked)
+    if bound is None:
+        return None
+    # The windows' speed has the pauses in it; that of the last steps has to do until there are enough windows.
+    speed = left.tokens_per_s if left is not None and left.hours_left.low is not None else None
+    return ceiling_hit(
+        spend_usd_micros=bound.spend_usd_micros,
+        reserve_usd_micros=bound.reserve_usd_micros,
+        ceiling_usd_micros=bound.ceiling_usd_micros,
+        rate_usd_micros_per_hour=bound.rate_usd_micros_per_hour,
+        tokens_total=tracked.run.tokens_total,
+        tokens_per_s=speed if speed is not None else tracked.run.tokens_per_s,
+        tokens_budget=goal,
+    )
+
+
+def _run_pace(tracked: Tracked, plan: Plan) -> Pace | None:
+    """Beside the windows' money the burn rate has what the run spent before its first metered token: it is gone too."""
+    meter = tracked.meter
+    if meter is None or meter.from_tokens <= meter.began_tokens:
+        return None
+    spent = meter.from_usd_micros
+    return _pace(spent - tracked.paid_before, spent, meter.from_tokens - meter.began_tokens, plan)
+
+
+def _pace(usd_micros: int, against_ceiling: int, tokens: int, plan: Plan) -> Pace:
+    price = per_mtok(usd_micros, tokens)
+    over, burnt = drift(usd_micros, tokens, plan.usd_micros_per_mtok), burn_rate(against_ceiling, tokens, plan)
+    return Pace(
+        usd_micros_per_mtok=None if price is None else int(price),
+        drift_frac=None if over is None else float(over),
+        burn_rate=None if burnt is None else float(burnt),
+    )

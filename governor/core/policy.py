@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from governor.core.findings import Response
-from governor.core.units import NS_PER_S, DurationNs, UsdMicros
+from governor.core.units import MTOK, NS_PER_S, DurationNs, UsdMicros
 
 
 class Mode(Enum):
@@ -63,6 +63,15 @@ class Budget:
     ceiling_usd_micros: UsdMicros | None = None  # Never exceed, the price of the halt included.
     tokens: int | None = None  # The run is complete at the last one.
     alert_at: tuple[float, ...] = ()  # Fractions of the ceiling; the loader makes a warning rule of each.
+    window_tokens: int = MTOK  # What the run has spent is told per stretch of so many tokens.
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the plan says that training costs and how fast it goes, of the whole run; None: it does not say."""
+
+    usd_micros_per_mtok: int | None = None
+    tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,7 @@ class Policy:
     mode: Mode = Mode.ENFORCE
     match: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Label (or "stage") -> accepted values.
     budget: Budget = field(default_factory=Budget)
+    expected: Expected = field(default_factory=Expected)
     halt: HaltSettings = field(default_factory=HaltSettings)
     run_on_finish: str = "keep"  # keep | stop: the node when the run ends well.
     node_idle_stop_ns: DurationNs | None = None

@@ -1,4 +1,4 @@
-"""Tokens as the clock of money: what each stretch of one million trained tokens took and cost.
+"""Tokens as the clock of money: what each stretch of one million trained tokens (`[budget] window`) took and cost.
 
 Tokens count once per global batch, as the run tells its total. Progress is the highest total ever told: tokens that a
 run trains again after it was set back are waste, paid for and no progress.
@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
-from governor.core.units import NS_PER_S, BootNs, DurationNs, UsdMicros
-
-MTOK: Final = 1_000_000
+from governor.core.units import MTOK, NS_PER_S, BootNs, DurationNs, UsdMicros
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """A closed stretch of progress. Windows follow each other without gap or overlap.
 
-    One ends with the first step that completes its million, so steps of more tokens make windows of one step each.
+    One ends with the first step that completes its tokens, so steps of more tokens make windows of one step each.
     """
 
     from_tokens: int
@@ -46,27 +44,31 @@ class Window:
 class TokenMeter:
     """Cuts one run's progress into windows. Survives restarts of the run and of the governor."""
 
-    window_tokens: int = MTOK
+    window_tokens: int = MTOK  # Of the window that is open.
     progress_tokens: int = 0  # The highest total told so far.
     last_total: int = 0  # The total told last; below progress while a run makes up for what it lost.
     wasted_tokens: int = 0
+    began_tokens: int = 0  # Where metering began: what was trained before has no cost here.
     from_tokens: int = 0  # Of the window that is open.
-    from_usd_micros: int = 0
+    from_usd_micros: int = 0  # What the run had spent by then, all in all.
     spent_ns: int = 0  # Metered time of the window that is open.
     wasted_before: int = 0  # Wasted tokens when the window opened.
     metered_to: int | None = None  # BootNs; None: nothing was told yet, or the clock began anew.
 
     def begin(self, tokens_total: int, usd_micros: UsdMicros, boot: BootNs) -> None:
-        """Metering starts at this total: what was trained before has no cost here."""
-        self.progress_tokens = self.last_total = self.from_tokens = tokens_total
+        """Metering starts at this total."""
+        self.progress_tokens = self.last_total = self.began_tokens = self.from_tokens = tokens_total
         self.from_usd_micros = usd_micros
         self.metered_to = boot
 
-    def add(self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs) -> Window | None:
+    def add(
+        self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs, then_tokens: int | None = None
+    ) -> Window | None:
         """A step ended at this total, when the run had spent so much. Returns the window that it closed.
 
         `step_tokens` (0 = unknown) counts where the total went back; else the totals tell more, also of steps whose
-        frames were lost.
+        frames were lost. The window after one that closes takes `then_tokens`: a size that is changed while a window is
+        open changes nothing about it, so windows go on following each other.
         """
         if self.metered_to is not None:
             self.spent_ns += max(0, boot - self.metered_to)
@@ -80,7 +82,9 @@ class TokenMeter:
         self.progress_tokens = tokens_total
         if tokens_total - self.from_tokens < self.window_tokens:
             return None
-        return self._close(usd_micros)
+        window = self._close(usd_micros)
+        self.window_tokens = then_tokens or self.window_tokens
+        return window
 
     def _close(self, usd_micros: UsdMicros) -> Window:
         window = Window(
@@ -105,6 +109,7 @@ class TokenMeter:
 
         Under another boot the old clock means nothing: the time in between is in the ledger, not in a window's length.
         """
-        whole = {name: int(snapshot[name]) for name in asdict(cls()) if name != "metered_to"}
+        known = {"began_tokens": snapshot["from_tokens"], **snapshot}  # A journal of before has none.
+        whole = {name: int(known[name]) for name in asdict(cls()) if name != "metered_to"}
         metered_to = snapshot["metered_to"]
         return cls(**whole, metered_to=int(metered_to) if same_boot and metered_to is not None else None)

@@ -18,6 +18,7 @@ NS_PER_MINUTE: Final = 60 * NS_PER_S
 NS_PER_HOUR: Final = 3_600 * NS_PER_S
 TICK_NS: Final = 250 * NS_PER_MS  # The loop's grid: what has a time is judged at its multiples.
 MICROS_PER_USD: Final = 1_000_000
+MTOK: Final = 1_000_000  # A million tokens: the unit that prices of training are told in.
 
 _DURATION_UNITS_NS: Final = {
     "ms": NS_PER_MS,

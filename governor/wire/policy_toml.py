@@ -12,7 +12,7 @@ from typing import Final
 
 from governor.core.policy import HALTS_PER_DAY_MAX, HaltSettings, Mode, Policy, PolicySet
 from governor.core.units import DurationNs
-from governor.wire.policy_budget import check_watched, read_budget
+from governor.wire.policy_budget import check_expected, check_watched, read_budget, read_expected
 from governor.wire.policy_reader import Reader
 from governor.wire.policy_rules import read_rules
 from governor.wire.policy_values import CHECKPOINTS, COUNT, DURATION, PolicyError, alert_rules, did_you_mean
@@ -20,7 +20,7 @@ from governor.wire.toml_lines import KeyPath
 
 STOPS: Final = ("auto", "processes", "job", "instance")
 
-_TABLES: Final = ("policy", "budget", "halt", "run", "node", "rule")
+_TABLES: Final = ("policy", "budget", "expected", "halt", "run", "node", "rule")
 _HALT_KEYS: Final = ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max")
 
 
@@ -69,17 +69,20 @@ def _policy(reader: Reader) -> Policy | None:
     mode = Mode(reader.choice(("policy", "mode"), head.get("mode", "enforce"), [mode.value for mode in Mode]))
     match = _match(reader, head.get("match", {}))
     budget = read_budget(reader)
+    expected = read_expected(reader)
     halt, per_day_max = _halt(reader)
     run = reader.table("run", ("on_finish",))
     on_finish = reader.choice(("run", "on_finish"), run.get("on_finish", "keep"), ["keep", "stop"])
     node = reader.table("node", ("idle_stop",))
     rules = read_rules(reader, mode, halt)
     check_watched(reader, budget, rules)
+    check_expected(reader, budget, expected)
     policy = Policy(
         name=name,
         mode=mode,
         match=match,
         budget=budget,
+        expected=expected,
         halt=halt,
         run_on_finish=on_finish,
         node_idle_stop_ns=_idle_stop(reader, node.get("idle_stop", "off")),

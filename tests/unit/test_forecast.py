@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from governor.core.forecast import RECENT_WINDOWS, WINDOWS_MIN, ceiling_hit, forecast
-from governor.core.token_windows import MTOK, Window
-from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
+from governor.core.token_windows import Window
+from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
 
 
 def windows(seconds: list[float], usd_micros_per_s: int = 1000) -> list[Window]:

@@ -16,8 +16,7 @@ from governor.core.identity import ConnectionId
 from governor.core.ledger import FORGOTTEN_MAX, Ledger, share_on
 from governor.core.node import RUNS_MAX, Node, run_snapshot
 from governor.core.resume import restore_runs
-from governor.core.token_windows import MTOK
-from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
+from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
 from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, only, peer, play, tick
 
 HOUR = NS_PER_HOUR

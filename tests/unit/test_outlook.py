@@ -18,8 +18,7 @@ from governor.core.node import Node, run_snapshot
 from governor.core.policy import Budget
 from governor.core.resume import restore_runs
 from governor.core.status import run_status
-from governor.core.token_windows import MTOK
-from governor.core.units import NS_PER_S, BootNs, UsdMicros
+from governor.core.units import MTOK, NS_PER_S, BootNs, UsdMicros
 from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
 
 STEP_TOKENS = 250_000

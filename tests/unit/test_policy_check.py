@@ -8,6 +8,11 @@ VALID = """
 name = "p"
 [budget]
 ceiling_usd = 90
+tokens = "6M"
+window = "2M"
+[expected]
+usd_per_mtok = 12.5
+tokens_per_s = 5000
 [halt]
 grace = "90s"
 stop = "instance"
@@ -30,7 +35,8 @@ def test_a_valid_policy_is_said_in_plain_lines() -> None:
     assert status == 0
     assert lines[:-1] == [
         'p.toml: policy "p" (enforce) for every run that no other policy matches',
-        "  budget: ceiling $90.00, the price of the halt included",
+        "  budget: ceiling $90.00, the price of the halt included; 6,000,000 tokens; told per 2,000,000 tokens",
+        "  expected: $12.500000 per 1M tokens, $75.00 in all; 5,000 tokens/s",
         "  slow    throughput_collapse for 2,000,000 tokens: observe only (would halt), saving [floor_frac 0.4]",
         "  budget  budget: halt, saving",
         "  on halt: ask for a checkpoint (up to 1m30s), SIGTERM (10s), SIGKILL (10s), stop the instance; "
@@ -42,7 +48,7 @@ def test_a_valid_policy_is_said_in_plain_lines() -> None:
 def test_errors_are_all_there_is_when_anything_is_wrong() -> None:
     lines, status = check([("good.toml", VALID), ("bad.toml", VALID.replace('"p"', '"q"').replace("grace", "grase"))])
     assert status == 1
-    assert lines[0] == 'bad.toml:7: halt.grase: unknown key; did you mean "grace"?'
+    assert lines[0] == 'bad.toml:12: halt.grase: unknown key; did you mean "grace"?'
     assert lines[-1] == f"{len(lines) - 1} error{'s' if len(lines) > 2 else ''}"
 
 

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from governor.core.findings import Response
-from governor.core.policy import AT_ONCE, Hold, HoldKind, Mode, PolicySet
-from governor.core.units import MICROS_PER_USD, NS_PER_S
+from governor.core.policy import AT_ONCE, Expected, Hold, HoldKind, Mode, PolicySet
+from governor.core.units import MICROS_PER_USD, MTOK, NS_PER_S, accrue, usd
 from governor.wire.policy_toml import load_policies
 from governor.wire.policy_values import parse_hold
 
 POLICIES = Path(__file__).parents[3] / "policies"
 RULE = '[[rule]]\nname = "r"\ntrigger = "nonfinite"\nresponse = "halt"\n'
+BUDGET_RULE = '[[rule]]\nname = "b"\ntrigger = "budget"\nresponse = "halt"\n'
 HEAD = '[policy]\nname = "p"\n'
 
 
@@ -37,6 +39,10 @@ match = { stage = ["stage1", "stage2"], team = "red" }
 ceiling_usd = 90.5
 tokens = "20B"
 alert_at = [0.8, 0.5]
+window = "2.5M"
+[expected]
+usd_per_mtok = "0.0042"
+tokens_per_s = 65900
 [halt]
 checkpoint = "none"
 grace = "0s"
@@ -65,6 +71,7 @@ response = "halt"
     assert policy.match == {"stage": ("stage1", "stage2"), "team": ("red",)}
     assert policy.budget.ceiling_usd_micros == 90.5 * MICROS_PER_USD
     assert (policy.budget.tokens, policy.budget.alert_at) == (20 * 10**9, (0.5, 0.8))
+    assert (policy.budget.window_tokens, policy.expected) == (2_500_000, Expected(4_200, 65_900.0))
     assert (policy.halt.checkpoint, policy.halt.stop, policy.halt.destroy) == ("none", "instance", True)
     assert (policy.halt.grace_ns, policy.halt.term_grace_ns, policy.halt.kill_grace_ns) == (0, NS_PER_S, 2 * NS_PER_S)
     assert (policy.run_on_finish, policy.node_idle_stop_ns, policy.halts_per_day_max) == ("stop", 900 * NS_PER_S, 7)
@@ -72,7 +79,7 @@ response = "halt"
     assert first.hold == Hold(HoldKind.STEPS, 3, 5)
     assert (first.response, first.mode, first.checkpoint) == (Response.CHECKPOINT, Mode.OBSERVE, "suspect")
     assert (first.params["skipped_streak"], first.params["vanished_records"]) == (9, 3)
-    assert first.source == "p.toml:22"
+    assert first.source == "p.toml:26"
     assert (second.hold, second.checkpoint) == (AT_ONCE, "none")
     assert [(rule.name, rule.response) for rule in alerts] == [
         ("budget-50pct", Response.WARN),
@@ -114,6 +121,24 @@ def test_impossible_holds(text: object) -> None:
         (HEAD + '[budget]\ntokens = "9B"\n' + RULE, "p.toml:4: budget.tokens: nothing watches it"),
         (HEAD + "[budget]\nalert_at = [0.5]", "p.toml:4: budget.alert_at: are parts of ceiling_usd"),
         (HEAD + "[budget]\nceiling_usd = 9\nalert_at = [1.5]", "p.toml:5: budget.alert_at: 1.5 is not a fraction"),
+        (
+            HEAD + '[budget]\nwindow = "99999"',
+            "p.toml:4: budget.window: '99999' is no window: it takes 100,000 to 1,000",
+        ),
+        (HEAD + '[budget]\nwindow = "1.1B"', "p.toml:4: budget.window: '1.1B' is no window"),
+        (HEAD + '[budget]\nwindow = "1M tokens"', 'p.toml:4: budget.window: "1M tokens" is not a count'),
+        (HEAD + "[expected]\nusd_per_mtok = -1", "p.toml:4: expected.usd_per_mtok: -1 is not an amount in dollars"),
+        (HEAD + "[expected]\nusd_per_mtok = 0.0000004", "p.toml:4: expected.usd_per_mtok: is below a millionth"),
+        (
+            HEAD + "[expected]\nusd_per_mtk = 1",
+            'p.toml:4: expected.usd_per_mtk: unknown key; did you mean "usd_per_mtok"?',
+        ),
+        (HEAD + "[expected]\ntokens_per_s = 0", "p.toml:4: expected.tokens_per_s: 0 tokens a second are no training"),
+        (HEAD + '[expected]\ntokens_per_s = "fast"', "p.toml:4: expected.tokens_per_s: 'fast' is not a number"),
+        (
+            HEAD + '[budget]\nceiling_usd = 9\ntokens = "10M"\n[expected]\nusd_per_mtok = 0.91\n' + BUDGET_RULE,
+            "p.toml:7: expected.usd_per_mtok: 10,000,000 tokens at that price are $9.10, above ceiling_usd ($9.00)",
+        ),
         (HEAD + '[halt]\ngrace = "10"', 'p.toml:4: halt.grace: "10" is not a duration'),
         (HEAD + "[halt]\ngrace = 10", "p.toml:4: halt.grace: 10 is not a duration; write it with its unit"),
         (HEAD + '[halt]\ngrace = "0s"', "p.toml:4: halt.grace: leaves no time for checkpoint"),
@@ -196,6 +221,39 @@ def test_the_default_enforces_what_is_certain_and_observes_what_is_statistical()
         "throughput_collapse": Mode.OBSERVE,
         "data_starvation": Mode.OBSERVE,
     }
+
+
+def test_a_plan_may_use_its_ceiling_to_the_cent() -> None:
+    text = HEAD + '[budget]\nceiling_usd = 9\ntokens = "10M"\n[expected]\nusd_per_mtok = 0.9\n' + BUDGET_RULE
+    assert loaded(text).policies[0].expected == Expected(900_000, None)
+
+
+def test_a_policy_that_says_nothing_expects_nothing_and_counts_in_millions() -> None:
+    policy = loaded(HEAD).policies[0]
+    assert (policy.expected, policy.budget.window_tokens) == (Expected(None, None), MTOK)
+
+
+@pytest.mark.parametrize(
+    ("stage", "params", "tokens", "mfu", "gpus"),
+    [
+        ("stage1-1b-dense", 1, 20, "0.4", 1),
+        ("stage2-3b-moe-small", 1, 40, "0.3", 1),
+        ("stage3-8b-dense-deep", 8, 100, "0.4", 8),
+        ("stage4-70b-moe-large", 13, 240, "0.3", 64),
+    ],
+)
+def test_the_stages_expect_what_their_comments_work_out(
+    stage: str, params: int, tokens: int, mfu: str, gpus: int
+) -> None:
+    """6 x active parameters x tokens FLOPs by that share of an H100's 989e12 a second, at $2.49/h; ceilings 1.25 x."""
+    policy = loaded((POLICIES / f"{stage}.toml").read_text()).policies[0]
+    seconds = Fraction(6 * params * tokens * 10**18) / (Fraction(mfu) * 989 * 10**12)
+    spend, _ = accrue(usd("2.49"), round(seconds * NS_PER_S), 0)
+    assert policy.expected.usd_micros_per_mtok == round(Fraction(spend, tokens * 1000))
+    assert policy.expected.tokens_per_s == pytest.approx(float(tokens * 10**9 / seconds) * gpus, rel=2e-3)
+    assert policy.budget.ceiling_usd_micros == pytest.approx(1.25 * spend, rel=0.01)
+    assert policy.budget.tokens is not None
+    assert policy.budget.tokens <= 50_000 * policy.budget.window_tokens, "the journal would forget its first windows"
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,9 @@ def _superseded(detail: Detail, _snapshot: Snapshot) -> str:
 def _ceiling_exceeded(detail: Detail, _snapshot: Snapshot) -> str:
     over, ceiling = int(detail.get("over_usd_micros", 0)), int(detail.get("ceiling_usd_micros", 0))
     why = "; ".join(str(cause) for cause in detail.get("because", []))
-    return f"{format_usd(over)} above {format_usd(ceiling)}: {why or 'no cause recorded'}"
+    scope = str(detail.get("scope", "run:"))
+    whose = "" if scope.startswith("run:") else f" of {scope}"
+    return f"{format_usd(over)} above {format_usd(ceiling)}{whose}: {why or 'no cause recorded'}"
 
 
 def _halted(_detail: Detail, _snapshot: Snapshot) -> str:

@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, Final
 
+from governor.core.group_spend import GroupSpend
 from governor.core.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, WallNs
 
 UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
@@ -168,6 +169,7 @@ class ChargeBook:
     def __init__(self, place: Place, epoch: WallNs) -> None:
         """`epoch`: when this governor started. With the node's name it keeps its charges' names from all others'."""
         self._place = place
+        self.groups = GroupSpend()  # Here, where every charge grows: no line can forget to count.
         self._prefix = f"{place.node}/{epoch // NS_PER_US:x}"
         self._opened_total = 0
         self._open: dict[tuple[str, LineKind, str], Charge] = {}
@@ -198,6 +200,7 @@ class ChargeBook:
             if known is not None:
                 closed.append(self._close(key))
             known = self._opened(part.payer, line, at, reconstructed)
+        self.groups.enter(at, lasts, part.payer.stage, part.payer.labels, part.usd_micros)
         # The label of the end is the start plus what passed: a stretched or folded wall clock changes no length.
         self._open[key] = replace(
             known,
@@ -238,6 +241,7 @@ class ChargeBook:
                 handed.append(replace(charge, payer=to))
             else:
                 self._open[taken] = replace(charge, payer=to)
+        self.groups.allot(to.stage, to.labels, amount)
         return handed, UsdMicros(amount)
 
     def unclaimed_usd_micros(self) -> UsdMicros:

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from governor.core import blindness, displaced, halting, hearing, judging, keeping, launched, planning, refusing
+from governor.core import (
+    blindness,
+    budgeting,
+    displaced,
+    halting,
+    hearing,
+    judging,
+    keeping,
+    launched,
+    planning,
+    refusing,
+)
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import (
@@ -25,6 +36,7 @@ from governor.core.events import (
     GpuProcessesSeen,
     Hello,
     LaunchersSeen,
+    OperatorBudget,
     OperatorHalt,
     OperatorHold,
     PhaseChange,
@@ -57,10 +69,7 @@ def reload(node: Node, policies: PolicySet) -> list[Effect]:
     """Put new policies in force. A halt under way keeps the plan of its verdict; rules keep their windows."""
     node.policies = policies.observing() if node.facts.observe else policies
     for tracked in node.runs.values():
-        policy = node.policies.for_run(tracked.run.labels, tracked.run.stage)
-        if policy != tracked.policy:
-            tracked.policy = policy
-            tracked.book = tracked.book.with_policy(policy)
+        budgeting.refit(node, tracked)
     return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]
 
 
@@ -72,6 +81,8 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     effects: list[Effect] = [*launched.watch(node, tick.at), *keeping.keep_due(node, tick.at)]
     for tracked in node.runs.values():
         _meter(node, tracked, holders, tick.at)
+    effects.extend(budgeting.apply(node, tick.at))
+    for tracked in node.runs.values():
         if tracked.incident is not None and not tracked.incident.is_closed:
             effects.extend(_deadlines(node, tracked, tick.at))
         elif tracked.run.alive:
@@ -194,6 +205,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     GpuProcessesSeen: _on_gpu_processes,
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,
+    OperatorBudget: budgeting.on_operator_budget,
     TrainerExited: hearing.on_exited,
     CommandLaunched: launched.on_launched,
     LaunchersSeen: hearing.on_launchers,

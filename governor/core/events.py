@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from governor.core.budgets import Scope, ScopedBudget
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.units import BootNs, DurationNs, MonoNs, WallNs
 
@@ -240,6 +241,17 @@ class OperatorHold:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorBudget:
+    """A person sets a ceiling, or (budget None) takes away the one that was set live."""
+
+    at: MonoNs
+    scope: Scope
+    budget: ScopedBudget | None
+    reason: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
 class TrainerExited:
     """The command under `costgov run`, or the last announced rank, is gone."""
 
@@ -324,6 +336,7 @@ Event = (
     | CheckpointRead
     | OperatorHalt
     | OperatorHold
+    | OperatorBudget
     | TrainerExited
     | CommandLaunched
     | LaunchersSeen

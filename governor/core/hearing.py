@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
-from governor.core import displaced, halting, intake, judging, launched
+from governor.core import budgeting, displaced, halting, intake, judging, launched
 from governor.core.effects import Alarm, Confirm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -25,7 +22,7 @@ from governor.core.events import (
 )
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
-from governor.core.identity import ConnectionId
+from governor.core.identity import RUN_NAME, ConnectionId
 from governor.core.keeping import hand_over, keep, meter_tokens
 from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, Tracked, owner_of, track
 from governor.core.policy import NO_POLICY, Mode
@@ -33,8 +30,6 @@ from governor.core.refusing import refuse
 from governor.core.run_state import RANKS_MAX, Rank
 from governor.core.units import MonoNs
 
-# Run names become metric labels, file names and provider tokens: what all of them take.
-RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 _PAST_ASKING = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN)
 
 
@@ -59,7 +54,10 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         effects.extend(_begin_attempt(node, tracked, hello))
     elif not tracked.run.alive:
         effects.extend(_come_back(tracked, hello))
+    known_as = tracked.run.stage, tracked.run.labels
     rank = intake.apply_hello(tracked.run, hello)
+    if known_as != (tracked.run.stage, tracked.run.labels):
+        budgeting.refit(node, tracked)  # Other labels: other budgets cover it.
     tracked.is_beside = False
     hand_over(node, tracked)  # Behind its attempt, stage and labels: they stand in its charges.
     tracked.run.jsonl_only = False  # Also where a stream of its name was opened first.
@@ -154,7 +152,7 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
         tracked.incident = None  # The latch was the old attempt's.
     for rank in tracked.run.connected_ranks():
         displaced.displace(node, tracked, rank, hello)
-    policy = node.policies.for_run(hello.labels, hello.stage)
+    policy = node.policy_for(hello.run, hello.stage, hello.labels)
     if policy != tracked.policy:
         tracked.policy = policy
         tracked.book = tracked.book.with_policy(policy)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import NewType
+from typing import Final, NewType
+
+# Run names become metric labels, file names and provider tokens: what all of them take.
+RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
 ConnectionId = NewType("ConnectionId", int)  # Counted up by the inbox, never reused within one governor.
 

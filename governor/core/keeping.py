@@ -114,6 +114,8 @@ def _node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:
         "carry": ledger.carry,
         "unallocated_usd_micros": ledger.spend(UNALLOCATED),
         "unpriced_ns": ledger.unpriced_ns,
+        "groups": node.charges.groups.snapshot(),
+        "budgets": node.budgets.snapshot(),
     }
 
 

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+from governor.core.budgeting import standing
+from governor.core.budgets import Cap
 from governor.core.forecast import CeilingHit, Forecast
 from governor.core.node import Node, Tracked
 from governor.core.outlook import outlook
@@ -88,12 +90,23 @@ class RunReading:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetReading:
+    """One budget in force."""
+
+    scope: str
+    ceiling_usd_micros: int
+    spend_usd_micros: int
+    reserve_usd_micros: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     node: str
     cloud_instance: str = ""
     can_stop: bool = False
     price_usd_micros_per_hour: int | None = None
     runs: tuple[RunReading, ...] = ()
+    budgets: tuple[BudgetReading, ...] = ()
     frames_received_total: int = 0
     frames_dropped_total: int = 0
     lag: LagReading = LagReading()
@@ -112,11 +125,16 @@ def take_snapshot(node: Node, at: MonoNs, health: GovernorHealth, lag: LagReadin
             _run_reading(tracked, at, scheduler_job)
             for tracked in sorted(node.runs.values(), key=lambda tracked: not tracked.run.alive)
         ),
+        budgets=tuple(_budget_reading(standing(node, budget, at)) for budget in node.budgets.in_force()),
         frames_received_total=node.frames_total,
         frames_dropped_total=node.frames_lost_total,
         lag=lag,
         health=health,
     )
+
+
+def _budget_reading(cap: Cap) -> BudgetReading:
+    return BudgetReading(cap.scope, cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros)
 
 
 def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from governor.core.budgets import Budgets, ScopedBudget, by_scope
 from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Line, LineKind, Payer, Place, Unit, labels_of
 from governor.core.effects import Record
 from governor.core.events import CommandLaunched
@@ -121,6 +122,7 @@ class Node:
     ledger: Ledger
     charges: ChargeBook
     began: BootNs  # When this governor's metering began.
+    budgets: Budgets = field(default_factory=Budgets)
     launched: CommandLaunched | None = None  # `costgov run`: what nobody has spoken for yet.
     was_held: bool = False  # Has a run held the node since?
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
@@ -179,6 +181,12 @@ class Node:
             return ()
         return tracked.incident.rank_processes
 
+    def policy_for(self, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
+        """What judges a run: its policy, held to every budget that covers it."""
+        policy = self.policies.for_run(labels, stage)
+        held = self.budgets.over(policy, run, stage, labels)
+        return held.observing() if self.facts.observe and held is not policy else held
+
     def line(self) -> Line | None:
         """What an hour of this node is charged as; None while its price is unknown."""
         price = self.ledger.price_usd_micros_per_hour
@@ -197,11 +205,15 @@ def payer_of(tracked: Tracked) -> Payer:
     return Payer(run.run, run.attempt, run.stage, labels_of(run.labels))
 
 
-def new_node(facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs) -> Node:
+def new_node(
+    facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs, budgets: Sequence[ScopedBudget] = ()
+) -> Node:
     ledger = Ledger(price_usd_micros_per_hour=facts.price_usd_micros_per_hour, charged_to=boot)
     charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id), wall)
     in_force = policies.observing() if facts.observe else policies
-    return Node(facts=facts, policies=in_force, ledger=ledger, charges=charges, began=boot)
+    configured = Budgets(by_scope(budgets))
+    charges.groups.pinned = configured.configured.keys()
+    return Node(facts=facts, policies=in_force, ledger=ledger, charges=charges, began=boot, budgets=configured)
 
 
 def owner_of(node: Node, name: str) -> int | None:
@@ -253,7 +265,7 @@ def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[st
     if len(node.runs) >= RUNS_MAX:
         forget(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
-    policy = node.policies.for_run(labels, stage)
+    policy = node.policy_for(name, stage, labels)
     tracked = Tracked(run, policy, RuleBook(policy, run))
     recall(node, tracked)
     node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from governor.core.budgets import Cap
 from governor.core.expected import Plan, burn_rate, drift, per_mtok
 from governor.core.forecast import CeilingHit, Forecast, ceiling_hit
 from governor.core.node import Tracked
@@ -19,6 +20,7 @@ class Binding:
     spend_usd_micros: UsdMicros
     reserve_usd_micros: UsdMicros
     rate_usd_micros_per_hour: UsdMicros
+    scope: str  # "run:NAME", or that of a group which the run is in: then what all of them spend counts.
     is_own: bool = True  # What counts is the run's own spend alone.
 
 
@@ -37,7 +39,8 @@ class Outlook:
 
     tokens_goal: int | None
     left: Forecast | None
-    ceiling: CeilingHit | None
+    ceiling: CeilingHit | None  # Of the one that binds.
+    binding: Binding | None
     plan: Plan
     last: Window | None  # That one closed last, since the governor's start.
     last_pace: Pace | None
@@ -52,6 +55,7 @@ def outlook(tracked: Tracked) -> Outlook:
         tokens_goal=goal,
         left=left,
         ceiling=_ceiling_hit(tracked, goal, left),
+        binding=binding_ceiling(tracked),
         plan=plan,
         last=last,
         last_pace=None if last is None else _pace(last.usd_micros, last.usd_micros, last.tokens, plan),
@@ -83,10 +87,18 @@ def plan_of(tracked: Tracked) -> Plan:
 def binding_ceiling(tracked: Tracked) -> Binding | None:
     """None without a ceiling, while the price is unknown, and once the run has ended."""
     run, ceiling = tracked.run, tracked.policy.budget.ceiling_usd_micros
-    if ceiling is None or run.spend_rate_usd_micros_per_hour is None or not run.alive:
+    caps = list(run.caps)
+    if ceiling is not None:
+        reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
+        caps.insert(0, Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate))
+    if not caps or not run.alive:
         return None
-    reserve = run.reserve_usd_micros or UsdMicros(0)
-    return Binding(ceiling, run.spend_usd_micros, reserve, run.spend_rate_usd_micros_per_hour)
+    cap = min(caps, key=lambda cap: (cap.hours_left, cap.room_usd_micros))
+    rate = cap.rate_usd_micros_per_hour
+    if rate is None:
+        return None
+    is_own = ceiling is not None and cap is caps[0]
+    return Binding(cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own=is_own)
 
 
 def _ceiling_hit(tracked: Tracked, goal: int | None, left: Forecast | None) -> CeilingHit | None:

@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+from governor.core.budgeting import spent
+from governor.core.budgets import Cap
 from governor.core.incident import Incident
 from governor.core.node import Node, Tracked
 from governor.core.units import MonoNs, UsdMicros, format_duration
 
 
 def note_overrun(node: Node, tracked: Tracked, at: MonoNs) -> None:
-    """Put into the timeline by how much the run has passed its ceiling, and every cause that was observed."""
+    """Put into the timeline by how much the run has passed its ceiling, and every cause that was observed.
+
+    Likewise of the group whose budget ended it. A day's is that of the moment: at 00:00 it has spent nothing.
+    """
     incident, ceiling = tracked.incident, tracked.policy.budget.ceiling_usd_micros
     assert incident is not None, "the caller has just closed one"
-    spent = node.ledger.spend(incident.run)
-    if ceiling is None or spent <= ceiling:
+    own = f"run:{incident.run}"
+    if ceiling is not None:
+        _note(node, incident, Cap(own, ceiling, node.ledger.spend(incident.run)), at)
+    group = incident.evidence.get("scope", own) if incident.trigger == "budget" else own
+    budget = next((budget for budget in node.budgets.of_groups() if budget.scope.text == group), None)
+    if budget is not None:
+        _note(node, incident, Cap(group, budget.ceiling_usd_micros, spent(node, budget.scope, at)), at)
+
+
+def _note(node: Node, incident: Incident, cap: Cap, at: MonoNs) -> None:
+    over = cap.spend_usd_micros - cap.ceiling_usd_micros
+    if over <= 0:
         return
     incident.note(
         at,
         node.wall(at),
         "ceiling_exceeded",
-        over_usd_micros=spent - ceiling,
-        ceiling_usd_micros=ceiling,
-        because=causes(incident, ceiling, node.facts.stop_bound_ns, at),
+        scope=cap.scope,
+        over_usd_micros=over,
+        ceiling_usd_micros=cap.ceiling_usd_micros,
+        because=causes(incident, cap.ceiling_usd_micros, node.facts.stop_bound_ns, at, scope=cap.scope),
     )
 
 
-def causes(incident: Incident, ceiling: UsdMicros, stop_bound_ns: int, at: MonoNs) -> list[str]:
-    """In words, from the incident's own timeline; never empty."""
+def causes(
+    incident: Incident, ceiling: UsdMicros, stop_bound_ns: int, at: MonoNs, *, scope: str | None = None
+) -> list[str]:
+    """In words, from the incident's own timeline; never empty. `scope`: whose ceiling; None: the run's own."""
     found = []
-    if incident.spend_at_verdict_usd_micros >= ceiling:
+    evidence = incident.evidence
+    is_of_verdict = incident.trigger == "budget" and scope is not None and evidence.get("scope") == scope
+    spent_then = evidence["spend_usd_micros"] if is_of_verdict else incident.spend_at_verdict_usd_micros
+    if spent_then >= ceiling:
         found.append("the ceiling was passed before the verdict")
     elif incident.trigger != "budget":
         found.append("the verdict was another rule's, with less room than the reserve")

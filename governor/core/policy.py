@@ -42,6 +42,7 @@ class Hold:
 
 HALTS_PER_DAY_MAX = 3  # The breaker: more halts of a run than this a day are our fault until a person has looked.
 AT_ONCE = Hold(HoldKind.DURATION, 0)
+COMMAND_LINE = "command line"  # Source of what was typed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,11 @@ class Policy:
                 return False
         return True
 
+    @property
+    def ceiling_is_typed(self) -> bool:
+        """Its ceiling comes from the command line, which stands above every file."""
+        return any(rule.trigger == "budget" and rule.source == COMMAND_LINE for rule in self.rules)
+
     def observing(self) -> Policy:
         """The same policy touching nothing (`costgov daemon --observe`)."""
         rules = tuple(replace(rule, mode=Mode.OBSERVE) for rule in self.rules)
@@ -144,26 +150,57 @@ class PolicySet:
         """
         policies = self.policies
         if all(policy.match for policy in policies):
-            policies = (*policies, Policy(name="command-line", source="command line"))
+            policies = (*policies, Policy(name="command-line", source=COMMAND_LINE))
         return replace(self, policies=tuple(with_ceiling(policy, ceiling_usd_micros) for policy in policies))
 
 
-def with_ceiling(policy: Policy, ceiling_usd_micros: UsdMicros) -> Policy:
+def with_ceiling(
+    policy: Policy, ceiling_usd_micros: UsdMicros, *, tokens: int | None = None, source: str = COMMAND_LINE
+) -> Policy:
     """Return the policy with this ceiling and a budget rule that enforces it, whatever the policy's mode.
 
-    A ceiling typed by a person is meant: it halts also where the file only observes.
+    A ceiling set by a person is meant: it halts also where the file only observes. `tokens` None: the policy's own.
     """
     others = tuple(rule for rule in policy.rules if not (rule.trigger == "budget" and rule.response is Response.HALT))
     taken = {rule.name for rule in others}
-    rule = Rule(
-        name="budget" if "budget" not in taken else "command-line-ceiling",
+    name = "budget" if "budget" not in taken else "command-line-ceiling"
+    budget = replace(policy.budget, ceiling_usd_micros=ceiling_usd_micros, tokens=tokens or policy.budget.tokens)
+    return replace(policy, budget=budget, rules=(*others, _enforcing(policy, name, source)))
+
+
+def with_cap_rule(policy: Policy) -> Policy:
+    """Return the policy with a rule that holds the run to the budgets of its groups (`Run.caps`).
+
+    Unchanged where one of its own does so at once. The rule leaves the policy's own ceiling alone: that may be one
+    which its file only observes.
+    """
+    if any(_enforces_at_once(rule) for rule in policy.rules):
+        return policy
+    rule = replace(_enforcing(policy, CAP_RULE, "budgets"), params={"caps_only": True})
+    return replace(policy, rules=(*(rule for rule in policy.rules if rule.name != CAP_RULE), rule))
+
+
+CAP_RULE = "budget-of-scope"
+
+
+def _enforces_at_once(rule: Rule) -> bool:
+    return (
+        rule.trigger == "budget"
+        and rule.response is Response.HALT
+        and rule.mode is Mode.ENFORCE
+        and rule.hold == AT_ONCE
+        and rule.params.get("at_frac", 1.0) >= 1
+    )
+
+
+def _enforcing(policy: Policy, name: str, source: str) -> Rule:
+    return Rule(
+        name=name,
         trigger="budget",
         params={},
         hold=AT_ONCE,
         response=Response.HALT,
         mode=Mode.ENFORCE,
         checkpoint=policy.halt.checkpoint,
-        source="command line",
+        source=source,
     )
-    budget = replace(policy.budget, ceiling_usd_micros=ceiling_usd_micros)
-    return replace(policy, budget=budget, rules=(*others, rule))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from governor.core import budgeting
 from governor.core import halt as table
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, KeepIncident, Record
@@ -37,6 +38,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
     known = []
     moments: list[BootNs] = []  # Of this boot: when each snapshot was taken.
     is_continued = False  # There was metering in this boot.
+    has_counters = False  # Of groups; a journal of before has none.
     for snapshot in snapshots:
         if snapshot.get("run") != UNALLOCATED:
             known.append(snapshot)
@@ -49,6 +51,10 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
                 is_continued = True
         except (KeyError, TypeError, ValueError) as error:
             effects.append(_unreadable("node", node.facts.node, error))
+        try:
+            has_counters = budgeting.restore(node, snapshot)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            effects.append(_unreadable("budgets", node.facts.node, error))
     for place, snapshot in enumerate(known):
         try:
             tracked = _tracked_of(node, snapshot, at)
@@ -69,6 +75,8 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             is_continued = True
             data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
             effects.append(Record("restored", tracked.run.run, None, data))
+    if not has_counters:
+        budgeting.count_runs(node)
     if is_continued:
         # To those who held the node when we died, from the newest moment on: up to it all of the node's time is in a
         # charge, whatever became of the other snapshots of its commit. A torn one costs a run's spend ten seconds.
@@ -86,7 +94,7 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     run.step = snapshot["step"]
     run.last_good = snapshot["last_good"]
     run.save_longest_ns = snapshot["save_longest_ns"]
-    policy = node.policies.for_run(run.labels, run.stage)
+    policy = node.policy_for(run.run, run.stage, run.labels)
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
     tracked.incidents_total = int(snapshot["incidents_total"])
     tracked.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
@@ -152,7 +160,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
 def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     """The run's own snapshot is not there or cannot be read: the incident's is enough to finish its halt."""
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at, attempt=str(snapshot["attempt"]))
-    policy = node.policies.for_run({}, snapshot["stage"])
+    policy = node.policy_for(run.run, snapshot["stage"], {})
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
     node.runs[run.run] = tracked
     # A run that was never kept began after the node was: its time since then is still to be charged.

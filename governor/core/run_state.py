@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from governor.core.budgets import Cap
 from governor.core.identity import ConnectionId, Peer
 from governor.core.saves import Saves
 from governor.core.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
@@ -108,6 +109,7 @@ class Run:
     spend_rate_usd_micros_per_hour: UsdMicros | None = None  # None: the price is unknown.
     usd_micros_per_mtok: int | None = None
     reserve_usd_micros: UsdMicros | None = None  # The price of this run's own halt; None: unknown.
+    caps: tuple[Cap, ...] = ()  # Budgets of its stage, labels, day and node, as they stand.
     last_frame_at: MonoNs | None = None
     last_frame_wall_ns: int | None = None
     ended_at: MonoNs | None = None

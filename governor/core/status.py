@@ -7,7 +7,7 @@ from typing import Any
 
 from governor.core.halt import Stage
 from governor.core.node import Node, Tracked
-from governor.core.outlook import outlook
+from governor.core.outlook import Binding, outlook
 from governor.core.saves import advice, mtbf_s
 from governor.core.units import MICROS_PER_USD, NS_PER_S, MonoNs
 
@@ -42,7 +42,6 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
         "spend_rate_usd_per_hour": _usd(rate),
         "usd_per_mtok": _usd(run.usd_micros_per_mtok),
         "ceiling_usd": _usd(ceiling),
-        "runway_s": _runway_s(run.spend_usd_micros, rate, ceiling),
         "tokens_wasted": tracked.meter.wasted_tokens if tracked.meter is not None else None,
         **_outlook(tracked),
         "saves": _saves(tracked),
@@ -78,6 +77,8 @@ def _outlook(tracked: Tracked) -> dict[str, Any]:
             if left is not None and tracked.run.spend_rate_usd_micros_per_hour is not None
             else None
         ),
+        "binding": _binding(ahead.binding),
+        "runway_s": _runway_s(ahead.binding),
         "ceiling_in_s": hit.after_ns / NS_PER_S if hit is not None else None,
         "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
         "ceiling_before_end": hit.before_end if hit is not None else None,
@@ -109,10 +110,22 @@ def _usd(micros: int | None) -> float | None:
     return micros / MICROS_PER_USD if micros is not None else None
 
 
-def _runway_s(spend: int, rate: int | None, ceiling: int | None) -> float | None:
-    if ceiling is None or not rate:
+def _binding(cap: Binding | None) -> dict[str, Any] | None:
+    """The ceiling that is hit first: the run's own, or that of a group which it is in, with all that group's spend."""
+    if cap is None:
         return None
-    return max(0.0, (ceiling - spend) / rate * 3600)
+    return {
+        "scope": cap.scope,
+        "ceiling_usd": _usd(cap.ceiling_usd_micros),
+        "spend_usd": _usd(cap.spend_usd_micros),
+        "reserve_usd": _usd(cap.reserve_usd_micros),
+    }
+
+
+def _runway_s(cap: Binding | None) -> float | None:
+    if cap is None or not cap.rate_usd_micros_per_hour:
+        return None
+    return max(0.0, (cap.ceiling_usd_micros - cap.spend_usd_micros) / cap.rate_usd_micros_per_hour * 3600)
 
 
 def _hold(tracked: Tracked, at: MonoNs) -> Mapping[str, Any] | None:

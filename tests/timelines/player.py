@@ -16,6 +16,7 @@ A series is a list of lines, played one after the other on a clock that starts a
     restart                          the rules are saved, thrown away and restored
     attempt                          the run is launched again
     money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say
+    cap scope=day spend=9 reserve=1 ceiling=10      a budget of several runs, as the engine would put it on this one
     saved                            a good checkpoint now
 
 Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. Bookkeeping is the engine's own.
@@ -29,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from governor.core import intake
+from governor.core.budgets import Cap
 from governor.core.events import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.policy import Policy
@@ -127,6 +129,14 @@ class Player:
         self.run.spend_usd_micros = usd(given["spend"])
         self.run.reserve_usd_micros = usd(given["reserve"]) if "reserve" in given else None
         self.run.spend_rate_usd_micros_per_hour = usd(given["rate"]) if "rate" in given else None
+        self._judge(None)
+
+    def _do_cap(self, rest: str) -> None:
+        """One line a scope; the newest counts."""
+        given = _settings(rest.split())
+        money = (usd(given[name]) for name in ("ceiling", "spend", "reserve"))
+        cap = Cap(given["scope"], *money, rate_usd_micros_per_hour=usd(20))
+        self.run.caps = (*(known for known in self.run.caps if known.scope != cap.scope), cap)
         self._judge(None)
 
     def _do_saved(self, rest: str) -> None:

@@ -16,7 +16,7 @@ from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METR
 from governor.adapters.exporters.scrape_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, MetricsUnavailable
 from governor.core.forecast import CeilingHit, Forecast, Interval
 from governor.core.halt_state import Stage
-from governor.core.metrics import GovernorHealth, LagReading, RunReading, Snapshot
+from governor.core.metrics import BudgetReading, GovernorHealth, LagReading, RunReading, Snapshot
 from governor.core.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
 from tests.unit.test_engine import at, make_node, rule, training
 
@@ -153,10 +153,14 @@ def test_lag_is_a_cumulative_histogram(exporter: PrometheusExporter) -> None:
 def test_every_declared_metric_appears_when_everything_is_known(exporter: PrometheusExporter) -> None:
     health = GovernorHealth(unattached_gpu_processes=2, config_last_reload_wall=WallNs(1))
     full = snapshot(FULL, price=98_320_000)
-    exporter.publish(Snapshot(**{name: getattr(full, name) for name in full.__slots__} | {"health": health}))
+    known = {"health": health, "budgets": (BudgetReading("stage:s1", 9_000_000, 4_500_000, 250_000),)}
+    exporter.publish(Snapshot(**{name: getattr(full, name) for name in full.__slots__} | known))
     families = {family.name for family in text_string_to_metric_families(exporter.render().decode())}
     declared = {metric.name.removesuffix("_total") for metric in METRICS}
     assert declared <= families
+    of_stage = {"scope": "stage:s1", "node": "gpu-17"}
+    names = [f"costgov_budget_{what}_usd" for what in ("ceiling", "spend", "reserve")]
+    assert [value(exporter, name, **of_stage) for name in names] == [9, 4.5, 0.25]
 
 
 def test_before_the_first_snapshot_only_the_process_shows(exporter: PrometheusExporter) -> None:

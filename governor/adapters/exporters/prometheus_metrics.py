@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from governor.core.halt_state import Stage
-from governor.core.metrics import RunReading, Snapshot
+from governor.core.metrics import BudgetReading, RunReading, Snapshot
 from governor.core.units import MICROS_PER_USD, NS_PER_S, UsdMicros
 
 RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 26 series is still a small scrape.
@@ -133,6 +133,23 @@ def _in_s(ns: int | None) -> float | None:
     return None if ns is None else ns / NS_PER_S
 
 
+def _of_budgets(pick: Callable[[BudgetReading], int]) -> Callable[[Snapshot], Iterable[Sample]]:
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        for budget in snapshot.budgets:
+            yield (clean_scope(budget.scope), clean(snapshot.node)), pick(budget) / MICROS_PER_USD
+
+    return samples
+
+
+def clean_scope(scope: str) -> str:
+    """A scope is short by its own bound (core.group_spend): two of them are never cut to the same."""
+    return scope.encode("utf-8", "replace").decode()
+
+
+def _budget(name: str, meaning: str, pick: Callable[[BudgetReading], int]) -> Metric:
+    return Metric(name, "gauge", ("scope", "node"), meaning, _of_budgets(pick))
+
+
 def _run(name: str, kind: str, meaning: str, pick: Callable[[RunReading], float | None]) -> Metric:
     return Metric(name, kind, RUN_LABELS, meaning, _of_runs(pick))
 
@@ -180,7 +197,7 @@ METRICS: Final = (
          lambda run: _usd(run.spend_rate_usd_micros_per_hour)),
     _run("costgov_run_usd_per_million_tokens", "gauge", "Over the last million tokens.",
          lambda run: _usd(run.usd_micros_per_mtok)),
-    _run("costgov_run_ceiling_usd", "gauge", "What the run may never spend more than; absent without a ceiling.",
+    _run("costgov_run_ceiling_usd", "gauge", "What the run itself may never spend more than; absent without a ceiling.",
          lambda run: _usd(run.ceiling_usd_micros)),
     _run("costgov_run_wasted_tokens_total", "counter", "Tokens trained again after the run was set back.",
          lambda run: run.tokens_wasted),
@@ -189,7 +206,7 @@ METRICS: Final = (
     _run("costgov_run_cost_left_usd", "gauge", "To the last token, from the recent windows; absent without a price.",
          lambda run: run.left.cost_left.mid if run.left is not None and run.spend_rate_usd_micros_per_hour else None),
     _run("costgov_run_ceiling_reached_in_seconds", "gauge",
-         "Until spend and reserve meet the ceiling at the present rate; absent without a ceiling.",
+         "Until spend and reserve meet the first of its ceilings at the present rate; absent without a ceiling.",
          lambda run: run.ceiling.after_ns / NS_PER_S if run.ceiling is not None else None),
     _run("costgov_run_incidents_total", "counter", "Halts opened, over all attempts.",
          lambda run: run.incidents_total),
@@ -202,6 +219,12 @@ METRICS: Final = (
     ),
     _governor("costgov_runs_summed", "gauge", f'1 if runs had to be summed up under run="{OTHER_RUNS}".',
               lambda snapshot: any(run.run == OTHER_RUNS for run in snapshot.runs)),
+    _budget("costgov_budget_ceiling_usd", "Of each budget in force, set live or in costgov.toml.",
+            lambda budget: budget.ceiling_usd_micros),
+    _budget("costgov_budget_spend_usd", "What its scope has spent on this node; of `day` since 00:00 UTC.",
+            lambda budget: budget.spend_usd_micros),
+    _budget("costgov_budget_reserve_usd", "What halting everybody in its scope may cost now; kept below the ceiling.",
+            lambda budget: budget.reserve_usd_micros),
     Metric("costgov_node_price_usd_per_hour", "gauge", NODE_LABELS, "Of the whole node; absent while unknown.",
            _of_node(lambda snapshot: _usd(snapshot.price_usd_micros_per_hour))),
     Metric("costgov_node_can_stop", "gauge", NODE_LABELS, "1 if the provider would let a halt end this node's billing.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from governor.core.budgets import Cap
 from governor.core.events import Event
 from governor.core.findings import QUIET, Finding, Reading, unknown
 from governor.core.policy import Budget
@@ -19,7 +20,9 @@ class BudgetReached:
     Fires when `spend + reserve >= at_frac x ceiling`, where the reserve is the price of the halt itself (grace, kill,
     the provider's declared stop and billing-granularity bounds), so that the bill lands below the ceiling. Fires too
     when the token budget is reached: the run is then complete. Ceiling and tokens stand in `[budget]`. With a ceiling
-    and an unknown price the reading is UNKNOWN. Holds across attempts: a budget belongs to the run.
+    and an unknown price the reading is UNKNOWN. Holds across attempts: a budget belongs to the run. At the whole
+    ceiling it judges the budgets of the run's stage, labels, day and node as well (`[[budget]]`, `costgov budget set`):
+    what all of them have spent, plus the price of halting all of them.
     """
 
     KIND: ClassVar[str] = "budget"
@@ -33,6 +36,8 @@ class BudgetReached:
         self._ceiling = budget.ceiling_usd_micros
         self._tokens = budget.tokens
         self._at_frac: float = params["at_frac"]
+        if params.get("caps_only"):  # A rule of core.policy.with_cap_rule: the run's own is its policy's business.
+            self._ceiling = self._tokens = None
         # In integers: 0.8 of a ceiling must not drift with its size.
         self._limit = None if self._ceiling is None else self._ceiling * round(self._at_frac * 10**6) // 10**6
 
@@ -49,28 +54,40 @@ class BudgetReached:
                 f"the run has trained its {self._tokens:,} tokens",
                 {"tokens_total": run.tokens_total, "tokens": self._tokens},
             )
-        if self._limit is None:
-            return QUIET
-        reserve_usd_micros = run.reserve_usd_micros or UsdMicros(0)
-        if run.spend_usd_micros + reserve_usd_micros >= self._limit:
-            return self._reached(run, reserve_usd_micros)
-        if run.spend_rate_usd_micros_per_hour is None:
+        own = self._own(run)
+        if own is not None and self._is_reached(own, self._limit or 0):
+            return self._reached(own, "")
+        caps = run.caps if self._at_frac >= 1 else ()
+        for cap in caps:
+            if self._is_reached(cap, cap.ceiling_usd_micros):
+                return self._reached(cap, f"{cap.scope}: ")
+        if (own is not None or caps) and run.spend_rate_usd_micros_per_hour is None:
             return unknown("price_unknown")
         return QUIET
 
-    def _reached(self, run: Run, reserve_usd_micros: UsdMicros) -> Finding:
-        assert self._ceiling is not None
+    def _own(self, run: Run) -> Cap | None:
+        if self._ceiling is None:
+            return None
+        reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
+        return Cap(f"run:{run.run}", self._ceiling, run.spend_usd_micros, reserve, rate)
+
+    @staticmethod
+    def _is_reached(cap: Cap, limit_usd_micros: int) -> bool:
+        return cap.spend_usd_micros + cap.reserve_usd_micros >= limit_usd_micros
+
+    def _reached(self, cap: Cap, whose: str) -> Finding:
         share = "" if self._at_frac >= 1 else f" {self._at_frac:.0%} of"
         return Finding(
             Reading.FIRING,
             "ceiling_reached" if self._at_frac >= 1 else "ceiling_share_reached",
-            f"spend {format_usd(run.spend_usd_micros)} plus {format_usd(reserve_usd_micros)} reserved for the halt "
-            f"reaches{share} the ceiling {format_usd(self._ceiling)}",
+            f"{whose}spend {format_usd(cap.spend_usd_micros)} plus {format_usd(cap.reserve_usd_micros)} reserved for "
+            f"the halt reaches{share} the ceiling {format_usd(cap.ceiling_usd_micros)}",
             {
-                "spend_usd_micros": run.spend_usd_micros,
-                "reserve_usd_micros": reserve_usd_micros,
-                "ceiling_usd_micros": self._ceiling,
-                "spend_rate_usd_micros_per_hour": run.spend_rate_usd_micros_per_hour,
+                "scope": cap.scope,
+                "spend_usd_micros": cap.spend_usd_micros,
+                "reserve_usd_micros": cap.reserve_usd_micros,
+                "ceiling_usd_micros": cap.ceiling_usd_micros,
+                "spend_rate_usd_micros_per_hour": cap.rate_usd_micros_per_hour,
                 "at_frac": self._at_frac,
             },
         )

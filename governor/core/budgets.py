@@ -1,0 +1,224 @@
+"""Budgets by scope: a ceiling for one run, a stage, a label's value, the UTC day or the node, and who has set it.
+
+What counts is what this governor meters: its own node's ledger. Pure data; core.budgeting puts it to work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from governor.core.group_spend import KEY_CHARS_MAX, keys_of, label_key, stage_key
+from governor.core.identity import RUN_NAME
+from governor.core.policy import Policy, with_cap_rule, with_ceiling
+from governor.core.units import UsdMicros, WallNs
+
+BUDGETS_MAX: Final = 64  # Of each source; each is judged at every tick. One team's list on one node is shorter.
+CEILING_MAX_USD_MICROS: Final = 10**15  # A billion dollars: the dearest node takes a thousand years for it.
+GROUP_ALERT_AT: Final = (0.5, 0.8, 0.95)  # Where nobody says otherwise: as the shipped policies have it.
+SCOPES: Final = "run:NAME, stage:NAME, label:KEY=VALUE, day or node"
+
+
+class ScopeKind(Enum):
+    RUN = "run"
+    STAGE = "stage"
+    LABEL = "label"
+    DAY = "day"  # UTC, from 00:00; everything on the node, also what no run held.
+    NODE = "node"  # Since the ledger's beginning, likewise.
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose spending. `name` is the run, the stage or the label; `value` the label's."""
+
+    kind: ScopeKind
+    name: str = ""
+    value: str = ""
+
+    @property
+    def text(self) -> str:
+        match self.kind:
+            case ScopeKind.STAGE:
+                return stage_key(self.name)
+            case ScopeKind.LABEL:
+                return label_key(self.name, self.value)
+            case ScopeKind.RUN:
+                return f"run:{self.name}"
+            case ScopeKind.DAY | ScopeKind.NODE:
+                return str(self.kind.value)
+
+    def covers(self, run: str, stage: str | None, labels: Mapping[str, str]) -> bool:
+        match self.kind:
+            case ScopeKind.DAY | ScopeKind.NODE:
+                return True
+            case ScopeKind.RUN:
+                return run == self.name
+            case _:
+                return self.text in keys_of(stage, labels.items())
+
+
+def parse_scope(text: str, *, bare_run: bool = False) -> Scope:
+    """Read a scope; with `bare_run` a word alone is a run's name. ValueError says what is accepted."""
+    kind, colon, name = text.partition(":")
+    if len(text) > KEY_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"a scope has at most {KEY_CHARS_MAX} printable characters: {SCOPES}")
+    if text in ("day", "node"):
+        return Scope(ScopeKind(text))
+    if colon and kind == "stage" and name.strip():
+        return Scope(ScopeKind.STAGE, name)
+    if colon and kind == "label":
+        label, equals, value = name.partition("=")
+        if label.strip() and equals:
+            return Scope(ScopeKind.LABEL, label, value)
+    if colon and kind == "run" and RUN_NAME.fullmatch(name):
+        return Scope(ScopeKind.RUN, name)
+    if bare_run and kind not in ("run", "stage", "label") and RUN_NAME.fullmatch(text):
+        return Scope(ScopeKind.RUN, text)
+    raise ValueError(f'"{text}" is not a scope; write {SCOPES}')
+
+
+def checked_ceiling(usd_micros: int) -> UsdMicros:
+    """ValueError for what is no ceiling."""
+    if usd_micros <= 0:
+        raise ValueError("a ceiling is more than $0")
+    if usd_micros >= CEILING_MAX_USD_MICROS:
+        raise ValueError(f"a ceiling is below ${CEILING_MAX_USD_MICROS // 10**6:,}: more is a typo")
+    return UsdMicros(usd_micros)
+
+
+def checked_fractions(values: Iterable[float]) -> tuple[float, ...]:
+    """Sorted, each once. ValueError for what is no part of a ceiling."""
+    found = sorted({float(value) for value in values})
+    if not all(0 < value < 1 for value in found):  # NaN fails too.
+        raise ValueError("alert_at are fractions of the ceiling, between 0 and 1")
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedBudget:
+    """One ceiling. Of a live one `uid`, `reason` and `set_wall` say who has set it, why and when."""
+
+    scope: Scope
+    ceiling_usd_micros: UsdMicros
+    source: str  # "costgov.toml", "set by uid 0".
+    alert_at: tuple[float, ...] = ()
+    tokens: int | None = None  # Of a run alone.
+    uid: int | None = None
+    reason: str = ""
+    set_wall: WallNs | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.uid is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """How a budget stands at this moment. It is reached when spend plus reserve are its ceiling."""
+
+    scope: str
+    ceiling_usd_micros: UsdMicros
+    spend_usd_micros: UsdMicros
+    reserve_usd_micros: UsdMicros = UsdMicros(0)  # The price of halting everybody whom it covers.
+    rate_usd_micros_per_hour: UsdMicros | None = None  # Of all whom it covers; None: the price is unknown.
+
+    @property
+    def room_usd_micros(self) -> int:
+        return self.ceiling_usd_micros - self.spend_usd_micros - self.reserve_usd_micros
+
+    @property
+    def hours_left(self) -> float:
+        """At the present rate; infinite where nothing is spent, or nobody knows."""
+        if self.room_usd_micros <= 0:
+            return 0.0
+        rate = self.rate_usd_micros_per_hour
+        return self.room_usd_micros / rate if rate else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The largest part of a budget that was alarmed, of this ceiling and (for `day`) of this day."""
+
+    frac: float
+    ceiling_usd_micros: int
+    day: int | None
+
+
+@dataclass(slots=True)
+class Budgets:
+    """What is in force. A live budget outranks a configured one of the same scope."""
+
+    configured: Mapping[str, ScopedBudget] = field(default_factory=dict)  # By scope; [[budget]] of costgov.toml.
+    live: dict[str, ScopedBudget] = field(default_factory=dict)  # By scope; survives restarts.
+    said: dict[str, Said] = field(default_factory=dict)
+
+    def in_force(self) -> list[ScopedBudget]:
+        return list({**self.configured, **self.live}.values())
+
+    def of(self, scope: Scope) -> ScopedBudget | None:
+        return self.live.get(scope.text) or self.configured.get(scope.text)
+
+    def of_groups(self) -> list[ScopedBudget]:
+        """Those of more than one run."""
+        return [budget for budget in self.in_force() if budget.scope.kind is not ScopeKind.RUN]
+
+    def over(self, policy: Policy, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
+        """The policy with the run's own budget over its `[budget]`, and a rule that holds it to those of its groups.
+
+        What is configured stands below a ceiling of the command line, and what was set live above both.
+        """
+        text = Scope(ScopeKind.RUN, run).text
+        own = self.live.get(text) or (None if policy.ceiling_is_typed else self.configured.get(text))
+        if own is not None:
+            policy = with_ceiling(policy, own.ceiling_usd_micros, tokens=own.tokens, source=own.source)
+        if any(budget.scope.covers(run, stage, labels) for budget in self.of_groups()):
+            policy = with_cap_rule(policy)
+        return policy
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "live": [_row(budget) for budget in self.live.values()],
+            "said": {scope: [said.frac, said.ceiling_usd_micros, said.day] for scope, said in self.said.items()},
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """KeyError, TypeError, ValueError or AttributeError when it is not one of ours."""
+        live = [_of_row(row) for row in snapshot["live"]]
+        said = {
+            str(scope): Said(float(frac), int(ceiling), None if day is None else int(day))
+            for scope, (frac, ceiling, day) in snapshot["said"].items()
+        }
+        self.live = {budget.scope.text: budget for budget in live}
+        self.said = said
+
+
+def by_scope(budgets: Sequence[ScopedBudget]) -> dict[str, ScopedBudget]:
+    return {budget.scope.text: budget for budget in budgets}
+
+
+def _row(budget: ScopedBudget) -> dict[str, Any]:
+    return {
+        "scope": budget.scope.text,
+        "ceiling_usd_micros": budget.ceiling_usd_micros,
+        "source": budget.source,
+        "alert_at": list(budget.alert_at),
+        "tokens": budget.tokens,
+        "uid": budget.uid,
+        "reason": budget.reason,
+        "set_wall_ns": budget.set_wall,
+    }
+
+
+def _of_row(row: Mapping[str, Any]) -> ScopedBudget:
+    return ScopedBudget(
+        scope=parse_scope(row["scope"]),
+        ceiling_usd_micros=checked_ceiling(int(row["ceiling_usd_micros"])),
+        source=str(row["source"]),
+        alert_at=checked_fractions(row["alert_at"]),
+        tokens=None if row["tokens"] is None else int(row["tokens"]),
+        uid=int(row["uid"]),
+        reason=str(row["reason"]),
+        set_wall=WallNs(int(row["set_wall_ns"])),
+    )

@@ -1,0 +1,128 @@
+"""What of budgets outlives a governor: live ceilings, counters, and what has been said; each warning comes once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from governor.core.budgets import ScopedBudget
+from governor.core.effects import KeepRuns
+from governor.core.keeping import keep
+from governor.core.node import Node, new_node
+from governor.core.resume import restore_runs
+from governor.core.units import NS_PER_S, BootNs, WallNs, usd
+from governor.core.utc import NS_PER_DAY
+from tests.unit.test_budgeting import ONE, OTHER, alarms, budget, halted, join, make, reached_at, set_live
+from tests.unit.test_engine import PRICE, at, play, tick
+
+WALL_AT_0 = 10**18  # Of `tick`.
+
+
+def reborn(node: Node, when: float, *budgets: ScopedBudget, boot_id: str = "boot-1") -> Node:
+    kept = keep(node, at(when))
+    assert isinstance(kept, KeepRuns)
+    rows = json.loads(json.dumps(list(kept.runs.values())))
+    facts = replace(node.facts, boot_id=boot_id)
+    new = new_node(facts, node.policies, BootNs(at(when)), WallNs(at(when)), budgets)
+    restore_runs(new, rows, BootNs(at(when)), at(when))
+    return new
+
+
+@pytest.mark.parametrize("boot_id", ["boot-1", "boot-2"])
+def test_live_budgets_and_what_was_spent_survive_a_restart(boot_id: str) -> None:
+    node = make(budget("day", 500))
+    play(node, tick(0))
+    join(node)
+    set_live(node, 1, "stage:stage1", 10)
+    set_live(node, 1, "run:mistral", 60)
+    play(node, tick(100))
+    spent = node.charges.groups.of_key("stage:stage1")
+    new = reborn(node, 100, budget("day", 500), boot_id=boot_id)
+    assert new.budgets.live == node.budgets.live
+    assert new.charges.groups.of_key("stage:stage1") == spent == PRICE * 100 // 3600
+    assert new.charges.groups.of_day(WALL_AT_0) == spent
+    assert new.runs[OTHER].policy.budget.ceiling_usd_micros == usd(60)
+
+
+def test_a_journal_of_before_has_no_counters_and_its_runs_give_them() -> None:
+    node = make()
+    play(node, tick(0))
+    join(node)
+    play(node, tick(100))
+    kept = keep(node, at(100))
+    rows = [dict(row) for row in kept.runs.values()]
+    for row in rows:
+        row.pop("groups", None)
+        row.pop("budgets", None)
+    new = new_node(node.facts, node.policies, BootNs(at(100)), WallNs(at(100)))
+    assert alarms(restore_runs(new, rows, BootNs(at(100)), at(100))) == []
+    groups = new.charges.groups
+    assert groups.of_key("stage:stage1") == node.ledger.spend(ONE) + node.ledger.spend(OTHER)
+    assert groups.of_key("label:team=nlp") == node.ledger.spend(ONE)
+    assert groups.node_usd_micros == node.ledger.total()
+
+
+def test_counters_that_cannot_be_read_are_said_and_cost_no_start() -> None:
+    node = make()
+    play(node, tick(0))
+    join(node)
+    rows = [dict(row) for row in keep(node, at(0)).runs.values()]
+    for row in rows:
+        if "budgets" in row:
+            row["budgets"] = {"live": [{"scope": "month"}], "said": {}}
+    new = new_node(node.facts, node.policies, BootNs(0), WallNs(0))
+    [text] = alarms(restore_runs(new, rows, BootNs(0), at(0)))
+    assert text.startswith("the journal's budgets 'node-a' cannot be taken up")
+
+
+# --- warnings -----------------------------------------------------------------------------------------------
+
+
+def warned(node: Node, *seconds: float) -> list[str]:
+    return [text for second in seconds for text in alarms(play(node, tick(second))) if "has used" in text]
+
+
+def test_each_part_of_a_groups_budget_is_alarmed_once_also_over_a_restart() -> None:
+    mine = budget("stage:stage1", 10, alert_at=(0.5, 0.8))
+    node = make(mine)
+    play(node, tick(0))
+    join(node)
+    half = reached_at(5)
+    assert warned(node, 1, half - 0.25) == []
+    [text] = warned(node, half, half + 0.25, half + 10)
+    assert text == (
+        "stage:stage1 has used 50% of its ceiling $10.00: spent $2.77, $2.24 reserved for its halt (costgov.toml)"
+    )
+    node = reborn(node, half + 11, mine)
+    join(node, half + 11)
+    assert warned(node, half + 12) == []
+    assert [text[:25] for text in warned(node, reached_at(8))] == ["stage:stage1 has used 80%"]
+    assert [text[:31] for text in warned(node, reached_at(10))] == ["stage:stage1 has used the whole"]
+
+
+def test_a_raised_ceiling_is_alarmed_anew_and_one_that_is_still_crossed_is_not() -> None:
+    node = make(budget("stage:stage1", 10, alert_at=(0.5,)))
+    play(node, tick(0))
+    join(node)
+    half = reached_at(5)
+    assert len(warned(node, 1, half)) == 1
+    set_live(node, half, "stage:stage1", 9.9, alert_at=(0.5,))
+    assert warned(node, half + 1) == []
+    set_live(node, half, "stage:stage1", 20, alert_at=(0.5,))
+    assert warned(node, half + 2) == []
+    assert len(warned(node, reached_at(10), reached_at(10) + 1)) == 1
+
+
+def test_a_days_budget_is_alarmed_anew_the_next_day_and_halts_for_that_day_alone() -> None:
+    node = make(budget("day", 3000, alert_at=(0.5,)))
+    midnight = (NS_PER_DAY - WALL_AT_0 % NS_PER_DAY) // NS_PER_S
+    play(node, tick(0))
+    join(node)
+    assert len(warned(node, 1, 16 * 3600, midnight - 1)) == 1
+    play(node, tick(midnight + 1))
+    [cap] = node.runs[ONE].run.caps
+    assert 0 < cap.spend_usd_micros <= PRICE // 3600 + 1
+    assert halted(node) == []
+    assert len(warned(node, midnight + 16 * 3600)) == 1

@@ -21,7 +21,7 @@ from governor.core.utc import utc_text
 
 SOURCES_SHOWN: Final = 2  # More would push the amounts off the screen; --json has them all.
 _TYPED: Final = click.core.ParameterSource.COMMANDLINE  # $COSTGOV_CONFIG stands for every command.
-_PER: Final = {Unit.HOUR: "/h", Unit.GB: "/GB", Unit.PIECE: " each"}
+_PER: Final = {Unit.HOUR: "/h", Unit.GB_MONTH: "/GB-month", Unit.GB: "/GB", Unit.PIECE: " each"}
 
 
 @click.group(invoke_without_command=True, short_help="What was spent: by run, stage, day, node, label or line.")

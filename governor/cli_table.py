@@ -79,6 +79,9 @@ def _head(governor: Mapping[str, Any]) -> Text:
         text.append("  price unknown", style="yellow")
     else:
         text.append(f"  {_usd(price)}/h ({plain(governor.get('price_source') or 'source unknown')})", style="")
+    beside = sum(line.get("usd_per_hour") or 0.0 for line in governor.get("lines") or [])
+    if beside:
+        text.append(f" + {_usd(beside)}/h beside it", style="")
     names = governor.get("policies") or []
     text.append(f"  policies: {', '.join(plain(name) for name in names) or 'none'}", style="")
     return text

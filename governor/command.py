@@ -277,7 +277,7 @@ def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]
     named = ", ".join(str(pid) for pid in (living or ())[:PIDS_NAMED_MAX])
     more = len(living or ()) - PIDS_NAMED_MAX
     pids = f" (pid {named}{f' and {more} more' if more > 0 else ''})" if living else ""
-    price = governor.node.facts.price_usd_micros_per_hour
+    price = governor.node.ledger.price_usd_micros_per_hour
     cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
     sid = command.process.pid
     text = (

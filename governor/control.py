@@ -9,7 +9,7 @@ from typing import Any, Final
 from governor import __version__
 from governor.control_client import INCIDENTS_MAX
 from governor.core.events import OperatorHalt, OperatorHold
-from governor.core.status import runs_status
+from governor.core.status import lines_status, runs_status
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
 from governor.daemon import Daemon
 from governor.ports import ControlRequest
@@ -48,7 +48,7 @@ def status(daemon: Daemon) -> Answer:
     """The `status` document: governor, runs, GPU processes that nobody announced."""
     node, health, facts = daemon.node, daemon.health, daemon.node.facts
     extra = daemon.extra()
-    price = facts.price_usd_micros_per_hour
+    price = node.ledger.price_usd_micros_per_hour
     governor = {
         "version": __version__,
         "pid": os.getpid(),
@@ -61,7 +61,8 @@ def status(daemon: Daemon) -> Answer:
         "last_reload_ok": health.last_reload_ok,
         "reload_error": health.reload_error,
         "price_usd_per_hour": price / MICROS_PER_USD if price is not None else None,
-        "price_source": facts.price_source,
+        "price_source": node.price_source,
+        "lines": lines_status(node),
         "loop_lag_ms": round(health.loop_lag_ms, 3),
         "frames_total": node.frames_total,
         "frames_dropped_total": node.frames_lost_total,

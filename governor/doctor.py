@@ -28,6 +28,7 @@ from governor.core.units import NS_PER_S
 from governor.policy_loading import policy_loader
 from governor.ports import Preflight
 from governor.settings import Settings, load_settings
+from governor.settings_lines import lines_of
 from governor.this_node import CannotStart, load_price_source, today
 
 DISK_FREE_BYTES_MIN: Final = 1 << 30  # The journal holds about 100 MB; a disk this full is full tomorrow.
@@ -185,6 +186,7 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
         yield Check(FAIL, "price", str(error))
     if price is not None:
         yield from _price(price)
+    yield from (Check(OK, "line", text) for text in lines_of(settings.line, today(SystemClock())).texts)
     directory = settings.paths.policies_dir
     paths = policy_files.of_node(directory)
     policies, problems = policy_loader(lambda: paths, None, lambda: price is not None and price.quote is not None)()

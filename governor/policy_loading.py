@@ -45,7 +45,7 @@ def policy_loader(
 
 def _ceiling_fault(facts: NodeFacts, policies: PolicySet) -> str | None:
     """A ceiling below the price of the halt itself would end every run at its first step: refused, also at a reload."""
-    rate = facts.price_usd_micros_per_hour
+    rate = facts.usd_micros_per_hour
     for policy in policies.policies:
         ceiling = policy.budget.ceiling_usd_micros
         if ceiling is None or rate is None:

@@ -90,7 +90,8 @@ class Preflight:
     problems: tuple[str, ...]  # Each one line: what, and what to do.
     price_usd_micros_per_hour: UsdMicros | None = None  # The provider's own answer for this machine, if it has one.
     price_source: str | None = None
-    launched_at_wall: WallNs | None = None
+    launched_at_wall: WallNs | None = None  # The provider's word; billing began there.
+    region: str | None = None
     respawners: tuple[str, ...] = ()  # What may bring the machine back: an ASG, a persistent spot request.
     survives_stop: bool | None = None  # Does the local disk outlive a stop?
 

@@ -169,6 +169,11 @@ def _ceiling_exceeded(detail: Detail, _snapshot: Snapshot) -> str:
     return f"{format_usd(over)} above {format_usd(ceiling)}{whose}: {why or 'no cause recorded'}"
 
 
+def _egress(detail: Detail, _snapshot: Snapshot) -> str:
+    paid, held = int(detail.get("usd_micros", 0)), int(detail.get("reserved_usd_micros", 0))
+    return f"the checkpoint's upload cost {format_usd(paid)}, and {format_usd(held)} was reserved for it"
+
+
 def _halted(_detail: Detail, _snapshot: Snapshot) -> str:
     return "the halt is complete"
 
@@ -202,6 +207,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "merged": ("merged", _merged),
     "page": ("PAGE", _reason),
     "ceiling_exceeded": ("OVER", _ceiling_exceeded),
+    "egress": ("egress", _egress),
     "halted": ("halted", _halted),
     "restored": ("restored", _restored),
     "superseded_by_reboot": ("superseded", _superseded),

@@ -14,7 +14,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from governor.core.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
-from governor.core.units import UsdMicros, usd
+from governor.core.units import NS_PER_MINUTE, UsdMicros, parse_duration, usd
+from governor.settings_lines import LINES_MAX, LineTable, named_apart
 from governor.wire.jsonl import DEFAULT_FIELDS
 from trainer_shim.wire import LABELS_MAX, TEXT_CHARS_MAX
 
@@ -23,6 +24,8 @@ SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
 SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
 SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
 JSONL_STREAMS_MAX: Final = 64  # One per run on the node; each costs a descriptor and a read per tick.
+
+ASK_AGAIN_MIN_NS: Final = NS_PER_MINUTE
 
 JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
 
@@ -160,6 +163,17 @@ class Cloud(BaseModel):
     __str__ = __repr__
 
 
+def _ask_again(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError('must be "auto", "off" or a duration such as "10m"')
+    if value not in ("auto", "off") and parse_duration(value) < ASK_AGAIN_MIN_NS:
+        raise ValueError(f'"{value}" is more often than once a minute, and every question costs the provider one')
+    return value
+
+
+AskAgain = Annotated[str, AfterValidator(_ask_again)]
+
+
 class Price(BaseModel):
     """Where a price comes from that node.price_usd_per_hour does not state; [price.<look-up>] is the look-up's own."""
 
@@ -173,6 +187,7 @@ class Price(BaseModel):
     gpus: int | None = Field(default=None, ge=1, le=GPUS_MAX)
     kind: PriceKind | None = None
     stale_after_days: int = Field(default=STALE_AFTER_DAYS, ge=1, le=3650)
+    ask_again: AskAgain = "auto"  # auto: a spot price every 5 minutes, any other hourly. off: at the start alone.
 
     @model_validator(mode="after")
     def _only_tables(self) -> Price:
@@ -254,6 +269,7 @@ class Settings(BaseSettings):
     metrics: Metrics = Field(default_factory=Metrics)
     log: Log = Field(default_factory=Log)
     jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)
+    line: Annotated[tuple[LineTable, ...], AfterValidator(named_apart)] = Field(default=(), max_length=LINES_MAX)
 
 
 def default_paths(

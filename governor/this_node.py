@@ -5,6 +5,7 @@ from __future__ import annotations
 from governor import pricing
 from governor.adapters import clouds
 from governor.adapters.clock import SystemClock
+from governor.core.lines import Lines
 from governor.core.node import NodeFacts
 from governor.core.prices import NS_PER_DAY, Chosen, Day
 from governor.core.units import NS_PER_S, DurationNs
@@ -39,7 +40,7 @@ def today(clock: SystemClock) -> Day:
 
 
 def node_facts(
-    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: Chosen, boot_id: str, *,
+    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: Chosen, boot_id: str, lines: Lines, *,
     exclusive: bool,
 ) -> NodeFacts:  # fmt: skip
     known = preflight is not None
@@ -49,8 +50,12 @@ def node_facts(
         price_usd_micros_per_hour=price.usd_micros_per_hour,
         price_source=price.quote.source if price.quote is not None else None,
         price_as_of=price.quote.as_of if price.quote is not None else "",
+        price_since_wall=price.quote.since if price.quote is not None else None,
+        lines=lines,
         cloud=cloud.name if cloud is not None else "none",
         instance_id=preflight.instance_id if preflight is not None else None,
+        region=preflight.region if preflight is not None else None,
+        launched_at_wall=preflight.launched_at_wall if preflight is not None else None,
         will_stop=preflight.will if preflight is not None else "",
         stays_billed=preflight.stays_billed if preflight is not None else (),
         can_stop=cloud is not None and known and preflight.ok if preflight is not None else False,

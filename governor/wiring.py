@@ -39,6 +39,7 @@ from governor.logs import configure
 from governor.observers import Observers
 from governor.policy_loading import policy_loader
 from governor.ports import Observer
+from governor.settings_lines import lines_of
 from governor.settings_model import Settings
 from governor.this_node import CannotStart, load_cloud, load_price_source, node_facts, today
 
@@ -70,7 +71,10 @@ class Governor:
         resumes = bool(self.journal.open_incidents())
         answer = pricing.ask(price_source, RESUMED_PRICE_S if resumes else None)
         self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer)
-        facts = node_facts(settings, self.cloud, self.preflight, self.price, self.clock.boot_id, exclusive=exclusive)
+        lines = lines_of(settings.line, today(self.clock))
+        facts = node_facts(
+            settings, self.cloud, self.preflight, self.price, self.clock.boot_id, lines, exclusive=exclusive
+        )
         may_start = resumes or self.price.quote is not None
         # Nothing given: what the node has, looked at anew by each reload.
         self.policy_paths: Callable[[], Sequence[Path]] = lambda: (
@@ -205,7 +209,7 @@ class Governor:
         """GPU processes of no announced run, with the price of the GPUs that they hold."""
         readings = self.gpus.read() or ()
         strangers = self.node.strangers()
-        price = self.node.facts.price_usd_micros_per_hour
+        price = self.node.ledger.price_usd_micros_per_hour
         share = price / MICROS_PER_USD / len(readings) if price is not None and readings else None
         return [
             {"pid": pid, "gpu": reading.uuid, "usd_per_hour": share}
@@ -227,6 +231,7 @@ class Governor:
         lines += policy_files.remarks(self.policy_paths(), self.settings.paths.policies_dir, names)
         lines.append(f"price: {self.price.text}")
         lines += [f"price: {remark.line}" for remark in self.price.remarks if not remark.is_alarm]
+        lines += [f"also billed: {line}" for line in facts.lines.texts]
         lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
         lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
         lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []

@@ -46,7 +46,7 @@ def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
     """What the scope has spent by this node's ledger, and what halting everybody in it may cost now."""
     scope = budget.scope
     members = [tracked for tracked in node.runs.values() if _spends(tracked) and _covers(scope, tracked)]
-    known = node.ledger.price_usd_micros_per_hour
+    known = node.ledger.usd_micros_per_hour
     rate = known if scope.kind in _WHOLE_NODE else _together(members)
     if known is None:
         return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at))
@@ -149,7 +149,7 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
 
 def fault(facts: NodeFacts, policies: PolicySet, budgets: Iterable[ScopedBudget]) -> str | None:
     """A ceiling below what a halt of one run here may cost by itself: no run could be held to it."""
-    rate = facts.price_usd_micros_per_hour
+    rate = facts.usd_micros_per_hour
     longest = max((bounds_ns(facts, policy) for policy in policies.policies), default=bounds_ns(facts, Policy("none")))
     for budget in budgets:
         needed = reserve(rate or 0, longest + UNSAVED_MIN_NS)

@@ -32,15 +32,26 @@ class LineKind(Enum):
 
 
 class Unit(Enum):
-    """What a price is for. Quantities are whole base units: nanoseconds, bytes, pieces."""
+    """What a price is for. Quantities are whole base units: nanoseconds, GB-nanoseconds, bytes, pieces."""
 
     HOUR = "hour"
+    GB_MONTH = "GB-month"  # Of 730 hours, as providers count a disk's month.
     GB = "GB"  # 10^9 bytes, as providers bill traffic.
     PIECE = "piece"
 
     @property
     def base_units(self) -> int:
-        return {Unit.HOUR: NS_PER_HOUR, Unit.GB: 10**9, Unit.PIECE: 1}[self]
+        """How many of them the price is for."""
+        return _BASE_UNITS[self]
+
+
+HOURS_PER_MONTH: Final = 730
+_BASE_UNITS: Final = {
+    Unit.HOUR: NS_PER_HOUR,
+    Unit.GB_MONTH: HOURS_PER_MONTH * NS_PER_HOUR,
+    Unit.GB: 10**9,
+    Unit.PIECE: 1,
+}
 
 
 @dataclass(frozen=True, slots=True)

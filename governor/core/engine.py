@@ -17,8 +17,10 @@ from governor.core import (
     judging,
     keeping,
     launched,
+    pieces,
     planning,
     refusing,
+    repricing,
 )
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, Record
@@ -40,6 +42,7 @@ from governor.core.events import (
     OperatorHalt,
     OperatorHold,
     PhaseChange,
+    PriceRead,
     ProcessesSeen,
     Step,
     StopReplied,
@@ -54,7 +57,7 @@ from governor.core.halt import Fact
 from governor.core.ledger import reserve
 from governor.core.node import Node, Tracked
 from governor.core.policy import PolicySet
-from governor.core.units import MonoNs, format_duration
+from governor.core.units import MonoNs, UsdMicros, format_duration
 
 
 def step(node: Node, event: Event) -> list[Effect]:
@@ -105,7 +108,8 @@ def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) ->
         run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
     if run.spend_rate_usd_micros_per_hour is not None:
         bounds_ns = planning.grace_now(tracked.policy, run, at) + planning.bounds_ns(node.facts, tracked.policy)
-        run.reserve_usd_micros = reserve(run.spend_rate_usd_micros_per_hour, bounds_ns)
+        held = reserve(run.spend_rate_usd_micros_per_hour, bounds_ns)
+        run.reserve_usd_micros = UsdMicros(held + pieces.checkpoint_reserve(node, tracked))
 
 
 def _deadlines(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
@@ -203,6 +207,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     ProcessesSeen: _on_incident_event,
     CheckpointRead: _on_incident_event,
     GpuProcessesSeen: _on_gpu_processes,
+    PriceRead: repricing.on_price_read,
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,
     OperatorBudget: budgeting.on_operator_budget,

@@ -12,7 +12,7 @@ from typing import Any
 
 from governor.core.budgets import Scope, ScopedBudget
 from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.units import BootNs, DurationNs, MonoNs, WallNs
+from governor.core.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +319,20 @@ class GpuProcessesSeen:
     pids: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class PriceRead:
+    """Whoever knows what the machine costs was asked again. `at`, `boot` and `wall` are of one moment: now."""
+
+    at: MonoNs
+    boot: BootNs
+    wall: WallNs
+    usd_micros_per_hour: UsdMicros
+    source: str
+    as_of: str  # The day (ISO 8601) on which the source said so.
+    since: WallNs | None = None  # When it came into force; None: the source does not say, so with this reading.
+    alarms: tuple[tuple[str, str], ...] = ()  # (name, text) of what a person should know of it.
+
+
 Event = (
     Hello
     | Step
@@ -344,4 +358,5 @@ Event = (
     | StreamState
     | StreamRead
     | GpuProcessesSeen
+    | PriceRead
 )

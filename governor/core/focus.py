@@ -9,7 +9,7 @@
 | ChargeClass | null: a closed month is never corrected |
 | ChargeDescription | the line, the node and the run |
 | ContractedUnitPrice, ListUnitPrice | the line's price: one is known, and it is not known which of the two it is |
-| PricingQuantity, PricingUnit | `quantity`, in Hours, GB or Units |
+| PricingQuantity, PricingUnit | `quantity`, in Hours, GB-Months, GB or Units |
 | ConsumedQuantity, ConsumedUnit | the same, for Usage |
 | ContractedCost, ListCost, EffectiveCost | `usd_micros` |
 | BilledCost | 0: who issues no invoice may state none. `Issuer.billed` puts the amount there too |
@@ -58,7 +58,7 @@ COLUMNS: Final = (
 FocusRow = dict[str, str | None]
 
 _PROVIDERS: Final = {"aws": "AWS", "none": OWN_MACHINES, "command": OWN_MACHINES}
-_UNITS: Final = {Unit.HOUR: "Hours", Unit.GB: "GB", Unit.PIECE: "Units"}
+_UNITS: Final = {Unit.HOUR: "Hours", Unit.GB_MONTH: "GB-Months", Unit.GB: "GB", Unit.PIECE: "Units"}
 # Kind -> service (of AWS, of anybody), category, subcategory, meter.
 _SERVICES: Final = {
     LineKind.COMPUTE: (("Amazon Elastic Compute Cloud", "Compute"), "Compute", "Virtual Machines", "Compute Usage"),

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 
 from governor.core import halt as table
+from governor.core import keeping, pieces
 from governor.core.asking import obstacle
 from governor.core.effects import (
     Alarm,
@@ -243,6 +244,7 @@ def on_ack(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
     incident.note(ack.at, wall, "save_failed" if ack.what in ("failed", "aborted", "declined") else ack.what,
                   **_ack_detail(ack))  # fmt: skip
     if ack.what == "saved":
+        effects.extend(_pay_for_checkpoint(node, tracked, ack))
         effects.extend(_take_checkpoint(tracked, ack))
     fact = _ACK_FACTS.get(ack.what)
     return [*effects, *(feed(node, tracked, fact, ack.at) if fact is not None else [])]
@@ -257,6 +259,17 @@ def _ack_detail(ack: Ack) -> dict[str, object]:
     if ack.merged_into:
         detail["merged_into"] = ack.merged_into
     return detail
+
+
+def _pay_for_checkpoint(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
+    """Kept before the incident knows of the checkpoint: then its acknowledgement is not taken a second time."""
+    held = pieces.checkpoint_reserve(node, tracked)
+    paid = pieces.charge_checkpoint(node, tracked, ack)
+    if not paid:
+        return []
+    if paid > held and tracked.incident is not None:
+        tracked.incident.note(ack.at, node.wall(ack.at), "egress", usd_micros=paid, reserved_usd_micros=held)
+    return [keeping.keep(node, ack.at)]
 
 
 def _take_checkpoint(tracked: Tracked, ack: Ack) -> list[Effect]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from governor.core import budgeting, displaced, halting, intake, judging, launched
+from governor.core import budgeting, displaced, halting, intake, judging, launched, pieces
 from governor.core.effects import Alarm, Confirm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -50,6 +50,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     if held is not None and held != (hello.run, hello.rank):
         # One connection speaks for one rank: what it said it was before would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
+    is_launch = tracked.run.attempt != hello.attempt or not tracked.run.alive
     if tracked.run.attempt != hello.attempt:
         effects.extend(_begin_attempt(node, tracked, hello))
     elif not tracked.run.alive:
@@ -60,6 +61,8 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         budgeting.refit(node, tracked)  # Other labels: other budgets cover it.
     tracked.is_beside = False
     hand_over(node, tracked)  # Behind its attempt, stage and labels: they stand in its charges.
+    if is_launch:
+        pieces.charge_launch(node, tracked, hello.at)
     tracked.run.jsonl_only = False  # Also where a stream of its name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
     tracked.book.observe(hello)
@@ -102,15 +105,18 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     tracked = node.runs.get(event.run)
     if tracked is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
+    begins = True
     if tracked is None:
         tracked = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(tracked.run, "stream", event.at)
-    elif event.processes and (not tracked.run.alive or _launched_while_away(tracked, event)):
+    elif begins := bool(event.processes) and (not tracked.run.alive or _launched_while_away(tracked, event)):
         tracked.incident = None  # Launched anew: the latch was the old attempt's.
         intake.begin_attempt(tracked.run, "stream", event.at)
         tracked.book.new_attempt()
     tracked.is_beside = not tracked.run.ranks and not launched.is_of_command(node, event)
     hand_over(node, tracked)
+    if begins:
+        pieces.charge_launch(node, tracked, event.at)
     tracked.run.jsonl_only = not tracked.run.ranks
     tracked.named = event.processes
     if event.processes and tracked.run.jsonl_only:
@@ -267,6 +273,8 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
         tracked.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}
         tracked.run.last_good_at = event.at
+    if event.what == "saved" and pieces.charge_checkpoint(node, tracked, event):
+        return [keep(node, event.at)]
     return []
 
 

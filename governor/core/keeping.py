@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from governor.core.charges import UNALLOCATED
+from governor.core.charges import UNALLOCATED, Line, Part
 from governor.core.effects import KeepRuns, Record
 from governor.core.events import Step, Tick
 from governor.core.expected import WindowRow, window_row
 from governor.core.forecast import forecast
+from governor.core.line_meter import Split
 from governor.core.node import Node, Tracked, forget, payer_of, run_snapshot
+from governor.core.node_money import node_snapshot
 from governor.core.outlook import plan_of, tokens_goal
 from governor.core.token_windows import TokenMeter
-from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
+from governor.core.units import NS_PER_S, DurationNs, MonoNs, WallNs
 
 KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
 WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is read in one go closes thousands.
@@ -27,14 +29,25 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
         node.ledger.pass_over(node.began)
     held = (node.runs[name] for name in holders if name != UNALLOCATED)
     node.was_held = node.was_held or any(not tracked.is_beside for tracked in held)
-    line = node.line()
-    split = node.ledger.charge(tick.boot, holders)
-    if line is None or split is None:
-        return
-    node.unkept += node.charges.close_all_but(split.quantities.keys())
-    began = WallNs(tick.wall - split.elapsed)
-    parts = split.parts(node.payers())
-    node.unkept += node.charges.add(line, began, split.elapsed, parts, reconstructed=split.reconstructed)
+    splits = node.ledger.charge(tick.boot, holders)
+    if splits:
+        node.unkept += node.charges.close_all_but(holders.keys() or {UNALLOCATED})
+        enter_splits(node, splits, WallNs(tick.wall - tick.boot))
+
+
+def enter_splits(node: Node, splits: Iterable[Split], wall_of_boot: WallNs) -> None:
+    """Enter what the meter has charged. `wall_of_boot`: the wall clock's reading at the boot clock's zero."""
+    payers = node.payers()
+    for split in splits:
+        at = WallNs(wall_of_boot + split.began)
+        enter(node, split.line, at, split.elapsed, split.parts(payers), reconstructed=split.reconstructed)
+
+
+def enter(
+    node: Node, line: Line, at: WallNs, lasts: DurationNs, parts: Sequence[Part], *, reconstructed: bool = False
+) -> None:
+    """Put what the ledger has charged into the book: whatever anybody pays comes through here, beside hand_over()."""
+    node.unkept += node.charges.add(line, at, lasts, parts, reconstructed=reconstructed)
 
 
 def hand_over(node: Node, tracked: Tracked) -> None:
@@ -101,41 +114,4 @@ def keep(node: Node, at: MonoNs, *ended: Tracked) -> KeepRuns:
     node.windows_unkept.clear()
     runs = {name: run_snapshot(node, tracked, at) for name, tracked in node.runs.items() if tracked.run.alive}
     runs |= {tracked.run.run: run_snapshot(node, tracked, at) for tracked in ended}
-    return KeepRuns({**runs, UNALLOCATED: _node_snapshot(node, at)}, charges, records)
-
-
-def _node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:
-    ledger = node.ledger
-    return {
-        "run": UNALLOCATED,
-        "boot_id": node.facts.boot_id,
-        "boot_ns": ledger.charged_to,
-        "wall_ns": node.wall(at),
-        "carry": ledger.carry,
-        "unallocated_usd_micros": ledger.spend(UNALLOCATED),
-        "unpriced_ns": ledger.unpriced_ns,
-        "groups": node.charges.groups.snapshot(),
-        "budgets": node.budgets.snapshot(),
-    }
-
-
-def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
-    """Take up the node's own money. KeyError, TypeError or ValueError when the snapshot is not one of ours.
-
-    The time since is the caller's: within one boot it is charged on the next tick. Under another the machine was off,
-    or started anew: what it was billed for then, nobody here has seen.
-    """
-    ledger = node.ledger
-    carry, unallocated = int(snapshot["carry"]), int(snapshot["unallocated_usd_micros"])
-    unpriced_ns = int(snapshot["unpriced_ns"])
-    ledger.carry = carry
-    ledger.unpriced_ns = unpriced_ns
-    ledger.spent[UNALLOCATED] = unallocated
-    node.unread = set()
-
-
-def charge_since(node: Node, since: BootNs) -> None:
-    """Our own downtime is node time too."""
-    if since < node.ledger.charged_to:
-        node.ledger.charged_to = since
-        node.ledger.returning = True
+    return KeepRuns({**runs, UNALLOCATED: node_snapshot(node, at)}, charges, records)

@@ -1,7 +1,8 @@
 """The node's meter: what its time has cost, and whose it was. Exact integers over any partition of the time.
 
-Spend accrues by node time (CLOCK_BOOTTIME, so suspend counts), not by training time. Live runs share it by the
-ranks they hold here; what nobody holds is `unallocated`. An unknown price charges nothing and says so.
+Spend accrues by node time (CLOCK_BOOTTIME, so suspend counts), not by training time, line by line: the machine, its
+disks, what is paid by the hour. Live runs share it by the ranks they hold here; what nobody holds is `unallocated`.
+An unknown price charges nothing and says so.
 """
 
 from __future__ import annotations
@@ -10,102 +11,109 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from governor.core.charges import UNALLOCATED, Part, Payer
+from governor.core.charges import UNALLOCATED
+from governor.core.line_meter import LineMeter, Split
+from governor.core.lines import Lines, Metered
 from governor.core.units import MTOK, NS_PER_HOUR, BootNs, DurationNs, UsdMicros, accrue
 
 WINDOW_SAMPLES = 64  # Resolution of the rolling $/1M window: 1.6 % of it.
-
-
-def share_out(amount: int, weights: Mapping[str, int]) -> dict[str, int]:
-    """Split an amount by weights so that the parts sum to it exactly; no part is off by more than one."""
-    total = sum(weights.values())
-    assert total > 0, "nobody to charge"
-    parts: dict[str, int] = {}
-    cumulated = 0
-    paid = 0
-    for name in sorted(weights):
-        cumulated += weights[name]
-        parts[name] = amount * cumulated // total - paid
-        paid += parts[name]
-    return parts
-
-
-_FRACTION_BITS = 32  # Of a micro-dollar: ten ticks a second for a century lose none of one.
-
-
-def share_on(amount: int, weights: Mapping[str, int], owed: dict[str, int]) -> dict[str, int]:
-    """share_out() many times over: what a part lacks of its exact share is owed to it (in 2^-32, may be negative).
-
-    Without it the same run would be rounded down at every tick: 1.4 cents an hour, measured, which is 3 % of an eighth
-    of a $2.49 node. With it every run's sum stays within a micro-dollar of its exact share.
-    """
-    total = sum(weights.values())
-    assert total > 0, "nobody to charge"
-    exact = {name: (amount * weight << _FRACTION_BITS) // total + owed.get(name, 0) for name, weight in weights.items()}
-    # Never below zero: what was spent is a counter.
-    parts = {name: max(0, share >> _FRACTION_BITS) for name, share in exact.items()}
-    left = amount - sum(parts.values())
-    # What is left over, or was given too much, goes to or comes from those who lack most, or least.
-    neediest = sorted(weights, key=lambda name: (parts[name] << _FRACTION_BITS) - exact[name])
-    takers = neediest[:left] if left >= 0 else [name for name in reversed(neediest) if parts[name]][:-left]
-    for name in takers:
-        parts[name] += 1 if left > 0 else -1
-    owed.clear()
-    owed.update({name: exact[name] - (parts[name] << _FRACTION_BITS) for name in weights})
-    return parts
-
-
 # Runs that nobody tracks any more and that may come back to their budgets: as many as the journal knows. Below a MB.
 FORGOTTEN_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A stretch of node time at one price, shared out exactly: the parts are its nanoseconds and its micro-dollars."""
-
-    elapsed: DurationNs
-    quantities: Mapping[str, int]  # By run, in nanoseconds of node time.
-    amounts: Mapping[str, int]  # By run, in micro-dollars.
-    reconstructed: bool  # It passed while no governor ran.
-
-    def parts(self, payers: Mapping[str, Payer]) -> list[Part]:
-        """Those who pay, in the order of their names."""
-        return [Part(payers[run], self.quantities[run], self.amounts[run]) for run in self.quantities]
 
 
 @dataclass(slots=True)
 class Ledger:
     """Spend of this node since the governor first saw it, by run."""
 
-    price_usd_micros_per_hour: UsdMicros | None
+    compute: LineMeter  # The machine itself.
     charged_to: BootNs
+    others: tuple[LineMeter, ...] = ()  # Everything else that costs by time.
     spent: dict[str, int] = field(default_factory=dict)
-    carry: int = 0
-    owed: dict[str, int] = field(default_factory=dict)  # To those who share now; see share_on.
+    carries: dict[str, int] = field(default_factory=dict)  # Of the lines that cost by the GB, by name.
     unpriced_ns: int = 0  # Time that passed while the price was unknown.
     forgotten: dict[str, None] = field(default_factory=dict)  # In `spent` and no longer tracked, oldest first.
     folded_usd_micros: int = 0  # What those spent whose names are gone.
     returning: bool = False  # The next stretch begins before our start: its end is when we came back.
+    priced_from: BootNs = BootNs(0)  # Since when the price of compute holds: a correction reaches no further back.
+    # What compute costs next, and from when on, which may have passed: for the next charge().
+    next_price: tuple[Metered | None, BootNs] | None = None
 
-    def charge(self, until: BootNs, holders: Mapping[str, int]) -> Split | None:
+    @property
+    def price_usd_micros_per_hour(self) -> UsdMicros | None:
+        """Of the machine alone."""
+        metered = self.compute.metered
+        return UsdMicros(metered.line.price_usd_micros) if metered is not None else None
+
+    @property
+    def usd_micros_per_hour(self) -> UsdMicros | None:
+        """Of all lines together, rounded up; None while what the machine costs is unknown."""
+        price = self.price_usd_micros_per_hour
+        if price is None:
+            return None
+        return UsdMicros(price + sum(metered.usd_micros_per_hour for metered in self.beside))
+
+    @property
+    def beside(self) -> tuple[Metered, ...]:
+        """What costs by time beside the machine."""
+        return tuple(meter.metered for meter in self.others if meter.metered is not None)
+
+    def charge(self, until: BootNs, holders: Mapping[str, int]) -> list[Split]:
         """Charge the time since the last call to those who hold ranks now, or to nobody. Never goes back.
 
-        None when no time has passed, or none that has a price.
+        Empty when no time has passed, or none that has a price.
         """
-        elapsed = until - self.charged_to
-        if elapsed <= 0:
-            return None  # The same instant, read twice.
-        self.charged_to = until
-        returning, self.returning = self.returning, False
-        if self.price_usd_micros_per_hour is None:
-            self.unpriced_ns += elapsed
-            return None
-        micros, self.carry = accrue(self.price_usd_micros_per_hour, elapsed, self.carry)
         weights = holders or {UNALLOCATED: 1}
-        amounts = share_on(micros, weights, self.owed)
-        for name, part in amounts.items():
-            self.spent[name] = self.spent.get(name, 0) + part
-        return Split(DurationNs(elapsed), share_out(elapsed, weights), amounts, returning)
+        until = max(until, self.charged_to)  # The same instant, read twice.
+        elapsed, splits = until - self.charged_to, []
+        if self.next_price is not None and self.next_price[1] <= until:
+            to, since = self.next_price
+            self.next_price = None
+            splits += self._pass(since, weights)
+            splits += self._reprice(to, since, weights)
+        splits += self._pass(until, weights)
+        self.returning = self.returning and not elapsed
+        for split in splits:
+            for name, amount in split.amounts.items():
+                self.spent[name] = self.spent.get(name, 0) + amount
+        return splits
+
+    def _pass(self, until: BootNs, weights: Mapping[str, int]) -> list[Split]:
+        began, elapsed = self.charged_to, DurationNs(until - self.charged_to)
+        if elapsed <= 0:
+            return []
+        self.charged_to = until
+        if self.compute.metered is None:
+            self.unpriced_ns += elapsed
+        splits = []
+        for meter in (self.compute, *self.others):
+            splits += meter.charge(began, elapsed, weights, reconstructed=self.returning)
+        return splits
+
+    def _reprice(self, to: Metered | None, since: BootNs, weights: Mapping[str, int]) -> list[Split]:
+        """Everything up to `charged_to` is charged; of that, what passed since `since` is put right."""
+        since = min(max(since, self.priced_from), self.charged_to)
+        span = DurationNs(self.charged_to - since)
+        was_unknown, self.priced_from = self.compute.metered is None, since
+        splits = self.compute.reprice(to, self.charged_to, span, weights)
+        if was_unknown and to is not None:  # Since its price is known to hold, this time has one after all.
+            self.unpriced_ns -= span
+            splits += self.compute.charge(since, span, weights, reconstructed=True)
+        return splits
+
+    def charge_piece(self, name: str, usd_micros: int, quantity: int, base_units: int, run: str) -> UsdMicros:
+        """Charge a run what a launch or a checkpoint adds to the line of that name; return the amount."""
+        amount, self.carries[name] = accrue(usd_micros, quantity, self.carries.get(name, 0) % base_units, base_units)
+        self.spent[run] = self.spent.get(run, 0) + amount
+        return UsdMicros(amount)
+
+    def charge_absence(self, meter: LineMeter, elapsed: DurationNs) -> list[Split]:
+        """Charge time of one line that no clock of this boot has measured, to nobody. Its begin counts as zero."""
+        if meter is self.compute and meter.metered is None:
+            self.unpriced_ns += elapsed
+        splits = meter.charge(BootNs(0), elapsed, {UNALLOCATED: 1}, reconstructed=True)
+        amount = sum(split.amounts[UNALLOCATED] for split in splits)
+        self.spent[UNALLOCATED] = self.spent.get(UNALLOCATED, 0) + amount
+        return splits
 
     def hand_over(self, to: str, amount: UsdMicros) -> None:
         """Give so much of what nobody held to a run: that of the charges which are put on its account."""
@@ -115,6 +123,7 @@ class Ledger:
     def pass_over(self, until: BootNs) -> None:
         """What passed before this moment is charged to nobody at all: it was not our node then."""
         self.charged_to = until
+        self.priced_from = max(self.priced_from, until)
         self.returning = False
 
     def carry_in(self, run: str, spend: UsdMicros) -> None:
@@ -147,11 +156,18 @@ class Ledger:
         return UsdMicros(self.spent.get(run, 0))
 
     def rate(self, run: str, holders: Mapping[str, int]) -> UsdMicros | None:
-        """The run's share of the node's price per hour; None while the price is unknown."""
-        if self.price_usd_micros_per_hour is None:
+        """The run's share of what the node costs an hour, all lines; None while the machine's price is unknown."""
+        price = self.usd_micros_per_hour
+        if price is None:
             return None
         total = sum(holders.values())
-        return UsdMicros(self.price_usd_micros_per_hour * holders.get(run, 0) // total if total else 0)
+        return UsdMicros(price * holders.get(run, 0) // total if total else 0)
+
+
+def new_ledger(compute: Metered | None, charged_to: BootNs, lines: Lines | None = None) -> Ledger:
+    """A ledger that has charged nothing yet."""
+    others = tuple(LineMeter(metered) for metered in lines.hourly) if lines is not None else ()
+    return Ledger(LineMeter(compute), charged_to, others, priced_from=charged_to)
 
 
 def reserve(rate_usd_micros_per_hour: int, bounds_ns: int) -> UsdMicros:

@@ -105,6 +105,7 @@ class Snapshot:
     cloud_instance: str = ""
     can_stop: bool = False
     price_usd_micros_per_hour: int | None = None
+    lines: tuple[tuple[str, str, int], ...] = ()  # Beside the machine: kind, name, micro-dollars per hour.
     runs: tuple[RunReading, ...] = ()
     budgets: tuple[BudgetReading, ...] = ()
     frames_received_total: int = 0
@@ -119,7 +120,8 @@ def take_snapshot(node: Node, at: MonoNs, health: GovernorHealth, lag: LagReadin
         node=node.facts.node,
         cloud_instance=node.facts.instance_id or "",
         can_stop=node.facts.can_stop,
-        price_usd_micros_per_hour=node.facts.price_usd_micros_per_hour,
+        price_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
+        lines=tuple((m.line.kind.value, m.line.name, m.usd_micros_per_hour) for m in node.ledger.beside),
         # Live runs first: where there is no room for all, those that spend are shown.
         runs=tuple(
             _run_reading(tracked, at, scheduler_job)

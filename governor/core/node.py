@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.budgets import Budgets, ScopedBudget, by_scope
-from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Line, LineKind, Payer, Place, Unit, labels_of
+from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Payer, Place, labels_of
 from governor.core.effects import Record
 from governor.core.events import CommandLaunched
 from governor.core.forecast import RECENT_WINDOWS, Forecast
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.incident import Incident, process_row
-from governor.core.ledger import Ledger, TokenWindow
+from governor.core.ledger import Ledger, TokenWindow, new_ledger
+from governor.core.lines import Lines, compute_line
 from governor.core.policy import Policy, PolicySet
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
@@ -34,8 +35,12 @@ class NodeFacts:
     price_usd_micros_per_hour: UsdMicros | None = None
     price_source: str | None = None
     price_as_of: str = ""  # The day (ISO 8601) on which the source said so.
+    price_since_wall: WallNs | None = None  # When it came into force, where the source says that.
+    lines: Lines = Lines()  # What is billed beside the machine.
     cloud: str = "none"  # The provider's name.
     instance_id: str | None = None
+    region: str | None = None
+    launched_at_wall: WallNs | None = None  # Where the provider says it: the instance is billed from there.
     will_stop: str = ""  # "stop EC2 instance i-0abc …"
     stays_billed: tuple[str, ...] = ()
     can_stop: bool = False  # A provider is configured and its preflight found no obstacle.
@@ -44,6 +49,12 @@ class NodeFacts:
     granularity_ns: DurationNs = DurationNs(0)
     observe: bool = False
     exclusive: bool = False  # `costgov run`: the one command beside us is the node's tenant.
+
+    @property
+    def usd_micros_per_hour(self) -> UsdMicros | None:
+        """Of all lines, as of the start, rounded up; None while what the machine costs is unknown."""
+        price = self.price_usd_micros_per_hour
+        return None if price is None else UsdMicros(price + self.lines.usd_micros_per_hour)
 
 
 @dataclass(slots=True)
@@ -66,6 +77,8 @@ class Tracked:
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
     stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
     remembered: tuple[ProcessId, ...] = ()  # From the journal: who was the run before we came back.
+    checkpoint_bytes_max: int = 0  # Of those that left the region: what the halt's own may cost is reserved by it.
+    checkpoint_charged: str = ""  # The last one, named: an acknowledgement that is told twice is charged once.
     incident: Incident | None = None  # The open or last one of the present attempt.
     incidents_total: int = 0
     hold_until: MonoNs | None = None
@@ -115,16 +128,27 @@ class Displaced:
     since: MonoNs
 
 
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """The machine's price went up: when we learned of it, and micro-dollars per hour before and after."""
+
+    at: MonoNs
+    before: UsdMicros
+    after: UsdMicros
+
+
 @dataclass(slots=True)
 class Node:
     facts: NodeFacts
     policies: PolicySet
     ledger: Ledger
     charges: ChargeBook
-    began: BootNs  # When this governor's metering began.
+    began: BootNs  # When this governor's metering began,
+    began_wall: WallNs  # and what the wall clock said then.
     budgets: Budgets = field(default_factory=Budgets)
     launched: CommandLaunched | None = None  # `costgov run`: what nobody has spoken for yet.
     was_held: bool = False  # Has a run held the node since?
+    price_rise: Rise | None = None  # The last one.
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
     windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
     runs: dict[str, Tracked] = field(default_factory=dict)
@@ -187,13 +211,11 @@ class Node:
         held = self.budgets.over(policy, run, stage, labels)
         return held.observing() if self.facts.observe and held is not policy else held
 
-    def line(self) -> Line | None:
-        """What an hour of this node is charged as; None while its price is unknown."""
-        price = self.ledger.price_usd_micros_per_hour
-        if price is None:
-            return None
-        source = self.facts.price_source or ""
-        return Line(LineKind.COMPUTE, "node", Unit.HOUR, price, source, self.facts.price_as_of)
+    @property
+    def price_source(self) -> str | None:
+        """Who says what the machine costs now; None while that is unknown."""
+        metered = self.ledger.compute.metered
+        return metered.line.source or None if metered is not None else None
 
     def payers(self) -> dict[str, Payer]:
         """Every run as it is charged now, and nobody."""
@@ -208,12 +230,19 @@ def payer_of(tracked: Tracked) -> Payer:
 def new_node(
     facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs, budgets: Sequence[ScopedBudget] = ()
 ) -> Node:
-    ledger = Ledger(price_usd_micros_per_hour=facts.price_usd_micros_per_hour, charged_to=boot)
-    charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id), wall)
-    in_force = policies.observing() if facts.observe else policies
+    compute = compute_line(facts.price_usd_micros_per_hour, facts.price_source, facts.price_as_of)
+    charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id, facts.region), wall)
     configured = Budgets(by_scope(budgets))
     charges.groups.pinned = configured.configured.keys()
-    return Node(facts=facts, policies=in_force, ledger=ledger, charges=charges, began=boot, budgets=configured)
+    return Node(
+        facts=facts,
+        policies=policies.observing() if facts.observe else policies,
+        ledger=new_ledger(compute, boot, facts.lines),
+        charges=charges,
+        began=boot,
+        began_wall=wall,
+        budgets=configured,
+    )
 
 
 def owner_of(node: Node, name: str) -> int | None:
@@ -300,6 +329,8 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "hold_until": tracked.hold_until,
         "hold_reason": tracked.hold_reason,
         "halts_wall": list(tracked.halts_wall),
+        "checkpoint_bytes_max": tracked.checkpoint_bytes_max,
+        "checkpoint_charged": tracked.checkpoint_charged,
         "tokens": tracked.meter.snapshot() if tracked.meter is not None else None,
         "rules": tracked.book.snapshot(),
         # Beside what the rules made of the lines before it: whoever goes on from here counts no line twice.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from governor.core.budgeting import spent
 from governor.core.budgets import Cap
 from governor.core.incident import Incident
-from governor.core.node import Node, Tracked
-from governor.core.units import MonoNs, UsdMicros, format_duration
+from governor.core.node import Node, Rise, Tracked
+from governor.core.units import TICK_NS, MonoNs, UsdMicros, format_duration, format_usd
+
+JUST_BEFORE_NS = 2 * TICK_NS  # What a price that was read late makes up for may itself reach the ceiling, next tick.
 
 
 def note_overrun(node: Node, tracked: Tracked, at: MonoNs) -> None:
@@ -36,15 +38,29 @@ def _note(node: Node, incident: Incident, cap: Cap, at: MonoNs) -> None:
         scope=cap.scope,
         over_usd_micros=over,
         ceiling_usd_micros=cap.ceiling_usd_micros,
-        because=causes(incident, cap.ceiling_usd_micros, node.facts.stop_bound_ns, at, scope=cap.scope),
+        because=causes(
+            incident, cap.ceiling_usd_micros, node.facts.stop_bound_ns, at, scope=cap.scope, rise=node.price_rise
+        ),
     )
 
 
 def causes(
-    incident: Incident, ceiling: UsdMicros, stop_bound_ns: int, at: MonoNs, *, scope: str | None = None
+    incident: Incident,
+    ceiling: UsdMicros,
+    stop_bound_ns: int,
+    at: MonoNs,
+    *,
+    scope: str | None = None,
+    rise: Rise | None = None,
 ) -> list[str]:
-    """In words, from the incident's own timeline; never empty. `scope`: whose ceiling; None: the run's own."""
+    """In words, from the incident's own timeline; never empty.
+
+    `scope`: whose ceiling; None: the run's own. `rise`: the last one of the machine's price.
+    """
     found = []
+    if rise is not None and rise.at >= incident.opened_at - JUST_BEFORE_NS:
+        before, after = format_usd(rise.before), format_usd(rise.after)
+        found.append(f"the price rose from {before}/h to {after}/h at or after the verdict")
     evidence = incident.evidence
     is_of_verdict = incident.trigger == "budget" and scope is not None and evidence.get("scope") == scope
     spent_then = evidence["spend_usd_micros"] if is_of_verdict else incident.spend_at_verdict_usd_micros
@@ -55,6 +71,8 @@ def causes(
     first = {entry["what"]: entry["mono_ns"] for entry in reversed(incident.timeline)}
     if "restored" in first:
         found.append("the governor was down during the halt")
+    if "egress" in first:
+        found.append("the upload of the halt's checkpoint cost more than earlier ones told")
     if "stop_refused" in first:
         found.append("the provider refused a stop")
     asked_at = first.get("stop_requested")

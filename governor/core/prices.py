@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Final, NewType
 
 from governor.core.charges import Line, LineKind, Unit
-from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, UsdMicros, format_usd
+from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, UsdMicros, WallNs, format_usd
 
 Day = NewType("Day", int)
 
@@ -62,6 +62,7 @@ class Quote:
     origin: Origin
     gpus: int | None = None  # Of the machine that it is for.
     known_by: Day | None = None  # The source was read no later than that.
+    since: WallNs | None = None  # When the price came into force, where the source says that.
 
     def __post_init__(self) -> None:
         span_of(self.as_of)  # ValueError: dates are checked where they are read.

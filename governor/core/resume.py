@@ -6,7 +6,7 @@ repeated; under another boot id the processes are gone by definition, and a node
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from governor.core.effects import Alarm, Effect, KeepIncident, Record
 from governor.core.halt import Stage
 from governor.core.halting import keep, number_of
 from governor.core.incident import process_of
-from governor.core.keeping import charge_since, restore_node
+from governor.core.keeping import enter_splits
 from governor.core.node import RUNS_MAX, Node, Tracked, forget
+from governor.core.node_money import absences, charge_since, restore_node
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.snapshots import incident_of
@@ -35,11 +36,11 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
     A snapshot that cannot be read (another version's, a torn file's) costs its run's history, never our start.
     """
     effects: list[Effect] = []
-    known = []
+    known, kept = [], list(snapshots)
     moments: list[BootNs] = []  # Of this boot: when each snapshot was taken.
     is_continued = False  # There was metering in this boot.
     has_counters = False  # Of groups; a journal of before has none.
-    for snapshot in snapshots:
+    for snapshot in kept:
         if snapshot.get("run") != UNALLOCATED:
             known.append(snapshot)
             continue
@@ -77,11 +78,20 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             effects.append(Record("restored", tracked.run.run, None, data))
     if not has_counters:
         budgeting.count_runs(node)
-    if is_continued:
+    _charge_gap(node, kept, max(moments, default=None), is_continued=is_continued)
+    return effects
+
+
+def _charge_gap(node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | None, *, is_continued: bool) -> None:
+    """What passed while nobody metered: within this boot by its clock, else by what the provider and wall clock say."""
+    if is_continued and newest is not None:
         # To those who held the node when we died, from the newest moment on: up to it all of the node's time is in a
         # charge, whatever became of the other snapshots of its commit. A torn one costs a run's spend ten seconds.
-        charge_since(node, max(moments))
-    return effects
+        charge_since(node, newest)
+    elif newest is None:
+        walls = [wall for snapshot in kept if isinstance(wall := snapshot.get("wall_ns"), int)]
+        for meter, since, lasted in absences(node, WallNs(max(walls)) if walls else None):
+            enter_splits(node, node.ledger.charge_absence(meter, lasted), since)  # Nobody's, and marked.
 
 
 def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
@@ -97,6 +107,8 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     policy = node.policy_for(run.run, run.stage, run.labels)
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
     tracked.incidents_total = int(snapshot["incidents_total"])
+    tracked.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # A journal of before has none.
+    tracked.checkpoint_charged = str(snapshot.get("checkpoint_charged", ""))
     tracked.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     tokens = snapshot.get("tokens")  # A journal of before has none.
     same_boot = snapshot["boot_id"] == node.facts.boot_id

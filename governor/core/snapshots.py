@@ -63,7 +63,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
         "node": node.facts.node,
         "cloud": node.facts.cloud,
         "instance_id": node.facts.instance_id,
-        "price_source": node.facts.price_source,
+        "price_source": node.price_source,
         "stays_billed": stays_billed(node, incident),
         "halt_stage": incident.halt.stage.name,
         "halt": _plain_of(incident.halt),

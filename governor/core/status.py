@@ -19,6 +19,26 @@ def runs_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
     return [run_status(tracked, at) for tracked in node.runs.values()]
 
 
+def lines_status(node: Node) -> list[dict[str, Any]]:
+    """What the node is billed for beside the machine."""
+    lines = node.facts.lines
+    known = [(metered.line, metered.amount, _usd(metered.usd_micros_per_hour)) for metered in node.ledger.beside]
+    known += [(line, 1, None) for line in (*lines.per_launch, *lines.per_gb)]
+    return [
+        {
+            "kind": line.kind.value,
+            "name": line.name,
+            "amount": amount,
+            "price_usd": line.price_usd_micros / MICROS_PER_USD,
+            "unit": line.unit.value,
+            "usd_per_hour": per_hour,  # None: it costs by the launch or by the GB.
+            "source": line.source,
+            "as_of": line.as_of,
+        }
+        for line, amount, per_hour in known
+    ]
+
+
 def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
     run = tracked.run
     rate = run.spend_rate_usd_micros_per_hour

@@ -77,12 +77,13 @@ def format_duration(duration_ns: int) -> str:
     return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
 
 
-def accrue(usd_micros_per_hour: int, elapsed_ns: int, carry: int) -> tuple[int, int]:
-    """Return the charge in micro-dollars and the carry (in micro-dollar-nanoseconds) for the next call.
+def accrue(usd_micros: int, quantity: int, carry: int, base_units: int = NS_PER_HOUR) -> tuple[int, int]:
+    """Return the charge in micro-dollars and the carry (in micro-dollars times base units) for the next call.
 
-    Exact over any partition of the time: without the carry 10 Hz ticks lose 0.24 % of $2.49/h (measured).
+    The price is for so many base units of the quantity: by default an hour of nanoseconds. Exact over any partition:
+    without the carry 10 Hz ticks lose 0.24 % of $2.49/h (measured).
     """
-    assert usd_micros_per_hour >= 0
-    assert elapsed_ns >= 0
-    assert 0 <= carry < NS_PER_HOUR
-    return divmod(usd_micros_per_hour * elapsed_ns + carry, NS_PER_HOUR)
+    assert usd_micros >= 0
+    assert quantity >= 0
+    assert 0 <= carry < base_units
+    return divmod(usd_micros * quantity + carry, base_units)

@@ -16,10 +16,10 @@ from governor.core import engine
 from governor.core.charges import NOBODYS_MAX, UNALLOCATED, Charge, charge_of, charge_row
 from governor.core.effects import Effect, KeepIncident, KeepRuns, Record
 from governor.core.events import Event, Tick, TrainerExited
-from governor.core.ledger import share_out
 from governor.core.node import Node, new_node
 from governor.core.policy import Budget
 from governor.core.resume import restore_runs
+from governor.core.shares import share_out
 from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, accrue
 from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, peer, rule
 

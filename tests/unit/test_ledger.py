@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from governor.core.effects import KeepIncident, Refuse
 from governor.core.events import OperatorHalt, OperatorHold, ProcessesSeen
 from governor.core.identity import ConnectionId
-from governor.core.ledger import FORGOTTEN_MAX, Ledger, share_on
+from governor.core.ledger import FORGOTTEN_MAX, Ledger, new_ledger
+from governor.core.lines import compute_line
 from governor.core.node import RUNS_MAX, Node, run_snapshot
 from governor.core.resume import restore_runs
+from governor.core.shares import share_on
 from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
 from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, only, peer, play, tick
 
@@ -24,7 +26,7 @@ HOUR = NS_PER_HOUR
 
 def used_by(names: int) -> Ledger:
     """Each run holds the node for an hour and is forgotten."""
-    ledger = Ledger(UsdMicros(1_000_003), BootNs(0))
+    ledger = new_ledger(compute_line(UsdMicros(1_000_003), "test", ""), BootNs(0))
     for number in range(names):
         ledger.charge(BootNs((number + 1) * HOUR), {f"r{number}": 1})
         ledger.forget(f"r{number}")
@@ -155,7 +157,7 @@ def test_a_restart_carries_the_spend_of_more_runs_than_it_tracks() -> None:
 
 def test_runs_that_share_a_node_are_charged_their_exact_share_however_often_it_is_read() -> None:
     """Eight runs on a node of $2.49/h, four ticks a second, an hour: 31.125 cents each."""
-    ledger = Ledger(UsdMicros(2_490_000), BootNs(0))
+    ledger = new_ledger(compute_line(UsdMicros(2_490_000), "test", ""), BootNs(0))
     holders = {f"run{number}": 1 for number in range(8)}
     for quarter in range(1, 4 * 3600 + 1):
         ledger.charge(BootNs(quarter * NS_PER_S // 4), holders)

@@ -61,6 +61,7 @@ def snapshot(*runs: RunReading, unattached: int | None = None, price: int | None
         cloud_instance="i-0abc",
         can_stop=True,
         price_usd_micros_per_hour=price,
+        lines=(("storage", "vol-1", 54_795),) if price is not None else (),
         runs=runs,
         frames_received_total=100,
         frames_dropped_total=3,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from governor.core.charges import ChargeBook, Part, Payer, Place
-from governor.core.ledger import Ledger, TokenWindow
+from governor.core.ledger import TokenWindow, new_ledger
+from governor.core.lines import Metered
 from governor.core.prices import Day, Origin, PriceKind, Quote, choose, span_of
 from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs, accrue, usd
 
@@ -42,7 +43,7 @@ def test_a_run_costs_its_price_times_its_hours(example: Worked) -> None:
     total = usd(example.total_usd)
     assert accrue(price, example.hours * NS_PER_HOUR, 0) == (total, 0)
 
-    ledger, carry, at = Ledger(price, BootNs(0)), 0, 0
+    ledger, carry, at = new_ledger(Metered(line), BootNs(0)), 0, 0
     book, payer = ChargeBook(Place("node"), WALL), Payer("run", "0")
     closed = []
     ends = example.hours * NS_PER_HOUR

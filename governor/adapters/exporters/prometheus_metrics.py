@@ -125,6 +125,11 @@ def _halt_stages(snapshot: Snapshot) -> Iterable[Sample]:
             yield (name, *rest, stage.value), float(stage.value == run.halt_stage)
 
 
+def _lines(snapshot: Snapshot) -> Iterable[Sample]:
+    for kind, name, micros in snapshot.lines:
+        yield (clean(snapshot.node), clean(snapshot.cloud_instance), kind, clean(name)), micros / MICROS_PER_USD
+
+
 def _usd(micros: int | None) -> float | None:
     return None if micros is None else micros / MICROS_PER_USD
 
@@ -227,6 +232,8 @@ METRICS: Final = (
             lambda budget: budget.reserve_usd_micros),
     Metric("costgov_node_price_usd_per_hour", "gauge", NODE_LABELS, "Of the whole node; absent while unknown.",
            _of_node(lambda snapshot: _usd(snapshot.price_usd_micros_per_hour))),
+    Metric("costgov_line_usd_per_hour", "gauge", (*NODE_LABELS, "kind", "line"),
+           "What is billed by time beside the node, as [[line]] says.", _lines),
     Metric("costgov_node_can_stop", "gauge", NODE_LABELS, "1 if the provider would let a halt end this node's billing.",
            _of_node(lambda snapshot: snapshot.can_stop)),
     Metric("costgov_unattached_gpu_processes", "gauge", NODE_LABELS,

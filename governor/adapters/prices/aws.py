@@ -25,7 +25,7 @@ from governor.adapters.clouds.ec2.instance import parse_instance
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
 from governor.adapters.price_http import Failure
 from governor.core.prices import Machine, Origin, PriceKind, Quote
-from governor.core.units import NS_PER_S
+from governor.core.units import NS_PER_S, WallNs
 from governor.ports import PriceAnswer, PriceSource
 
 NAME = "aws"
@@ -117,7 +117,7 @@ class AwsPrices:
             return PriceAnswer(problem=price_http.explained(price.reason), machine=machine)
         quote = Quote(
             price, "EC2 spot price history", price_http.today(self._surroundings), PriceKind.SPOT,
-            f"{machine.instance} in {zone}, in effect since {stamp[:16]}", Origin.MACHINE,
+            f"{machine.instance} in {zone}, in effect since {stamp[:16]}", Origin.MACHINE, since=_wall(stamp),
         )  # fmt: skip
         return PriceAnswer(quote, machine=machine)
 
@@ -143,6 +143,15 @@ def _newest(root: ElementTree.Element, instance_type: str, zone: str) -> tuple[s
     # ISO 8601 in UTC sorts as text. The stamp is shown: it must be one.
     found = [(stamp, amount) for stamp, amount in found if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{5,20}Z", stamp)]
     return max(found, key=lambda one: one[0]) if found else Failure("no_price")
+
+
+def _wall(stamp: str) -> WallNs | None:
+    """When it came into force, to the second."""
+    try:
+        seconds = datetime.fromisoformat(stamp[:19]).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+    return WallNs(round(seconds) * NS_PER_S)
 
 
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:

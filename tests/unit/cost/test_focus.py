@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from governor.core.charges import Charge, ChargeBook, Line, LineKind, Payer, Place, Unit
 from governor.core.focus import COLUMNS, FocusRow, Issuer, focus_rows
 from governor.core.focus_rules import check_header, check_row
-from governor.core.ledger import Ledger
+from governor.core.ledger import new_ledger
+from governor.core.lines import Metered
 from governor.core.units import NS_PER_HOUR, BootNs, UsdMicros, WallNs
 from tests.unit.cost.ledger_file import ANNA, BEN, DISK, NODE, ON_DEMAND, SPOT, a_month, charge
 
@@ -118,15 +119,14 @@ def test_an_hour_that_eight_runs_share_by_the_tick_conforms() -> None:
     """At a price that no eighth and no tick divides, so that each share is rounded each time."""
     runs = [Payer(f"run{number}", "0") for number in range(8)]
     line = Line(LineKind.COMPUTE, "g5.xlarge", Unit.HOUR, 2_490_000, "table", "2026-06-01")
-    ledger, book = Ledger(UsdMicros(line.price_usd_micros), BootNs(0)), ChargeBook(NODE, WallNs(0))
+    ledger, book = new_ledger(Metered(line), BootNs(0)), ChargeBook(NODE, WallNs(0))
     at = 0
     while at < NS_PER_HOUR:
         began, at = (
             at,
             min(NS_PER_HOUR, at + 250_000_000 + at % 1_999_993),
         )  # Ticks come a little late, by this or that.
-        split = ledger.charge(BootNs(at), {run.run: 1 for run in runs})
-        assert split is not None
+        [split] = ledger.charge(BootNs(at), {run.run: 1 for run in runs})
         book.add(line, WallNs(began), split.elapsed, split.parts({run.run: run for run in runs}))
     rows = [row for one in book.open_charges() for row in focus_rows(one, OURS)]
     assert [breaks(row) for row in rows] == [[]] * 8

@@ -29,16 +29,17 @@ def without_instance(identity: Identity, reply: ApiReply) -> Preflight:
         "InvalidInstanceID.NotFound": f"EC2 in {identity.region} does not know it; wrong account or endpoint?",
         "RequestExpired": "the signature has expired: this machine's clock is wrong; enable time synchronisation",
     }.get(reply.code, f"DescribeInstances failed ({'absent' if reply.ok else reply.code})")
-    return _blind(identity.instance_id, f"{identity.instance_id}: {advice}")
+    return _blind(identity.instance_id, f"{identity.instance_id}: {advice}", identity.region)
 
 
-def _blind(instance_id: str | None, problem: str) -> Preflight:
+def _blind(instance_id: str | None, problem: str, region: str | None = None) -> Preflight:
     return Preflight(
         ok=False,
         instance_id=instance_id,
         will="try to stop this EC2 instance, as yet without success in sight",
         stays_billed=("unknown",),
         problems=(problem,),
+        region=region,
     )
 
 
@@ -80,6 +81,7 @@ def learn(
         stays_billed=_stays_billed(api, identity, instance),
         problems=tuple(problems),
         launched_at_wall=instance.launched_at_wall,
+        region=identity.region,
         respawners=_respawners(instance, spot),
         survives_stop=_survives(instance, local_stores, survives_stop) and not ends_by_termination,
     )

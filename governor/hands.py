@@ -43,6 +43,7 @@ from governor.core.events import (
     StopAnswer,
     StopReplied,
 )
+from governor.core.idleness import NODE
 from governor.core.incident import TARGETS_MAX
 from governor.core.node import Node, Tracked
 from governor.core.units import NS_PER_S, MonoNs
@@ -149,7 +150,8 @@ class Hands:
         self._untold.append(partial(self.observer.alarm, effect.name, effect.run, effect.text))
 
     def page(self, effect: Page) -> None:
-        text = f"halt of run {effect.run} needs a person: {effect.reason}; still trying (incident {effect.incident_id})"
+        what = "the stop of this node" if effect.run == NODE else f"halt of run {effect.run}"
+        text = f"{what} needs a person: {effect.reason}; still trying (incident {effect.incident_id})"
         log.error("needs_human", run=effect.run, incident_id=effect.incident_id, reason=effect.reason)
         self._untold.append(partial(self.observer.alarm, "needs_human", effect.run, text))
 

@@ -247,7 +247,7 @@ class GpuReading:
     busy_frac: float | None  # NVML's figure: not MFU.
     memory_used_bytes: int | None
     power_w: float | None
-    pids: tuple[int, ...]  # Compute processes on it.
+    pids: tuple[int, ...] | None  # Compute processes on it; None: the driver does not say.
 
 
 class Gpus(Protocol):

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from governor.core.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
-from governor.core.units import NS_PER_MINUTE, UsdMicros, parse_duration, usd
+from governor.core.units import NS_PER_MINUTE, DurationNs, UsdMicros, parse_duration, usd
 from governor.settings_lines import LINES_MAX, LineTable, named_apart
 from governor.wire.jsonl import DEFAULT_FIELDS
 from trainer_shim.wire import LABELS_MAX, TEXT_CHARS_MAX
@@ -57,6 +57,18 @@ def _uids(value: object) -> object:
     return frozenset(uids)
 
 
+def _idle_stop(value: object) -> object:
+    """ "15m" -> nanoseconds; "off" -> 0."""
+    if value is None or value == "off":
+        return None if value is None else 0
+    if not isinstance(value, str):
+        raise ValueError('must be "off" or a time in quotes such as "15m"')
+    idle_ns = parse_duration(value)
+    if idle_ns <= 0:
+        raise ValueError('would stop the node at once; write "off" or a time such as "15m"')
+    return idle_ns
+
+
 def _absolute(value: Path) -> Path:
     if not value.is_absolute():
         raise ValueError(f'must be an absolute path; "{value}" would depend on where the daemon was started')
@@ -65,6 +77,7 @@ def _absolute(value: Path) -> Path:
 
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 Mode = Annotated[int, BeforeValidator(_octal)]
+IdleStop = Annotated[DurationNs | None, BeforeValidator(_idle_stop)]
 Uids = Annotated[frozenset[int] | None, BeforeValidator(_uids)]
 Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
 
@@ -82,7 +95,7 @@ class Node(_Table):
     price_as_of: Text | None = None  # The day of that price; None: it is said anew at every start, and never stale.
     price_kind: PriceKind = PriceKind.ON_DEMAND
     scheduler_job: Text | None = None  # Metric label; which job occupies this node.
-    idle_stop: Literal["off"] = "off"  # Reserved: no other value is understood yet.
+    idle_stop: IdleStop = None  # Nobody here for so long: the machine is stopped. None: the policies say.
 
     @field_validator("price_as_of")
     @classmethod

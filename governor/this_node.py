@@ -63,5 +63,6 @@ def node_facts(
         stop_bound_ns=DurationNs(round((cloud.stop_bound_s if cloud is not None else 0) * NS_PER_S)),
         granularity_ns=DurationNs(round((cloud.granularity_s if cloud is not None else 0) * NS_PER_S)),
         observe=settings.observe,
+        idle_stop_ns=settings.node.idle_stop,
         exclusive=exclusive,
     )

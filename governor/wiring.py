@@ -23,10 +23,12 @@ from governor.adapters.gpu_watch import GpuWatch
 from governor.adapters.inbox import SeqpacketInbox
 from governor.adapters.journal_sqlite import JournalLocked, open_journal
 from governor.adapters.listener import SocketUnavailable
+from governor.adapters.neighbours import NeighbourWatch
 from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
 from governor.adapters.streams import LeftAt, Stream
 from governor.adapters.systemd import SystemdNotifier
+from governor.core import idle_limit
 from governor.core.effects import Alarm, Effect
 from governor.core.metrics import GovernorHealth
 from governor.core.node import Node, new_node
@@ -109,7 +111,7 @@ class Governor:
         return [*effects, *restore_incidents(self.node, self.journal.open_incidents(), at, wall)]
 
     def _build(self, watchers: Sequence[Observer]) -> Daemon:
-        settings, paths = self.settings, self.settings.paths
+        settings, paths, facts = self.settings, self.settings.paths, self.node.facts
         try:
             inbox = SeqpacketInbox(
                 str(paths.socket), self.processes, self.clock.boot_id,
@@ -145,7 +147,12 @@ class Governor:
             answer=control.answer,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
-            sources=[*streams, GpuWatch(self.gpus)],
+            sources=[
+                *streams,
+                GpuWatch(self.gpus),
+                # Beside one command, whoever governs the node decides about it; the service leaves its own alone.
+                NeighbourWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
+            ],
         )
         daemon.health.last_reload_wall_ns = self.clock.wall()
         return daemon
@@ -214,7 +221,7 @@ class Governor:
         return [
             {"pid": pid, "gpu": reading.uuid, "usd_per_hour": share}
             for reading in readings
-            for pid in reading.pids
+            for pid in reading.pids or ()
             if pid in strangers
         ]
 
@@ -226,6 +233,7 @@ class Governor:
         if facts.cloud != "none" and not facts.can_stop:
             lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
             billed.insert(0, f"{facts.cloud} instance {facts.instance_id}")
+        lines += idle_limit.promises(self.node)
         lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
         names = [policy.name for policy in self.node.policies.policies]
         lines += policy_files.remarks(self.policy_paths(), self.settings.paths.policies_dir, names)

@@ -127,7 +127,8 @@ class NvmlSampler:
 def _reading(gpu: dict[str, Any]) -> GpuReading:
     return GpuReading(
         uuid=str(gpu["uuid"]), name=str(gpu["name"]), busy_frac=gpu["busy_frac"],
-        memory_used_bytes=gpu["memory_used_bytes"], power_w=gpu["power_w"], pids=tuple(gpu["pids"]),
+        memory_used_bytes=gpu["memory_used_bytes"], power_w=gpu["power_w"],
+        pids=None if gpu["pids"] is None else tuple(gpu["pids"]),
     )  # fmt: skip
 
 
@@ -166,14 +167,14 @@ def _sample(nvml: Any, handle: Any) -> dict[str, Any]:
     busy = ask(nvml.nvmlDeviceGetUtilizationRates)
     memory = ask(nvml.nvmlDeviceGetMemoryInfo)
     power_mw = ask(nvml.nvmlDeviceGetPowerUsage)
-    processes = ask(nvml.nvmlDeviceGetComputeRunningProcesses) or ()
+    processes = ask(nvml.nvmlDeviceGetComputeRunningProcesses)
     return {
         "uuid": _text(ask(nvml.nvmlDeviceGetUUID)),
         "name": _text(ask(nvml.nvmlDeviceGetName)),
         "busy_frac": None if busy is None else busy.gpu / 100,
         "memory_used_bytes": None if memory is None else int(memory.used),
         "power_w": None if power_mw is None else power_mw / 1000,
-        "pids": [int(process.pid) for process in processes][:PROCESSES_PER_GPU_MAX],
+        "pids": None if processes is None else [int(process.pid) for process in processes][:PROCESSES_PER_GPU_MAX],
     }
 
 

@@ -14,9 +14,13 @@ from governor.core import (
     displaced,
     halting,
     hearing,
+    idle,
+    idle_limit,
     judging,
     keeping,
     launched,
+    node_stop,
+    occupancy,
     pieces,
     planning,
     refusing,
@@ -31,10 +35,12 @@ from governor.core.events import (
     BillingRead,
     Bye,
     CheckpointRead,
+    CommandExited,
     CommandLaunched,
     Disconnected,
     Event,
     FramesLost,
+    GovernorsSeen,
     GpuProcessesSeen,
     Hello,
     LaunchersSeen,
@@ -54,6 +60,7 @@ from governor.core.events import (
 )
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact
+from governor.core.idleness import NODE
 from governor.core.ledger import reserve
 from governor.core.node import Node, Tracked
 from governor.core.policy import PolicySet
@@ -96,6 +103,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
             effects.extend(_hold_over(node, tracked, tick.at))
     if node.displaced:
         effects.extend(displaced.alarms(node, tick.at))
+    effects.extend(idle.watch(node, tick.at))
     return effects
 
 
@@ -149,6 +157,8 @@ def _on_incident_event(node: Node, event: Any) -> list[Effect]:
     tracked = node.of_incident(event.incident_id)
     if tracked is None or tracked.incident is None or tracked.incident.incident_id != event.incident_id:
         return []  # An answer about an incident that is over.
+    if tracked is node.idle.stop:
+        return node_stop.on_answer(node, tracked, event)
     effects = _INCIDENT_HANDLERS[type(event)](node, tracked, event)
     if tracked.incident.is_closed:
         effects.append(keeping.keep(node, event.at, tracked))
@@ -161,11 +171,6 @@ _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, Tracked, Any], list[Effect]
     ProcessesSeen: halting.on_processes,
     CheckpointRead: halting.on_checkpoint_read,
 }
-
-
-def _on_gpu_processes(node: Node, event: GpuProcessesSeen) -> list[Effect]:
-    node.gpu_pids = event.pids
-    return []
 
 
 def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
@@ -182,6 +187,8 @@ def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
 
 
 def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
+    if event.run == NODE:
+        return idle.on_hold(node, event)
     tracked = node.runs.get(event.run)
     if tracked is None:
         return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
@@ -206,7 +213,9 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     BillingRead: _on_incident_event,
     ProcessesSeen: _on_incident_event,
     CheckpointRead: _on_incident_event,
-    GpuProcessesSeen: _on_gpu_processes,
+    GpuProcessesSeen: occupancy.on_gpu_processes,
+    GovernorsSeen: occupancy.on_governors,
+    CommandExited: idle_limit.on_command_exited,
     PriceRead: repricing.on_price_read,
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,

@@ -313,10 +313,30 @@ class StreamRead:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcessesSeen:
-    """Every process that computes on a GPU of this node, by the driver's word."""
+    """Every process that computes on a GPU of this node, by the driver's word; nobody where there is no GPU."""
 
     at: MonoNs
     pids: frozenset[int]
+    unnamed: int = 0  # GPUs that work or hold memory for somebody whom the driver does not name: another container's.
+    problem: str | None = None  # One line where nobody can tell who computes here; then `pids` says nothing.
+
+
+@dataclass(frozen=True, slots=True)
+class CommandExited:
+    """The command of `costgov run` is gone, and everybody of its session with it."""
+
+    at: MonoNs
+    run: str
+    exit_code: int  # As a shell says it.
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorsSeen:
+    """Other governors of this machine, whose runs we do not know. `problem`: one line where we could not look."""
+
+    at: MonoNs
+    pids: tuple[int, ...]
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,4 +379,6 @@ Event = (
     | StreamRead
     | GpuProcessesSeen
     | PriceRead
+    | CommandExited
+    | GovernorsSeen
 )

@@ -207,7 +207,7 @@ def _still_billed(node: Node, incident: Incident) -> list[Effect]:
 def keep(node: Node, tracked: Tracked) -> KeepIncident:
     incident = tracked.incident
     assert incident is not None
-    incident.spend_usd_micros = node.ledger.spend(incident.run)
+    incident.spend_usd_micros = node.spent_by(incident.run)
     return KeepIncident(incident.incident_id, incident_snapshot(node, incident), closed=incident.is_closed)
 
 

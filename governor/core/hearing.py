@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from governor.core import budgeting, displaced, halting, intake, judging, launched, pieces
+from governor.core import budgeting, displaced, halting, idle_limit, intake, judging, launched, pieces
 from governor.core.effects import Alarm, Confirm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -296,7 +296,8 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
         tracked, rank = found
         rank.said_bye = True
         if event.completed:
-            tracked.run.completed = True
+            rank.completed = tracked.run.completed = True
+            node.kept_at = None  # With the next tick: a governor after us hears no rank say it again.
     return [Confirm(event.connection, event.seq)]
 
 
@@ -339,6 +340,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         hand_over(node, tracked)
         tracked.named = ()
     tracked.run.ended_at = event.at
+    idle_limit.on_ended(node, tracked, event.at)
     data = {"completed": tracked.run.completed, "exit_code": event.exit_code, "step": tracked.run.step}
     record = Record("ended", event.run, None, data)
     return [record, keep(node, event.at, tracked)]

@@ -21,6 +21,7 @@ ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 
 def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = event
+    node.idle.command = event.run
     return []
 
 

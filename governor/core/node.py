@@ -13,6 +13,7 @@ from governor.core.effects import Record
 from governor.core.events import CommandLaunched
 from governor.core.forecast import RECENT_WINDOWS, Forecast
 from governor.core.identity import ConnectionId, ProcessId
+from governor.core.idleness import NODE, Idleness
 from governor.core.incident import Incident, process_row
 from governor.core.ledger import Ledger, TokenWindow, new_ledger
 from governor.core.lines import Lines, compute_line
@@ -48,6 +49,7 @@ class NodeFacts:
     stop_bound_ns: DurationNs = DurationNs(0)  # Declared by the provider.
     granularity_ns: DurationNs = DurationNs(0)
     observe: bool = False
+    idle_stop_ns: DurationNs | None = None  # Of costgov.toml; 0: off. None: the policies say.
     exclusive: bool = False  # `costgov run`: the one command beside us is the node's tenant.
 
     @property
@@ -159,6 +161,7 @@ class Node:
     refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
+    idle: Idleness = field(default_factory=Idleness)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     kept_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
     unread: set[str] | None = None  # Runs whose snapshots could not be read; None: no node's was there, either.
@@ -191,12 +194,20 @@ class Node:
     def enter(self, incident: Incident) -> None:
         """Have answers about this incident find its run. Those about one that a newer has replaced find nobody."""
         current = {t.incident.incident_id for t in self.runs.values() if t.incident is not None}
-        self.incidents = {known: run for known, run in self.incidents.items() if known in current}
+        self.incidents = {i: run for i, run in self.incidents.items() if i in current or run == NODE}
         self.incidents[incident.incident_id] = incident.run
 
     def of_incident(self, incident_id: str) -> Tracked | None:
         name = self.incidents.get(incident_id)
+        if name == NODE:
+            return self.idle.stop
         return self.runs.get(name) if name is not None else None
+
+    def spent_by(self, run: str) -> UsdMicros:
+        """What a run has spent; of the node itself, what nobody's time has cost since nobody is here."""
+        if run != NODE:
+            return self.ledger.spend(run)
+        return UsdMicros(max(0, self.ledger.spend(UNALLOCATED) - self.idle.spent_before_usd_micros))
 
     def announced(self, incident_id: str) -> tuple[ProcessId, ...]:
         """The rank processes that this halt is about, dead or alive, of every attempt since it opened."""
@@ -320,6 +331,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "paid_before_usd_micros": tracked.paid_before,
         "tokens_total": run.tokens_total,
         "step": run.step,
+        "completed": run.ended_well,
         "last_good": dict(run.last_good) if run.last_good is not None else None,
         "save_longest_ns": run.save_longest_ns,
         "first_step_at": run.first_step_at,

@@ -38,6 +38,7 @@ def node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:
         "unpriced_ns": ledger.unpriced_ns,
         "groups": node.charges.groups.snapshot(),
         "budgets": node.budgets.snapshot(),
+        "idle": node.idle.snapshot(),
     }
 
 

@@ -8,6 +8,7 @@ from governor.core.halt import Plan, StopTarget
 from governor.core.node import Node, NodeFacts, Tracked
 from governor.core.policy import Policy
 from governor.core.run_state import Run
+from governor.core.triggers.budget import TOKENS_REACHED
 from governor.core.units import NS_PER_S, TICK_NS, DurationNs, MonoNs
 
 # Rung of the provider ladder up to which we climb by ourselves; destroying needs the policy's word.
@@ -42,15 +43,18 @@ def plan_for(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Plan
         save_grace_ns=grace,
         term_grace_ns=settings.term_grace_ns,
         kill_grace_ns=settings.kill_grace_ns,
-        stop=_stop_target(node, tracked),
+        stop=_stop_target(node, tracked, verdict),
         stop_reply_ns=STOP_REPLY_NS,
         verify_ns=node.facts.stop_bound_ns or VERIFY_NS,
         rung_max=RUNG_DESTROY if settings.destroy else RUNG_FORCE,
     )
 
 
-def _stop_target(node: Node, tracked: Tracked) -> StopTarget:
+def _stop_target(node: Node, tracked: Tracked, verdict: Verdict) -> StopTarget:
     wanted = tracked.policy.halt.stop
+    if verdict.finding.reason == TOKENS_REACHED:
+        # The run is complete: as when it ends by itself, what becomes of the machine is `on_finish`.
+        wanted = "auto" if tracked.policy.run_on_finish == "stop" else "processes"
     # "job": no scheduler is spoken to yet, and whoever wrote it wants the machine kept. A job ends with its processes.
     if wanted in ("processes", "job") or node.facts.cloud == "none":
         return StopTarget.PROCESSES
@@ -61,3 +65,18 @@ def _stop_target(node: Node, tracked: Tracked) -> StopTarget:
     if others or node.strangers() or not node.facts.can_stop or node.facts.survives_stop is False:
         return StopTarget.PROCESSES
     return StopTarget.INSTANCE
+
+
+def node_plan(facts: NodeFacts) -> Plan:
+    """Of the stop of a node that nobody uses: nothing to save, nobody to end, and never destroyed."""
+    return Plan(
+        checkpoint="none",
+        grace_ns=DurationNs(0),
+        save_grace_ns=DurationNs(0),
+        term_grace_ns=DurationNs(0),
+        kill_grace_ns=DurationNs(TICK_NS),  # Never begun.
+        stop=StopTarget.INSTANCE,
+        stop_reply_ns=STOP_REPLY_NS,
+        verify_ns=facts.stop_bound_ns or VERIFY_NS,
+        rung_max=RUNG_FORCE,
+    )

@@ -10,16 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from governor.core import budgeting
+from governor.core import budgeting, idleness
 from governor.core import halt as table
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, KeepIncident, Record
 from governor.core.halt import Stage
 from governor.core.halting import keep, number_of
+from governor.core.idleness import NODE
 from governor.core.incident import process_of
 from governor.core.keeping import enter_splits
 from governor.core.node import RUNS_MAX, Node, Tracked, forget
 from governor.core.node_money import absences, charge_since, restore_node
+from governor.core.node_stop import resume_stop
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.snapshots import incident_of
@@ -52,6 +54,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
                 is_continued = True
         except (KeyError, TypeError, ValueError) as error:
             effects.append(_unreadable("node", node.facts.node, error))
+        effects.extend(_restore_idle(node, snapshot, at))
         try:
             has_counters = budgeting.restore(node, snapshot)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -94,6 +97,17 @@ def _charge_gap(node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | 
             enter_splits(node, node.ledger.charge_absence(meter, lasted), since)  # Nobody's, and marked.
 
 
+def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[Effect]:
+    if "idle" not in snapshot:  # A journal of before.
+        return []
+    try:
+        same_boot = snapshot["boot_id"] == node.facts.boot_id
+        node.idle = idleness.restored(snapshot["idle"], at, same_boot=same_boot)
+    except (KeyError, TypeError, ValueError) as error:
+        return [_unreadable("idle", node.facts.node, error)]  # A hold, or a finished run's wish: the node goes on.
+    return []
+
+
 def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
     run.attempt = str(snapshot["attempt"])
@@ -102,6 +116,7 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     run.labels = dict(snapshot["labels"])
     run.tokens_total = snapshot["tokens_total"]
     run.step = snapshot["step"]
+    run.completed = bool(snapshot.get("completed", False))  # A journal of before has none.
     run.last_good = snapshot["last_good"]
     run.save_longest_ns = snapshot["save_longest_ns"]
     policy = node.policy_for(run.run, run.stage, run.labels)
@@ -147,6 +162,11 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             incident = incident_of(snapshot)
             if snapshot["boot_id"] != node.facts.boot_id:
                 effects.extend(_supersede(snapshot, wall))
+                if incident.run == NODE:
+                    node.idle.incidents_total = max(node.idle.incidents_total, number_of(incident.incident_id))
+                continue
+            if incident.run == NODE:
+                effects.extend(resume_stop(node, incident, at))
                 continue
             tracked = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -197,8 +217,8 @@ def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
         "closed_wall_ns": wall,
         "timeline": [*snapshot["timeline"], note],
     }
+    anew = "its idle time begins anew" if incident.run == NODE else "this governor does not stop it for yesterday's run"
     text = (
-        f"incident {incident_id} was at {snapshot['halt_stage']} when the machine went down; it is up again, and this "
-        "governor does not stop it for yesterday's run"
+        f"incident {incident_id} was at {snapshot['halt_stage']} when the machine went down; it is up again, and {anew}"
     )
     return [KeepIncident(incident_id, closed, closed=True), Alarm(SUPERSEDED, incident.run, text)]

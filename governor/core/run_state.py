@@ -34,6 +34,7 @@ class Rank:
     last_frame_at: MonoNs
     lost_at: MonoNs | None = None
     said_bye: bool = False
+    completed: bool = False  # Its last word was that it has trained to the end.
     # Progress: from beats, steps and phases alike.
     progress_seq: int = -1
     progress_at: MonoNs = MonoNs(0)  # When progress_seq last changed (or was first seen).
@@ -113,7 +114,7 @@ class Run:
     last_frame_at: MonoNs | None = None
     last_frame_wall_ns: int | None = None
     ended_at: MonoNs | None = None
-    completed: bool = False
+    completed: bool = False  # A rank has said so; of a run that the journal knew: all of them had.
 
     def connected_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.connected]
@@ -128,6 +129,11 @@ class Run:
     @property
     def alive(self) -> bool:
         return self.ended_at is None
+
+    @property
+    def ended_well(self) -> bool:
+        """Every rank that we know of has said that it trained to the end."""
+        return all(rank.completed for rank in self.ranks.values()) if self.ranks else self.completed
 
     def covers_world(self) -> bool:
         """Every rank of the whole job is connected to this governor."""

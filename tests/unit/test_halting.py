@@ -9,7 +9,7 @@ import pytest
 from governor.core.effects import Alarm, Ask, StopCompute, Term
 from governor.core.events import OperatorHalt, ProcessesSeen
 from governor.core.halt import StopTarget
-from governor.core.policy import Budget, HaltSettings
+from governor.core.policy import Budget, HaltSettings, PolicySet
 from governor.core.units import NS_PER_S, UsdMicros
 from tests.unit.test_engine import a_step, ack, at, hello, make_node, play, rule, tick, training
 
@@ -33,6 +33,44 @@ def test_the_machine_is_stopped_only_where_the_policy_says_so_or_leaves_it_to_us
     assert tracked.incident is not None
     assert tracked.incident.plan.stop is target
     assert any(isinstance(effect, StopCompute) for effect in effects) == (target is StopTarget.INSTANCE)
+
+
+@pytest.mark.parametrize(
+    ("on_finish", "halt_stop", "target"),
+    [
+        ("keep", "instance", StopTarget.PROCESSES),
+        ("keep", "auto", StopTarget.PROCESSES),
+        ("stop", "processes", StopTarget.INSTANCE),
+        ("stop", "auto", StopTarget.INSTANCE),
+    ],
+)
+def test_at_the_last_token_of_its_budget_on_finish_says_what_becomes_of_the_machine(
+    on_finish: str, halt_stop: str, target: StopTarget
+) -> None:
+    """The run is complete, and nothing went wrong: `halt.stop` is for what did."""
+    budget = Budget(tokens=25_000)
+    node = make_node(rule("budget", params={"budget": budget}, checkpoint="good"), budget=budget)
+    policy = replace(node.policies.policies[0], run_on_finish=on_finish, halt=HaltSettings(stop=halt_stop))
+    node.policies = PolicySet((policy,), "digest")
+    play(node, tick(0), hello(0, world_size=1))
+    for number in range(1, 27):
+        play(node, a_step(number, tokens=1000, tokens_total=1000 * number), tick(number))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert (incident.reason, incident.plan.stop, incident.plan.checkpoint) == ("tokens_reached", target, "good")
+
+
+def test_a_complete_run_does_not_stop_the_machine_under_another() -> None:
+    budget = Budget(tokens=5_000)
+    node = make_node(rule("budget", params={"budget": budget}), budget=budget)
+    policy = replace(node.policies.policies[0], run_on_finish="stop")
+    node.policies = PolicySet((policy,), "digest")
+    play(node, tick(0), hello(0, world_size=1), hello(5, world_size=6, run="other"))
+    for number in range(1, 7):
+        play(node, a_step(number, tokens=1000, tokens_total=1000 * number), tick(number))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.plan.stop is StopTarget.PROCESSES
 
 
 def test_ranks_that_obey_another_governors_halt_are_joined_but_not_by_one_that_only_observes() -> None:

@@ -157,7 +157,9 @@ MISTAKES = [
     ("[price.gcp]\n", ":1: price.gcp: no such look-up; known: aws, azure"),
     ("[price]\nstale = 3\n", ':1: price: unknown key "stale"; a look-up\'s keys stand in its own table'),
     ("[price]\nstale_after_days = 0\n", ":2: price.stale_after_days: must be greater than or equal to 1"),
-    ('[node]\nidle_stop = "15m"\n', ":2: node.idle_stop: must be 'off'"),
+    ("[node]\nidle_stop = 15\n", ':2: node.idle_stop: must be "off" or a time in quotes such as "15m"'),
+    ('[node]\nidle_stop = "0s"\n', ':2: node.idle_stop: would stop the node at once; write "off" or a time'),
+    ('[node]\nidle_stop = "soon"\n', ':2: node.idle_stop: "soon" is not a duration'),
     ("[trainer]\nsocket_mode = 660\n", ':2: trainer.socket_mode: must be an octal mode in quotes such as "0660"'),
     (
         '[trainer]\nallow_uids = ["no-such-user"]\n',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from governor.core.budgets import Cap
 from governor.core.events import Event
@@ -12,6 +12,8 @@ from governor.core.policy import Budget
 from governor.core.run_state import Run
 from governor.core.triggers.base import Key
 from governor.core.units import MonoNs, UsdMicros, format_usd
+
+TOKENS_REACHED: Final = "tokens_reached"  # The run is complete.
 
 
 class BudgetReached:
@@ -50,7 +52,7 @@ class BudgetReached:
         if self._tokens is not None and has_trained and self._at_frac >= 1 and (run.tokens_total or 0) >= self._tokens:
             return Finding(
                 Reading.FIRING,
-                "tokens_reached",
+                TOKENS_REACHED,
                 f"the run has trained its {self._tokens:,} tokens",
                 {"tokens_total": run.tokens_total, "tokens": self._tokens},
             )

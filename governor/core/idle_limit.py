@@ -1,0 +1,121 @@
+"""What would stop a node that nobody uses, and when: `idle_stop`, and `on_finish` of a run that has ended well."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from governor.core.effects import Alarm, Effect
+from governor.core.events import CommandExited
+from governor.core.idle_words import finish_promise, promise
+from governor.core.idleness import NODE, Finish
+from governor.core.node import Node, Tracked
+from governor.core.occupancy import Occupant
+from governor.core.policy import Mode, Policy
+from governor.core.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
+
+FINISH_NS: Final = DurationNs(60 * NS_PER_S)  # Of on_finish: for whoever starts the next run from a script.
+SETTLE_NS: Final = DurationNs(60 * NS_PER_S)  # What a run leaves behind on the GPUs has gone by then, or is somebody.
+WARN_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # Before a stop: time for a person to read an alarm and to answer it.
+
+
+class Limit(NamedTuple):
+    """After how long without anybody the node is stopped, why, and where that stands."""
+
+    after_ns: DurationNs
+    reason: str  # node_idle | run_finished
+    source: str
+    policy: str
+    observed: bool  # Said, and not done.
+
+
+def on_ended(node: Node, tracked: Tracked, at: MonoNs) -> None:
+    """A run has ended by itself. Beside a command of ours, the command's end counts, and its exit code."""
+    if not node.facts.exclusive and tracked.run.ended_well and tracked.incident is None:
+        _finish(node, tracked.run.run, tracked.policy, at)
+
+
+def on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
+    idle = node.idle
+    idle.command = None
+    runs = [node.runs[name] for name in idle.last_runs or (event.run,) if name in node.runs]
+    is_well = event.exit_code == 0 and all(tracked.incident is None for tracked in runs)
+    if is_well and all(tracked.policy.run_on_finish == "stop" for tracked in runs):
+        for tracked in runs[:1]:
+            _finish(node, tracked.run.run, tracked.policy, event.at)
+    return []
+
+
+def _finish(node: Node, run: str, policy: Policy, at: MonoNs) -> None:
+    if policy.run_on_finish == "stop":
+        node.idle.finish = Finish(run, policy.name, policy.mode is Mode.OBSERVE, at)
+        node.kept_at = None  # With the next tick: a governor after us goes on with it.
+
+
+def finish_over(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
+    """A finished run's stop is given up once somebody else is here; what it left on the GPUs has a while to go."""
+    finish = node.idle.finish
+    if finish is None or not here:
+        return []
+    staying = [one for one in here if one.kind in ("run", "hold", "command") or at - finish.at >= SETTLE_NS]
+    if not staying:
+        return []
+    node.idle.finish = None
+    node.kept_at = None
+    text = f'run {finish.run} ended well and on_finish is "stop", but {staying[0].text} is here: the node goes on'
+    return [Alarm("node_kept", NODE, text)]
+
+
+def limit(node: Node) -> Limit | None:
+    """What would stop this node when nobody uses it, the sooner of two; None: nothing would."""
+    found = [one for one in (_after_finish(node), standing(node)) if one is not None]
+    return min(found, key=lambda one: (one.observed, one.after_ns), default=None)
+
+
+def _after_finish(node: Node) -> Limit | None:
+    finish = node.idle.finish
+    if finish is None:
+        return None
+    source = f'run {finish.run} ended well, and policy {finish.policy} says on_finish = "stop"'
+    return Limit(FINISH_NS, "run_finished", source, finish.policy, finish.observed or node.facts.observe)
+
+
+def standing(node: Node) -> Limit | None:
+    """idle_stop: costgov.toml's, else of the node's last runs, else of the policy that takes every run."""
+    said = node.facts.idle_stop_ns
+    if said is not None:
+        return Limit(said, "node_idle", "idle_stop of costgov.toml", "", node.facts.observe) if said else None
+    last = [node.runs[name].policy for name in node.idle.last_runs if name in node.runs]
+    found = last or [node.policies.for_run({}, None)]
+    waits = [policy.node_idle_stop_ns for policy in found if policy.node_idle_stop_ns is not None]
+    if len(waits) < len(found):
+        return None  # Runs that ended together and disagree: the most careful of them counts.
+    longest = max(found, key=lambda policy: policy.node_idle_stop_ns or 0)
+    observed = node.facts.observe or any(policy.mode is Mode.OBSERVE for policy in found)
+    source = f"idle_stop of policy {longest.name}"
+    return Limit(DurationNs(max(waits)), "node_idle", source, longest.name, observed)
+
+
+def due_at(node: Node, wanted: Limit) -> MonoNs | None:
+    """When the node is stopped if nobody comes; None while somebody is here, or nobody can tell."""
+    idle = node.idle
+    if idle.since is None:
+        return None
+    lead = warn_ns(wanted)
+    warned_at = idle.warned_at if idle.warned_at is not None else idle.since + wanted.after_ns - lead
+    return MonoNs(max(idle.since + wanted.after_ns, warned_at + lead))
+
+
+def warn_ns(wanted: Limit) -> DurationNs:
+    """How long before the stop it is warned: all of the time where a run has just ended."""
+    whole = wanted.reason == "run_finished"
+    return wanted.after_ns if whole else DurationNs(min(WARN_NS, wanted.after_ns // 2))
+
+
+def promises(node: Node) -> list[str]:
+    """What start-up says: beside one command only its end counts, for the governor ends with it."""
+    facts, lines = node.facts, []
+    wanted = standing(node)
+    if wanted is not None and not facts.exclusive:
+        lines += promise(facts, wanted.after_ns, wanted.source, observed=wanted.observed)
+    names = [policy.name for policy in node.policies.policies if policy.run_on_finish == "stop"]
+    return [*lines, *(finish_promise(facts, names, FINISH_NS, exclusive=facts.exclusive) if names else [])]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from governor.core.idle_words import ABANDONED
+from governor.core.idleness import NODE
 from governor.core.node import Node
 from governor.core.status import run_status
 from governor.core.units import NS_PER_S, MonoNs
@@ -56,9 +58,10 @@ class Console:
         if stage == self._stage:
             return
         if not self._stage:
-            self.say(plain(f"HALT {snapshot['run']}: {snapshot['text']} (incident {snapshot['incident_id']})"))
+            what = "NODE STOP" if snapshot["run"] == NODE else f"HALT {snapshot['run']}"
+            self.say(plain(f"{what}: {snapshot['text']} (incident {snapshot['incident_id']})"))
         self._stage = stage
-        if stage in ("HALTED", "NEEDS_HUMAN"):
+        if stage in ("HALTED", "NEEDS_HUMAN", ABANDONED):
             for line in timeline_lines(dict(snapshot), self._fault_mono_ns()):
                 self.say(line)
 

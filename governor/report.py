@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from governor import report_node
 from governor.core.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.report_lines import live_line, loss_text, timeline_lines
 from governor.report_moments import (
@@ -68,7 +69,7 @@ def incident_markdown(snapshot: Snapshot) -> str:
         "## Timeline\n\n" + "\n".join(_timeline(snapshot)),
         "## What was not observed\n\n"
         + ("\n".join(f"- {line}" for line in not_observed(snapshot)) or "Everything that was asked for was observed."),
-        "## Ranks at the verdict\n\n" + ("\n\n".join(_rank(rank) for rank in snapshot["ranks"]) or "None was known."),
+        *([] if report_node.is_of_node(snapshot) else [_ranks(snapshot)]),
         "## Evidence\n\n" + _evidence(snapshot),
     ]
     if snapshot.get("resume"):
@@ -78,6 +79,8 @@ def incident_markdown(snapshot: Snapshot) -> str:
 
 def summary(snapshot: Snapshot) -> str:
     """What happened, in one sentence."""
+    if report_node.is_of_node(snapshot):
+        return report_node.summary(snapshot)
     who = (
         f"uid {snapshot['operator_uid']} asked for it"
         if snapshot.get("operator_uid") is not None
@@ -124,6 +127,8 @@ def _ended_clause(snapshot: Snapshot) -> str:
 
 def not_observed(snapshot: Snapshot) -> list[str]:
     """Everything that the reader might assume and that nobody has seen. Empty when the halt is proven in full."""
+    if report_node.is_of_node(snapshot):
+        return report_node.not_observed(snapshot)
     seen = {str(entry["what"]) for entry in snapshot["timeline"]}
     lines = [*_unseen_checkpoint(snapshot, seen), *_unseen_end(snapshot, seen)]
     if snapshot.get("undurable"):
@@ -187,6 +192,10 @@ def _facts(snapshot: Snapshot) -> list[str]:
         "Checkpoint": f"`{_inline(checkpoint.get('path'))}`" if checkpoint else "none",
         "Last good": f"step {last_good.get('step')}, `{_inline(last_good.get('path'))}`" if last_good else "none known",
         "Ended": f"{processes_text(snapshot) or 'no process was known'}; plan: {plan.get(stop_target(snapshot), '?')}",
+    }
+    if report_node.is_of_node(snapshot):
+        rows = {"Opened": rows["Opened"], "Closed": rows["Closed"], "Last runs": report_node.last_runs(snapshot)}
+    rows |= {
         "Machine": _inline(machine),
         "Spent": spent_text(snapshot),
         "Stays billed": _inline(stays_billed_text(snapshot)),
@@ -217,6 +226,11 @@ def _resume_advice(snapshot: Snapshot) -> str:
     if checkpoint.get("kind") == "suspect":
         return "The checkpoint of this halt is suspect and `latest` was not moved: this resumes from the last good one."
     return "It resumes from whatever `latest` names when it is started."
+
+
+def _ranks(snapshot: Snapshot) -> str:
+    told = "\n\n".join(_rank(rank) for rank in snapshot["ranks"]) or "None was known."
+    return f"## Ranks at the verdict\n\n{told}"
 
 
 def _rank(rank: Mapping[str, Any]) -> str:

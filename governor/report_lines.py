@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from governor.core.idleness import NODE
 from governor.core.units import MICROS_PER_USD, format_usd
 from governor.report_moments import Moment, Snapshot, moments, plain, since_text, spent_text, stays_billed_text
 
@@ -22,7 +23,8 @@ def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None) -> list
     Times count from the fault where the caller knows it (a demo, a drill), else from the verdict.
     """
     origin = "fault" if fault_mono_ns is not None else "verdict"
-    head = f"HALT {plain(snapshot['incident_id'])} (times since the {origin})"
+    what = "NODE STOP" if snapshot["run"] == NODE else "HALT"
+    head = f"{what} {plain(snapshot['incident_id'])} (times since the {origin})"
     foot = [_cut(f"{label:<13} {text}") if cut else f"{label:<13} {text}" for label, text, cut in _foot(snapshot)]
     told = moments(snapshot, fault_mono_ns)
     shown = _shortened([_moment_line(moment) for moment in told], LINES_MAX - 1 - len(foot))
@@ -114,7 +116,7 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
         by = checkpoint.get("verified_by", "nobody")
         text = f"{checkpoint.get('kind', '?')}, step {checkpoint.get('step', '?')}, verified by {by}"
         rows.append(("checkpoint", plain(f"{text}: {checkpoint.get('path', '?')}"), False))
-    else:
+    elif snapshot["run"] != NODE:
         rows.append(("checkpoint", "none was saved by this halt", True))
     last_good = snapshot.get("last_good")
     if last_good and last_good.get("path") != (checkpoint or {}).get("path"):

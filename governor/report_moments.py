@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from governor.core.idle_words import ABANDONED
+from governor.core.idleness import NODE
 from governor.core.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
 
 Snapshot = Mapping[str, Any]
@@ -157,8 +159,21 @@ def _restored(detail: Detail, _snapshot: Snapshot) -> str:
     return f"a restarted governor goes on at {detail.get('stage', '?')}"
 
 
-def _superseded(detail: Detail, _snapshot: Snapshot) -> str:
-    return f"the machine went down at {detail.get('was', '?')} and was started again: not stopped for the old run"
+def _superseded(detail: Detail, snapshot: Snapshot) -> str:
+    then = "its idle time begins anew" if snapshot["run"] == NODE else "not stopped for the old run"
+    return f"the machine went down at {detail.get('was', '?')} and was started again: {then}"
+
+
+def _nobody_here(_detail: Detail, _snapshot: Snapshot) -> str:
+    return "observed for all of that time: no live run, no command, no GPU process, no hold"
+
+
+def _came_late(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"{detail.get('who', 'somebody')} came when the stop was accepted, or may have been"
+
+
+def _abandoned(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"{detail.get('who', 'somebody')} is here: the node goes on"
 
 
 def _ceiling_exceeded(detail: Detail, _snapshot: Snapshot) -> str:
@@ -174,8 +189,8 @@ def _egress(detail: Detail, _snapshot: Snapshot) -> str:
     return f"the checkpoint's upload cost {format_usd(paid)}, and {format_usd(held)} was reserved for it"
 
 
-def _halted(_detail: Detail, _snapshot: Snapshot) -> str:
-    return "the halt is complete"
+def _halted(_detail: Detail, snapshot: Snapshot) -> str:
+    return "the node is stopped" if snapshot["run"] == NODE else "the halt is complete"
 
 
 def _plainly(detail: Detail, _snapshot: Snapshot) -> str:
@@ -210,6 +225,9 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
     "egress": ("egress", _egress),
     "halted": ("halted", _halted),
     "restored": ("restored", _restored),
+    "nobody_here": ("nobody", _nobody_here),
+    "came_late": ("late", _came_late),
+    ABANDONED: ("given up", _abandoned),
     "superseded_by_reboot": ("superseded", _superseded),
     "undurable": ("undurable", lambda _detail, _snapshot: "not on disk within the bound; acted all the same"),
 }

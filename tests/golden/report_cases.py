@@ -219,4 +219,56 @@ def rebooted() -> dict[str, Any]:
     }
 
 
-CASES = {case.__name__: case for case in (nan_halt, hang_deaf, stop_refused, operator_halt_torn, rebooted)}
+def node_stopped() -> dict[str, Any]:
+    """Nobody used the node: no run, no checkpoint, nobody to end."""
+    why = "nobody has used this node for 15m 0s (idle_stop of costgov.toml)"
+    nothing = {"step": None, "loss": None, "tokens_total": None, "checkpoint": None, "last_good": None, "resume": None}
+    return nan_halt() | nothing | {
+        "incident_id": "@node.gpu-17.2",
+        "run": "@node",
+        "uid": 0,
+        "attempt": "",
+        "stage": None,
+        "policy": "",
+        "rule": "idle_stop",
+        "trigger": "node_idle",
+        "reason": "node_idle",
+        "text": why,
+        "evidence": {"idle_ns": 900 * S, "limit_ns": 900 * S, "last_runs": ["run7", "run8"]},
+        "kind": "none",
+        "targets": [],
+        "ranks": [],
+        "usd_micros_per_mtok": None,
+        "spend_at_verdict_usd_micros": 5_500_000,
+        "spend_usd_micros": 5_545_000,
+        "timeline": [
+            entry(0, "verdict", rule="idle_stop", reason="node_idle", text=why),
+            entry(0, "nobody_here"),
+            entry(0, "stop_requested", rung=0),
+            entry(200 * MS, "stop_accepted", reason="accepted"),
+            entry(2_300 * MS, "billing", times=2, state="stopping"),
+            entry(7_410 * MS, "verified", state="stopped"),
+            entry(7_410 * MS, "halted"),
+        ],
+    }  # fmt: skip
+
+
+def node_kept() -> dict[str, Any]:
+    """Somebody came before the stop was accepted."""
+    case = node_stopped()
+    return case | {
+        "incident_id": "@node.gpu-17.3",
+        "halt_stage": "abandoned",
+        "closed_wall_ns": OPENED_WALL + 3_250 * MS,
+        "timeline": [
+            *case["timeline"][:3],
+            entry(400 * MS, "stop_unknown", reason="timeout"),
+            entry(3_250 * MS, "abandoned", was="STOPPING", who="run run9"),
+        ],
+    }
+
+
+CASES = {
+    case.__name__: case
+    for case in (nan_halt, hang_deaf, stop_refused, operator_halt_torn, rebooted, node_stopped, node_kept)
+}

@@ -18,8 +18,8 @@ from governor.core.ledger import reserve
 from governor.core.node import Node, NodeFacts, Tracked
 from governor.core.planning import UNSAVED_MIN_NS, bounds_ns, grace_now
 from governor.core.policy import Policy, PolicySet
-from governor.core.units import MICROS_PER_USD, NS_PER_S, MonoNs, UsdMicros, format_usd
-from governor.core.utc import NS_PER_DAY
+from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs, UsdMicros, format_usd
+from governor.core.utc import NS_PER_DAY, day_of
 
 _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 
@@ -53,7 +53,9 @@ def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
     # The whole machine is paid until the last of them is gone, however few of its ranks each holds.
     longest = max((_bounds_ns(node, tracked, at) for tracked in members), default=0)
     held = reserve(rate or 0, longest)
-    return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at), held, UsdMicros(rate or 0))
+    wall, spend = node.wall(at), spent(node, scope, at)
+    to_reset = (day_of(wall)[1] - wall) / NS_PER_HOUR if scope.kind is ScopeKind.DAY else float("inf")
+    return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset)
 
 
 def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:

@@ -123,6 +123,7 @@ class Cap:
     spend_usd_micros: UsdMicros
     reserve_usd_micros: UsdMicros = UsdMicros(0)  # The price of halting everybody whom it covers.
     rate_usd_micros_per_hour: UsdMicros | None = None  # Of all whom it covers; None: the price is unknown.
+    hours_to_reset: float = float("inf")  # Then it begins anew: a day's.
 
     @property
     def room_usd_micros(self) -> int:
@@ -130,11 +131,12 @@ class Cap:
 
     @property
     def hours_left(self) -> float:
-        """At the present rate; infinite where nothing is spent, or nobody knows."""
+        """At the present rate; infinite where nothing is spent, nobody knows, or it begins anew before."""
         if self.room_usd_micros <= 0:
             return 0.0
         rate = self.rate_usd_micros_per_hour
-        return self.room_usd_micros / rate if rate else float("inf")
+        hours = self.room_usd_micros / rate if rate else float("inf")
+        return hours if hours <= self.hours_to_reset else float("inf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from governor.core import (
     blindness,
     budgeting,
+    ceiling_ahead,
     displaced,
     halting,
     hearing,
@@ -101,6 +102,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
             effects.extend(_silence(tracked, tick.at))
             effects.extend(blindness.no_loss(tracked))
             effects.extend(_hold_over(node, tracked, tick.at))
+            effects.extend(ceiling_ahead.warn(node, tracked, tick.at))
     if node.displaced:
         effects.extend(displaced.alarms(node, tick.at))
     effects.extend(idle.watch(node, tick.at))

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from governor.core.token_windows import Window
 from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
@@ -61,9 +61,30 @@ class CeilingHit:
     before_end: bool | None  # Does it happen before the tokens are trained? None: nobody said how many there are.
 
 
+@dataclass(frozen=True, slots=True)
+class CeilingTold:
+    """Of what it was last said that the ceiling comes first (core.ceiling_ahead).
+
+    Kept with the run: a governor after us does not say it again.
+    """
+
+    ceiling_usd_micros: int
+    tokens_goal: int | None
+    rate_usd_micros_per_hour: int
+
+    def row(self) -> list[int | None]:
+        return [self.ceiling_usd_micros, self.tokens_goal, self.rate_usd_micros_per_hour]
+
+
+def told_of(row: Any) -> CeilingTold:
+    """Read what `CeilingTold.row` wrote; TypeError or ValueError when it is something else."""
+    ceiling, goal, rate = row
+    return CeilingTold(int(ceiling), None if goal is None else int(goal), int(rate))
+
+
 def forecast(recent: Sequence[Window], tokens_left: int) -> Forecast | None:
     """None without a window. `recent` is oldest first; what lies further back than RECENT_WINDOWS is left out."""
-    windows = [window for window in recent[-RECENT_WINDOWS:] if window.tokens > 0]
+    windows = [window for window in tuple(recent)[-RECENT_WINDOWS:] if window.tokens > 0]
     if not windows:
         return None
     size = sum(window.tokens for window in windows) / len(windows)

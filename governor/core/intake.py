@@ -177,6 +177,7 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
         run.tokens_total = step.tokens_total
     elif tokens is not None:
         run.tokens_total = (run.tokens_total or 0) + tokens
+    run.step_tokens = tokens
     run.tokens_per_s = _tokens_per_s(run, tokens)
 
 

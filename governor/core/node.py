@@ -11,7 +11,7 @@ from governor.core.budgets import Budgets, ScopedBudget, by_scope
 from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Payer, Place, labels_of
 from governor.core.effects import Record
 from governor.core.events import CommandLaunched
-from governor.core.forecast import RECENT_WINDOWS, Forecast
+from governor.core.forecast import RECENT_WINDOWS, CeilingTold, Forecast
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.idleness import NODE, Idleness
 from governor.core.incident import Incident, process_row
@@ -94,6 +94,7 @@ class Tracked:
     unwatched_alarmed: bool = False
     displaced_alarmed_at: MonoNs | None = None
     price_alarmed: bool = False
+    ceilings_told: dict[str, CeilingTold] = field(default_factory=dict)  # By the scope of the ceiling.
 
     def processes(self) -> tuple[ProcessId, ...]:
         """Who the run is: its announced ranks, or those named for it, or as many as the journal knew."""
@@ -343,6 +344,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "halts_wall": list(tracked.halts_wall),
         "checkpoint_bytes_max": tracked.checkpoint_bytes_max,
         "checkpoint_charged": tracked.checkpoint_charged,
+        "ceilings_told": {scope: told.row() for scope, told in tracked.ceilings_told.items()},
         "tokens": tracked.meter.snapshot() if tracked.meter is not None else None,
         "rules": tracked.book.snapshot(),
         # Beside what the rules made of the lines before it: whoever goes on from here counts no line twice.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from governor.core.budgets import Cap
 from governor.core.expected import Plan, burn_rate, drift, per_mtok
-from governor.core.forecast import CeilingHit, Forecast, ceiling_hit
+from governor.core.forecast import CeilingHit, Forecast, ceiling_hit, forecast
 from governor.core.node import Tracked
 from governor.core.token_windows import Window
 from governor.core.units import UsdMicros
@@ -49,13 +49,13 @@ class Outlook:
 
 def outlook(tracked: Tracked) -> Outlook:
     goal, plan = tokens_goal(tracked), plan_of(tracked)
-    left = tracked.left if goal is not None else None
+    bound = binding_ceiling(tracked)
     last = tracked.windows[-1] if tracked.windows else None
     return Outlook(
         tokens_goal=goal,
-        left=left,
-        ceiling=_ceiling_hit(tracked, goal, left),
-        binding=binding_ceiling(tracked),
+        left=forecast_of(tracked, goal),
+        ceiling=hit_of(tracked, bound, goal) if bound is not None else None,
+        binding=bound,
         plan=plan,
         last=last,
         last_pace=None if last is None else _pace(last.usd_micros, last.usd_micros, last.tokens, plan),
@@ -85,7 +85,7 @@ def plan_of(tracked: Tracked) -> Plan:
 
 
 def binding_ceiling(tracked: Tracked) -> Binding | None:
-    """None without a ceiling, while the price is unknown, and once the run has ended."""
+    """None without one that is met before it begins anew, while the price is unknown, and once the run has ended."""
     run, ceiling = tracked.run, tracked.policy.budget.ceiling_usd_micros
     caps = list(run.caps)
     if ceiling is not None:
@@ -95,16 +95,25 @@ def binding_ceiling(tracked: Tracked) -> Binding | None:
         return None
     cap = min(caps, key=lambda cap: (cap.hours_left, cap.room_usd_micros))
     rate = cap.rate_usd_micros_per_hour
-    if rate is None:
+    if rate is None or (rate and cap.hours_left == float("inf")):  # Of a day that ends before.
         return None
     is_own = ceiling is not None and cap is caps[0]
     return Binding(cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own=is_own)
 
 
-def _ceiling_hit(tracked: Tracked, goal: int | None, left: Forecast | None) -> CeilingHit | None:
-    bound = binding_ceiling(tracked)
-    if bound is None:
+def forecast_of(tracked: Tracked, goal: int | None) -> Forecast | None:
+    """What is left, as of the last window's end; None without a goal, and before the first window."""
+    meter, left = tracked.meter, tracked.left
+    if goal is None or meter is None or not tracked.windows:
         return None
+    tokens_left = max(0, goal - meter.from_tokens)
+    # Another goal than when that window closed: it counts from now on, and not from the next one's end.
+    return left if left is not None and left.tokens_left == tokens_left else forecast(tracked.windows, tokens_left)
+
+
+def hit_of(tracked: Tracked, bound: Binding, goal: int | None) -> CeilingHit | None:
+    """When the run meets this ceiling at the present rate; None while it spends nothing."""
+    left = forecast_of(tracked, goal)
     # The windows' speed has the pauses in it; that of the last steps has to do until there are enough windows.
     speed = left.tokens_per_s if left is not None and left.hours_left.low is not None else None
     return ceiling_hit(

@@ -14,6 +14,7 @@ from governor.core import budgeting, idleness
 from governor.core import halt as table
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, KeepIncident, Record
+from governor.core.forecast import told_of
 from governor.core.halt import Stage
 from governor.core.halting import keep, number_of
 from governor.core.idleness import NODE
@@ -142,6 +143,8 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     run.ended_at = None if snapshot["alive"] else at
     tracked.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
     tracked.stream_position = snapshot.get("stream_position")
+    # A journal of before has none.
+    tracked.ceilings_told = {scope: told_of(row) for scope, row in dict(snapshot.get("ceilings_told", {})).items()}
     tracked.hold_until = snapshot["hold_until"]
     tracked.hold_reason = snapshot["hold_reason"]
     tracked.book.restore(snapshot["rules"])

@@ -99,6 +99,7 @@ class Run:
     skipped_steps: int | None = None
     # Step times of this attempt, seconds; the first steps after init, resume and eval are left out.
     step_times: Reservoir = field(default_factory=lambda: Reservoir(512))
+    step_tokens: int | None = None  # Of the last step.
     tokens_per_s: float | None = None  # Over the recent window.
     # Checkpoints.
     saves: Saves = field(default_factory=Saves)

@@ -115,7 +115,10 @@ def test_a_second_launch_under_one_name_goes_on_with_its_budget_and_misses_no_ra
     restore_runs(again, kept.values(), BootNs(at(100)), at(100))
     play(again, CommandLaunched(at(101), "job", 1000, (COMMAND,)))
     effects = pass_time(again, 300, 101)
-    assert [effect.name for effect in effects if isinstance(effect, Alarm)] == ["nobody_attached"]
+    assert [effect.name for effect in effects if isinstance(effect, Alarm)] == [
+        "nobody_attached",
+        "ceiling_ahead",
+    ]  # Ten minutes are half used.
     assert again.runs["job"].run.spend_usd_micros == 300_000_000
     assert [effect for effect in pass_time(again, 600, 301) if isinstance(effect, Term)]
 

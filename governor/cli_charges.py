@@ -11,7 +11,7 @@ import click
 
 from governor.cli_common import Failed, settings_from
 from governor.core.charges import Charge
-from governor.core.cost import clip
+from governor.core.cost import Sum, clip
 from governor.core.utc import parse_utc, utc_text
 
 NOTHING_YET: Final = (
@@ -85,8 +85,25 @@ def charges_in(state_dir: Path, scope: Scope) -> Iterator[Charge]:
         for path in journal_paths(state_dir):
             for charge in read_charges(path, scope.since, scope.until):
                 if not scope.runs or charge.payer.run in scope.runs:
-                    since = charge.from_wall if scope.since is None else scope.since
-                    until = charge.to_wall if scope.until is None else scope.until
-                    yield clip(charge, since, until)
+                    yield _in_scope(charge, scope)
     except ChargesUnreadable as error:
         raise Failed(str(error)) from error
+
+
+def sums_in(state_dir: Path, scope: Scope, by: str) -> Iterator[Sum]:
+    """The same, added up as far as `by` allows: what a table needs of a year of them. Fails in one line."""
+    from governor.adapters.charges_db import ChargesUnreadable, journal_paths
+    from governor.adapters.charges_sums import read_sums
+
+    try:
+        for path in journal_paths(state_dir):
+            for one in read_sums(path, by, scope.runs, scope.since, scope.until):
+                yield one if one.charges > 1 else Sum(_in_scope(one.charge, scope), 1)
+    except ChargesUnreadable as error:
+        raise Failed(str(error)) from error
+
+
+def _in_scope(charge: Charge, scope: Scope) -> Charge:
+    since = charge.from_wall if scope.since is None else scope.since
+    until = charge.to_wall if scope.until is None else scope.until
+    return clip(charge, since, until)

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import click
 
-from governor.cli_charges import NOTHING_YET, Scope, charges_in, scope_of, scope_options, state_dir_of
+from governor.cli_charges import NOTHING_YET, Scope, scope_of, scope_options, state_dir_of, sums_in
 from governor.cli_common import config_option, json_option, print_json
 from governor.cli_focus import export
 from governor.cli_reconcile import reconcile
 from governor.core.charges import Unit
-from governor.core.cost import Group, decimal_text, exact_usd, sum_of, tally, whole_cents
+from governor.core.cost import Group, decimal_text, exact_usd, sum_of, tally_sums, whole_cents
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR
 from governor.core.utc import utc_text
 
@@ -53,7 +53,7 @@ def cost(
     scope = scope_of(since, until, runs)
     state_dir = state_dir_of(config)
     try:
-        groups = tally(charges_in(state_dir, scope), by)
+        groups = tally_sums(sums_in(state_dir, scope, by), by)
     except ValueError as error:
         raise click.UsageError(f"--by: {error}") from error
     if as_json:

@@ -238,7 +238,8 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
 
 def plain(text: object) -> str:
     """One printable line: a run's name or an operator's reason must not steer anyone's terminal."""
-    return "".join(char if char.isprintable() else " " for char in " ".join(str(text).split()))
+    line = " ".join(str(text).split())
+    return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
 
 
 def ranks_text(ranks: list[int]) -> str:

@@ -7,11 +7,12 @@ import json
 import os
 import sqlite3
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from governor.adapters.journal_db import is_corruption
 from governor.core.charges import Charge, charge_of
 
 JOURNAL_NAME: Final = "costgov.db"
@@ -32,6 +33,18 @@ _WALL_MAX: Final = 2**63 - 1
 
 class ChargesUnreadable(Exception):  # noqa: N818 - the condition is the name.
     """The message is one line: which file, what is wrong, what to do."""
+
+    @classmethod
+    def of(cls, path: str, error: sqlite3.Error) -> ChargesUnreadable:
+        if is_corruption(error):
+            what = "the governor keeps it aside at its next start and takes over what can still be read"
+            return cls(f"{path}: corrupt ({error}); {what}")
+        return cls(f"{path}: cannot be read: {error}; read it as the governor's user or root")
+
+    @classmethod
+    def of_charge(cls, path: str, error: Exception) -> ChargesUnreadable:
+        what = f"{type(error).__name__}: {error}"
+        return cls(f"{path}: a charge in it is not one of ours ({what}); a newer costgov wrote it?")
 
 
 def journal_paths(state_dir: Path) -> list[str]:
@@ -55,17 +68,30 @@ def read_charges(path: str, since: int | None = None, until: int | None = None) 
     """
     try:
         # A closing() at each level: a generator that is left early must not leave the file open.
-        uri = f"file:{urllib.parse.quote(path)}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)) as connection:
-            if connection.execute(_HAS_TABLE).fetchone() is not None:
-                for _, _, data in _rows(connection, since, until):
-                    yield _charge(path, data)
+        with closing(opened(path)) as connection:
+            if has_charges(connection):
+                for _, _, data in _rows(connection, window_of(since, until)):
+                    yield charge_in(path, data)
     except sqlite3.Error as error:
-        raise ChargesUnreadable(f"{path}: cannot be read: {error}; read it as the governor's user or root") from error
+        raise ChargesUnreadable.of(path, error) from error
 
 
-def _rows(connection: sqlite3.Connection, since: int | None, until: int | None) -> Iterator[tuple[str, int, str]]:
-    window = {"since": _WALL_MIN if since is None else since, "until": _WALL_MAX if until is None else until}
+def opened(path: str) -> sqlite3.Connection:
+    """A connection that changes nothing. Raises sqlite3.Error."""
+    uri = f"file:{urllib.parse.quote(path)}?mode=ro"
+    return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
+
+
+def has_charges(connection: sqlite3.Connection) -> bool:
+    return connection.execute(_HAS_TABLE).fetchone() is not None
+
+
+def window_of(since: int | None, until: int | None) -> dict[str, int]:
+    """The bounds as parameters of a query; None is no bound."""
+    return {"since": _WALL_MIN if since is None else since, "until": _WALL_MAX if until is None else until}
+
+
+def _rows(connection: sqlite3.Connection, window: Mapping[str, int]) -> Iterator[tuple[str, int, str]]:
     after_wall, after_id = _WALL_MIN, ""
     while True:
         place = {"after_wall": after_wall, "after_id": after_id, "rows": PAGE_ROWS}
@@ -76,11 +102,9 @@ def _rows(connection: sqlite3.Connection, since: int | None, until: int | None) 
         after_id, after_wall = page[-1][0], page[-1][1]
 
 
-def _charge(path: str, data: str) -> Charge:
+def charge_in(path: str, data: str | bytes) -> Charge:
+    """The charge of a row. Raises `ChargesUnreadable`."""
     try:
         return charge_of(json.loads(data))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise ChargesUnreadable(
-            f"{path}: a charge in it is not one of ours ({what}); a newer costgov wrote it?"
-        ) from None
+        raise ChargesUnreadable.of_charge(path, error) from None

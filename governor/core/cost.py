@@ -34,14 +34,30 @@ class Group:
     sources: set[tuple[str, str]] = field(default_factory=set)  # Who said the price, and on which day.
 
 
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """So many charges as one, alike in what they are grouped by and in their line; its quantity and amount are theirs.
+
+    One that is cut, at midnight or by a bound of the asked time, stands alone.
+    """
+
+    charge: Charge
+    charges: int
+
+
 def tally(charges: Iterable[Charge], by: str) -> list[Group]:
     """Group charges: days in their order, anything else by amount, largest first. ValueError on an unknown `by`."""
+    return tally_sums((Sum(charge, 1) for charge in charges), by)
+
+
+def tally_sums(sums: Iterable[Sum], by: str) -> list[Group]:
+    """tally() of charges that were added up as they were read."""
     key_of = _key_of(by)
     groups: dict[str, Group] = {}
-    for whole in charges:
-        for charge in slices(whole, day_of) if by == "day" else (whole,):
+    for one in sums:
+        for charge in slices(one.charge, day_of) if by == "day" else (one.charge,):
             key = key_of(charge)
-            _enter(groups.setdefault(key, Group(key)), charge, one_line=by == "line")
+            _enter(groups.setdefault(key, Group(key)), charge, one.charges, one_line=by == "line")
     if by == "day":
         return sorted(groups.values(), key=lambda group: group.key)
     return sorted(groups.values(), key=lambda group: (-group.usd_micros, group.key))
@@ -58,9 +74,9 @@ def sum_of(groups: Iterable[Group]) -> Group:
     return total
 
 
-def _enter(group: Group, charge: Charge, *, one_line: bool) -> None:
+def _enter(group: Group, charge: Charge, count: int, *, one_line: bool) -> None:
     line = charge.line
-    group.charges += 1
+    group.charges += count
     group.usd_micros += charge.usd_micros
     group.reconstructed_usd_micros += charge.usd_micros if charge.reconstructed else 0
     compute = line.kind is LineKind.COMPUTE
@@ -145,7 +161,8 @@ def whole_cents(micros: Sequence[int]) -> list[int]:
 def rounded_together(amounts: Sequence[Fraction], target: int) -> list[int]:
     """Whole numbers that add up to `target`, which is within one of the sum: none is off by one or more."""
     whole = [amount // 1 for amount in amounts]
-    by_remainder = sorted(range(len(amounts)), key=lambda index: (-(amounts[index] % 1), index))
+    remainders = [amount % 1 for amount in amounts]
+    by_remainder = sorted(range(len(amounts)), key=remainders.__getitem__, reverse=True)  # Equal ones keep their order.
     up = target - sum(whole)
     assert 0 <= up <= len(whole), "the target is not the rounded sum"
     for index in by_remainder[:up]:

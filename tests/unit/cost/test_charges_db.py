@@ -88,9 +88,8 @@ def test_what_is_no_database_is_one_line(tmp_path: Path) -> None:
     path.write_text("not a database " * 100)
     with pytest.raises(ChargesUnreadable) as raised:
         list(read_charges(str(path)))
-    assert (
-        str(raised.value) == f"{path}: cannot be read: file is not a database; read it as the governor's user or root"
-    )
+    what = "the governor keeps it aside at its next start and takes over what can still be read"
+    assert str(raised.value) == f"{path}: corrupt (file is not a database); {what}"
 
 
 def test_a_row_that_is_no_charge_is_one_line(tmp_path: Path) -> None:

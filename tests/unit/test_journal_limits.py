@@ -35,15 +35,15 @@ def test_the_oldest_go_first_and_evidence_outlives_chatter(tmp_path: Path) -> No
     database.write(entries, full=False)
     database.prune()
     assert seqs(database.rows("i-1", None, 100)) == [2, 3, 4]
-    assert seqs(database.rows(None, None, 100)) == [2, 3, 4, *range(25, 30)]
+    assert seqs(database.rows(None, None, 100)) == [2, 3, 4, 12, 13, *range(25, 30)]
     assert [e["incident_id"] for e in database.incidents(100, only_open=False)] == ["i-1", "i-4", "i-5"]
     assert [e["run"] for e in database.runs()] == ["run-3", "run-4"]
     database.close()
 
 
-def test_windows_have_a_limit_of_their_own(tmp_path: Path) -> None:
-    database = Database(str(tmp_path / "journal.db"), Limits(rows_of_kind={"window": 2}))
-    database.write([row(n, "window") for n in range(5)] + [row(9)], full=False)
+def test_windows_have_a_limit_of_their_own_and_take_nobody_elses_room(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "journal.db"), Limits(rows=1, rows_of_kind={"window": 2}))
+    database.write([row(n, "window") for n in range(5)] + [row(8), row(9)], full=False)
     database.prune()
     assert seqs(database.rows(None, None, 100)) == [3, 4, 9]
     database.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from docs import cli_page, clouds_page, halt_page, prices_page, triggers_page
+from docs import alerts_page, cli_page, clouds_page, halt_page, prices_page, triggers_page
 from governor.adapters.exporters.prometheus_metrics import metrics_page
 
 PAGES: dict[str, Callable[[], str]] = {
+    "alerts.md": alerts_page.render,
     "cli.md": cli_page.render,
     "clouds.md": clouds_page.render,
     "halt.md": halt_page.render,

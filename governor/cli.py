@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import click
 
-from governor import cli_act, cli_cost, cli_incident, cli_policy, cli_prices, cli_run, cli_status
+from governor import cli_act, cli_alert, cli_cost, cli_incident, cli_policy, cli_prices, cli_run, cli_status
 from governor.cli_common import Failed
 from governor.exit_codes import MEANINGS, ExitCode
 
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
-_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "completion")
+_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "alert", "completion")
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
 
 
@@ -59,6 +59,7 @@ for command in (
     cli_prices.prices,
     cli_incident.incident,
     cli_cost.cost,
+    cli_alert.alert,
 ):
     cli.add_command(command)
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from governor import control_client, policy_files, pricing
 from governor.adapters import clouds
+from governor.adapters.alert_tables import addressees
 from governor.adapters.clock import SystemClock
 from governor.adapters.control import group_id
 from governor.adapters.gpu_nvml import NvmlSampler
@@ -23,6 +24,7 @@ from governor.adapters.journal_db import JournalReader
 from governor.adapters.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
 from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
+from governor.core.outbox import Delivery, Took
 from governor.core.prices import Chosen, RemarkKind
 from governor.core.units import NS_PER_S
 from governor.policy_loading import policy_loader
@@ -82,6 +84,7 @@ def examine(config: Path | None, control_sockets: tuple[str, ...]) -> list[Check
         _gpus(),
         _clock(),
         *_metrics(settings, is_running),
+        *_alerts(settings),
     ]
 
 
@@ -267,6 +270,21 @@ def _metrics(settings: Settings, is_running: bool) -> Iterator[Check]:
         yield Check(WARN, "metrics", f"{url} answers the network, without a password")
     else:
         yield Check(OK, "metrics", url)
+
+
+def _alerts(settings: Settings) -> Iterator[Check]:
+    """Whether they could be told, as far as this machine shows it. Nothing is sent: `costgov alert test` does that."""
+    if not settings.alert:
+        yield Check(OK, "alerts", "no [[alert]] receiver: alarms and halts are told to the log and the metrics alone")
+    for one, table in zip(addressees(settings.alert), settings.alert, strict=True):
+        told, problem = f"{one.name}: {one.kind} at {one.receiver.where}", one.receiver.problem()
+        if problem is not None:
+            text, advice = f"{told}: {Delivery(Took.BUSY, problem).line}", "correct it, then run `costgov alert test`"
+            yield Check(FAIL, "alerts", text, advice)
+        elif table.config.get("insecure"):
+            yield Check(WARN, "alerts", f"{told}: insecure, as configured", "everybody on the way can read alerts")
+        else:
+            yield Check(OK, "alerts", f"{told}; nothing was sent: `costgov alert test` does")
 
 
 def _try_port(address: str, port: int) -> None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from governor.core.alerts import Alert
 from governor.core.events import BillingAnswer, StopAnswer
 from governor.core.identity import ConnectionId, Peer, ProcessFacts, ProcessId
+from governor.core.outbox import Delivery
 from governor.core.prices import Machine, Quote
 from governor.core.units import BootNs, MonoNs, UsdMicros, WallNs
 
@@ -302,6 +304,24 @@ class Observer(Protocol):
         """An incident was kept: opened, moved on or closed (see governor.core.snapshots)."""
 
     def alarm(self, name: str, run: str | None, text: str) -> None: ...
+
+
+class AlertReceiver(Protocol):
+    """Somebody whom alerts are sent to: a webhook, an Alertmanager."""
+
+    @property
+    def where(self) -> str:
+        """Scheme, host and port: all of the URL that may be shown, for its path may be a secret."""
+
+    @property
+    def replaces(self) -> bool:
+        """Only the newest of a thing is news here, and an open halt is told again until it ends."""
+
+    def problem(self) -> str | None:
+        """Why nothing could be sent now, as far as this machine shows it: a reason of Delivery's. Sends nothing."""
+
+    def post(self, alert: Alert) -> Delivery:
+        """Send it once, within the receiver's own time-out, which blocks. Never raises what the world may do."""
 
 
 class ControlRequest(Protocol):

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from governor.adapters import clouds, prices
+from governor.adapters.alert_tables import read as read_alert_tables
 from governor.regular_file import read_bounded
 from governor.settings_model import SYSTEM_CONFIG, Settings, default_paths
 from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
@@ -96,6 +97,9 @@ def load_settings(
     except ValidationError as error:
         return None, [_problem(detail, layers) for detail in error.errors(include_url=False, include_input=False)]
     problems = [*_cloud_problems(settings, layers), *_price_problems(settings, layers)]
+    problems += [
+        f"{layers.where(('alert', one.place, one.key))}: {one.text}" for one in read_alert_tables(settings.alert)[1]
+    ]
     return (None, problems) if problems else (settings, list(_permission_warnings(path, file)))
 
 
@@ -257,6 +261,9 @@ def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and all(isinstance(one, Mapping) for one in value):
+            for number, one in enumerate(value, 1):
+                yield from _leaves(one, f"{prefix}{key}[{number}].")
         else:
             yield f"{prefix}{key}", value
 

@@ -23,6 +23,7 @@ SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
 SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
 SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
 SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
+ALERT_RECEIVERS_MAX: Final = 8  # Each has a thread, and two more for its attempts.
 JSONL_STREAMS_MAX: Final = 64  # One per run on the node; each costs a descriptor and a read per tick.
 
 ASK_AGAIN_MIN_NS: Final = NS_PER_MINUTE
@@ -225,6 +226,27 @@ class Metrics(_Table):
     port: int = Field(default=9477, ge=0, le=65535)  # 0: any free port, printed at start.
 
 
+class Alert(BaseModel):
+    """Who is told of alarms and halts. The other keys are those of its kind, which its adapter checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, validate_default=True)
+
+    kind: Text
+    name: Text | None = None  # In logs and metrics. Default: its host.
+    only: tuple[Text, ...] = ()  # Names of alarms, "halt", or beginnings with a star; empty: all.
+    min_severity: Literal["info", "warning", "critical"] = "info"
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """May hold a secret in its URL, so neither log nor print it."""
+        return self.__pydantic_extra__ or {}
+
+    def __repr__(self) -> str:
+        return f"Alert(kind={self.kind!r})"
+
+    __str__ = __repr__
+
+
 class Log(_Table):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -281,6 +303,7 @@ class Settings(BaseSettings):
     price: Price = Field(default_factory=Price)
     metrics: Metrics = Field(default_factory=Metrics)
     log: Log = Field(default_factory=Log)
+    alert: tuple[Alert, ...] = Field(default=(), max_length=ALERT_RECEIVERS_MAX)
     jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)
     line: Annotated[tuple[LineTable, ...], AfterValidator(named_apart)] = Field(default=(), max_length=LINES_MAX)
 

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from governor import control, policy_files, pricing
+from governor.adapters.alert_dispatch import alert_dispatcher
 from governor.adapters.checkpoints import DiskCheckpoints
 from governor.adapters.clock import SystemClock
 from governor.adapters.control import ControlServer
@@ -123,7 +124,10 @@ class Governor:
         except SocketUnavailable as error:
             self.close()
             raise CannotStart(str(error)) from error
-        observers = Observers([*watchers, ReportFiles(paths.state_dir / "incidents"), *self._exporters()])
+        self.alerts = alert_dispatcher(settings.alert, self.node, self.clock)
+        self._closers.append(self.alerts.close)
+        reports = ReportFiles(paths.state_dir / "incidents")
+        observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
         streams = [Stream(entry, self.processes, self._left_at(entry.run)) for entry in settings.jsonl]
         self._closers += [stream.close for stream in streams]
         hands = Hands(
@@ -186,6 +190,7 @@ class Governor:
             config_last_reload_ok=health.last_reload_ok,
             config_last_reload_wall=WallNs(health.last_reload_wall_ns),
             unattached_gpu_processes=len(self.unwatched()) if self.gpus.read() is not None else None,
+            alerts=self.alerts.counts(),
         )
 
     def _extra(self) -> dict[str, Any]:
@@ -243,6 +248,7 @@ class Governor:
         lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
         lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
         lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []
+        lines += [f"problem: {problem}" for problem in self.alerts.problems()]
         lines += [f"metrics at {self.metrics_url}"] if self.metrics_url else []
         lines += [f"self-test {'ok' if ok else 'FAILED'}: {line}" for _, ok, line in self.selftest]
         return lines

@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ class HttpReply:
     status: int
     body: bytes
     date: str | None  # The server's Date header: shows our clock's error.
+    retry_after: str | None = None  # Seconds or a date, as the server wrote it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +34,18 @@ class HttpFailure:
     """`reason` is one of a fixed set, so that no URL, header or body can reach a log through it."""
 
     reason: str  # timeout | broken_off | too_large; connect_failed: the request has certainly not gone out.
+    status: int | None = field(default=None, compare=False)  # Of a body that is too large: the head had come.
 
 
-def make_client(*, proxy: str | None = None) -> httpx.Client:
+def make_client(*, proxy: str | None = None, ca_file: str | None = None) -> httpx.Client:
     """Return a client that ignores HTTP_PROXY and friends: they would send a metadata call to the proxy (measured).
 
-    Connections are not kept: calls are rare, and a connection that died between two of them looks like a lost reply.
+    `ca_file`: the only roots to trust; OSError when it cannot be read, or holds none. Connections are not kept: calls
+    are rare, and a connection that died between two of them looks like a lost reply.
     """
     return httpx.Client(
         trust_env=False,
-        verify=_tls(),
+        verify=_tls() if ca_file is None else ssl.create_default_context(cafile=ca_file),
         proxy=proxy,
         follow_redirects=False,
         limits=httpx.Limits(max_connections=8, max_keepalive_connections=0),
@@ -76,7 +79,7 @@ class _Attempt:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
-_threads = threading.BoundedSemaphore(EXCHANGES_AT_ONCE_MAX)
+_threads = threading.BoundedSemaphore(EXCHANGES_AT_ONCE_MAX)  # Of whoever brings no places of their own.
 
 
 def exchange(
@@ -88,10 +91,11 @@ def exchange(
     content: bytes = b"",
     deadline_s: float,
     body_bytes_max: int,
+    places: threading.BoundedSemaphore = _threads,
 ) -> HttpReply | HttpFailure:
     """Send once, never retry. Ends within `deadline_s` in all: a resolver that hangs, a connection, a header or a body
     that drips have only timeouts of their own for each piece, so all of it runs on a thread that can be left behind."""
-    if not _threads.acquire(blocking=False):
+    if not places.acquire(blocking=False):
         return HttpFailure("connect_failed")  # So many hang already: this one has not begun.
     attempt = _Attempt()
     plain = {"Accept-Encoding": "identity", **headers}  # Nothing to inflate, so the size limit is the size.
@@ -104,12 +108,12 @@ def exchange(
             )
             attempt.answers.put(_send(client, request, time.monotonic() + deadline_s, body_bytes_max))
         finally:
-            _threads.release()
+            places.release()
 
     try:
         threading.Thread(target=work, name="http", daemon=True).start()
     except RuntimeError:  # No thread is to be had (RLIMIT_NPROC, TasksMax).
-        _threads.release()
+        places.release()
         return HttpFailure("connect_failed")
     try:
         return attempt.answers.get(timeout=deadline_s)
@@ -128,10 +132,11 @@ def _send(
             for chunk in response.iter_raw():
                 body += chunk
                 if len(body) > body_bytes_max:
-                    return HttpFailure("too_large")
+                    return HttpFailure("too_large", response.status_code)
                 if time.monotonic() > ends_at:
                     return HttpFailure("timeout")
-            return HttpReply(response.status_code, bytes(body), response.headers.get("Date"))
+            headers = response.headers
+            return HttpReply(response.status_code, bytes(body), headers.get("Date"), headers.get("Retry-After"))
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError):
         return HttpFailure("connect_failed")
     except httpx.TimeoutException:

@@ -46,6 +46,16 @@ class LagMeter:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertCounts:
+    """One receiver of alerts: alerts that it took, attempts that failed, alerts that were given up."""
+
+    receiver: str
+    sent_total: int = 0
+    failed_total: int = 0
+    dropped_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class GovernorHealth:
     """What the engine does not know of the governor; the wiring collects it."""
 
@@ -55,6 +65,7 @@ class GovernorHealth:
     config_last_reload_ok: bool = True
     config_last_reload_wall: WallNs | None = None
     unattached_gpu_processes: int | None = None  # None: no NVML, so nobody knows.
+    alerts: tuple[AlertCounts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

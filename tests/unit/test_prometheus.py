@@ -16,7 +16,7 @@ from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METR
 from governor.adapters.exporters.scrape_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, MetricsUnavailable
 from governor.core.forecast import CeilingHit, Forecast, Interval
 from governor.core.halt_state import Stage
-from governor.core.metrics import BudgetReading, GovernorHealth, LagReading, RunReading, Snapshot
+from governor.core.metrics import AlertCounts, BudgetReading, GovernorHealth, LagReading, RunReading, Snapshot
 from governor.core.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
 from tests.unit.test_engine import at, make_node, rule, training
 
@@ -152,7 +152,8 @@ def test_lag_is_a_cumulative_histogram(exporter: PrometheusExporter) -> None:
 
 
 def test_every_declared_metric_appears_when_everything_is_known(exporter: PrometheusExporter) -> None:
-    health = GovernorHealth(unattached_gpu_processes=2, config_last_reload_wall=WallNs(1))
+    counts = (AlertCounts("pager", 1, 2, 3),)
+    health = GovernorHealth(unattached_gpu_processes=2, config_last_reload_wall=WallNs(1), alerts=counts)
     full = snapshot(FULL, price=98_320_000)
     known = {"health": health, "budgets": (BudgetReading("stage:s1", 9_000_000, 4_500_000, 250_000),)}
     exporter.publish(Snapshot(**{name: getattr(full, name) for name in full.__slots__} | known))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from governor.core.halt_state import Stage
-from governor.core.metrics import BudgetReading, RunReading, Snapshot
+from governor.core.metrics import AlertCounts, BudgetReading, RunReading, Snapshot
 from governor.core.units import MICROS_PER_USD, NS_PER_S, UsdMicros
 
 RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 26 series is still a small scrape.
@@ -163,6 +163,14 @@ def _governor(name: str, kind: str, meaning: str, pick: Callable[[Snapshot], flo
     return Metric(name, kind, (), meaning, _of_governor(pick))
 
 
+def _receiver(name: str, meaning: str, pick: Callable[[AlertCounts], int]) -> Metric:
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        for counts in snapshot.health.alerts:
+            yield (clean(counts.receiver),), number(pick(counts))
+
+    return Metric(name, "counter", ("receiver",), meaning, samples)
+
+
 def build_info(version: str) -> Metric:
     labels = ("version", "python")
     sample = ((version, platform.python_version()), 1.0)
@@ -249,6 +257,11 @@ METRICS: Final = (
               lambda snapshot: snapshot.health.journal_errors_total),
     _governor("costgov_observer_errors_total", "counter", "Calls of console, reports or metrics that failed.",
               lambda snapshot: snapshot.health.observer_errors_total),
+    _receiver("costgov_alerts_sent_total", "Alerts that the receiver took.", lambda counts: counts.sent_total),
+    _receiver("costgov_alerts_failed_total", "Attempts that the receiver did not take.",
+              lambda counts: counts.failed_total),
+    _receiver("costgov_alerts_dropped_total", "Alerts that were given up: refused, too many, too old, or at our end.",
+              lambda counts: counts.dropped_total),
     Metric("costgov_loop_lag_seconds", "histogram", (), "How late the 250 ms tick came.", lambda _: ()),
     _governor("costgov_config_last_reload_successful", "gauge", "1 if the last (re)load of the policies succeeded.",
               lambda snapshot: snapshot.health.config_last_reload_ok),

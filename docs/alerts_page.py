@@ -1,0 +1,140 @@
+"""docs/alerts.md from the kinds' own docstrings and KEYS, and from the table of severities."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any, cast
+
+from governor.adapters import alerts
+from governor.adapters.alert_dispatch import AGAIN_NS, FLUSH_IN_A_HALT_S, FLUSH_S
+from governor.adapters.alerts.webhook import document
+from governor.core.alerts import DEFAULT_SEVERITY, REPEAT_NS, SEVERITIES, Alert, OfIncident, Severity, State
+from governor.core.outbox import AGE_MAX_NS, PAUSE_MAX_NS, PAUSE_MIN_NS, WAITING_MAX
+from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, WallNs
+from governor.settings_model import ALERT_RECEIVERS_MAX
+
+PAUSE_MIN_S, PAUSE_MAX_MIN = PAUSE_MIN_NS // NS_PER_S, PAUSE_MAX_NS // NS_PER_MINUTE
+AGE_MAX_H, REPEAT_MIN, AGAIN_S = AGE_MAX_NS // NS_PER_HOUR, REPEAT_NS // NS_PER_MINUTE, AGAIN_NS // NS_PER_S
+
+_HEAD = f"""# Alerts
+
+<!-- Drawn from governor/adapters/alerts and governor/core/alerts.py by `make docs`: change it there. -->
+
+Every alarm and every stage of a halt is sent to the receivers that costgov.toml names, at most {ALERT_RECEIVERS_MAX}:
+
+```toml
+[[alert]]
+kind = "webhook"
+url = "https://alerts.example.org/costgov"
+secret_file = "/etc/costgov/pager.secret"    # echo whsec_$(openssl rand -base64 32)
+min_severity = "warning"
+
+[[alert]]
+kind = "alertmanager"
+url = "http://127.0.0.1:9093"
+only = ["halt", "needs_human", "rule_*"]
+```
+
+`costgov alert test` sends one alert named "test" to each and prints what each answered; `costgov doctor` looks at the
+configuration and sends nothing. Files of secrets are read anew for each attempt. The service reads them as its own
+user: `chown root:costgov` and mode 0640, or `LoadCredential=` and a path below `/run/credentials/costgov.service`.
+
+| key of every kind | default | meaning |
+|---|---|---|
+| `kind` | – | One of the kinds below. |
+| `name` | the URL's host | In logs and in the metrics' label `receiver`; every receiver has its own. |
+| `only` | all | Names of alarms, `"halt"`, or beginnings of names with a star. |
+| `min_severity` | `"info"` | `info`, `warning` or `critical`. |
+
+## What is promised, and what is not
+
+- Alerts never hold up the loop, and a halt waits for none: each receiver has a thread and an outbox of its own.
+- A receiver that does not answer, or answers 401, 403, 404, 408, 425, 429, 502, 503 or 504, is left alone for
+  {PAUSE_MIN_S} s, doubling up to {PAUSE_MAX_MIN} minutes, half of it spread by chance; its `Retry-After` is kept up to
+  the same bound. The order is kept. An alert that it fails on (another 5xx) is tried again in the same way, behind the
+  others. Any other 3xx or 4xx refuses the alert: redirects are not followed.
+- Every attempt bears the same id, also after a restart of the governor in the middle of a halt. A receiver may get an
+  alert twice, and knows it by the id.
+- An alert is given up after {AGE_MAX_H} hours; where {WAITING_MAX} wait, the oldest of the least urgent is. That is
+  counted by receiver (`costgov_alerts_dropped_total`) and said once in the log. What waits is in memory: a governor
+  that is killed loses it. At its own end it tries all of it once more, for {FLUSH_S:g} s; in the middle of a halt for
+  {FLUSH_IN_A_HALT_S:g} s, because whoever resumes the halt tells of it again.
+- An alarm of the same name and run within {REPEAT_MIN} minutes is one alert. What it said last is told at their end,
+  with the number of repetitions (`repeats`).
+- A halt is told stage by stage. Where an alert lasts (Alertmanager), an open halt is told again every {AGAIN_S} s, and
+  resolved when it is closed. A machine that was stopped tells so when it is up again.
+- No secret, and nothing of a URL but scheme, host and port, is in any log, metric or error. Certificates are verified.
+"""
+
+_EXAMPLE = Alert(
+    alert_id="msg_6f1c0d5b3d1e4a55a2d2a1f9b7c3e810",
+    name="halt",
+    severity=Severity.CRITICAL,
+    state=State.FIRING,
+    wall=WallNs(1_795_262_400 * 10**9),
+    node="gpu-17",
+    text='run llama is being halted, now ASKED: rank 1 has loss nan at step 60; it was 2.785 at step 59 (rule "nan")',
+    see="costgov incident show llama.gpu-17.1",
+    run="llama",
+    stage="stage1",
+    labels={"team": "pretrain"},
+    spend_usd_micros=12_345_678,
+    ceiling_usd_micros=300_000_000,
+    incident=OfIncident("llama.gpu-17.1", "ASKED", "loss_nan"),
+)
+
+_PAYLOAD = f"""
+### The document
+
+```json
+{json.dumps(document(_EXAMPLE), indent=2)}
+```
+
+| key | meaning |
+|---|---|
+| `type` | `costgov.alarm`, `costgov.halt` or `costgov.test`. |
+| `timestamp` | When it happened, in UTC; of a halt, when it began. |
+| `id` | The same over all attempts; also the header `webhook-id`. |
+| `name` | The alarm's (below); of a halt `halt`. |
+| `severity` | `info`, `warning` or `critical`. |
+| `state` | `event` (an alarm), `firing` (an open halt) or `resolved` (a closed one). |
+| `node`, `run`, `stage`, `labels` | Whose it is, as the trainer gave it; null where there is none. |
+| `text` | What happened, for people, and as a rule what to do. |
+| `see` | The command that tells more, on that node. |
+| `spend_usd`, `ceiling_usd` | Exact dollars of the run as text; null where nobody knows, or there is no ceiling. |
+| `incident` | `id`, `stage` and `reason` of the halt; null of an alarm. |
+| `ended` | When the halt was closed. |
+| `repeats` | How often the alarm repeated itself since it was last told. |
+
+Keys are added in later versions, and never change their meaning. A receiver that verifies computes the signature over
+the bytes that it got, and refuses a `webhook-timestamp` that is minutes away from its own clock.
+"""
+
+
+def render() -> str:
+    return _HEAD + "".join(_section(name) for name in alerts.names()) + _severities()
+
+
+def _section(name: str) -> str:
+    module = alerts.module(name)
+    rows = [f"| `{key.name}` | {key.kind} | {_literal(key.default)} | {key.meaning} |\n" for key in module.KEYS]
+    return (
+        f"\n## {name}\n\n{inspect.getdoc(cast(Any, module))}\n"
+        f"\n| key | kind | default | meaning |\n|---|---|---|---|\n{''.join(rows)}"
+    ) + (_PAYLOAD if name == "webhook" else "")
+
+
+def _severities() -> str:
+    rows = []
+    for severity in sorted(Severity, reverse=True):
+        names = ", ".join(f"`{name}`" for name, one in sorted(SEVERITIES.items()) if one is severity)
+        rows.append(f"| {severity.word} | {names} |\n")
+    return (
+        "\n## Severities\n\n`rule_<name>` is what a rule of a policy says, and has the default, "
+        f"{DEFAULT_SEVERITY.word}.\n\n| severity | names |\n|---|---|\n{''.join(rows)}"
+    )
+
+
+def _literal(default: object) -> str:
+    return "–" if default is None else f"`{json.dumps(default)}`"

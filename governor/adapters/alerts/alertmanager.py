@@ -1,0 +1,119 @@
+"""Prometheus' Alertmanager, by `POST /api/v2/alerts` (its OpenAPI document; tried with Alertmanager 0.25).
+
+A halt is one alert from its verdict to its end: told again every minute while it is open, and resolved when it is
+closed. An alarm is an event: it stands for a quarter of an hour after it was taken. Which one is which is told by the
+labels (`alertname`, `severity`, `node`, `run`, `stage`, `incident`, and the run's own); the text, the stage of the halt
+and the money are annotations. Of several Alertmanagers that stand in for one another each has a table of its own, as
+Prometheus has it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from governor.adapters.alert_http import URL_KEYS, Post, read_secret
+from governor.adapters.kinds import ConfigKey, Surroundings
+from governor.core.alerts import Alert, State
+from governor.core.outbox import Delivery, Took
+from governor.core.units import NS_PER_MINUTE, DurationNs, format_usd
+from governor.core.utc import utc_text
+from governor.ports import AlertReceiver
+
+NAME = "alertmanager"
+KEYS = (
+    *URL_KEYS,
+    ConfigKey("token_file", "text", None, "The file with a bearer token, for a proxy before it."),
+)
+
+PATH: Final = "/api/v2/alerts"
+# Three times Alertmanager's usual group_interval: whoever groups is told before it is over. A halt that is not told of
+# again for so long has lost its governor, and its machine's own alerts speak then.
+STANDS_NS: Final = DurationNs(15 * NS_PER_MINUTE)
+PREFIX: Final = "costgov_"  # Of every alertname: an Alertmanager has other clients.
+_TOKEN: Final = re.compile(r"[!-~]{1,4096}")
+
+
+class Alertmanager:
+    """`ports.AlertReceiver`."""
+
+    replaces = True
+
+    def __init__(self, post: Post, token_file: str | None, surroundings: Surroundings) -> None:
+        self._post = post
+        self._token_file = token_file
+        self._wall_ns = surroundings.wall_ns
+
+    @property
+    def where(self) -> str:
+        return self._post.where
+
+    def problem(self) -> str | None:
+        headers = self._headers()
+        if isinstance(headers, str):
+            return headers
+        return "ca_not_readable" if self._post.client() is None else None
+
+    def _headers(self) -> dict[str, str] | str:
+        """With the token, where there is one; or the reason why it cannot be had."""
+        if self._token_file is None:
+            return {}
+        lines = read_secret(self._token_file)
+        if lines is None:
+            return "secret_not_readable"
+        if len(lines) != 1 or not _TOKEN.fullmatch(lines[0]):
+            return "secret_malformed"
+        return {"Authorization": f"Bearer {lines[0]}"}
+
+    def post(self, alert: Alert) -> Delivery:
+        headers = self._headers()
+        if isinstance(headers, str):
+            return Delivery(Took.BUSY, headers)
+        body = json.dumps([posted(alert, self._wall_ns())], separators=(",", ":")).encode()
+        return self._post.send(body, headers)
+
+
+def posted(alert: Alert, wall: int) -> dict[str, Any]:
+    """The alert as Alertmanager takes it, at this moment. What has an end that is past is resolved."""
+    of = alert.incident
+    labels = {_label(name): value for name, value in alert.labels.items()}
+    labels |= {
+        "alertname": PREFIX + alert.name,
+        "severity": alert.severity.word,
+        "node": alert.node,
+        "run": alert.run or "",
+        "stage": alert.stage or "",
+        "incident": of.incident_id if of is not None else "",
+    }
+    annotations = {
+        "summary": alert.text.partition("\n")[0],
+        "description": f"{alert.text}\nsee: {alert.see}",
+        "spend": format_usd(alert.spend_usd_micros) if alert.spend_usd_micros is not None else "",
+        "ceiling": format_usd(alert.ceiling_usd_micros) if alert.ceiling_usd_micros is not None else "",
+        "halt_stage": of.halt_stage if of is not None else "",
+        "reason": of.reason if of is not None else "",
+        "id": alert.alert_id,
+    }
+    ends = alert.ended_wall if alert.state is State.RESOLVED and alert.ended_wall is not None else wall + STANDS_NS
+    return {
+        "labels": {name: _clean(value) for name, value in labels.items() if value},
+        "annotations": {name: value for name, value in annotations.items() if value},
+        "startsAt": utc_text(alert.wall),
+        "endsAt": utc_text(max(ends, alert.wall)),
+    }
+
+
+def _label(name: str) -> str:
+    """A label of the run's as a label of Prometheus'."""
+    plain = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+    return plain if re.match(r"[a-zA-Z_]", plain) else f"_{plain}"
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def build(config: Mapping[str, Any], surroundings: Surroundings) -> AlertReceiver:
+    return Alertmanager(Post(config, surroundings.wall_ns, PATH), config["token_file"], surroundings)

@@ -1,0 +1,126 @@
+"""A JSON document by POST, signed as the Standard Webhooks specification 1.0.0 has it (standardwebhooks.com).
+
+`webhook-id` is the alert's and the same over all attempts: a receiver that knows it has the alert already.
+`webhook-timestamp` is the attempt's, in seconds. `webhook-signature` is `v1,` and the base64 of HMAC-SHA256 over
+`id.timestamp.body`. The secret is a line of `secret_file`: `whsec_` and the base64 of 24 to 64 random bytes. While it
+is being changed the file may hold the new and the old one, a line each: then every request bears both signatures.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from governor.adapters.alert_http import URL_KEYS, Post, read_secret
+from governor.adapters.kinds import ConfigError, ConfigKey, Surroundings
+from governor.core.alerts import Alert
+from governor.core.cost import exact_usd
+from governor.core.outbox import Delivery, Took
+from governor.core.units import NS_PER_S
+from governor.core.utc import utc_text
+from governor.ports import AlertReceiver
+
+NAME = "webhook"
+KEYS = (
+    *URL_KEYS,
+    ConfigKey("secret_file", "text", None, "The file with the signing secret, which the receiver knows as well."),
+)
+
+PREFIX: Final = "whsec_"
+KEY_BYTES: Final = range(24, 65)  # The specification's bounds.
+SECRETS_MAX: Final = 4  # The present one, and those that it takes the place of.
+
+
+class Webhook:
+    """`ports.AlertReceiver`."""
+
+    replaces = False  # Every event is delivered.
+
+    def __init__(self, post: Post, secret_file: str, surroundings: Surroundings) -> None:
+        self._post = post
+        self._secret_file = secret_file
+        self._wall_ns = surroundings.wall_ns
+
+    @property
+    def where(self) -> str:
+        return self._post.where
+
+    def problem(self) -> str | None:
+        keys = self._keys()
+        if isinstance(keys, str):
+            return keys
+        return "ca_not_readable" if self._post.client() is None else None
+
+    def _keys(self) -> list[bytes] | str:
+        """The keys to sign with, or the reason why there is none."""
+        lines = read_secret(self._secret_file)
+        if lines is None:
+            return "secret_not_readable"
+        keys = [key for line in lines[:SECRETS_MAX] if (key := _key_of(line)) is not None]
+        return keys if keys and len(keys) == len(lines) else "secret_malformed"
+
+    def post(self, alert: Alert) -> Delivery:
+        keys = self._keys()
+        if isinstance(keys, str):
+            return Delivery(Took.BUSY, keys)
+        at = str(self._wall_ns() // NS_PER_S)
+        body = json.dumps(document(alert), separators=(",", ":")).encode()
+        signed = b".".join((alert.alert_id.encode(), at.encode(), body))
+        signatures = " ".join(_signature(key, signed) for key in keys)
+        headers = {"webhook-id": alert.alert_id, "webhook-timestamp": at, "webhook-signature": signatures}
+        return self._post.send(body, headers)
+
+
+def document(alert: Alert) -> dict[str, Any]:
+    """The body, as docs/alerts.md describes it. Keys are added and never change their meaning."""
+    of = alert.incident
+    return {
+        "type": f"costgov.{alert.name if alert.name in ('halt', 'test') else 'alarm'}",
+        "timestamp": utc_text(alert.wall),
+        "id": alert.alert_id,
+        "name": alert.name,
+        "severity": alert.severity.word,
+        "state": alert.state.value,
+        "node": alert.node,
+        "run": alert.run,
+        "stage": alert.stage,
+        "labels": dict(alert.labels),
+        "text": alert.text,
+        "see": alert.see,
+        "spend_usd": _usd(alert.spend_usd_micros),
+        "ceiling_usd": _usd(alert.ceiling_usd_micros),
+        "incident": {"id": of.incident_id, "stage": of.halt_stage, "reason": of.reason} if of is not None else None,
+        "ended": utc_text(alert.ended_wall) if alert.ended_wall is not None else None,
+        "repeats": alert.repeats,
+    }
+
+
+def _usd(micros: int | None) -> str | None:
+    return None if micros is None else exact_usd(micros)
+
+
+def _key_of(line: str) -> bytes | None:
+    try:
+        key = base64.b64decode(line.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return key if line.startswith(PREFIX) and len(key) in KEY_BYTES else None
+
+
+def _signature(key: bytes, signed: bytes) -> str:
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+def build(config: Mapping[str, Any], surroundings: Surroundings) -> AlertReceiver:
+    post = Post(config, surroundings.wall_ns)
+    if config["secret_file"] is None:
+        raise ConfigError(
+            "secret_file is missing: receivers must be able to tell our alerts from anybody's; make one with "
+            "`echo whsec_$(openssl rand -base64 32)`, and give the receiver the same"
+        )
+    return Webhook(post, config["secret_file"], surroundings)

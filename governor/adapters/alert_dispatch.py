@@ -47,6 +47,7 @@ class Courier:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
     _is_closing: bool = False
+    _is_ended: bool = False
     _is_failing: bool = False  # Said once, until it takes one again; likewise what is dropped.
     _is_dropping: bool = False
     _drops_seen: int = 0
@@ -101,6 +102,7 @@ class Courier:
         if self._thread is not None:
             self._thread.join(patience_s)
         with self._changed:
+            self._is_ended = True
             left = self._outbox.give_up()
         if left:
             log.error("alerts_not_sent", receiver=self.name, count=left, reason="the governor ends")
@@ -110,6 +112,8 @@ class Courier:
             delivery = self.receiver.post(alert)
             with self._changed:
                 self._outbox.settle(delivery, MonoNs(self.mono()), self.random())
+            if self._is_ended:
+                return  # It has been counted as lost.
             self._say(delivery)
             self._say_drops()
 

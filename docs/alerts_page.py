@@ -131,8 +131,8 @@ def _severities() -> str:
         names = ", ".join(f"`{name}`" for name, one in sorted(SEVERITIES.items()) if one is severity)
         rows.append(f"| {severity.word} | {names} |\n")
     return (
-        "\n## Severities\n\n`rule_<name>` is what a rule of a policy says, and has the default, "
-        f"{DEFAULT_SEVERITY.word}.\n\n| severity | names |\n|---|---|\n{''.join(rows)}"
+        "\n## Severities\n\n`rule_<name>` is what a rule of a policy says, and `budget_<scope>` that a budget is "
+        f"used up to a part: they have the default, {DEFAULT_SEVERITY.word}.\n\n| severity | names |\n|---|---|\n{''.join(rows)}"
     )
 
 

@@ -14,7 +14,7 @@ from governor.core.alerts import Route, Severity
 from governor.ports import AlertReceiver
 from governor.settings_model import Alert as Table
 
-_ONLY: Final = re.compile(r"[\w@.-]+\*?")
+_ONLY: Final = re.compile(r"[^\s*]+\*?|\*")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from governor.core.halt_state import Stage
+from governor.core.idleness import NODE
 from governor.core.node import Node
 from governor.core.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
 
@@ -20,7 +21,6 @@ REPEAT_NS: Final = DurationNs(5 * NS_PER_MINUTE)
 KEYS_MAX: Final = 1_024  # Names times runs: 32 kinds of alarm of 32 runs. The oldest is forgotten, and told once more.
 HALT: Final = "halt"  # The name of every alert that tells of an incident.
 TEST: Final = "test"  # Of `costgov alert test`.
-RULE: Final = "rule_"  # What a policy's own rule says is named after it.
 
 
 class Severity(IntEnum):
@@ -35,13 +35,15 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-DEFAULT_SEVERITY: Final = Severity.WARNING  # Of a rule of a policy, and of a name that is not in the table.
+# Of "rule_<name>" (what a rule of a policy says) and "budget_<scope>", and of any name that is not in the table.
+DEFAULT_SEVERITY: Final = Severity.WARNING
 SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
     {
         HALT: Severity.CRITICAL,
         TEST: Severity.INFO,
         "back_after_halt": Severity.CRITICAL,
         "breaker_open": Severity.CRITICAL,
+        "ceiling_ahead": Severity.WARNING,
         "checkpoint_torn": Severity.WARNING,
         "displaced": Severity.WARNING,
         "displaced_nonfinite": Severity.CRITICAL,
@@ -53,6 +55,10 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "needs_human": Severity.CRITICAL,
         "no_loss": Severity.WARNING,
         "no_policy": Severity.WARNING,
+        "node_came_late": Severity.CRITICAL,
+        "node_idle": Severity.WARNING,
+        "node_kept": Severity.WARNING,
+        "node_stop_abandoned": Severity.INFO,
         "nobody_attached": Severity.WARNING,
         "nobody_named": Severity.CRITICAL,
         "operator_halt": Severity.INFO,
@@ -188,15 +194,15 @@ def of_test(node: str, wall: WallNs) -> Alert:
 
 
 def _said_of_halt(run: str, stage: str, snapshot: Mapping[str, Any]) -> str:
-    why = str(snapshot["text"])
+    why, who = str(snapshot["text"]), "the node" if run == NODE else f"run {run}"
     if stage == Stage.HALTED.name:
         billed = "; ".join(map(str, snapshot["stays_billed"]))
-        return f"run {run} is halted: {why}; stays billed: {billed or 'nothing that is known'}"
+        return f"{who} is halted: {why}; stays billed: {billed or 'nothing that is known'}"
     if stage == Stage.NEEDS_HUMAN.name:
-        return f"the halt of run {run} needs a person, and keeps trying: {why}"
+        return f"the halt of {who} needs a person, and keeps trying: {why}"
     if snapshot["closed_wall_ns"] is not None:
-        return f"the halt of run {run} is closed ({stage}): {why}"
-    return f"run {run} is being halted, now {stage}: {why}"
+        return f"the halt of {who} is closed ({stage}): {why}"
+    return f"{who} is being halted, now {stage}: {why}"
 
 
 def _with_run(alert: Alert, node: Node) -> Alert:

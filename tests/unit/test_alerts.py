@@ -118,6 +118,11 @@ def test_a_halt_says_what_stays_billed() -> None:
     assert told.text.endswith("stays billed: vol-1; the address")
 
 
+def test_a_node_that_is_stopped_is_no_run() -> None:
+    node, snapshot = halted()
+    assert of_incident(node, {**snapshot, "run": "@node"}).text.startswith("the node is being halted, now ASKED: ")
+
+
 def test_a_text_is_bounded_and_fit_for_json() -> None:
     told = of_alarm(make_node(rule()), "a", None, "/caf\udce9 " + "x" * 10_000, WALL, 1)
     assert told.text.startswith(r"/caf\udce9 x")

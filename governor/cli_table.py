@@ -214,6 +214,7 @@ def fitting(rows: Sequence[Sequence[str]], may_be_cut: Sequence[bool], width: in
 
 def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     notes = [(line, "") for line in _ahead(run)]
+    notes += [(line, "") for line in _pace(run)]
     if run.get("saves") and run["state"] not in ("finished", "halted"):
         notes.append((_saves(run["saves"]), ""))
     if run.get("ceiling_before_end"):
@@ -245,6 +246,30 @@ def _ahead(run: Mapping[str, Any]) -> list[str]:
         parts.append(_interval(dollars, _usd))
     wasted = f"; {_count(run['tokens_wasted'])} tokens trained twice" if run.get("tokens_wasted") else ""
     return [f"{' and '.join(parts)} left to {_count(run['tokens_goal'])} tokens{wasted}"]
+
+
+def _pace(run: Mapping[str, Any]) -> list[str]:
+    """The last window and the run so far beside what was expected; nothing where nobody expects anything."""
+    window = run.get("window")
+    if window is None or (run.get("drift_frac") is None and run.get("burn_rate") is None):
+        return []
+    tokens, speed = window["to_tokens"] - window["from_tokens"], window["tokens_per_s"]
+    parts = [f"the last {_count(tokens)} tokens took {_seconds(window['duration_s'])}"]
+    if speed is not None:
+        planned = run.get("expected_tokens_per_s")
+        parts.append(f"{_count(speed)} tokens/s" + (f" of {_count(planned)} expected" if planned is not None else ""))
+    if window["usd_per_mtok"] is not None:
+        planned = run.get("expected_usd_per_mtok")
+        price = f"{_exact_usd(window['usd_per_mtok'])} per 1M"
+        parts.append(price + (f" of {_exact_usd(planned)} expected" if planned is not None else ""))
+    so_far = _against({"drift_frac": run.get("drift_frac"), "burn_rate": run.get("burn_rate")})
+    return [f"{', '.join([*parts, *_against(window)])}; the run so far: {', '.join(so_far)}"]
+
+
+def _against(figures: Mapping[str, Any]) -> list[str]:
+    drift, burnt = figures["drift_frac"], figures["burn_rate"]
+    told = [f"drift {100 * drift:+.1f}%"] if drift is not None else []
+    return [*told, f"burn rate {burnt:.2f}"] if burnt is not None else told
 
 
 def _saves(saves: Mapping[str, Any]) -> str:
@@ -294,6 +319,11 @@ def _age(run: Mapping[str, Any]) -> Text:
 
 def _usd(amount: float | None) -> str:
     return "-" if amount is None else format_usd(round(amount * MICROS_PER_USD))
+
+
+def _exact_usd(amount: float) -> str:
+    """To the micro-dollar: two prices of a million tokens may differ by less than a cent."""
+    return f"${amount:,.6f}"
 
 
 def _count(value: float | None) -> str:

@@ -8,9 +8,10 @@ from typing import Final
 
 from governor.core.budgeting import standing
 from governor.core.budgets import Cap
+from governor.core.expected import Plan
 from governor.core.forecast import CeilingHit, Forecast
 from governor.core.node import Node, Tracked
-from governor.core.outlook import outlook
+from governor.core.outlook import Pace, outlook
 from governor.core.units import NS_PER_S, MonoNs, UsdMicros, WallNs
 
 # Up to a quarter second (one tick) the loop is as quick as it promises; beyond, halts start late.
@@ -93,6 +94,9 @@ class RunReading:
     tokens_wasted: int | None = None
     left: Forecast | None = None
     ceiling: CeilingHit | None = None
+    plan: Plan = Plan()
+    last_pace: Pace | None = None
+    run_pace: Pace | None = None
     last_frame_wall: WallNs | None = None
     ranks_connected: int = 0
     world_size: int = 1
@@ -174,6 +178,9 @@ def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading
         tokens_wasted=tracked.meter.wasted_tokens if tracked.meter is not None else None,
         left=ahead.left,
         ceiling=ahead.ceiling,
+        plan=ahead.plan,
+        last_pace=ahead.last_pace,
+        run_pace=ahead.run_pace,
         last_frame_wall=WallNs(run.last_frame_wall_ns) if run.last_frame_wall_ns is not None else None,
         ranks_connected=len(run.connected_ranks()),
         world_size=run.world_size,

@@ -7,7 +7,7 @@ from typing import Any
 
 from governor.core.halt import Stage
 from governor.core.node import Node, Tracked
-from governor.core.outlook import Binding, outlook
+from governor.core.outlook import Binding, Outlook, outlook
 from governor.core.saves import advice, mtbf_s
 from governor.core.units import MICROS_PER_USD, NS_PER_S, MonoNs
 
@@ -102,6 +102,30 @@ def _outlook(tracked: Tracked) -> dict[str, Any]:
         "ceiling_in_s": hit.after_ns / NS_PER_S if hit is not None else None,
         "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
         "ceiling_before_end": hit.before_end if hit is not None else None,
+        "expected_usd_per_mtok": _usd(ahead.plan.usd_micros_per_mtok),
+        "expected_tokens_per_s": ahead.plan.tokens_per_s,
+        "window": _window(ahead),
+        # From the first metered token to the last window's end.
+        "drift_frac": ahead.run_pace.drift_frac if ahead.run_pace is not None else None,
+        "burn_rate": ahead.run_pace.burn_rate if ahead.run_pace is not None else None,
+    }
+
+
+def _window(ahead: Outlook) -> dict[str, Any] | None:
+    """The window that was closed last; None before the first, and after a restart of the governor."""
+    window, pace = ahead.last, ahead.last_pace
+    if window is None or pace is None:
+        return None
+    return {
+        "from_tokens": window.from_tokens,
+        "to_tokens": window.to_tokens,
+        "duration_s": window.duration_ns / NS_PER_S,
+        "usd": _usd(window.usd_micros) if pace.usd_micros_per_mtok is not None else None,
+        "usd_per_mtok": _usd(pace.usd_micros_per_mtok),
+        "tokens_per_s": window.tokens_per_s if window.duration_ns else None,
+        "tokens_wasted": window.wasted_tokens,
+        "drift_frac": pace.drift_frac,
+        "burn_rate": pace.burn_rate,
     }
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 
+from governor.cli_table import render_status
 from governor.core import engine
 from governor.core.effects import Effect, KeepRuns
 from governor.core.expected import Plan, WindowRow, burn_rate, drift, per_mtok, row_of, window_row
@@ -15,6 +16,7 @@ from governor.core.keeping import keep
 from governor.core.node import Node
 from governor.core.outlook import outlook
 from governor.core.policy import Budget, Expected, Policy, PolicySet
+from governor.core.status import run_status
 from governor.core.token_windows import Window
 from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros, usd
 from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, play, rule, tick
@@ -135,6 +137,18 @@ def test_a_slow_window_drifts_and_the_run_with_it() -> None:
     assert (ahead.last_pace.burn_rate, ahead.run_pace.burn_rate) == pytest.approx((1.6, 1.2))
 
 
+def test_a_person_reads_expected_and_actual() -> None:
+    node = started()
+    trained(node, 1, 4)
+    play(node, tick(12), a_step(8, when=12, tokens=MTOK // 4, tokens_total=2 * MTOK, attempt_step=8))
+    governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 3.6, "policies": ["p"]}
+    text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(12))]}, colour=False)
+    assert text.splitlines()[-1] == (
+        "llama: the last 1,000,000 tokens took 8.0s, 125,000 tokens/s of 500,000 expected, $0.008000 per 1M of "
+        "$0.004000 expected, drift +100.0%, burn rate 1.60; the run so far: drift +50.0%, burn rate 1.20"
+    )
+
+
 def test_an_unknown_price_has_neither_drift_nor_burn_rate() -> None:
     node = started(price_usd_micros_per_hour=None)
     trained(node, 1, 8)
@@ -142,6 +156,8 @@ def test_an_unknown_price_has_neither_drift_nor_burn_rate() -> None:
     assert ahead.last is not None
     assert ahead.last_pace is not None
     assert ahead.run_pace is not None
+    told = run_status(node.runs["llama"], at(8))
+    assert {told["window"][name] for name in ("usd", "usd_per_mtok", "drift_frac", "burn_rate")} == {None}
     assert {ahead.last_pace.drift_frac, ahead.last_pace.burn_rate, ahead.run_pace.burn_rate} == {None}
 
 

@@ -216,7 +216,9 @@ def test_a_step_that_took_no_time_at_all_stops_no_tick() -> None:
     assert node.runs["llama"].run.tokens_per_s is not None
     told = run_status(node.runs["llama"], at(5))
     assert (told["ceiling_at_tokens"], told["ceiling_before_end"]) == (None, False)
-    assert shown(node, 5) == ["llama: 6m 36s and $10.82 left to 100,000,000 tokens"]
+    left, pace = shown(node, 5)
+    assert left == "llama: 6m 36s and $10.82 left to 100,000,000 tokens"
+    assert pace.startswith("llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.1")
     exporter = SnapshotCollector()
     exporter.snapshot = take_snapshot(node, at(5), GovernorHealth(), LagReading(), "")
     assert any(family.name == "costgov_run_ceiling_reached_in_seconds" for family in exporter.collect())
@@ -231,8 +233,13 @@ def shown(node: Node, seconds: float) -> list[str]:
 def test_a_person_reads_what_is_left() -> None:
     node = started()
     trained(node, 1, 40)
-    [line] = shown(node, 40)
+    [line, pace] = shown(node, 40)
     assert line == "llama: 6m 0s and $9.83 left to 100,000,000 tokens"  # 360 steps of a second at $98.32/h.
+    # 4 s are $0.109244; the ceiling of $1,000 has $10 for each of its 100 millions.
+    assert pace == (
+        "llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.109244 per 1M, burn rate 0.01; "
+        "the run so far: burn rate 0.01"
+    )
 
 
 def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:
@@ -240,7 +247,7 @@ def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:
     trained(node, 1, 10)
     play(node, hello(0, 30, world_size=1, attempt="a2", stage="stage1"))
     trained(node, 31, 40, total_before=MTOK)
-    [line] = shown(node, 40)
+    line = shown(node, 40)[0]
     assert re.fullmatch(
         r"llama: [\d hms]+ \([\d hms]+ to [\d hms]+\) and \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\) left to "
         r"100,000,000 tokens; 1,500,000 tokens trained twice",

@@ -15,7 +15,7 @@ from governor.core.halt_state import Stage
 from governor.core.metrics import AlertCounts, BudgetReading, RunReading, Snapshot
 from governor.core.units import MICROS_PER_USD, NS_PER_S, UsdMicros
 
-RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 26 series is still a small scrape.
+RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 30 series is still a small scrape.
 LABEL_CHARS_MAX: Final = 128
 OTHER_RUNS: Final = "_other"  # Takes the sums of runs beyond RUNS_SHOWN_MAX.
 
@@ -221,6 +221,21 @@ METRICS: Final = (
     _run("costgov_run_ceiling_reached_in_seconds", "gauge",
          "Until spend and reserve meet the first of its ceilings at the present rate; absent without a ceiling.",
          lambda run: run.ceiling.after_ns / NS_PER_S if run.ceiling is not None else None),
+    _run("costgov_run_expected_usd_per_million_tokens", "gauge", "What the policy's [expected] says.",
+         lambda run: _usd(run.plan.usd_micros_per_mtok)),
+    _run("costgov_run_expected_tokens_per_second", "gauge", "What the policy's [expected] says, of the whole run.",
+         lambda run: run.plan.tokens_per_s),
+    _run("costgov_run_window_usd_per_million_tokens", "gauge", "Of the window of tokens that was closed last.",
+         lambda run: _usd(run.last_pace.usd_micros_per_mtok) if run.last_pace is not None else None),
+    _run("costgov_run_window_drift_ratio", "gauge", "Its price over the expected one, less 1; 0.1 is 10 % dearer.",
+         lambda run: run.last_pace.drift_frac if run.last_pace is not None else None),
+    _run("costgov_run_window_burn_rate", "gauge",
+         "Its price over what the ceiling has for a million tokens; at 1 the run lands exactly on its ceiling.",
+         lambda run: run.last_pace.burn_rate if run.last_pace is not None else None),
+    _run("costgov_run_drift_ratio", "gauge", "As the window's, from the first metered token to the last window's end.",
+         lambda run: run.run_pace.drift_frac if run.run_pace is not None else None),
+    _run("costgov_run_burn_rate", "gauge", "As the window's, of all that the run has spent and trained so far.",
+         lambda run: run.run_pace.burn_rate if run.run_pace is not None else None),
     _run("costgov_run_incidents_total", "counter", "Halts opened, over all attempts.",
          lambda run: run.incidents_total),
     Metric(

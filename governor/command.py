@@ -288,7 +288,7 @@ def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]
 
 
 def _was_announced(governor: Governor) -> bool:
-    return any(tracked.run.ranks for tracked in governor.node.runs.values())
+    return any(tracked.was_announced for tracked in governor.node.runs.values())
 
 
 def _still_there(governor: Governor, command: Command) -> list[int] | None:
@@ -313,7 +313,7 @@ def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> li
     else:
         ended = f"ended with exit code {code}"
     at = governor.clock.mono()
-    ours = [tracked for tracked in governor.node.runs.values() if tracked.run.ranks or tracked.run.run == outcome.run]
+    ours = [t for t in governor.node.runs.values() if t.was_announced or t.run.run == outcome.run]
     lines = [closing_line(run_status(tracked, at), ended) for tracked in ours]
     return lines or [f"{outcome.run}: {ended}; no step was seen"]
 

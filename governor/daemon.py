@@ -27,6 +27,7 @@ from governor.core.events import (
     Event,
     FramesLost,
     Hello,
+    LauncherExited,
     LaunchersSeen,
     Tick,
     TrainerExited,
@@ -312,7 +313,10 @@ class Daemon:
             self.service.notify("WATCHDOG=1", f"STATUS={self._status_line()}")
 
     def _notice_exits(self, at: MonoNs) -> None:
-        """A run whose announced ranks have all exited is over, however it ended."""
+        """A run whose announced ranks have all exited is over, however it ended. A command that is gone has no rest."""
+        launched = self.node.launched
+        if launched is not None and all(self.hands.processes.is_gone(process) for process in launched.processes):
+            self.apply(LauncherExited(at))
         for tracked in list(self.node.runs.values()):
             run = tracked.run
             if not run.alive or run.jsonl_only or run.connected_ranks():

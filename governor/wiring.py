@@ -153,7 +153,7 @@ class Governor:
             extra=self._extra,
             sources=[
                 *streams,
-                GpuWatch(self.gpus),
+                GpuWatch(self.gpus, self.processes, lambda: self.daemon.own_command),
                 # Beside one command, whoever governs the node decides about it; the service leaves its own alone.
                 NeighbourWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
             ],
@@ -220,14 +220,14 @@ class Governor:
     def unwatched(self) -> list[dict[str, Any]]:
         """GPU processes of no announced run, with the price of the GPUs that they hold."""
         readings = self.gpus.read() or ()
-        strangers = self.node.strangers()
+        unannounced = self.node.unannounced()
         price = self.node.ledger.price_usd_micros_per_hour
         share = price / MICROS_PER_USD / len(readings) if price is not None and readings else None
         return [
             {"pid": pid, "gpu": reading.uuid, "usd_per_hour": share}
             for reading in readings
             for pid in reading.pids or ()
-            if pid in strangers
+            if pid in unannounced
         ]
 
     def lines(self) -> list[str]:

@@ -8,8 +8,10 @@ from typing import Final
 
 from governor.adapters.accelerators import accelerators
 from governor.core.events import Event, GpuProcessesSeen
+from governor.core.identity import ProcessFacts, ProcessId
+from governor.core.killset import ANCESTORS_MAX, descends
 from governor.core.units import NS_PER_S, MonoNs
-from governor.ports import GpuReading, Gpus
+from governor.ports import GpuReading, Gpus, Processes
 
 LOOK_PERIOD_NS: Final = 2 * NS_PER_S  # A halt that is decided now relies on who was there this recently.
 # A driver keeps some of a GPU's memory for itself (below 1 GB), and a container does not see the processes of others.
@@ -18,9 +20,14 @@ HELD_BYTES_MIN: Final = 4_000_000_000
 
 @dataclass(slots=True)
 class GpuWatch:
-    """A source of the loop. That nobody computes is said where the driver says so, or where there is no GPU."""
+    """A source of the loop. That nobody computes is said where the driver says so, or where there is no GPU.
+
+    `command`: what `costgov run` launched. Whoever computes below it is its own, also who has never said hello.
+    """
 
     gpus: Gpus
+    processes: Processes
+    command: Callable[[], tuple[ProcessId, ...]] = tuple
     accelerators: Callable[[], Sequence[str] | None] = accelerators
     _look_at: MonoNs = MonoNs(0)
 
@@ -34,7 +41,8 @@ class GpuWatch:
         if any(reading.pids is None for reading in readings):
             return [GpuProcessesSeen(at, frozenset(), problem="the driver does not say who computes on its GPUs")]
         pids = frozenset(pid for reading in readings for pid in reading.pids or ())
-        return [GpuProcessesSeen(at, pids, unnamed=sum(_is_held(reading) for reading in readings))]
+        unnamed = sum(_is_held(reading) for reading in readings)
+        return [GpuProcessesSeen(at, pids, unnamed, self._own(pids))]
 
     def _problem(self) -> str | None:
         """None where there is nothing to look at. A driver that is away may leave GPUs, and trainers, behind."""
@@ -44,6 +52,30 @@ class GpuWatch:
         if found is None:
             return f"{self.gpus.status}, and the kernel does not list the machine's devices"
         return f"{self.gpus.status}, and the machine has accelerators ({', '.join(found[:4])})" if found else None
+
+    def _own(self, pids: frozenset[int]) -> frozenset[int]:
+        command = self.command()
+        if not command or not pids:
+            return frozenset()
+        try:
+            # Their lines alone: a scan of the whole of /proc, every two seconds, would be felt.
+            table = self._lines((*pids, *(process.pid for process in command)))
+        except OSError:
+            return frozenset()  # No descriptors: whom we cannot see belongs to somebody else.
+        return frozenset(pid for pid in pids if pid in table and descends(table, table[pid].process, command))
+
+    def _lines(self, pids: tuple[int, ...]) -> dict[int, ProcessFacts]:
+        """These processes and everybody above them."""
+        table: dict[int, ProcessFacts] = {}
+        for pid in pids:
+            above = pid
+            for _ in range(ANCESTORS_MAX):
+                facts = self.processes.facts(above) if above not in table else None
+                if facts is None:
+                    break  # Gone; or known, and so is the rest of its line.
+                table[above] = facts
+                above = facts.ppid
+        return table
 
 
 def _is_held(reading: GpuReading) -> bool:

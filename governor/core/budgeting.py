@@ -69,7 +69,9 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
         case ScopeKind.NODE:
             return UsdMicros(groups.node_usd_micros)
         case _:
-            return UsdMicros(groups.of_key(scope.text))
+            # Who stands in for a command spends what is nobody's in the counters yet.
+            standing_in = sum(launched.unclaimed(node, t) for t in node.runs.values() if _covers(scope, t))
+            return UsdMicros(groups.of_key(scope.text) + standing_in)
 
 
 def _covers(scope: Scope, tracked: Tracked) -> bool:

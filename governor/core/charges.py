@@ -255,19 +255,32 @@ class ChargeBook:
         self.groups.allot(to.stage, to.labels, amount)
         return handed, UsdMicros(amount)
 
+    def nobodys(self) -> tuple[tuple[Charge, ...], UsdMicros]:
+        """What hand_over() would move, as it stands, and what is too old for it: for a governor after us."""
+        standing = (charge for key, charge in self._open.items() if key[0] == UNALLOCATED)
+        return (*self._nobodys, *standing), UsdMicros(self._nobodys_older_usd_micros)
+
+    def take_up_nobodys(self, charges: Iterable[Charge], older_usd_micros: UsdMicros) -> None:
+        """Have hand_over() move, under their names, also those of the governor before us."""
+        for charge in charges:
+            self._keep_nobodys(charge)
+        self._nobodys_older_usd_micros += older_usd_micros
+
     def unclaimed_usd_micros(self) -> UsdMicros:
         """What is nobody's since the start or the last hand_over(), also what is too old for it to move."""
-        standing = (charge for key, charge in self._open.items() if key[0] == UNALLOCATED)
-        recent = sum(charge.usd_micros for charge in (*self._nobodys, *standing))
-        return UsdMicros(self._nobodys_older_usd_micros + recent)
+        recent, older = self.nobodys()
+        return UsdMicros(older + sum(charge.usd_micros for charge in recent))
 
     def _close(self, key: tuple[str, LineKind, str]) -> Charge:
         charge = self._open.pop(key)
         if charge.payer == NOBODY:
-            if len(self._nobodys) == NOBODYS_MAX:
-                self._nobodys_older_usd_micros += self._nobodys[0].usd_micros
-            self._nobodys.append(charge)
+            self._keep_nobodys(charge)
         return charge
+
+    def _keep_nobodys(self, charge: Charge) -> None:
+        if len(self._nobodys) == NOBODYS_MAX:
+            self._nobodys_older_usd_micros += self._nobodys[0].usd_micros
+        self._nobodys.append(charge)
 
 
 def _goes_on(charge: Charge, line: Line, payer: Payer, from_wall: WallNs, reconstructed: bool) -> bool:

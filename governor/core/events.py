@@ -272,6 +272,13 @@ class CommandLaunched:
 
 
 @dataclass(frozen=True, slots=True)
+class LauncherExited:
+    """The process that `costgov run` started is gone. Ranks that it left behind may still train."""
+
+    at: MonoNs
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchersSeen:
     """Who launched the run's ranks, outermost first: found in the process table when a rank said hello."""
 
@@ -313,11 +320,15 @@ class StreamRead:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcessesSeen:
-    """Every process that computes on a GPU of this node, by the driver's word; nobody where there is no GPU."""
+    """Every process that computes on a GPU of this node, by the driver's word; nobody where there is no GPU.
+
+    `own`: those of them that stand below the command of `costgov run`, whether they have said hello or not.
+    """
 
     at: MonoNs
     pids: frozenset[int]
     unnamed: int = 0  # GPUs that work or hold memory for somebody whom the driver does not name: another container's.
+    own: frozenset[int] = frozenset()
     problem: str | None = None  # One line where nobody can tell who computes here; then `pids` says nothing.
 
 
@@ -373,6 +384,7 @@ Event = (
     | OperatorBudget
     | TrainerExited
     | CommandLaunched
+    | LauncherExited
     | LaunchersSeen
     | StreamOpened
     | StreamState

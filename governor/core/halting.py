@@ -52,7 +52,7 @@ def open_incident(
     """Begin the halt of a run. The caller has settled that none is open and that it may."""
     run = tracked.run
     in_vain = obstacle(tracked, verdict, at)
-    hand_over(node, tracked)  # Who is halted before anybody spoke for it has spent what was nobody's.
+    hand_over(node, tracked, at)  # Who is halted before anybody spoke for it has spent what was nobody's.
     tracked.incidents_total += 1
     incident_id = f"{run.run}.{node.facts.node}.{tracked.incidents_total}"  # `number_of` reads it back.
     plan = plan_for(node, tracked, verdict, at)

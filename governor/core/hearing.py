@@ -50,17 +50,17 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     if held is not None and held != (hello.run, hello.rank):
         # One connection speaks for one rank: what it said it was before would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
-    is_launch = tracked.run.attempt != hello.attempt or not tracked.run.alive
+    is_launch = tracked.run.attempt != hello.attempt or not tracked.run.alive or tracked.is_unattached
     if tracked.run.attempt != hello.attempt:
         effects.extend(_begin_attempt(node, tracked, hello))
-    elif not tracked.run.alive:
+    elif not tracked.run.alive or tracked.is_unattached:
         effects.extend(_come_back(tracked, hello))
     known_as = tracked.run.stage, tracked.run.labels
     rank = intake.apply_hello(tracked.run, hello)
     if known_as != (tracked.run.stage, tracked.run.labels):
         budgeting.refit(node, tracked)  # Other labels: other budgets cover it.
-    tracked.is_beside = False
-    hand_over(node, tracked)  # Behind its attempt, stage and labels: they stand in its charges.
+    tracked.is_beside, tracked.was_announced = False, True
+    hand_over(node, tracked, hello.at)  # Behind its attempt, stage and labels: they stand in its charges.
     if is_launch:
         pieces.charge_launch(node, tracked, hello.at)
     tracked.run.jsonl_only = False  # Also where a stream of its name was opened first.
@@ -109,12 +109,14 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if tracked is None:
         tracked = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(tracked.run, "stream", event.at)
-    elif begins := bool(event.processes) and (not tracked.run.alive or _launched_while_away(tracked, event)):
+    elif begins := tracked.is_unattached or (
+        bool(event.processes) and (not tracked.run.alive or _launched_while_away(tracked, event))
+    ):
         tracked.incident = None  # Launched anew: the latch was the old attempt's.
         intake.begin_attempt(tracked.run, "stream", event.at)
         tracked.book.new_attempt()
     tracked.is_beside = not tracked.run.ranks and not launched.is_of_command(node, event)
-    hand_over(node, tracked)
+    hand_over(node, tracked, event.at)
     if begins:
         pieces.charge_launch(node, tracked, event.at)
     tracked.run.jsonl_only = not tracked.run.ranks
@@ -337,8 +339,9 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
     if not tracked.run.alive:
         return []
     if tracked.is_unattached:  # Nobody ever spoke for the command: what it has cost is its own.
-        hand_over(node, tracked)
+        hand_over(node, tracked, event.at)
         tracked.named = ()
+        node.launched = None
     tracked.run.ended_at = event.at
     idle_limit.on_ended(node, tracked, event.at)
     data = {"completed": tracked.run.completed, "exit_code": event.exit_code, "step": tracked.run.step}

@@ -22,7 +22,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.attempt_step = 0
     run.first_step_at = None
     run.working_since = None
-    run.step_at = None
+    run.step = run.step_at = None
     run.step_times.clear()
     run.saves.new_attempt()
     run.tokens_per_s = None

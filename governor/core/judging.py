@@ -68,10 +68,8 @@ def _obstacle(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Ala
 
 def retry_held_back(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
     """Act on a halt that still stands once nothing is in its way any more; verdicts themselves come only once."""
+    tracked.is_held_back = any(v.enforced and v.response is Response.HALT for v in tracked.book.reported())
     standing = [v for v in tracked.book.standing() if v.enforced and v.response is Response.HALT]
-    if not standing:
-        tracked.is_held_back = False
-        return []
     free = next((v for v in standing if _obstacle(node, tracked, v, at) is None), None)
     return on_halt_verdict(node, tracked, free, at) if free is not None else []
 

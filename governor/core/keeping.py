@@ -23,7 +23,7 @@ WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is re
 
 def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     """Charge the time since the last tick to those who hold the node."""
-    if node.facts.exclusive and node.ledger.returning and not holders:
+    if node.facts.exclusive and node.ledger.returning and not holders and not node.goes_on:
         # The last command under this name has ended with its run, or before it. Whose the machine was since, we do not
         # know; and a gap that is nobody's would be handed over to the run that comes now.
         node.ledger.pass_over(node.began)
@@ -50,24 +50,35 @@ def enter(
     node.unkept += node.charges.add(line, at, lasts, parts, reconstructed=reconstructed)
 
 
-def hand_over(node: Node, tracked: Tracked) -> None:
-    """`costgov run` launched the first run that comes: its start-up, nobody's until now, is its own."""
+def hand_over(node: Node, tracked: Tracked, at: MonoNs) -> None:
+    """`costgov run` launched the run that comes first, or next: its start-up, nobody's until now, is its own."""
     if tracked.is_beside:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:
         other.is_unattached = False
-        if other is not tracked:  # It stood in for the command: what speaks now takes the operator's hold along.
-            if other.hold_until is not None:
-                tracked.hold_until, tracked.hold_reason = other.hold_until, other.hold_reason
-            forget(node, other)
-    if not node.facts.exclusive or node.was_held:
+        if other is not tracked:
+            _make_way(node, other, tracked, at)
+    if not node.facts.exclusive:
         return
-    node.was_held = True
+    if node.was_held:
+        node.account = node.account or tracked.run.run
+        return
+    node.account, node.was_held = tracked.run.run, True
     if tracked.meter is None:
-        tracked.paid_from = node.began
+        tracked.paid_from = node.nobodys_since
     closed, amount = node.charges.hand_over(payer_of(tracked))
     node.unkept += closed
     node.ledger.hand_over(tracked.run.run, amount)
+
+
+def _make_way(node: Node, other: Tracked, tracked: Tracked, at: MonoNs) -> None:
+    """It stood in for the command. What speaks now takes the operator's hold along, unless its own is the longer."""
+    if other.hold_until is not None and (tracked.hold_until is None or other.hold_until > tracked.hold_until):
+        tracked.hold_until, tracked.hold_reason = other.hold_until, other.hold_reason
+    if other.run.run == node.account:
+        other.run.ended_at = at  # It has trained in this command: its end is told.
+    else:
+        forget(node, other)
 
 
 def meter_tokens(node: Node, tracked: Tracked, step: Step) -> None:

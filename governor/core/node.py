@@ -87,7 +87,9 @@ class Tracked:
     hold_reason: str = ""
     is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
-    is_unattached: bool = False  # It stands in for a launched command of which nobody has said hello.
+    was_announced: bool = False  # A rank of it has said hello to this governor.
+    is_unattached: bool = False  # It stands in for a launched command of which nobody speaks.
+    stands_in_since: MonoNs = MonoNs(0)
     is_beside: bool = False  # A stream's run that is not the launched command: it pays, and speaks for itself alone.
     unattached_alarmed: bool = False
     lossless_alarmed: tuple[str, MonoNs] | None = None  # The attempt that was said to show no loss.
@@ -122,6 +124,17 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandLeft:
+    """From the journal: the command beside which the governor before us ended, and what was nobody's of its time."""
+
+    processes: tuple[ProcessId, ...]
+    account: str | None
+    nobodys_since: BootNs
+    nobodys: tuple[Charge, ...]
+    nobodys_older_usd_micros: UsdMicros
+
+
+@dataclass(frozen=True, slots=True)
 class Displaced:
     """A rank that is connected and whom nobody listens to: another attempt has taken its run's name."""
 
@@ -148,9 +161,13 @@ class Node:
     charges: ChargeBook
     began: BootNs  # When this governor's metering began,
     began_wall: WallNs  # and what the wall clock said then.
+    nobodys_since: BootNs  # When what hand_over() would move began.
     budgets: Budgets = field(default_factory=Budgets)
-    launched: CommandLaunched | None = None  # `costgov run`: what nobody has spoken for yet.
-    was_held: bool = False  # Has a run held the node since?
+    launched: CommandLaunched | None = None  # `costgov run`: its command, until that has exited.
+    left: CommandLeft | None = None  # Until we are told whether it is the one that is launched.
+    goes_on: bool = False  # It is: the governor was away, the command was not.
+    account: str | None = None  # The run to which the command's time was handed over last.
+    was_held: bool = False  # Has a run held the node since the launch, or since the last one that did has ended?
     price_rise: Rise | None = None  # The last one.
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
     windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
@@ -163,6 +180,7 @@ class Node:
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     idle: Idleness = field(default_factory=Idleness)
+    gpu_pids_own: frozenset[int] = frozenset()  # Of these, whoever stands below the launched command.
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     kept_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
     unread: set[str] | None = None  # Runs whose snapshots could not be read; None: no node's was there, either.
@@ -188,9 +206,13 @@ class Node:
             held[UNALLOCATED] = 1
         return held
 
-    def strangers(self) -> frozenset[int]:
-        """GPU processes that no run announced: tenants of this machine whom nobody asked."""
+    def unannounced(self) -> frozenset[int]:
+        """GPU processes that no run announced."""
         return self.gpu_pids - {p.pid for tracked in self.runs.values() for p in tracked.processes()}
+
+    def strangers(self) -> frozenset[int]:
+        """Of these, tenants of this machine whom nobody asked: what the command started itself is none."""
+        return self.unannounced() - self.gpu_pids_own
 
     def enter(self, incident: Incident) -> None:
         """Have answers about this incident find its run. Those about one that a newer has replaced find nobody."""
@@ -253,6 +275,7 @@ def new_node(
         charges=charges,
         began=boot,
         began_wall=wall,
+        nobodys_since=boot,
         budgets=configured,
     )
 

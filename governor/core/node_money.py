@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.core.charges import UNALLOCATED
+from governor.core.launched import command_left, launched_row
 from governor.core.line_meter import LineMeter
 from governor.core.lines import Metered, compute_line
 from governor.core.node import Node
@@ -39,6 +40,7 @@ def node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:
         "groups": node.charges.groups.snapshot(),
         "budgets": node.budgets.snapshot(),
         "idle": node.idle.snapshot(),
+        "launched": launched_row(node),
     }
 
 
@@ -59,6 +61,8 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     carries = {str(name): int(carry) for name, carry in snapshot.get("carries", {}).items()}
     before = _priced(snapshot.get("price")) if snapshot["boot_id"] == node.facts.boot_id else None
     priced_from = BootNs(int(snapshot.get("priced_from", snapshot["boot_ns"])))
+    launched = snapshot.get("launched")
+    node.left = command_left(launched) if launched is not None else None
     ledger.compute.restore(carry, credit)
     for meter in ledger.others:
         if meter.metered is not None and meter.metered.line.name in lines:

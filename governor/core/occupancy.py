@@ -62,6 +62,7 @@ def on_gpu_processes(node: Node, event: GpuProcessesSeen) -> list[Effect]:
     if event.problem is None:
         # Else those seen last stand: a halt's `stop = "auto"` relies on them.
         node.gpu_pids, idle.gpus_unnamed, idle.gpus_at = event.pids, event.unnamed, event.at
+        node.gpu_pids_own = event.own
     return []
 
 

@@ -148,6 +148,7 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     tracked.hold_until = snapshot["hold_until"]
     tracked.hold_reason = snapshot["hold_reason"]
     tracked.book.restore(snapshot["rules"])
+    tracked.is_held_back = True  # It may be: a verdict that was reported and waits for a hold's end is reported once.
     return tracked
 
 

@@ -174,6 +174,10 @@ class RuleBook:
         """The newest finding of every rule, by rule name."""
         return {name: watched.finding for name, watched in self._watched.items()}
 
+    def reported(self) -> tuple[Verdict, ...]:
+        """Verdicts whose episode has not ended, also while nothing is known of their condition."""
+        return tuple(watched.standing for watched in self._watched.values() if watched.standing is not None)
+
     def standing(self) -> tuple[Verdict, ...]:
         """Verdicts whose condition still fires: what to act on when an operator's hold ends."""
         return tuple(

@@ -13,10 +13,11 @@ import pytest
 
 from governor.command import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind, pass_on
 from governor.core.effects import Alarm
-from governor.core.identity import ProcessFacts
+from governor.core.events import CommandLaunched, Disconnected, TrainerExited
+from governor.core.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.units import UsdMicros
 from tests.contract.fakes import FakeClock, FakeProcesses
-from tests.unit.test_engine import a_step, hello, make_node, play, training
+from tests.unit.test_engine import a_step, at, hello, make_node, play, tick, training
 
 PRICE = UsdMicros(98_320_000)
 
@@ -97,6 +98,14 @@ def test_nobody_is_left_behind_by_a_command_that_took_everybody_along(beside: Be
 
 def test_what_outlives_a_training_that_was_watched_to_its_end_is_no_alarm(beside: Beside) -> None:
     play(beside.node, hello(0))
+    beside.leave(500_001)
+    assert beside.alarm() is None
+
+
+def test_what_outlives_a_training_behind_which_the_command_went_on_is_no_alarm_either(beside: Beside) -> None:
+    play(beside.node, CommandLaunched(at(0), "llama", 1000, (ProcessId(4321, 1, "boot-1"),)), hello(0), tick(0))
+    play(beside.node, Disconnected(at(1), ConnectionId(1)), TrainerExited(at(1), "llama", None), tick(1))
+    assert beside.node.runs["llama"].is_unattached
     beside.leave(500_001)
     assert beside.alarm() is None
 

@@ -13,24 +13,26 @@ from governor.core.events import (
     StreamOpened,
     TrainerExited,
 )
+from governor.core.findings import Response
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.launched import ATTACH_EXPECTED_NS
 from governor.core.node import Node, run_snapshot
-from governor.core.policy import Budget
+from governor.core.policy import Budget, Mode, Rule
 from governor.core.resume import restore_runs
+from governor.core.status import run_status
 from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
-from tests.unit.test_engine import at, hello, make_node, peer, play, rule, tick
+from tests.unit.test_engine import a_step, at, hello, make_node, peer, play, rule, tick
 
 COMMAND = ProcessId(4321, 1, "boot-1")
 PRICE = UsdMicros(3_600_000_000)  # $1 a second.
 CEILING = UsdMicros(600_000_000)
 
 
-def launched(*, ceiling: UsdMicros | None = CEILING) -> Node:
+def launched(budget: Rule | None = None, *, ceiling: UsdMicros | None = CEILING) -> Node:
     node = make_node(
         rule(),
-        rule("budget"),
+        budget or rule("budget"),
         budget=Budget(ceiling_usd_micros=ceiling),
         cloud="none",
         exclusive=True,
@@ -82,6 +84,29 @@ def test_what_nobody_speaks_for_is_shown_and_said_once() -> None:
 def test_without_a_ceiling_the_line_says_that_nothing_protects_the_run() -> None:
     (alarm,) = [e for e in pass_time(launched(ceiling=None), 100) if isinstance(e, Alarm)]
     assert "nothing protects this run" in alarm.text
+
+
+def test_a_ceiling_that_is_only_observed_is_not_said_to_protect_anybody() -> None:
+    for enforced in (Mode.OBSERVE, Mode.ENFORCE):
+        node = launched(rule("budget", mode=enforced))
+        (alarm,) = [e for e in pass_time(node, 100) if isinstance(e, Alarm)]
+        is_protected = enforced is Mode.ENFORCE
+        assert ("only the ceiling $600.00 protects this run" in alarm.text) is is_protected
+        assert ("nothing protects this run (the ceiling $600.00 is only observed)" in alarm.text) is not is_protected
+    # What a share of it leads to is a warning, whatever its mode.
+    node = launched(rule("budget", response=Response.WARN))
+    (alarm,) = [e for e in pass_time(node, 100) if isinstance(e, Alarm)]
+    assert "nothing protects this run" in alarm.text
+
+
+def test_a_relaunch_shows_nothing_of_the_last_attempt_until_its_own_first_step() -> None:
+    node = launched()
+    play(node, hello(0, 1, run="job", world_size=1), a_step(500, run="job", when=2, loss=2.5, tokens_total=500_000))
+    play(node, hello(0, 3, run="job", attempt="a2", world_size=1, peer=peer(300)))
+    shown = run_status(node.runs["job"], at(3))
+    assert (shown["step"], shown["loss"], shown["tokens_total"]) == (None, None, 500_000)
+    play(node, a_step(501, run="job", when=4, loss=2.25))
+    assert run_status(node.runs["job"], at(4))["step"] == 501
 
 
 def test_a_rank_that_says_hello_takes_the_account_over_once_under_either_name() -> None:

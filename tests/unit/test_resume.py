@@ -13,15 +13,18 @@ from governor.core.events import (
     BillingRead,
     Disconnected,
     OperatorHalt,
+    OperatorHold,
+    PriceRead,
     ProcessesSeen,
     StopAnswer,
     StopReplied,
 )
 from governor.core.identity import ConnectionId
 from governor.core.node import RUNS_MAX, Node, run_snapshot
+from governor.core.policy import AT_ONCE, Budget
 from governor.core.resume import restore_incidents, restore_runs
-from governor.core.units import BootNs, WallNs
-from tests.unit.test_engine import a_step, at, hello, make_node, play, tick, training
+from governor.core.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
+from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, play, rule, tick, training
 
 NAN = float("nan")
 WALL = WallNs(10**18)
@@ -149,3 +152,27 @@ def test_a_halt_that_an_older_version_wrote_down_destroyed_nothing() -> None:
     incident = reborn.runs["llama"].incident
     assert incident is not None
     assert not incident.halt.destroyed
+
+
+@pytest.mark.parametrize(("trigger", "price"), [("budget", PRICE), ("budget", None), ("nonfinite", PRICE)])
+def test_a_halt_that_a_hold_kept_back_comes_at_its_end_also_when_the_governor_died_in_between(
+    trigger: str, price: UsdMicros | None
+) -> None:
+    """The verdict itself is reported once: the ceiling that it was for would never be held to again."""
+    budget = Budget(ceiling_usd_micros=UsdMicros(1_000_000))  # $0.60 of it for its own halt; $0.03 a second.
+    node = make_node(rule(trigger, hold=AT_ONCE), budget=budget)
+    play(node, tick(0), hello(0), hello(1))
+    play(node, OperatorHold(at(1), "llama", DurationNs(100 * NS_PER_S), "debugging", 0))
+    held = [e for second in range(2, 30) for e in play(node, a_step(second, loss=NAN), tick(second))]
+    assert alarms(held) == ["halt_held"]
+    reborn = make_node(rule(trigger, hold=AT_ONCE), budget=budget, boot=30, price_usd_micros_per_hour=price)
+    restore_runs(reborn, [a_run(node, 29)], BootNs(at(30)), at(30))
+    play(reborn, tick(30), hello(0, 31), hello(1, 31), tick(32))
+    # What is not known at first has not ended.
+    play(reborn, PriceRead(at(32), BootNs(at(32)), WallNs(at(32) + 10**18), PRICE, "test", "2026-01-01"))
+    for second in range(33, 120):
+        effects = play(reborn, a_step(second, loss=NAN), tick(second))
+        if any(isinstance(effect, KeepIncident) for effect in effects):
+            assert second == 101
+            return
+    raise AssertionError("never")

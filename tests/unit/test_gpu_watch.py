@@ -1,0 +1,82 @@
+"""Who computes on the GPUs, and who of them stands below the launched command."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from governor.adapters.gpu_watch import LOOK_PERIOD_NS, GpuWatch
+from governor.core.events import CommandLaunched, GpuProcessesSeen
+from governor.core.halt import StopTarget
+from governor.core.identity import ProcessFacts, ProcessId
+from governor.core.policy import Budget, PolicySet
+from governor.core.units import MonoNs, UsdMicros
+from governor.ports import GpuReading
+from tests.contract.fakes import FakeGpus, FakeProcesses
+from tests.unit.test_engine import at, make_node, play, rule, tick
+
+LAUNCHER, WORKER, ORPHAN, STRANGER, UNSEEN = 500_001, 500_003, 500_004, 500_005, 500_006
+
+
+class Blind(FakeProcesses):
+    def facts(self, pid: int) -> ProcessFacts | None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def a_machine(processes: FakeProcesses | None = None) -> tuple[FakeProcesses, ProcessId]:
+    """A launcher with a session of its own, a worker two below it, an orphan of its session; and somebody else."""
+    known = processes or FakeProcesses()
+    command = known.add(LAUNCHER, sid=LAUNCHER)
+    known.add(500_002, LAUNCHER)
+    known.add(WORKER, 500_002)
+    known.add(ORPHAN, 1, sid=LAUNCHER)
+    known.add(STRANGER, 1)
+    return known, command
+
+
+def seen(processes: FakeProcesses, *command: ProcessId) -> GpuProcessesSeen:
+    gpus = FakeGpus()
+    gpus.offer([GpuReading("GPU-1", "H100", 0.9, 1, 1.0, (WORKER, ORPHAN, STRANGER, UNSEEN))])
+    (event,) = GpuWatch(gpus, processes, lambda: command).poll(MonoNs(LOOK_PERIOD_NS))
+    gpus.close()
+    assert isinstance(event, GpuProcessesSeen)
+    assert event.pids == {WORKER, ORPHAN, STRANGER, UNSEEN}
+    return event
+
+
+def test_whoever_stands_below_the_command_or_in_its_session_is_its_own() -> None:
+    processes, command = a_machine()
+    assert seen(processes, command).own == {WORKER, ORPHAN}
+
+
+def test_a_service_has_no_command_and_nobody_is_its_own() -> None:
+    assert seen(a_machine()[0]).own == frozenset()
+
+
+def test_whom_we_cannot_look_at_belongs_to_somebody_else() -> None:
+    processes, command = a_machine(Blind())
+    assert seen(processes, command).own == frozenset()
+
+
+def test_a_number_that_has_changed_hands_is_not_the_command() -> None:
+    processes, command = a_machine()
+    assert seen(processes, replace(command, start_ticks=command.start_ticks - 1)).own == frozenset()
+
+
+@pytest.mark.parametrize(("own", "target"), [({WORKER}, StopTarget.INSTANCE), (set(), StopTarget.PROCESSES)])
+def test_auto_stops_the_machine_of_a_command_whose_own_processes_compute_there(
+    own: set[int], target: StopTarget
+) -> None:
+    budget = Budget(ceiling_usd_micros=UsdMicros(600_000_000))
+    node = make_node(rule("budget"), budget=budget, exclusive=True, price_usd_micros_per_hour=UsdMicros(3_600_000_000))
+    policy = node.policies.policies[0]
+    node.policies = PolicySet((replace(policy, halt=replace(policy.halt, stop="auto")),), "digest")
+    play(node, CommandLaunched(at(0), "job", 1000, (ProcessId(LAUNCHER, 1, "boot-1"),)), tick(0))
+    play(node, GpuProcessesSeen(at(1), frozenset({WORKER}), own=frozenset(own)))
+    play(node, *(tick(second) for second in range(1, 600)))
+    incident = node.runs["job"].incident
+    assert incident is not None
+    assert incident.plan.stop is target
+    assert node.unannounced() == {WORKER}, "shown as unwatched in either case"

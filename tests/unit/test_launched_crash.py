@@ -1,0 +1,141 @@
+"""A governor that dies beside a command of which nobody speaks: what had been spent by then is the command's."""
+
+from __future__ import annotations
+
+from governor.core.charges import NOBODYS_MAX, UNALLOCATED
+from governor.core.effects import Effect, Term
+from governor.core.events import CommandLaunched, Disconnected, Tick, TrainerExited
+from governor.core.identity import ConnectionId, ProcessId
+from governor.core.policy import Budget
+from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from tests.unit.test_engine import at, hello, make_node, rule
+from tests.unit.test_keeping import World
+from tests.unit.test_launched import CEILING, COMMAND
+from tests.unit.test_launched import PRICE as A_SECOND
+
+ANOTHER = ProcessId(4321, 2, "boot-1")  # The same number, begun later.
+SECOND = 1_000_000
+
+
+def launch(world: World, process: ProcessId = COMMAND) -> None:
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (process,)))
+    world.tick()
+
+
+def beside(*, ceiling: UsdMicros = CEILING) -> World:
+    """`costgov run` at $1 a second, and a command of which nobody has said hello."""
+    node = make_node(
+        rule(), rule("budget"), budget=Budget(ceiling_usd_micros=ceiling), cloud="none", exclusive=True,
+        price_usd_micros_per_hour=A_SECOND,
+    )  # fmt: skip
+    world = World(node)
+    launch(world)
+    return world
+
+
+def crash(world: World, until: int, process: ProcessId = COMMAND) -> None:
+    """Nobody governs until then; what comes back is told what is launched."""
+    world.boot = world.mono = until * NS_PER_S
+    world.restart()
+    launch(world, process)
+
+
+def termed(world: World, since: int, until: int) -> list[int]:
+    """At which seconds somebody was ended."""
+    found = []
+    for second in range(since, until):
+        world.boot = world.mono = second * NS_PER_S
+        effects: list[Effect] = world.play(tick_of(world))
+        found += [second for effect in effects if isinstance(effect, Term)]
+    return found
+
+
+def tick_of(world: World) -> Tick:
+    return Tick(MonoNs(world.mono), BootNs(world.boot), WallNs(world.boot + world.wall_offset))
+
+
+def test_what_was_spent_before_the_crash_counts_towards_the_ceiling() -> None:
+    (ended,) = termed(beside(), 1, 700)
+    world = beside()
+    assert termed(world, 1, 400) == []
+    crash(world, 430)
+    assert world.node.runs["job"].run.spend_usd_micros == 430 * SECOND, "the time in which nobody governed, too"
+    assert termed(world, 431, 700) == [ended]
+    assert world.node.ledger.spend(UNALLOCATED) == 0
+    assert world.node.ledger.spend("job") == world.charged("job") == 699 * SECOND
+    gap = sum(charge.usd_micros for charge in world.charges.values() if charge.reconstructed)
+    assert 30 * SECOND <= gap <= 41 * SECOND, "marked: nobody metered it"
+
+
+def test_what_another_launch_has_spent_is_not_this_commands() -> None:
+    world = beside()
+    assert termed(world, 1, 400) == []
+    crash(world, 430, ANOTHER)
+    assert world.node.runs["job"].run.spend_usd_micros == 0
+    world.at(440)
+    world.play(hello(0, 440, run="job", world_size=1))
+    world.at(450)
+    assert world.node.ledger.spend("job") == world.charged("job") == 20 * SECOND
+    assert world.node.ledger.spend(UNALLOCATED) == world.charged(UNALLOCATED), "between the two nobody was charged"
+
+
+def test_the_first_rank_behind_a_crash_takes_over_what_was_before_it() -> None:
+    for crashes in (1, 2):
+        world = beside()
+        for number in range(crashes):
+            world.at(100 + 100 * number)
+            crash(world, 150 + 100 * number)
+        world.at(400)
+        world.play(hello(0, 400, run="named-by-the-script", world_size=1))
+        world.at(410)
+        assert world.node.ledger.spend("named-by-the-script") == world.charged("named-by-the-script") == 410 * SECOND
+        assert (world.node.ledger.spend(UNALLOCATED), world.charged(UNALLOCATED)) == (0, 0)
+        assert world.node.runs["named-by-the-script"].paid_from == 0, "and its first window begins there"
+
+
+def test_a_crash_behind_a_training_leaves_the_rest_on_its_budget() -> None:
+    world = beside()
+    world.play(hello(0, 0, run="trained", world_size=1))
+    world.at(100)
+    world.play(Disconnected(at(100), ConnectionId(1)))
+    world.play(TrainerExited(at(100), "trained", None))
+    world.at(150)
+    crash(world, 160)
+    assert world.node.runs["trained"].is_unattached
+    assert not world.node.runs["job"].run.alive, "which stood in until the first rank said hello"
+    (ended,) = termed(world, 161, 700)
+    assert ended < 600
+    assert world.node.ledger.spend("trained") == world.charged("trained") == 699 * SECOND
+
+
+def test_a_run_that_ended_while_nobody_governed_leaves_the_rest_on_its_budget() -> None:
+    world = beside()
+    world.play(hello(0, 0, run="trained", world_size=1))
+    world.at(100)
+    world.boot = world.mono = 130 * NS_PER_S
+    world.restart()
+    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (COMMAND,)))
+    world.play(TrainerExited(MonoNs(world.mono), "trained", None))
+    world.tick()
+    world.at(140)
+    assert world.node.runs["trained"].run.spend_usd_micros == 140 * SECOND
+
+
+def test_a_journal_of_before_is_taken_up_without_it() -> None:
+    world = beside()
+    world.at(20)
+    world.runs[UNALLOCATED] = {k: v for k, v in world.runs[UNALLOCATED].items() if k != "launched"}
+    crash(world, 30)
+    world.at(40)
+    assert world.node.runs["job"].run.spend_usd_micros == 10 * SECOND
+
+
+def test_more_hours_than_are_moved_are_counted_all_the_same() -> None:
+    """The ceiling of a command that never attaches holds over a crash in its third week, too."""
+    hours = 2 * NOBODYS_MAX
+    world = beside(ceiling=UsdMicros((hours + 20) * 3600 * SECOND))
+    for hour in range(1, hours):
+        world.at(hour * 3600)
+    crash(world, hours * 3600)
+    world.tick()
+    assert world.node.runs["job"].run.spend_usd_micros == hours * 3600 * SECOND

@@ -42,7 +42,7 @@ class GpuWatch:
             return [GpuProcessesSeen(at, frozenset(), problem="the driver does not say who computes on its GPUs")]
         pids = frozenset(pid for reading in readings for pid in reading.pids or ())
         unnamed = sum(_is_held(reading) for reading in readings)
-        return [GpuProcessesSeen(at, pids, unnamed, self._own(pids))]
+        return [GpuProcessesSeen(at, pids, unnamed, own=self._own(pids))]
 
     def _problem(self) -> str | None:
         """None where there is nothing to look at. A driver that is away may leave GPUs, and trainers, behind."""

@@ -176,6 +176,14 @@ _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, Tracked, Any], list[Effect]
 }
 
 
+def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
+    """Nobody of it is left: whoever stands in for it has ended, too."""
+    node.launched = None
+    standing_in = [name for name, tracked in node.runs.items() if tracked.is_unattached]
+    ends = [hearing.on_exited(node, TrainerExited(event.at, name, event.exit_code)) for name in standing_in]
+    return [*(effect for end in ends for effect in end), *idle_limit.on_command_exited(node, event)]
+
+
 def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
     tracked = node.runs.get(event.run)
     if tracked is None or not tracked.run.alive:
@@ -218,7 +226,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     CheckpointRead: _on_incident_event,
     GpuProcessesSeen: occupancy.on_gpu_processes,
     GovernorsSeen: occupancy.on_governors,
-    CommandExited: idle_limit.on_command_exited,
+    CommandExited: _on_command_exited,
     PriceRead: repricing.on_price_read,
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,

@@ -328,8 +328,8 @@ class GpuProcessesSeen:
     at: MonoNs
     pids: frozenset[int]
     unnamed: int = 0  # GPUs that work or hold memory for somebody whom the driver does not name: another container's.
-    own: frozenset[int] = frozenset()
     problem: str | None = None  # One line where nobody can tell who computes here; then `pids` says nothing.
+    own: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,8 @@ class Node:
     refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
-    idle: Idleness = field(default_factory=Idleness)
     gpu_pids_own: frozenset[int] = frozenset()  # Of these, whoever stands below the launched command.
+    idle: Idleness = field(default_factory=Idleness)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     kept_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
     unread: set[str] | None = None  # Runs whose snapshots could not be read; None: no node's was there, either.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from governor.core.charges import UNALLOCATED
-from governor.core.effects import Alarm
+from governor.core.effects import Alarm, Effect
 from governor.core.events import (
     Disconnected,
     LauncherExited,
@@ -26,6 +26,10 @@ from tests.unit.test_engine import a_step, at, hello, peer, play, tick
 from tests.unit.test_launched import COMMAND, STREAMED, launched, pass_time, stream, terms
 
 EXPECTED_S = ATTACH_EXPECTED_NS // NS_PER_S
+
+
+def missed(effects: list[Effect]) -> list[Alarm]:
+    return [effect for effect in effects if isinstance(effect, Alarm) and effect.name == "nobody_attached"]
 
 
 def trained(name: str = "job", until: int = 100) -> Node:
@@ -61,8 +65,8 @@ def test_the_rest_counts_towards_the_budget_of_its_stage() -> None:
     play(node, Disconnected(at(100), ConnectionId(1)), TrainerExited(at(100), "job", None))
     effects = pass_time(node, 1_000, 101)
     assert terms(effects) == ["job"]
-    (said,) = [e.text for e in effects if isinstance(e, Alarm) and e.name == "nobody_attached"]
-    assert "only the ceiling $600.00 of stage:stage1 protects this run" in said
+    (said,) = missed(effects)
+    assert "only the ceiling $600.00 of stage:stage1 protects this run" in said.text
     assert node.ledger.spend("job") == 1_000_000_000
     incident = node.runs["job"].incident
     assert incident is not None
@@ -71,14 +75,14 @@ def test_the_rest_counts_towards_the_budget_of_its_stage() -> None:
 
 def test_nobody_who_attaches_in_time_is_missed_and_then_it_is_said_once_for_each_rest() -> None:
     node = trained()
-    assert not [e for e in pass_time(node, 100 + EXPECTED_S, 101) if isinstance(e, Alarm)]
-    (alarm,) = [e for e in pass_time(node, 300, 101 + EXPECTED_S) if isinstance(e, Alarm)]
-    assert (alarm.name, alarm.run) == ("nobody_attached", "job")
+    assert missed(pass_time(node, 100 + EXPECTED_S, 101)) == []
+    (alarm,) = missed(pass_time(node, 300, 101 + EXPECTED_S))
+    assert alarm.run == "job"
     for said in ("the run has ended, its command goes on", "for 1m", "only the ceiling $600.00"):
         assert said in alarm.text
     play(node, hello(0, 300, run="job", attempt="a2", world_size=1, peer=peer(300)))
     play(node, Disconnected(at(310), ConnectionId(1)), TrainerExited(at(310), "job", None))
-    assert [e.name for e in pass_time(node, 400, 310) if isinstance(e, Alarm)] == ["nobody_attached"]
+    assert len(missed(pass_time(node, 400, 310))) == 1
 
 
 def test_the_pause_between_two_trainings_is_the_next_ones_start_up_and_nobodys_nowhere() -> None:

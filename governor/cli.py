@@ -13,7 +13,17 @@ from typing import Any, Final
 
 import click
 
-from governor import cli_act, cli_alert, cli_cost, cli_incident, cli_policy, cli_prices, cli_run, cli_status
+from governor import (
+    cli_act,
+    cli_alert,
+    cli_budget,
+    cli_cost,
+    cli_incident,
+    cli_policy,
+    cli_prices,
+    cli_run,
+    cli_status,
+)
 from governor.cli_common import Failed
 from governor.exit_codes import MEANINGS, ExitCode
 
@@ -60,6 +70,7 @@ for command in (
     cli_incident.incident,
     cli_cost.cost,
     cli_alert.alert,
+    cli_budget.budget,
 ):
     cli.add_command(command)
 

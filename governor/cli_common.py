@@ -12,6 +12,7 @@ import click
 
 from governor import control_client
 from governor.control_client import Answer
+from governor.core.units import UsdMicros, usd
 from governor.exit_codes import OF_REFUSAL, ExitCode
 
 if TYPE_CHECKING:
@@ -28,6 +29,25 @@ class Failed(click.ClickException):
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
         self.code = exit_code
+
+
+class Usd(click.ParamType[UsdMicros]):
+    """Dollars -> micro-dollars, above zero."""
+
+    name = "usd"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
+        if isinstance(value, int):
+            return UsdMicros(value)
+        text = str(value).strip().removeprefix("$").replace(",", "")
+        try:
+            amount = usd(text)
+        except ValueError:
+            self.fail(f'"{value}" is not an amount of dollars; write for example 300 or 22.50', param, ctx)
+        if amount <= 0:
+            low = "is less than a millionth of a dollar, which is the least" if float(text) > 0 else "must be above 0"
+            self.fail(f'"{value}" {low}', param, ctx)
+        return amount
 
 
 def config_option(command: Command) -> Command:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli_common import config_option, find_config, settings_from
-from governor.core.units import UsdMicros, usd
+from governor.cli_common import Usd, config_option, find_config, settings_from
+from governor.core.units import UsdMicros
 from governor.policy_files import PACKAGED_POLICY
 
 if TYPE_CHECKING:
@@ -25,25 +25,6 @@ NAME_CHARS_MAX: Final = 40  # It becomes part of two socket paths, which hold 10
 PROGRESS_S_MAX: Final = 86_400  # A run that says nothing for longer than a day says nothing.
 # The scheduler's own name of a job that it may requeue: one budget over all of its launches.
 SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
-
-
-class Usd(click.ParamType[UsdMicros]):
-    """Dollars -> micro-dollars, above zero."""
-
-    name = "usd"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
-        if isinstance(value, int):
-            return UsdMicros(value)
-        text = str(value).strip().removeprefix("$").replace(",", "")
-        try:
-            amount = usd(text)
-        except ValueError:
-            self.fail(f'"{value}" is not an amount of dollars; write for example 300 or 22.50', param, ctx)
-        if amount <= 0:
-            low = "is less than a millionth of a dollar, which is the least" if float(text) > 0 else "must be above 0"
-            self.fail(f'"{value}" {low}', param, ctx)
-        return amount
 
 
 class Period(click.FloatRange):

@@ -217,6 +217,7 @@ def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     notes += [(line, "") for line in _pace(run)]
     if run.get("saves") and run["state"] not in ("finished", "halted"):
         notes.append((_saves(run["saves"]), ""))
+    notes += _bound_by_a_group(run)
     if run.get("ceiling_before_end"):
         notes.append((f"at this rate the ceiling is met first, {_ceiling(run)}", "yellow"))
     if run.get("mode") == "observe":
@@ -234,6 +235,16 @@ def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
                 (f'rule "{plain(finding["rule"])}" fires: {plain(finding["text"] or finding["reason"])}', "red")
             )
     return notes
+
+
+def _bound_by_a_group(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Another ceiling than the one beside its spend is met first: that of its stage, a label, the day or the node."""
+    cap = run.get("binding")
+    if cap is None or cap["scope"].startswith("run:"):
+        return []
+    used = f"{_usd(cap['spend_usd'])} of {_usd(cap['ceiling_usd'])}"
+    met = f", met {_ceiling(run)}" if run.get("ceiling_in_s") is not None else ""
+    return [(f"{plain(cap['scope'])} binds: {used} spent by all of it{met}", "")]
 
 
 def _ahead(run: Mapping[str, Any]) -> list[str]:

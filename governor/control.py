@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from governor import __version__
+from governor import __version__, control_budget
 from governor.control_client import INCIDENTS_MAX
+from governor.core.budgeting import listed
 from governor.core.events import OperatorHalt, OperatorHold
 from governor.core.status import lines_status, runs_status
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
@@ -63,6 +64,7 @@ def status(daemon: Daemon) -> Answer:
         "price_usd_per_hour": price / MICROS_PER_USD if price is not None else None,
         "price_source": node.price_source,
         "lines": lines_status(node),
+        "budgets": listed(node, daemon.hands.clock.mono()),
         "loop_lag_ms": round(health.loop_lag_ms, 3),
         "frames_total": node.frames_total,
         "frames_dropped_total": node.frames_lost_total,
@@ -159,11 +161,23 @@ def _reload(daemon: Daemon, request: ControlRequest) -> Answer:
     return _no("bad_request", daemon.health.reload_error or "the new policies are invalid; the old ones stand")
 
 
+def _budget(act: Callable[[Daemon, ControlRequest, control_budget.MayTouch], Answer]) -> Callable[..., Answer]:
+    def handle(daemon: Daemon, request: ControlRequest) -> Answer:
+        try:
+            return _yes(act(daemon, request, _may_touch))
+        except control_budget.Refused as refused:
+            return _no(refused.code, str(refused))
+
+    return handle
+
+
 _COMMANDS: Final[Mapping[str, Callable[[Daemon, ControlRequest], Answer | None]]] = {
     "ping": _ping,
     "status": _status,
     "halt": _halt,
     "hold": _hold,
+    "budget_set": _budget(control_budget.set_budget),
+    "budget_clear": _budget(control_budget.clear_budget),
     "incidents": _incidents,
     "reload": _reload,
 }

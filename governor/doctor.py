@@ -192,7 +192,9 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
     yield from (Check(OK, "line", text) for text in lines_of(settings.line, today(SystemClock())).texts)
     directory = settings.paths.policies_dir
     paths = policy_files.of_node(directory)
-    policies, problems = policy_loader(lambda: paths, None, lambda: price is not None and price.quote is not None)()
+    budgets = [table.scoped() for table in settings.budget]
+    priced = price is not None and price.quote is not None
+    policies, problems = policy_loader(lambda: paths, None, lambda: priced, budgets=budgets)()
     if policies is None:
         yield from (Check(FAIL, "policies", problem) for problem in problems)
     elif not policies.policies:

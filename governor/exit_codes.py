@@ -27,7 +27,7 @@ MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.USAGE: "the command line is wrong",
     ExitCode.NO_GOVERNOR: "no governor answers",
     ExitCode.DENIED: "you may not do that",
-    ExitCode.UNKNOWN: "there is no such run or incident",
+    ExitCode.UNKNOWN: "there is no such run, budget or incident",
     ExitCode.DIFFERS: "`costgov cost reconcile`: bill and ledger differ by more than what is not metered",
     ExitCode.HALTED: "`costgov run`: the command was halted, and the halt was seen to its end; do not requeue",
     ExitCode.NEEDS_HUMAN: "`costgov run`: the halt was not seen to its end; something may still be billed",

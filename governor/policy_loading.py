@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from governor import policy_files
+from governor.core.budgeting import fault as budget_fault
+from governor.core.budgets import ScopedBudget
 from governor.core.ledger import reserve
 from governor.core.node import NodeFacts
 from governor.core.planning import UNSAVED_MIN_NS, bounds_ns
@@ -17,9 +19,12 @@ from governor.wire.policy_toml import load_policies
 
 def policy_loader(
     paths: Callable[[], Sequence[Path]], ceiling: UsdMicros | None, priced: Callable[[], bool],
-    facts: NodeFacts | None = None,
+    facts: NodeFacts | None = None, budgets: Sequence[ScopedBudget] = (),
 ) -> Callable[[], tuple[PolicySet | None, list[str]]]:  # fmt: skip
-    """Return what reads the policies, now and at each SIGHUP: the set, or None and the problems, a line each."""
+    """Return what reads the policies, now and at each SIGHUP: the set, or None and the problems, a line each.
+
+    `budgets`: those of costgov.toml, which must be possible under these policies' graces.
+    """
 
     def load() -> tuple[PolicySet | None, list[str]]:
         try:
@@ -37,7 +42,12 @@ def policy_loader(
                 f"policy {unpriced[0]} has a ceiling, but the price of this node is unknown: "
                 "set node.price_usd_per_hour in costgov.toml, or pass --price USD_PER_HOUR"
             ]
-        fault = _ceiling_fault(facts, policies) if facts is not None else None
+        if budgets and not priced():
+            return None, [
+                f"costgov.toml has a budget for {budgets[0].scope.text}, but the price of this node is unknown: "
+                "set node.price_usd_per_hour there, or pass --price USD_PER_HOUR"
+            ]
+        fault = _ceiling_fault(facts, policies) or budget_fault(facts, policies, budgets) if facts is not None else None
         return (policies, []) if fault is None else (None, [fault])
 
     return load

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from governor.core.budgets import BUDGETS_MAX
 from governor.core.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
 from governor.core.units import NS_PER_MINUTE, DurationNs, UsdMicros, parse_duration, usd
+from governor.settings_budget import BudgetTable, one_of_each
 from governor.settings_lines import LINES_MAX, LineTable, named_apart
 from governor.wire.jsonl import DEFAULT_FIELDS
 from trainer_shim.wire import LABELS_MAX, TEXT_CHARS_MAX
@@ -306,6 +308,7 @@ class Settings(BaseSettings):
     alert: tuple[Alert, ...] = Field(default=(), max_length=ALERT_RECEIVERS_MAX)
     jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)
     line: Annotated[tuple[LineTable, ...], AfterValidator(named_apart)] = Field(default=(), max_length=LINES_MAX)
+    budget: Annotated[tuple[BudgetTable, ...], AfterValidator(one_of_each)] = Field(default=(), max_length=BUDGETS_MAX)
 
 
 def default_paths(

@@ -83,12 +83,13 @@ class Governor:
         self.policy_paths: Callable[[], Sequence[Path]] = lambda: (
             policy_paths or policy_files.of_node(paths.policies_dir)
         )
-        self.load = policy_loader(self.policy_paths, ceiling, lambda: may_start, facts)
+        budgets = [table.scoped() for table in settings.budget]
+        self.load = policy_loader(self.policy_paths, ceiling, lambda: may_start, facts, budgets)
         policies, problems = self.load()
         if policies is None:
             self.close()
             raise CannotStart("\n".join(problems))
-        self.node: Node = new_node(facts, policies, self.clock.boot(), self.clock.wall())
+        self.node: Node = new_node(facts, policies, self.clock.boot(), self.clock.wall(), budgets)
         # What is wrong with the price is said after what a resumed halt has to do.
         self.begin = [*self._restore(), *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
         # A service watches everybody's trainers; `costgov run` only its own user's.

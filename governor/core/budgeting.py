@@ -16,6 +16,7 @@ from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import OperatorBudget
 from governor.core.ledger import reserve
 from governor.core.node import Node, NodeFacts, Tracked
+from governor.core.pieces import checkpoint_reserve
 from governor.core.planning import UNSAVED_MIN_NS, bounds_ns, grace_now
 from governor.core.policy import Policy, PolicySet
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs, UsdMicros, format_usd
@@ -52,7 +53,8 @@ def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
         return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at))
     # The whole machine is paid until the last of them is gone, however few of its ranks each holds.
     longest = max((_bounds_ns(node, tracked, at) for tracked in members), default=0)
-    held = reserve(rate or 0, longest)
+    uploads = sum(checkpoint_reserve(node, tracked) for tracked in members)
+    held = UsdMicros(reserve(rate or 0, longest) + uploads)
     wall, spend = node.wall(at), spent(node, scope, at)
     to_reset = (day_of(wall)[1] - wall) / NS_PER_HOUR if scope.kind is ScopeKind.DAY else float("inf")
     return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset)

@@ -92,7 +92,7 @@ def checked_fractions(values: Iterable[float]) -> tuple[float, ...]:
     """Sorted, each once. ValueError for what is no part of a ceiling."""
     found = sorted({float(value) for value in values})
     if not all(0 < value < 1 for value in found):  # NaN fails too.
-        raise ValueError("alert_at are fractions of the ceiling, between 0 and 1")
+        raise ValueError("must be fractions of the ceiling, between 0 and 1")
     return tuple(found)
 
 

@@ -74,7 +74,7 @@ def test_completion_completes(costgov: Costgov) -> None:
     assert told.stdout.split() == ["plain,status"]
 
 
-@pytest.mark.parametrize("words", [(), ("policy",), ("incident",)])
+@pytest.mark.parametrize("words", [(), ("policy",), ("incident",), ("budget",)])
 def test_a_command_that_needs_another_word_shows_its_page(costgov: Costgov, words: tuple[str, ...]) -> None:
     """As a page, not flattened into a line; on stderr and with 2, since nothing was done."""
     told = costgov(*words)
@@ -107,6 +107,34 @@ MISTAKES = [
     (["run", "--ceiling", "0", "--", "true"], "costgov run: Invalid value for '--ceiling': \"0\" must be above 0"),
     (["run", "--name", "", "--", "true"], 'costgov run: Invalid value for --name: "" cannot name a run'),
     (["run", "--name", "../../etc", "--", "true"], 'costgov run: Invalid value for --name: "../../etc" cannot name'),
+    (
+        ["budget", "set", "r", "0", "--reason", "x"],
+        "costgov budget set: Invalid value for 'USD': \"0\" must be above 0",
+    ),
+    (["budget", "set", "r", "nan", "--reason", "x"], "costgov budget set: Invalid value for 'USD': \"nan\" is not an"),
+    (
+        ["budget", "set", "r", "--reason", "x", "--", "-5"],
+        "costgov budget set: Invalid value for 'USD': \"-5\" is not an",
+    ),
+    (
+        ["budget", "set", "r", "1e10", "--reason", "x"],
+        "costgov budget set: Invalid value for 'USD': a ceiling is below",
+    ),
+    (
+        ["budget", "set", "label:nlp", "5", "--reason", "x"],
+        "costgov budget set: Invalid value for 'SCOPE': \"label:nlp\" is",
+    ),
+    (
+        ["budget", "set", "@node", "5", "--reason", "x"],
+        "costgov budget set: Invalid value for 'SCOPE': \"@node\" is not",
+    ),
+    (["budget", "set", "day", "5"], "costgov budget set: Missing option '--reason'"),
+    (["budget", "set", "day", "5", "--reason", "x", "--tokens", "1B"], "costgov budget set: --tokens belongs to a run"),
+    (["budget", "set", "day", "5", "--reason", "x", "--alert-at", "2"], "costgov budget set: --alert-at: must be"),
+    (
+        ["budget", "clear", "stage:", "--reason", "x"],
+        "costgov budget clear: Invalid value for 'SCOPE': \"stage:\" is not",
+    ),
     (["completion", "tcsh"], "costgov completion: Invalid value"),
     (["incident", "show"], "costgov incident show: Missing argument"),
     (["incident", "show", "x", "--json", "--markdown"], "costgov incident show: --markdown and --json exclude"),

@@ -103,8 +103,13 @@ def test_nobody_halts_holds_or_speaks_for_the_run_of_another_user(start: Start) 
             answer = asker.ask(**request, run=run, reason="not mine")
             assert answer["code"] == "denied"
             assert f"uid {asker.uid} neither owns run {run}" in answer["error"]
+        ceiling = {"cmd": "budget_set", "ceiling_usd_micros": 10**9, "reason": "not mine"}
+        for request in (ceiling, {"cmd": "budget_clear", "reason": "not mine"}):
+            assert asker.ask(**request, scope=f"run:{run}")["code"] == "denied"
+            assert asker.ask(**request, scope="day")["code"] == "denied"
         assert asker.ask(cmd="reload")["code"] == "denied"
     assert other.ask(cmd="hold", run="second", duration_ns=10**9, reason="mine")["ok"]
+    assert other.ask(**ceiling, scope="run:second")["ok"]
 
     for attempt in ("a", "b"):  # Also as another launch of it.
         imposter = Puppet(governor.work / "run" / "trainer.sock", prefix=nobody.python)

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
-from governor.cli_common import ask, control_option, json_option, print_json
+from governor import control_client
+from governor.cli_common import ask, control_option, json_option, print_json, refuse, sockets
+from governor.core.idleness import NODE
 from governor.core.units import NS_PER_HOUR, format_duration, parse_duration
 
 HOLD_MAX_NS = 7 * 24 * NS_PER_HOUR  # A governor refuses more: a forgotten brake is a missing watchdog.
@@ -62,6 +64,7 @@ def halt(run: str, reason: str, control: str | None, as_json: bool) -> None:
 @json_option
 def hold(run: str, duration: int, reason: str | None, control: str | None, as_json: bool) -> None:
     """Keep every rule from halting RUN for DURATION ("2h", "30m"; at most 7 days), or lift the hold ("off").
+    With "@node" for RUN the node itself is kept: it is not stopped for being idle, and idle time begins anew after it.
 
     The operator's brake, over the ceiling too: rules go on judging, money goes on being counted, and the hold ends by
     itself. A halt that it held back follows then, if its reason still stands.
@@ -70,10 +73,24 @@ def hold(run: str, duration: int, reason: str | None, control: str | None, as_js
     if duration and not (reason and reason.strip()):
         raise click.UsageError('Missing option --reason, for example --reason "evaluating by hand"')
     request = {"cmd": "hold", "run": run, "duration_ns": duration, "reason": reason or "lifted"}
-    data = ask(control, request)
+    data = _hold_node(control, request) if run == NODE else ask(control, request)
     if as_json:
         print_json(data)
+    elif run == NODE:
+        lift = f"for {format_duration(duration)}; lift it with: costgov hold {NODE} off"
+        click.echo(f"{NODE}: not stopped for being idle {lift}" if duration else f"{NODE}: the hold is lifted")
     elif duration:
         click.echo(f"{run}: no rule halts it for {format_duration(duration)}; lift it with: costgov hold {run} off")
     else:
         click.echo(f"{run}: the hold is lifted; rules may halt it again")
+
+
+def _hold_node(control: str | None, request: dict[str, Any]) -> Any:
+    """Each governor of a node could stop it: all of them are told, and one that refuses is not passed over."""
+    answers = control_client.ask_each(sockets(control), request)
+    if not answers:
+        return ask(control, request)  # It says where nobody was found.
+    for answer in answers:
+        if not answer.ok:
+            refuse(answer)
+    return answers[0].data

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from governor.cli_idle import idle_notes
 from governor.core.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.report_lines import loss_text
 from governor.report_moments import plain
@@ -52,6 +53,8 @@ def _draw_status(console: Console, status: Mapping[str, Any]) -> None:
                 console.print(Text(f"{plain(run['run'])}: {line}", style=style))
     else:
         console.print("no run yet: add `shim = trainer_shim.attach(engine)` to the training script")
+    for line, style in idle_notes(status.get("node") or {}):
+        console.print(Text(line, style=style))
     for process in status.get("unwatched_gpu_processes", []):
         console.print(Text(_unwatched(process), style="bold yellow"))
 

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
+from governor.command_end import CommandEnd, kept_by, living, stops_node
 from governor.console import Console
 from governor.core.effects import Alarm, Effect
 from governor.core.events import CommandLaunched
@@ -48,6 +49,7 @@ class Command:
     exit_code: int | None = None
     ended_at: MonoNs | None = None
     was_held_back: bool = False  # A signal came while a halt was saving.
+    was_kept: bool = False  # A signal came when only the node's stop was left.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """Who the command is; empty while we cannot look (no descriptors), or when it is gone."""
@@ -184,6 +186,8 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
     governor.daemon.own_argv = _own_argv(name, argv)
     governor.daemon.own_command = command.identity(governor.processes)
     governor.daemon.should_end = lambda: is_over(governor, command)
+    ended = CommandEnd(name, command.poll, command.process.pid, governor.processes)
+    governor.daemon.sources = [*governor.daemon.sources, ended]
     if governor.daemon.own_command:
         own = governor.daemon
         own.apply(CommandLaunched(governor.clock.mono(), name, os.getuid(), own.own_command, own.own_argv))
@@ -193,7 +197,12 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
 
 def pass_on(governor: Governor, command: Command, say: Callable[[str], None], signum: signal.Signals) -> bool:
     """Give the signal to the command, but for the first one while a halt saves: it would cost the checkpoint, and the
-    halt ends the command anyway."""
+    halt ends the command anyway. Where the node's stop alone is left to wait for, the first one keeps the node."""
+    if command.poll() is not None and stops_node(governor.node, command.exit_code) and not command.was_kept:
+        command.was_kept = True
+        say("costgov: the node is kept, if its stop was not accepted yet; once more to leave at once")
+        governor.daemon.apply(kept_by(signum, governor.clock.mono()))
+        return True
     saving = [
         t.incident.incident_id
         for t in governor.node.runs.values()
@@ -249,34 +258,39 @@ def _start(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] |
 def is_over(governor: Governor, command: Command) -> bool:
     if command.poll() is None:
         return False
+    command.ended_at = governor.clock.mono() if command.ended_at is None else command.ended_at
     node = governor.node
     under_way = any(t.incident is not None and not t.incident.is_closed for t in node.runs.values())
     # The launcher may be gone before its ranks (`deepspeed` exits 0 then): they still train and still cost.
     training = any(t.run.alive and t.processes() for t in node.runs.values())
-    return not under_way and not training and not _may_announce(governor, command)
+    if under_way or training or _may_announce(governor, command):
+        return False
+    # What is left of the command's session has as long to go as it has to say hello.
+    assert command.ended_at is not None
+    is_late = governor.node.idle.command is not None and governor.clock.mono() - command.ended_at >= HELLO_NS
+    return is_late or not stops_node(governor.node, command.exit_code)
 
 
 def _may_announce(governor: Governor, command: Command) -> bool:
     """A launcher that put its trainer into the background: nobody said hello yet, and somebody of its session lives."""
     at = governor.clock.mono()
-    command.ended_at = at if command.ended_at is None else command.ended_at
+    assert command.ended_at is not None
     if at - command.ended_at >= HELLO_NS or _was_announced(governor):
         return False
-    living = _still_there(governor, command)
-    return living is None or bool(living)
+    return living(governor.processes, command.process.pid) != []
 
 
 def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]:
     """The alarm for those whom the command left behind and whom we never heard: our end is the end of their watch."""
     if command.poll() is None or _was_announced(governor):
         return []
-    living = _still_there(governor, command)
-    if living == []:
+    left = living(governor.processes, command.process.pid)
+    if left == []:
         return []
-    who = "what is left of the command" if living is None else f"{len(living)} process(es) outlive the command"
-    named = ", ".join(str(pid) for pid in (living or ())[:PIDS_NAMED_MAX])
-    more = len(living or ()) - PIDS_NAMED_MAX
-    pids = f" (pid {named}{f' and {more} more' if more > 0 else ''})" if living else ""
+    who = "what is left of the command" if left is None else f"{len(left)} process(es) outlive the command"
+    named = ", ".join(str(pid) for pid in (left or ())[:PIDS_NAMED_MAX])
+    more = len(left or ()) - PIDS_NAMED_MAX
+    pids = f" (pid {named}{f' and {more} more' if more > 0 else ''})" if left else ""
     price = governor.node.ledger.price_usd_micros_per_hour
     cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
     sid = command.process.pid
@@ -289,15 +303,6 @@ def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]
 
 def _was_announced(governor: Governor) -> bool:
     return any(tracked.was_announced for tracked in governor.node.runs.values())
-
-
-def _still_there(governor: Governor, command: Command) -> list[int] | None:
-    """Who lives in the command's session, by pid; None while we cannot look (no descriptors)."""
-    try:
-        table = governor.processes.table()
-    except OSError:
-        return None
-    return sorted(pid for pid, f in table.items() if f.sid == command.process.pid and f.state not in "ZX")
 
 
 def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:

@@ -10,6 +10,8 @@ from governor import __version__, control_budget
 from governor.control_client import INCIDENTS_MAX
 from governor.core.budgeting import listed
 from governor.core.events import OperatorHalt, OperatorHold
+from governor.core.idle_status import node_status
+from governor.core.idleness import NODE
 from governor.core.status import lines_status, runs_status
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
 from governor.daemon import Daemon
@@ -17,6 +19,12 @@ from governor.ports import ControlRequest
 from trainer_shim.wire import TEXT_CHARS_MAX
 
 HOLD_MAX_NS: Final = 7 * 24 * NS_PER_HOUR  # A brake that nobody remembers is a missing watchdog.
+
+# A halt saves and ends a run first. The node's stop has nobody to ask, so it waits until nobody is there.
+NODE_IS_NOT_HALTED: Final = (
+    "the node itself is not halted by hand: `costgov halt RUN` saves and ends a run, and stops the machine where its "
+    "policy says so; a node that nobody uses is stopped by idle_stop; to stop it now, use the provider's own console"
+)
 
 Answer = dict[str, Any]
 
@@ -76,6 +84,7 @@ def status(daemon: Daemon) -> Answer:
     return {
         "governor": governor,
         "runs": _finite(runs_status(node, daemon.hands.clock.mono())),
+        "node": node_status(node, daemon.hands.clock.mono()),
         "unwatched_gpu_processes": extra.get("unwatched_gpu_processes", []),
     }
 
@@ -100,6 +109,8 @@ def _may_touch(daemon: Daemon, request: ControlRequest, run: str) -> bool:
 
 def _halt(daemon: Daemon, request: ControlRequest) -> Answer:
     run, reason = request.body.get("run"), request.body.get("reason")
+    if run == NODE:
+        return _no("bad_request", NODE_IS_NOT_HALTED)
     refusal = _refusal(daemon, request, run, reason)
     if refusal is not None:
         return refusal
@@ -128,7 +139,7 @@ def _hold(daemon: Daemon, request: ControlRequest) -> Answer:
 
 
 def _refusal(daemon: Daemon, request: ControlRequest, run: Any, reason: Any) -> Answer | None:
-    if not isinstance(run, str) or run not in daemon.node.runs:
+    if not isinstance(run, str) or (run not in daemon.node.runs and run != NODE):
         known = ", ".join(list(daemon.node.runs)[:5]) or "none"
         return _no("no_such_run", f"no run {str(run)[:60]!r} here; known: {known}")
     if not isinstance(reason, str) or not reason.strip() or len(reason) > TEXT_CHARS_MAX:

@@ -343,10 +343,10 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         tracked.named = ()
         node.launched = None
     tracked.run.ended_at = event.at
-    idle_limit.on_ended(node, tracked, event.at)
+    finished = idle_limit.on_ended(node, tracked, event.at)
     data = {"completed": tracked.run.completed, "exit_code": event.exit_code, "step": tracked.run.step}
     record = Record("ended", event.run, None, data)
-    return [record, keep(node, event.at, tracked)]
+    return [record, keep(node, event.at, tracked), *finished]
 
 
 def _rank_of(node: Node, connection: ConnectionId) -> tuple[Tracked, Rank] | None:

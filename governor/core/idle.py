@@ -38,7 +38,7 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
         idle.hold_until = None
     idle.last_runs = tuple(live(node)) or idle.last_runs
     here, why = occupants(node, at), unseen(node, at)
-    effects = finish_over(node, here, at)
+    effects = finish_over(node, here, why, at)
     slept = idle.looked_at is None or at - idle.looked_at > LOOK_GAP_NS
     idle.looked_at = at
     if here or why is not None or slept:
@@ -81,7 +81,7 @@ def _wait(node: Node, at: MonoNs) -> list[Effect]:
             return []
         would = obstacle or "observe mode: it would be"
         assert idle.since is not None
-        return _once(node, "node_stays_billed", idle_text(node, wanted.source, at - idle.since, would))
+        return _once(node, "node_stays_billed", idle_text(node.facts, wanted.source, at - idle.since, would))
     if idle.warned_at is None:
         if at < due - warn_ns(wanted):
             return []

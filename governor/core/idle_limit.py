@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from governor.core.effects import Alarm, Effect
 from governor.core.events import CommandExited
-from governor.core.idle_words import finish_promise, promise
+from governor.core.idle_words import cannot_stop, finish_promise, not_stopped_text, promise
 from governor.core.idleness import NODE, Finish
 from governor.core.node import Node, Tracked
 from governor.core.occupancy import Occupant
@@ -15,6 +15,7 @@ from governor.core.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 
 FINISH_NS: Final = DurationNs(60 * NS_PER_S)  # Of on_finish: for whoever starts the next run from a script.
 SETTLE_NS: Final = DurationNs(60 * NS_PER_S)  # What a run leaves behind on the GPUs has gone by then, or is somebody.
+PATIENCE_NS: Final = DurationNs(10 * NS_PER_MINUTE)  # For a sampler that comes back: `costgov run` waits meanwhile.
 WARN_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # Before a stop: time for a person to read an alarm and to answer it.
 
 
@@ -28,10 +29,11 @@ class Limit(NamedTuple):
     observed: bool  # Said, and not done.
 
 
-def on_ended(node: Node, tracked: Tracked, at: MonoNs) -> None:
+def on_ended(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
     """A run has ended by itself. Beside a command of ours, the command's end counts, and its exit code."""
     if not node.facts.exclusive and tracked.run.ended_well and tracked.incident is None:
-        _finish(node, tracked.run.run, tracked.policy, at)
+        return _finish(node, tracked.run.run, tracked.policy, at)
+    return []
 
 
 def on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
@@ -39,30 +41,35 @@ def on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
     idle.command = None
     runs = [node.runs[name] for name in idle.last_runs or (event.run,) if name in node.runs]
     is_well = event.exit_code == 0 and all(tracked.incident is None for tracked in runs)
-    if is_well and all(tracked.policy.run_on_finish == "stop" for tracked in runs):
-        for tracked in runs[:1]:
-            _finish(node, tracked.run.run, tracked.policy, event.at)
+    if is_well and runs and all(tracked.policy.run_on_finish == "stop" for tracked in runs):
+        return _finish(node, runs[0].run.run, runs[0].policy, event.at)
     return []
 
 
-def _finish(node: Node, run: str, policy: Policy, at: MonoNs) -> None:
-    if policy.run_on_finish == "stop":
-        node.idle.finish = Finish(run, policy.name, policy.mode is Mode.OBSERVE, at)
-        node.kept_at = None  # With the next tick: a governor after us goes on with it.
+def _finish(node: Node, run: str, policy: Policy, at: MonoNs) -> list[Effect]:
+    if policy.run_on_finish != "stop":
+        return []
+    finish = Finish(run, policy.name, policy.mode is Mode.OBSERVE or node.facts.observe, at)
+    obstacle = cannot_stop(node.facts) or ("observe mode: it would be" if finish.observed else None)
+    if obstacle is not None:  # Said at once: nobody has to wait for what will not come.
+        return [Alarm("node_stays_billed", NODE, not_stopped_text(node.facts, _source(finish), obstacle))]
+    node.idle.finish = finish
+    node.kept_at = None  # With the next tick: a governor after us goes on with it.
+    return []
 
 
-def finish_over(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
+def finish_over(node: Node, here: list[Occupant], why: str | None, at: MonoNs) -> list[Effect]:
     """A finished run's stop is given up once somebody else is here; what it left on the GPUs has a while to go."""
     finish = node.idle.finish
-    if finish is None or not here:
+    if finish is None:
         return []
-    staying = [one for one in here if one.kind in ("run", "hold", "command") or at - finish.at >= SETTLE_NS]
-    if not staying:
+    staying = [one.text for one in here if one.kind in ("run", "hold", "command") or at - finish.at >= SETTLE_NS]
+    if not staying and (why is None or at - finish.at < PATIENCE_NS):
         return []
     node.idle.finish = None
     node.kept_at = None
-    text = f'run {finish.run} ended well and on_finish is "stop", but {staying[0].text} is here: the node goes on'
-    return [Alarm("node_kept", NODE, text)]
+    reason = f"{staying[0]} is here" if staying else f"nobody can tell who is here ({why})"
+    return [Alarm("node_kept", NODE, f"{_source(finish)}, but {reason}: the node goes on")]
 
 
 def limit(node: Node) -> Limit | None:
@@ -75,8 +82,11 @@ def _after_finish(node: Node) -> Limit | None:
     finish = node.idle.finish
     if finish is None:
         return None
-    source = f'run {finish.run} ended well, and policy {finish.policy} says on_finish = "stop"'
-    return Limit(FINISH_NS, "run_finished", source, finish.policy, finish.observed or node.facts.observe)
+    return Limit(FINISH_NS, "run_finished", _source(finish), finish.policy, finish.observed)
+
+
+def _source(finish: Finish) -> str:
+    return f'run {finish.run} ended well, and policy {finish.policy} says on_finish = "stop"'
 
 
 def standing(node: Node) -> Limit | None:

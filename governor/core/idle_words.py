@@ -29,14 +29,14 @@ def cannot_stop(facts: NodeFacts) -> str | None:
     return None if facts.survives_stop else "what is on its disk would not outlive the stop"
 
 
-def idle_text(node: Node, source: str, idle_ns: int, obstacle: str) -> str:
-    facts = node.facts
+def idle_text(facts: NodeFacts, source: str, idle_ns: int, obstacle: str) -> str:
+    return f"nobody has used this node for {format_duration(idle_ns)}: " + not_stopped_text(facts, source, obstacle)
+
+
+def not_stopped_text(facts: NodeFacts, source: str, obstacle: str) -> str:
     name = f"{facts.cloud} instance {facts.instance_id}" if facts.cloud != "none" else f"this machine ({facts.node})"
     billed = "; ".join((name, *(item for item in facts.stays_billed if facts.cloud != "none")))
-    return (
-        f"nobody has used this node for {format_duration(idle_ns)}, and it is not stopped ({source}): {obstacle}. "
-        f"This stays billed: {billed}"
-    )
+    return f"{source}; it is not stopped: {obstacle}. This stays billed: {billed}"
 
 
 def warning(node: Node, source: str, idle_ns: int, left_ns: int) -> str:

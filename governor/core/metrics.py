@@ -8,8 +8,10 @@ from typing import Final
 
 from governor.core.budgeting import standing
 from governor.core.budgets import Cap
+from governor.core.charges import UNALLOCATED
 from governor.core.expected import Plan
 from governor.core.forecast import CeilingHit, Forecast
+from governor.core.idle_status import node_status
 from governor.core.node import Node, Tracked
 from governor.core.outlook import Pace, outlook
 from governor.core.units import NS_PER_S, MonoNs, UsdMicros, WallNs
@@ -120,6 +122,10 @@ class Snapshot:
     cloud_instance: str = ""
     can_stop: bool = False
     price_usd_micros_per_hour: int | None = None
+    idle_s: float | None = None  # None: nobody can tell.
+    stops_in_s: float | None = None  # None: nothing would stop it now.
+    stop_stage: str | None = None  # Of the node's own stop, while it is open.
+    unallocated_usd_micros: int | None = None  # None: the price is unknown.
     lines: tuple[tuple[str, str, int], ...] = ()  # Beside the machine: kind, name, micro-dollars per hour.
     runs: tuple[RunReading, ...] = ()
     budgets: tuple[BudgetReading, ...] = ()
@@ -131,11 +137,18 @@ class Snapshot:
 
 def take_snapshot(node: Node, at: MonoNs, health: GovernorHealth, lag: LagReading, scheduler_job: str) -> Snapshot:
     """Read the engine's state. `scheduler_job` is the node's; a run's own label of that name comes before it."""
+    unused = node_status(node, at)
     return Snapshot(
         node=node.facts.node,
         cloud_instance=node.facts.instance_id or "",
         can_stop=node.facts.can_stop,
         price_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
+        idle_s=unused["idle_s"],
+        stops_in_s=unused["stops_in_s"],
+        stop_stage=unused["stop"]["stage"].lower() if unused["stop"] else None,
+        unallocated_usd_micros=(
+            node.ledger.spend(UNALLOCATED) if node.ledger.price_usd_micros_per_hour is not None else None
+        ),
         lines=tuple((m.line.kind.value, m.line.name, m.usd_micros_per_hour) for m in node.ledger.beside),
         # Live runs first: where there is no room for all, those that spend are shown.
         runs=tuple(

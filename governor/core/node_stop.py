@@ -63,7 +63,7 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
         opened_at=at,
         opened_wall=wall,
         spend_at_verdict_usd_micros=node.spent_by(NODE),
-        spend_rate_usd_micros_per_hour=node.facts.price_usd_micros_per_hour,
+        spend_rate_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
     )
     tracked.incident = incident
     idle.stop, idle.finish = tracked, None

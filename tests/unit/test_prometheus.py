@@ -161,6 +161,7 @@ def test_every_declared_metric_appears_when_everything_is_known(exporter: Promet
     health = GovernorHealth(unattached_gpu_processes=2, config_last_reload_wall=WallNs(1), alerts=counts)
     full = snapshot(FULL, price=98_320_000)
     known = {"health": health, "budgets": (BudgetReading("stage:s1", 9_000_000, 4_500_000, 250_000),)}
+    known |= {"idle_s": 600.0, "stops_in_s": 300.0, "stop_stage": "verifying", "unallocated_usd_micros": 2_500_000}
     exporter.publish(Snapshot(**{name: getattr(full, name) for name in full.__slots__} | known))
     families = {family.name for family in text_string_to_metric_families(exporter.render().decode())}
     declared = {metric.name.removesuffix("_total") for metric in METRICS}
@@ -168,6 +169,11 @@ def test_every_declared_metric_appears_when_everything_is_known(exporter: Promet
     of_stage = {"scope": "stage:s1", "node": "gpu-17"}
     names = [f"costgov_budget_{what}_usd" for what in ("ceiling", "spend", "reserve")]
     assert [value(exporter, name, **of_stage) for name in names] == [9, 4.5, 0.25]
+    here = {"node": "gpu-17", "cloud_instance": "i-0abc"}
+    assert value(exporter, "costgov_node_idle_seconds", **here) == 600
+    assert value(exporter, "costgov_node_idle_stop_seconds", **here) == 300
+    assert value(exporter, "costgov_node_stop_stage", **here, stage="verifying") == 1
+    assert value(exporter, "costgov_unallocated_usd_total", **here) == 2.5
 
 
 def test_before_the_first_snapshot_only_the_process_shows(exporter: PrometheusExporter) -> None:

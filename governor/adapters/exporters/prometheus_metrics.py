@@ -90,6 +90,12 @@ def _of_runs(pick: Callable[[RunReading], float | None]) -> Callable[[Snapshot],
     return samples
 
 
+def _stop_stages(snapshot: Snapshot) -> Iterable[Sample]:
+    """As of a run's halt, for the stop of a node that nobody uses."""
+    for stage in Stage if snapshot.stop_stage is not None else ():
+        yield (snapshot.node, snapshot.cloud_instance, stage.value), float(stage.value == snapshot.stop_stage)
+
+
 def _of_node(pick: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Iterable[Sample]]:
     def samples(snapshot: Snapshot) -> Iterable[Sample]:
         value = pick(snapshot)
@@ -259,6 +265,17 @@ METRICS: Final = (
            "What is billed by time beside the node, as [[line]] says.", _lines),
     Metric("costgov_node_can_stop", "gauge", NODE_LABELS, "1 if the provider would let a halt end this node's billing.",
            _of_node(lambda snapshot: snapshot.can_stop)),
+    Metric("costgov_node_idle_seconds", "gauge", NODE_LABELS,
+           "Since when nobody has been seen to use the node; 0 while somebody is, absent while nobody can tell.",
+           _of_node(lambda snapshot: snapshot.idle_s)),
+    Metric("costgov_node_idle_stop_seconds", "gauge", NODE_LABELS,
+           "Until the node is stopped if nobody comes; absent while nothing would stop it.",
+           _of_node(lambda snapshot: snapshot.stops_in_s)),
+    Metric("costgov_node_stop_stage", "gauge", (*NODE_LABELS, "stage"),
+           "1 for the stage in which the node's own stop is, 0 for the others; absent without one.", _stop_stages),
+    Metric("costgov_unallocated_usd_total", "counter", NODE_LABELS,
+           "What the node has cost while nobody held it.",
+           _of_node(lambda snapshot: _usd(snapshot.unallocated_usd_micros))),
     Metric("costgov_unattached_gpu_processes", "gauge", NODE_LABELS,
            "GPU processes that no run announced: spending that nobody watches. Absent without NVML.",
            _of_node(lambda snapshot: snapshot.health.unattached_gpu_processes)),

@@ -234,12 +234,13 @@ Run = Callable[..., Halted]
 @pytest.fixture
 def costgov_run(tmp_path: Path) -> Run:
     def run(
-        argv: list[str], *, stop: str = "processes", cloud: str = "", environ: dict[str, str] | None = None
-    ) -> Halted:
-        policy = tmp_path / "policy.toml"
-        policy.write_text(POLICY.format(stop=stop))
+        argv: list[str], *, stop: str = "processes", cloud: str = "", environ: dict[str, str] | None = None,
+        policy: str = POLICY,
+    ) -> Halted:  # fmt: skip
+        path = tmp_path / "policy.toml"
+        path.write_text(policy.format(stop=stop))
         command = [
-            str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path, cloud)), "--policy", str(policy),
+            str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path, cloud)), "--policy", str(path),
             "--name", "drill", "--", *argv,
         ]  # fmt: skip
         env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **(environ or {})}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-import stat
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,8 @@ from urllib.parse import urlsplit
 
 from governor.adapters.http_bounded import HttpFailure, exchange, make_client
 from governor.adapters.kinds import ConfigError, ConfigKey, Surroundings
-from governor.core.prices import NS_PER_DAY, Day, Machine, day_text
+from governor.adapters.secret_file import SecretFault, read_secret_file
+from governor.core.prices import NS_PER_DAY, Day, Machine, Origin, PriceKind, Quote, day_text
 from governor.core.units import MICROS_PER_USD, UsdMicros
 from governor.ports import PriceAnswer
 
@@ -90,16 +90,11 @@ def read_key(file: str | None, variable: str, name: str, surroundings: Surroundi
 
 
 def _key_file(path: Path) -> str | Failure:
-    try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            return Failure("key_not_readable")  # A FIFO would hold us.
-        if mode & stat.S_IROTH:
-            return Failure("key_readable_by_everyone")
-        with path.open("rb") as file:
-            return file.read(KEY_FILE_BYTES_MAX).decode("ascii", "replace")
-    except OSError:
-        return Failure("key_not_readable")
+    found = read_secret_file(path, KEY_FILE_BYTES_MAX)
+    if isinstance(found, SecretFault):
+        is_open = found is SecretFault.READABLE_BY_EVERYONE
+        return Failure("key_readable_by_everyone" if is_open else "key_not_readable")
+    return found.decode("ascii", "replace")
 
 
 def instance_id(configured: str | None, variable: str | None, surroundings: Surroundings) -> str | Failure:
@@ -173,6 +168,14 @@ class KeyedLookUp:
         if isinstance(found, Failure):
             return unanswered(found)
         return self._read(mapping(found), machine_id, today(self._surroundings))
+
+
+def answered(price: UsdMicros | Failure, machine: Machine, source: str, basis: str, today: str) -> PriceAnswer:
+    """What the provider says that this very machine costs; where that is no price, the machine is still known."""
+    if isinstance(price, Failure):
+        return unanswered(price, machine)
+    quote = Quote(price, source, today, machine.kind or PriceKind.ON_DEMAND, basis, Origin.MACHINE, machine.gpus)
+    return PriceAnswer(quote, machine=machine)
 
 
 def unanswered(failure: Failure, machine: Machine | None = None) -> PriceAnswer:

@@ -11,8 +11,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.adapters.kinds import ConfigKey, Surroundings
-from governor.adapters.price_http import TIMEOUT_KEY, Failure, KeyedLookUp, mapping, text_of, unanswered, usd_micros
-from governor.core.prices import Machine, Origin, PriceKind, Quote
+from governor.adapters.price_http import (
+    TIMEOUT_KEY,
+    Failure,
+    KeyedLookUp,
+    answered,
+    mapping,
+    text_of,
+    unanswered,
+    usd_micros,
+)
+from governor.core.prices import Machine, PriceKind
 from governor.ports import PriceAnswer, PriceSource
 
 NAME = "lambda_cloud"
@@ -39,13 +48,7 @@ def _read(reply: Mapping[str, Any], instance_id: str, today: str) -> PriceAnswer
     if text_of(instance.get("status")) in ENDED:
         return unanswered(Failure("not_running"), machine)
     price = usd_micros(kind.get("price_cents_per_hour"), CENTS_PER_USD)
-    if isinstance(price, Failure):
-        return unanswered(price, machine)
-    quote = Quote(
-        price, "Lambda Cloud, this instance's type", today, PriceKind.ON_DEMAND, machine.instance or "", Origin.MACHINE,
-        machine.gpus,
-    )  # fmt: skip
-    return PriceAnswer(quote, machine=machine)
+    return answered(price, machine, "Lambda Cloud, this instance's type", machine.instance or "", today)
 
 
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:

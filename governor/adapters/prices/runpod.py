@@ -11,8 +11,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.adapters.kinds import ConfigKey, Surroundings
-from governor.adapters.price_http import TIMEOUT_KEY, Failure, KeyedLookUp, mapping, text_of, unanswered, usd_micros
-from governor.core.prices import Machine, Origin, PriceKind, Quote
+from governor.adapters.price_http import (
+    TIMEOUT_KEY,
+    Failure,
+    KeyedLookUp,
+    answered,
+    mapping,
+    text_of,
+    unanswered,
+    usd_micros,
+)
+from governor.core.prices import Machine, PriceKind
 from governor.ports import PriceAnswer, PriceSource
 
 NAME = "runpod"
@@ -36,13 +45,7 @@ def _read(pod: Mapping[str, Any], pod_id: str, today: str) -> PriceAnswer:
     )  # fmt: skip
     if text_of(pod.get("status")) not in RUNNING:
         return unanswered(Failure("not_running"), machine)
-    price = usd_micros(pod.get("cost"))
-    if isinstance(price, Failure):
-        return unanswered(price, machine)
-    quote = Quote(
-        price, "RunPod, this pod's cost", today, PriceKind.ON_DEMAND, f"pod {pod_id}", Origin.MACHINE, machine.gpus
-    )  # fmt: skip
-    return PriceAnswer(quote, machine=machine)
+    return answered(usd_micros(pod.get("cost")), machine, "RunPod, this pod's cost", f"pod {pod_id}", today)
 
 
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:

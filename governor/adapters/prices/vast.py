@@ -11,8 +11,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.adapters.kinds import ConfigKey, Surroundings
-from governor.adapters.price_http import TIMEOUT_KEY, Failure, KeyedLookUp, mapping, text_of, unanswered, usd_micros
-from governor.core.prices import Machine, Origin, PriceKind, Quote
+from governor.adapters.price_http import (
+    TIMEOUT_KEY,
+    Failure,
+    KeyedLookUp,
+    answered,
+    mapping,
+    text_of,
+    unanswered,
+    usd_micros,
+)
+from governor.core.prices import Machine, PriceKind
 from governor.ports import PriceAnswer, PriceSource
 
 NAME = "vast"
@@ -38,11 +47,7 @@ def _read(reply: Mapping[str, Any], instance_id: str, today: str) -> PriceAnswer
     if text_of(instance.get("cur_state")) in ENDED:
         return unanswered(Failure("not_running"), machine)
     price = usd_micros(instance.get("dph_total"))
-    if isinstance(price, Failure):
-        return unanswered(price, machine)
-    basis = f"instance {instance_id}"
-    quote = Quote(price, "Vast.ai, this instance's dph_total", today, kind, basis, Origin.MACHINE, machine.gpus)
-    return PriceAnswer(quote, machine=machine)
+    return answered(price, machine, "Vast.ai, this instance's dph_total", f"instance {instance_id}", today)
 
 
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import json
-import stat
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from governor.adapters.clouds.ec2.metadata import Metadata, MetadataFailure
+from governor.adapters.secret_file import SecretFault, read_secret_file
 from governor.core.units import NS_PER_MINUTE, NS_PER_S
 
 REFRESH_BEFORE_NS: Final = 5 * NS_PER_MINUTE  # Metadata has the next role credentials at least this early.
@@ -100,21 +100,12 @@ def from_role(metadata: Metadata) -> Credentials | NoCredentials:
 
 def from_file(path: Path, profile: str) -> Credentials | NoCredentials:
     """Read an AWS shared credentials file. Read anew each time, so that a rotated file counts."""
-    try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
-            return NoCredentials("not_a_file")  # A FIFO would hold us.
-        if mode & stat.S_IROTH:
-            return NoCredentials("readable_by_everyone")
-        with path.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(FILE_BYTES_MAX)
-    except FileNotFoundError:
-        return NoCredentials("not_found")
-    except OSError:
-        return NoCredentials("not_readable")
+    found = read_secret_file(path, FILE_BYTES_MAX)
+    if isinstance(found, SecretFault):
+        return NoCredentials(found.value)
     parser = configparser.RawConfigParser()
     try:
-        parser.read_string(text)
+        parser.read_string(found.decode("utf-8", "replace"))
         section = parser[profile]
         return Credentials(
             access_key_id=section["aws_access_key_id"],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.shim.governor_end import Server
+from tests.unit.shim.governor_end import Ends, Server, linked
 
 
 @pytest.fixture
@@ -15,3 +15,12 @@ def server(short_tmp: Path) -> Iterator[Server]:
     made = Server(short_tmp / "s")
     yield made
     made.close()
+
+
+@pytest.fixture
+def ends(server: Server) -> Iterator[Ends]:
+    """A link that is connected, and its peer; both are closed behind the test, however it ends."""
+    link, peer = linked(server)
+    yield link, peer
+    link.close()
+    peer.close()

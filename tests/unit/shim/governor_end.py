@@ -50,7 +50,10 @@ def read_now(peer: socket.socket) -> dict | None:
         peer.settimeout(10)
 
 
-def linked(server: Server) -> tuple[Link, socket.socket]:
+Ends = tuple[Link, socket.socket]
+
+
+def linked(server: Server) -> Ends:
     link = Link([str(server.path)], 3, hello)
     assert link.connect(time.monotonic_ns())
     return link, server.accept()

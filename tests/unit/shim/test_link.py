@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from tests.unit.shim.governor_end import Server, hello, linked, read, send
+from tests.unit.shim.governor_end import Ends, Server, hello, linked, read, send
 from trainer_shim import wire
 from trainer_shim.link import RESEND_NS, RETRY_FIRST_NS, RETRY_MAX_NS, Link, clip, unwatched_line
 
 
-def test_hello_comes_first_and_is_resent_until_confirmed(server: Server) -> None:
-    link, peer = linked(server)
+def test_hello_comes_first_and_is_resent_until_confirmed(ends: Ends) -> None:
+    link, peer = ends
     first = read(peer)
     assert (first["kind"], first["rank"]) == ("hello", 3)
     now = time.monotonic_ns()
@@ -22,8 +22,6 @@ def test_hello_comes_first_and_is_resent_until_confirmed(server: Server) -> None
     send(peer, kind="confirm", seq=first["seq"])
     assert link.receive(now) == []
     assert link.unconfirmed() == 0
-    link.close()
-    peer.close()
 
 
 def test_nobody_listening_counts_drops_and_tells_them_later(server: Server) -> None:
@@ -41,16 +39,14 @@ def test_nobody_listening_counts_drops_and_tells_them_later(server: Server) -> N
     peer.close()
 
 
-def test_a_full_socket_drops_and_never_blocks(server: Server) -> None:
-    link, peer = linked(server)
+def test_a_full_socket_drops_and_never_blocks(ends: Ends) -> None:
+    link, _peer = ends
     sent = 0
     while link.post("phase", {"phase": "train", "detail": "x" * 400}):
         sent += 1
         assert sent < 1_000_000, "the buffer is bounded"
     assert link.dropped["phase"] == 1
     assert link.connected, "full is not lost"
-    link.close()
-    peer.close()
 
 
 def test_frames_and_letter_queued_before_a_reset_are_still_read(server: Server) -> None:
@@ -107,27 +103,23 @@ def test_retries_back_off_to_a_bound() -> None:
     assert waits[0] < waits[-1] <= RETRY_MAX_NS * 6 // 5
 
 
-def test_a_refusal_is_kept_and_not_argued_with(server: Server) -> None:
-    link, peer = linked(server)
+def test_a_refusal_is_kept_and_not_argued_with(ends: Ends) -> None:
+    link, peer = ends
     send(peer, kind="refuse", reason="run belongs to another uid")
     assert link.receive(0) == []
     assert not link.connected
     assert link.refused == "run belongs to another uid"
     assert link.retry_at_ns > RETRY_MAX_NS
     assert "another uid" in unwatched_line(link.paths, link.refused)
-    link.close()
-    peer.close()
 
 
 @pytest.mark.parametrize("packet", [b"\xff\xfe", b"[1]", b"{}", b'{"v":1,"kind":"letter","incident":5}'])
-def test_nonsense_from_the_governor_is_ignored(server: Server, packet: bytes, capfd: pytest.CaptureFixture) -> None:
-    link, peer = linked(server)
+def test_nonsense_from_the_governor_is_ignored(ends: Ends, packet: bytes, capfd: pytest.CaptureFixture) -> None:
+    link, peer = ends
     peer.send(packet)
     assert link.receive(time.monotonic_ns()) == []
     assert link.connected
     assert "ignored" in capfd.readouterr().err
-    link.close()
-    peer.close()
 
 
 def test_a_forked_child_holds_nothing_that_hides_our_death(server: Server) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests.unit.shim.governor_end import Server, hello, linked, read, read_now
+from tests.unit.shim.governor_end import Ends, Server, hello, linked, read, read_now
 from trainer_shim import guard
 from trainer_shim.doorbell import Doorbell
 from trainer_shim.link import BACKLOG_FRAMES, QUEUE_FRAMES_MAX, Link
@@ -27,8 +27,8 @@ from trainer_shim.watcher import Watcher
 NS_PER_S = 1_000_000_000
 
 
-def test_a_queued_frame_waits_and_keeps_its_time(server: Server) -> None:
-    link, peer = linked(server)
+def test_a_queued_frame_waits_and_keeps_its_time(ends: Ends) -> None:
+    link, peer = ends
     read(peer)
     before = time.monotonic_ns()
     link.later("step", {"step": 1, "attempt_step": 1})
@@ -40,13 +40,11 @@ def test_a_queued_frame_waits_and_keeps_its_time(server: Server) -> None:
     assert link.send_queued()
     assert before <= read(peer)["mono_ns"] <= after
     assert link.queued == 0
-    link.close()
-    peer.close()
 
 
 @pytest.mark.parametrize("how", ["post", "put"])
-def test_what_leaves_at_once_takes_what_is_queued_along(server: Server, how: str) -> None:
-    link, peer = linked(server)
+def test_what_leaves_at_once_takes_what_is_queued_along(ends: Ends, how: str) -> None:
+    link, peer = ends
     read(peer)
     link.later("step", {"step": 1, "attempt_step": 1})
     link.later("step", {"step": 2, "attempt_step": 2})
@@ -56,8 +54,6 @@ def test_what_leaves_at_once_takes_what_is_queued_along(server: Server, how: str
         link.put("ack", {"incident": "i", "what": "agreed", "step": 2})
     kinds = [read(peer)["kind"] for _ in range(3)]
     assert kinds == ["step", "step", "phase" if how == "post" else "ack"]
-    link.close()
-    peer.close()
 
 
 def test_the_hello_comes_before_what_was_queued_for_the_last_connection(server: Server) -> None:
@@ -76,9 +72,9 @@ def test_the_hello_comes_before_what_was_queued_for_the_last_connection(server: 
     peer.close()
 
 
-def test_whoever_queues_faster_than_the_listener_sends_helps_it(server: Server) -> None:
+def test_whoever_queues_faster_than_the_listener_sends_helps_it(ends: Ends) -> None:
     """Nobody listens here, and the peer reads nothing: what does not fit into its buffer is counted, none is kept."""
-    link, peer = linked(server)
+    link, peer = ends
     steps = 2 * QUEUE_FRAMES_MAX
     for step in range(steps):
         link.later("step", {"step": step, "attempt_step": step})
@@ -88,12 +84,10 @@ def test_whoever_queues_faster_than_the_listener_sends_helps_it(server: Server) 
     assert seen == sorted(seen)
     assert len(seen) + link.dropped["step"] == steps
     assert len(seen) > BACKLOG_FRAMES
-    link.close()
-    peer.close()
 
 
-def test_the_queue_is_bounded_and_counts_what_it_turned_away(server: Server) -> None:
-    link, peer = linked(server)
+def test_the_queue_is_bounded_and_counts_what_it_turned_away(ends: Ends) -> None:
+    link, _peer = ends
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:  # As a sender that was put to sleep by the machine.
@@ -111,8 +105,6 @@ def test_the_queue_is_bounded_and_counts_what_it_turned_away(server: Server) -> 
     assert (link.queued, link.dropped["step"]) == (QUEUE_FRAMES_MAX, 1)
     done.set()
     holder.join(10)
-    link.close()
-    peer.close()
 
 
 def test_without_a_governor_nothing_is_kept() -> None:
@@ -121,8 +113,8 @@ def test_without_a_governor_nothing_is_kept() -> None:
     assert (link.queued, link.dropped["step"]) == (0, 1)
 
 
-def test_a_frame_that_cannot_be_told_costs_itself_alone(server: Server) -> None:
-    link, peer = linked(server)
+def test_a_frame_that_cannot_be_told_costs_itself_alone(ends: Ends) -> None:
+    link, peer = ends
     read(peer)
     known = guard.faults.get("a step frame", 0)
     link.later("step", {"step": 1, "attempt_step": 1, "lr": object()})
@@ -131,8 +123,6 @@ def test_a_frame_that_cannot_be_told_costs_itself_alone(server: Server) -> None:
     frame = read(peer)
     assert (frame["step"], frame["dropped"]["step"]) == (2, 1)
     assert guard.faults["a step frame"] == known + 1
-    link.close()
-    peer.close()
 
 
 class Interrupted(dict):  # type: ignore[type-arg]
@@ -157,8 +147,8 @@ def in_time(call: Callable[[], object]) -> None:
     assert not thread.is_alive(), "locked up"
 
 
-def test_a_handler_that_says_bye_inside_a_send_does_not_lock_up(server: Server) -> None:
-    link, peer = linked(server)
+def test_a_handler_that_says_bye_inside_a_send_does_not_lock_up(ends: Ends) -> None:
+    link, peer = ends
     read(peer)
     for step in range(3):
         link.later("step", Interrupted(lambda: link.put("bye", {"reason": "handler"}), step=step, attempt_step=step))
@@ -166,12 +156,10 @@ def test_a_handler_that_says_bye_inside_a_send_does_not_lock_up(server: Server) 
     frames = [read(peer) for _ in range(6)]
     assert sorted(frame["step"] for frame in frames if frame["kind"] == "step") == [0, 1, 2]
     assert link.unconfirmed() == 1 + 3, "the hello and each handler's bye wait for confirms of their own"
-    link.close()
-    peer.close()
 
 
-def test_a_handler_that_empties_the_queue_leaves_the_ack_behind_it_whole(server: Server) -> None:
-    link, peer = linked(server)
+def test_a_handler_that_empties_the_queue_leaves_the_ack_behind_it_whole(ends: Ends) -> None:
+    link, peer = ends
     read(peer)
     for step in range(3):
         link.later(
@@ -181,18 +169,14 @@ def test_a_handler_that_empties_the_queue_leaves_the_ack_behind_it_whole(server:
     kinds = [read(peer)["kind"] for _ in range(7)]
     assert sorted(kinds) == ["ack", *["phase"] * 3, *["step"] * 3]
     assert kinds[-1] == "ack", "an ack of a step comes after the step"
-    link.close()
-    peer.close()
 
 
-def test_no_two_reliable_frames_share_a_number(server: Server) -> None:
-    link, peer = linked(server)
+def test_no_two_reliable_frames_share_a_number(ends: Ends) -> None:
+    link, peer = ends
     record = Interrupted(lambda: link.put("bye", {"reason": "handler"}), path="/ck")
     in_time(lambda: link.put("ack", {"incident": "i", "what": "saved", "checkpoint": record}))
     seqs = [read(peer)["seq"] for _ in range(3)]  # With the hello's.
     assert len(set(seqs)) == 3
-    link.close()
-    peer.close()
 
 
 def test_a_handler_inside_put_does_not_meet_a_listener_that_reconnects(server: Server) -> None:

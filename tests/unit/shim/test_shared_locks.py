@@ -7,7 +7,7 @@ import select
 import signal
 import threading
 
-from tests.unit.shim.governor_end import Server, linked
+from tests.unit.shim.governor_end import Ends
 from trainer_shim.wakeup import Wakeup
 
 
@@ -26,9 +26,9 @@ def test_a_call_before_the_wait_is_heard_and_calls_do_not_pile_up() -> None:
     assert not thread.is_alive()
 
 
-def test_a_child_forked_while_another_thread_sends_does_not_hang(server: Server) -> None:
+def test_a_child_forked_while_another_thread_sends_does_not_hang(ends: Ends) -> None:
     """A data-loader worker is forked at any moment; a lock that the listener held at that one is never given back."""
-    link, peer = linked(server)
+    link, _peer = ends
     held, done = threading.Event(), threading.Event()
 
     def send() -> None:
@@ -51,5 +51,3 @@ def test_a_child_forked_while_another_thread_sends_does_not_hang(server: Server)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         os.close(ended)
-    link.close()
-    peer.close()

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from governor.adapters import prices
 from governor.core.prices import STALE_AFTER_DAYS
+from governor.price_watch import STALE_AFTER_PERIODS
 from governor.wire.price_table import built_in
 
 LINE_CHARS = 120
@@ -18,7 +19,8 @@ _HEAD = f"""# Prices
 
 <!-- Drawn from governor/adapters/prices and governor/data/prices.csv by `make docs`: change it there. -->
 
-What an hour of this machine costs is asked at the start, and one answer is believed, in this order:
+What an hour of this machine costs is asked at the start and again while runs go on. One answer is believed, in this
+order:
 
 1. what the provider says of this very machine (AWS spot, Lambda, RunPod, Vast.ai);
 2. `node.price_usd_per_hour` in costgov.toml, or `--price`;
@@ -30,6 +32,11 @@ with both figures; a price of 0 or less is refused in a line; one older than {ST
 alarmed (`price.stale_after_days`). A price that nobody knows is unknown: shown, alarmed, never 0. It keeps a
 ceiling from starting, and never a halt from happening. `costgov prices` shows who says what of this machine, and
 `costgov doctor` what is wrong with it.
+
+`[price] ask_again = "auto"` asks for a spot price every 5 minutes and for any other hourly; "10m" as often as it says,
+"off" at the start alone. A change is charged from the time at which it came into force, where the source says when (AWS
+spot), else from its reading: [cost.md](cost.md). A failed answer changes nothing; once {STALE_AFTER_PERIODS} in a row
+were missed, that is alarmed.
 
 `[price] source = "auto"` asks the look-up of `cloud.provider`; otherwise name one of these. Each takes its keys from
 `[price.<name>]`; a key that `[cloud.<name>]` has as well holds from there. Asking only reads. A look-up has the whole

@@ -42,6 +42,7 @@ from governor.logs import configure
 from governor.observers import Observers
 from governor.policy_loading import policy_loader
 from governor.ports import Observer
+from governor.price_watch import PriceWatch
 from governor.settings_lines import lines_of
 from governor.settings_model import Settings
 from governor.this_node import CannotStart, load_cloud, load_price_source, node_facts, today
@@ -74,6 +75,7 @@ class Governor:
         resumes = bool(self.journal.open_incidents())
         answer = pricing.ask(price_source, RESUMED_PRICE_S if resumes else None)
         self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer)
+        self.prices = PriceWatch(settings, self.clock, price_source, self.preflight, price, self.price, answer)
         lines = lines_of(settings.line, today(self.clock))
         facts = node_facts(
             settings, self.cloud, self.preflight, self.price, self.clock.boot_id, lines, exclusive=exclusive
@@ -157,6 +159,7 @@ class Governor:
                 GpuWatch(self.gpus, self.processes, lambda: self.daemon.own_command),
                 # Beside one command, whoever governs the node decides about it; the service leaves its own alone.
                 NeighbourWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
+                self.prices,
             ],
         )
         daemon.health.last_reload_wall_ns = self.clock.wall()
@@ -212,7 +215,7 @@ class Governor:
                 "processes_stuck": self.processes.is_stuck,
                 "cloud": cloud,
                 "selftest": selftest,
-                "price": self.price.document(),
+                "price": self.prices.chosen.document(),
                 "gpu_status": self.gpus.status,
             },
             "unwatched_gpu_processes": self.unwatched(),

@@ -265,7 +265,7 @@ def _pay_for_checkpoint(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
     """Kept before the incident knows of the checkpoint: then its acknowledgement is not taken a second time."""
     held = pieces.checkpoint_reserve(node, tracked)
     paid = pieces.charge_checkpoint(node, tracked, ack)
-    if not paid:
+    if paid is None:
         return []
     if paid > held and tracked.incident is not None:
         tracked.incident.note(ack.at, node.wall(ack.at), "egress", usd_micros=paid, reserved_usd_micros=held)

@@ -275,7 +275,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
         tracked.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}
         tracked.run.last_good_at = event.at
-    if event.what == "saved" and pieces.charge_checkpoint(node, tracked, event):
+    if event.what == "saved" and pieces.charge_checkpoint(node, tracked, event) is not None:
         return [keep(node, event.at)]
     return []
 

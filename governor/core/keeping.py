@@ -33,6 +33,7 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     if splits:
         node.unkept += node.charges.close_all_but(holders.keys() or {UNALLOCATED})
         enter_splits(node, splits, WallNs(tick.wall - tick.boot))
+        node.metered_wall = tick.wall
 
 
 def enter_splits(node: Node, splits: Iterable[Split], wall_of_boot: WallNs) -> None:
@@ -125,4 +126,4 @@ def keep(node: Node, at: MonoNs, *ended: Tracked) -> KeepRuns:
     node.windows_unkept.clear()
     runs = {name: run_snapshot(node, tracked, at) for name, tracked in node.runs.items() if tracked.run.alive}
     runs |= {tracked.run.run: run_snapshot(node, tracked, at) for tracked in ended}
-    return KeepRuns({**runs, UNALLOCATED: node_snapshot(node, at)}, charges, records)
+    return KeepRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records)

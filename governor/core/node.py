@@ -162,6 +162,7 @@ class Node:
     began: BootNs  # When this governor's metering began,
     began_wall: WallNs  # and what the wall clock said then.
     nobodys_since: BootNs  # When what hand_over() would move began.
+    metered_wall: WallNs  # What it said at the last moment that is charged.
     budgets: Budgets = field(default_factory=Budgets)
     launched: CommandLaunched | None = None  # `costgov run`: its command, until that has exited.
     left: CommandLeft | None = None  # Until we are told whether it is the one that is launched.
@@ -276,6 +277,7 @@ def new_node(
         began=boot,
         began_wall=wall,
         nobodys_since=boot,
+        metered_wall=wall,
         budgets=configured,
     )
 

@@ -10,13 +10,13 @@ from governor.core.launched import command_left, launched_row
 from governor.core.line_meter import LineMeter
 from governor.core.lines import Metered, compute_line
 from governor.core.node import Node
-from governor.core.units import NS_PER_HOUR, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs
 
 # The wall clock is the only witness of an absence: beyond a year it is likelier wrong than right.
 ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
 
 
-def node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:
+def node_snapshot(node: Node) -> Mapping[str, Any]:
     """What a restarted governor must know of the node's meters. Plain JSON."""
     ledger = node.ledger
     metered = ledger.compute.metered
@@ -24,7 +24,7 @@ def node_snapshot(node: Node, at: MonoNs) -> Mapping[str, Any]:
         "run": UNALLOCATED,
         "boot_id": node.facts.boot_id,
         "boot_ns": ledger.charged_to,
-        "wall_ns": node.wall(at),
+        "wall_ns": node.metered_wall,
         "carry": ledger.compute.carry,
         "credit": ledger.compute.credit,
         "price": None if metered is None else _price_row(metered),

@@ -17,16 +17,19 @@ def charge_launch(node: Node, tracked: Tracked, at: MonoNs) -> None:
         _charge(node, tracked, line, 1, at)
 
 
-def charge_checkpoint(node: Node, tracked: Tracked, ack: Ack) -> UsdMicros:
-    """Charge the bytes of a checkpoint that is whole, once however often it is told. Returns what that came to."""
+def charge_checkpoint(node: Node, tracked: Tracked, ack: Ack) -> UsdMicros | None:
+    """Charge the bytes of a checkpoint that is whole, once however often it is told.
+
+    Returns what that came to, which is to be kept at once; None: nothing was charged.
+    """
     lines = node.facts.lines.per_gb if tracked.run.alive else ()  # What has ended is not kept any more.
     size = ack.checkpoint.get("bytes") if ack.checkpoint is not None else None
     if not lines or not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= CHECKPOINT_BYTES_MAX:
-        return UsdMicros(0)
+        return None
     assert ack.checkpoint is not None
     name = f"{ack.incident_id}/{ack.step}/{ack.checkpoint.get('path')}"
     if name == tracked.checkpoint_charged:
-        return UsdMicros(0)
+        return None
     tracked.checkpoint_charged = name
     tracked.checkpoint_bytes_max = max(tracked.checkpoint_bytes_max, size)
     return UsdMicros(sum(_charge(node, tracked, line, size, ack.at) for line in lines))

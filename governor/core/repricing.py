@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import PriceRead, Tick
-from governor.core.keeping import enter_splits, meter
+from governor.core.keeping import enter_splits, keep, meter
 from governor.core.lines import compute_line
 from governor.core.node import Node, Rise
 from governor.core.node_money import boot_of
@@ -28,6 +28,8 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
     ledger.next_price = (to, since)
     splits = ledger.charge(boot, node.holders())
     enter_splits(node, splits, WallNs(read.wall - read.boot))
+    if boot == read.boot:
+        node.metered_wall = read.wall
     if old == to.line.price_usd_micros and before is not None and before.line.source == to.line.source:
         return effects  # Said anew today: its charges bear the day, and nothing has happened.
     if old is not None and old < to.line.price_usd_micros:
@@ -43,5 +45,5 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
         "made_up_for_usd_micros": made_up_for,
         "credit": ledger.compute.credit,
     }
-    effects.append(Record("price", None, None, data, durable=True))
-    return effects
+    # Kept at once: whoever comes after us knows the price of then, and when it began, and charges nothing twice.
+    return [*effects, Record("price", None, None, data, durable=True), keep(node, read.at)]

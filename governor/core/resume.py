@@ -93,7 +93,8 @@ def _charge_gap(node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | 
         # charge, whatever became of the other snapshots of its commit. A torn one costs a run's spend ten seconds.
         charge_since(node, newest)
     elif newest is None:
-        walls = [wall for snapshot in kept if isinstance(wall := snapshot.get("wall_ns"), int)]
+        own = [snapshot for snapshot in kept if snapshot.get("run") == UNALLOCATED]
+        walls = [wall for snapshot in own or kept if isinstance(wall := snapshot.get("wall_ns"), int)]
         for meter, since, lasted in absences(node, WallNs(max(walls)) if walls else None):
             enter_splits(node, node.ledger.charge_absence(meter, lasted), since)  # Nobody's, and marked.
 

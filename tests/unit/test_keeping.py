@@ -48,7 +48,9 @@ class World:
         return self.play(hello(0, 0, **{"at": MonoNs(self.mono), "world_size": 1, **changes}))
 
     def play(self, event: Event) -> list[Effect]:
-        effects = engine.step(self.node, event)
+        return self.take(engine.step(self.node, event))
+
+    def take(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
             if isinstance(effect, KeepRuns):
                 kept = json.loads(json.dumps([charge_row(charge) for charge in effect.charges]))

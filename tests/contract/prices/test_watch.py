@@ -1,0 +1,174 @@
+"""A price that moves while runs go on, as the look-up's own server tells it: asked beside the loop, told as events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from governor import pricing
+from governor.core.events import Event, PriceRead
+from governor.core.prices import NS_PER_DAY, Day
+from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.price_watch import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
+from tests.contract.prices import rigs
+from tests.contract.prices.rigs import WALL_NS, Loopback, Rig
+from tests.contract.prices.test_choice import settings
+
+ASKS_FOR = 20.0  # Seconds until a test gives up on the thread that asks: the look-up's own bound is half of it.
+
+
+@dataclass
+class Hands:
+    """The clocks as they stand; all of them are moved together."""
+
+    ns: int = 0
+    boot_id: str = "boot-1"
+
+    def mono(self) -> MonoNs:
+        return MonoNs(self.ns)
+
+    def boot(self) -> BootNs:
+        return BootNs(self.ns)
+
+    def wall(self) -> WallNs:
+        return WallNs(WALL_NS + self.ns)
+
+
+@dataclass
+class Watched:
+    watch: PriceWatch
+    clock: Hands
+
+    def after(self, ns: int) -> list[Event]:
+        """So much later: whoever is asked then has answered."""
+        self.clock.ns += ns
+        events = self.watch.poll(self.clock.mono())
+        if self.watch.asking is None:
+            return events
+        assert events == []
+        self.watch.asking.join(ASKS_FOR)
+        assert not self.watch.asking.is_alive()
+        return self.watch.poll(self.clock.mono())
+
+
+def watched(directory: Path, rig: Rig, text: str = "", given: int | None = None) -> Watched:
+    read, clock, source = settings(directory, text), Hands(), rig.source()
+    command_line = UsdMicros(given) if given is not None else None
+    answer = pricing.ask(source)
+    chosen = pricing.price_of(read, None, command_line, Day(clock.wall() // NS_PER_DAY), answer)
+    watch = PriceWatch(read, clock, source, None, command_line, chosen, answer)
+    assert watch.poll(clock.mono()) == []
+    return Watched(watch, clock)
+
+
+def prices(events: Sequence[Event]) -> list[int]:
+    return [event.usd_micros_per_hour for event in events if isinstance(event, PriceRead)]
+
+
+def alarms(events: Sequence[Event]) -> list[str]:
+    return [name for event in events if isinstance(event, PriceRead) for name, _ in event.alarms]
+
+
+def runpod(directory: Path, server: Loopback, text: str = "") -> tuple[Rig, Watched]:
+    rig = rigs.runpod(server)
+    rig.costs(2.99)
+    return rig, watched(directory, rig, f'[price]\nsource = "runpod"\n{text}')
+
+
+def test_a_changed_price_is_told_once(tmp_path: Path, server: Loopback) -> None:
+    rig, told = runpod(tmp_path, server)
+    assert told.after(NS_PER_HOUR) == []
+    rig.costs(3.49)
+    assert prices(told.after(NS_PER_HOUR)) == [3_490_000]
+    assert told.after(NS_PER_HOUR) == []
+    assert told.watch.chosen.usd_micros_per_hour == 3_490_000
+
+
+def test_a_spot_price_is_asked_for_every_five_minutes_and_says_since_when(tmp_path: Path, server: Loopback) -> None:
+    rig = rigs.aws(server)
+    rig.costs(17.5)
+    told = watched(tmp_path, rig, '[price]\nsource = "aws"\n')
+    rig.costs(19.25)
+    [event] = told.after(SPOT_PERIOD_NS)
+    assert isinstance(event, PriceRead)
+    assert event.usd_micros_per_hour == 19_250_000
+    assert event.since is not None
+    assert event.since < event.wall, "in force before anybody asked"
+    assert (event.boot, event.wall) == (told.clock.boot(), told.clock.wall())
+
+
+@pytest.mark.parametrize(("asked", "period_ns"), [('"10m"', 10 * NS_PER_MINUTE), ('"off"', None)])
+def test_how_often_is_configured(tmp_path: Path, server: Loopback, asked: str, period_ns: int | None) -> None:
+    rig, told = runpod(tmp_path, server, f"ask_again = {asked}\n")
+    rig.costs(3.49)
+    questions = len(server.asked)
+    if period_ns is None:
+        assert [told.after(NS_PER_HOUR) for _ in range(30)] == [[]] * 30
+        assert len(server.asked) == questions
+    else:
+        assert told.after(period_ns // 2) == []
+        assert len(server.asked) == questions, "the first one may come a quarter earlier, and no more"
+        assert prices(told.after(period_ns)) == [3_490_000]
+
+
+def test_a_failed_answer_changes_nothing_and_is_alarmed_once_it_is_stale(tmp_path: Path, server: Loopback) -> None:
+    rig, told = runpod(tmp_path, server, "ask_again = '1h'\n")
+    rig.says(500)
+    for _ in range(STALE_AFTER_PERIODS - 1):
+        assert told.after(NS_PER_HOUR) == []
+    [event] = told.after(NS_PER_HOUR)
+    assert (prices([event]), alarms([event])) == ([2_990_000], ["price_stale"])
+    assert isinstance(event, PriceRead)
+    assert "runpod has not confirmed $2.99/h" in event.alarms[0][1]
+    assert [told.after(NS_PER_HOUR) for _ in range(5)] == [[]] * 5, "once"
+    rig.costs(2.99)
+    assert alarms(told.after(NS_PER_HOUR)) == []
+    rig.says(500)
+    later = [alarms(told.after(NS_PER_HOUR)) for _ in range(STALE_AFTER_PERIODS)]
+    assert later[-1] == ["price_stale"], "confirmed in between, and stale anew"
+
+
+def test_a_price_of_nothing_does_not_replace_what_was_said(tmp_path: Path, server: Loopback) -> None:
+    rig, told = runpod(tmp_path, server)
+    rig.costs(0)
+    assert told.after(NS_PER_HOUR) == []
+    assert told.watch.chosen.usd_micros_per_hour == 2_990_000
+
+
+def test_a_users_price_stands_over_a_list_and_below_the_machines_own(tmp_path: Path, server: Loopback) -> None:
+    azure = rigs.azure(server)
+    azure.costs(98.32)
+    told = watched(tmp_path, azure, '[price]\nsource = "azure"\n', given=40_000_000)
+    azure.costs(99.99)
+    assert prices(told.after(NS_PER_HOUR)) == []
+    rig = rigs.runpod(server)
+    rig.says(500)
+    told = watched(tmp_path, rig, '[price]\nsource = "runpod"\n', given=2_500_000)
+    rig.costs(2.99)
+    events = told.after(NS_PER_HOUR)
+    assert (prices(events), alarms(events)) == ([2_990_000], ["price_contradiction"])
+
+
+def test_nobody_is_waited_for(tmp_path: Path, server: Loopback) -> None:
+    rig, told = runpod(tmp_path, server)
+    rig.says(rigs.HANG)
+    told.clock.ns += NS_PER_HOUR
+    assert told.watch.poll(told.clock.mono()) == []
+    assert told.watch.asking is not None
+    told.clock.ns += round(2 * rig.source().bound_s * NS_PER_S)
+    assert told.watch.poll(told.clock.mono()) == []
+    assert told.watch.asking is None, "given up"
+
+
+def test_a_dated_price_that_nobody_is_asked_for_grows_stale_in_mid_run(tmp_path: Path) -> None:
+    read = settings(tmp_path, '[node]\nprice_usd_per_hour = 22.0\nprice_as_of = "2026-11-01"\n')
+    clock = Hands()
+    chosen = pricing.price_of(read, None, None, Day(clock.wall() // NS_PER_DAY), None)
+    told = Watched(PriceWatch(read, clock, None, None, None, chosen), clock)
+    assert told.after(0) == []
+    assert told.after(NS_PER_HOUR) == []
+    assert alarms(told.after(200 * NS_PER_DAY)) == ["price_stale"]
+    assert told.after(NS_PER_HOUR) == []

@@ -12,6 +12,7 @@ import click
 from governor.cli_common import Failed, settings_from
 from governor.core.charges import Charge
 from governor.core.cost import Sum, clip
+from governor.core.expected import WindowRow
 from governor.core.utc import parse_utc, utc_text
 
 NOTHING_YET: Final = (
@@ -99,6 +100,19 @@ def sums_in(state_dir: Path, scope: Scope, by: str) -> Iterator[Sum]:
         for path in journal_paths(state_dir):
             for one in read_sums(path, by, scope.runs, scope.since, scope.until):
                 yield one if one.charges > 1 else Sum(_in_scope(one.charge, scope), 1)
+    except ChargesUnreadable as error:
+        raise Failed(str(error)) from error
+
+
+def windows_in(state_dir: Path, scope: Scope) -> Iterator[tuple[str, WindowRow]]:
+    """Yield (run, window) of those that closed in the scope; of each run in their order. Fails in one line."""
+    from governor.adapters.charges_db import ChargesUnreadable, journal_paths
+    from governor.adapters.windows_db import read_windows
+
+    try:
+        # The journal written last comes last: a run that has windows in two of them went on in that one.
+        for path in reversed(journal_paths(state_dir)):
+            yield from read_windows(path, scope.runs, scope.since, scope.until)
     except ChargesUnreadable as error:
         raise Failed(str(error)) from error
 

@@ -14,6 +14,7 @@ from governor.cli_charges import NOTHING_YET, Scope, scope_of, scope_options, st
 from governor.cli_common import config_option, json_option, print_json
 from governor.cli_focus import export
 from governor.cli_reconcile import reconcile
+from governor.cli_stages import stages
 from governor.core.charges import Unit
 from governor.core.cost import Group, decimal_text, exact_usd, sum_of, tally_sums, whole_cents
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR
@@ -69,6 +70,7 @@ def cost(
 
 cost.add_command(export)
 cost.add_command(reconcile)
+cost.add_command(stages)
 
 
 # --- for people ---------------------------------------------------------------------------------------------

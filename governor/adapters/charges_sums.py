@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from governor.adapters.charges_db import ChargesUnreadable, charge_in, has_charges, opened, window_of
 from governor.core.charges import Charge, Line, LineKind, Payer, Place, Unit, labels_of
-from governor.core.cost import LABEL, Sum
+from governor.core.cost import LABEL, STAGE_OF_RUN, Sum
 from governor.core.units import UsdMicros, WallNs
 from governor.core.utc import NS_PER_DAY
 
@@ -82,6 +82,8 @@ def read_sums(
 
 def _fields(by: str, runs: Collection[str]) -> list[str]:
     """Which fields of a charge's row say its group and whether it was asked for; midnight and the line do so alone."""
+    if by == STAGE_OF_RUN:
+        return ["stage", "run"]
     group = "labels" if by.startswith(LABEL) else by
     wanted = [group] if group in ("run", "stage", "node", "labels") else []
     return [*wanted, "run"] if runs and group != "run" else wanted

@@ -13,6 +13,7 @@ from governor.core.utc import date_text, day_of
 
 MICROS_PER_CENT: Final = MICROS_PER_USD // 100
 LABEL: Final = "label:"
+STAGE_OF_RUN: Final = "stage of run"  # For core.stages: by both.
 GROUPINGS: Final = ("run", "stage", "day", "node", "line")  # And label:KEY.
 
 Period = Callable[[int], tuple[int, int]]  # An instant -> start and end of the period that it lies in.

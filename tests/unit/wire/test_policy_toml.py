@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.journal_db import Limits
 from governor.core.findings import Response
 from governor.core.policy import AT_ONCE, Expected, Hold, HoldKind, Mode, PolicySet
 from governor.core.units import MICROS_PER_USD, MTOK, NS_PER_S, accrue, usd
@@ -253,7 +254,8 @@ def test_the_stages_expect_what_their_comments_work_out(
     assert policy.expected.tokens_per_s == pytest.approx(float(tokens * 10**9 / seconds) * gpus, rel=2e-3)
     assert policy.budget.ceiling_usd_micros == pytest.approx(1.25 * spend, rel=0.01)
     assert policy.budget.tokens is not None
-    assert policy.budget.tokens <= 50_000 * policy.budget.window_tokens, "the journal would forget its first windows"
+    kept = Limits().rows_of_kind["window"] * policy.budget.window_tokens
+    assert policy.budget.tokens <= kept, "the journal would forget its first windows"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,228 @@
+"""`costgov cost stages`: every figure of the table recomputed by hand, from worked examples."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import sqlite3
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from governor.cli_charges import Scope, sums_in, windows_in
+from governor.cli_stages import table_text
+from governor.core.cost import STAGE_OF_RUN
+from governor.core.expected import Plan
+from governor.core.stages import StageTally
+from governor.core.units import MTOK, usd
+from governor.exit_codes import ExitCode
+from tests.golden.cost.conftest import AsAgreed, Call
+from tests.unit.cost.stages_file import spent, windows, write_stages
+
+DOCS = Path(__file__).parents[3] / "docs"
+# The plan of policies/stage1-1b-dense.toml.
+STAGE1 = Plan(10_490, 65_900.0, usd(260), 20_000 * MTOK)
+STAGE2 = Plan(13_987, 49_400.0, usd(700), 40_000 * MTOK)
+WHOLE = Plan(5_500, 350_000.0, usd(400), 51_600 * MTOK)
+
+
+@pytest.fixture
+def stages(state_dir: Path) -> Path:
+    """Three stages, a run that belongs to none, and two hours that were nobody's.
+
+    stage1  1xH100 at $2.50/h for 38 h = $95.00. 19 windows of 500M tokens in 2 h and $5 each: 9.5B tokens at $0.010000
+            per 1M, $0.01049 expected: $99.655 for as many; drift 0.010000/0.01049 - 1 = -4.67 %. 500M/7,200 s = 69,444
+            tokens/s. Of $260 are 95/260 = 36.5 % used; the ceiling has 260/20,000 = $0.013 for each million: burn rate
+            0.010/0.013 = 0.77; 10.5B tokens are left at $0.01: lands at 95 + 105 = $200.
+    stage2  4xA100-40 ZeRO-3 for 20 h at $4.80 = $96, 2xH100 FSDP for 20 h at $5.00 = $100, 1xH100 tuned for 22 h at
+            $2.50 = $55: $251.00. 2.0B + 2.0B + 2.2B tokens in windows of 100M an hour: $251/6,200 = $0.040484 per 1M;
+            expected 0.013987 x 6,200 = $86.72; drift +189.4 %. 62 h of windows: 6.2e9/223,200 = 27,778 tokens/s. In two
+            windows of the tuned run 25M tokens were trained again: a fifth of $2.50 each, $1.00. That run has no
+            ceiling; of the others' $1,400, 196 are 14.0 %; their 4B tokens cost $0.049, a ceiling has 0.0175: burn rate
+            2.80. 38B are left of each of them: at $0.048 and $0.05 that is $1,824 and $1,900; 37.8B at $0.025 are $945:
+            lands at 251 + 4,669 = $4,920.
+    whole   an 8xH100 node at $7.92/h for 40 h = $316.80, all of its 51.6B tokens: $0.006140 per 1M, expected $283.80,
+            drift 0.0061395/0.0055 - 1 = +11.6 %; 358,333 tokens/s; 79.2 % of $400, burn rate 0.79, landed at $316.80.
+    """
+    charges = [
+        *spent("one", "stage1", "2.50", 38),
+        *spent("zero3", "stage2", "4.80", 20),
+        *spent("fsdp", "stage2", "5.00", 20),
+        *spent("tuned", "stage2", "2.50", 22),
+        *spent("node", "whole", "7.92", 40),
+        *spent("scratch", None, "1.25", 3),
+        *spent("", None, "2.50", 2),
+    ]
+    no_ceiling = Plan(13_987, 49_400.0, None, 40_000 * MTOK)
+    told = [
+        *windows("one", "stage1", 19, 500 * MTOK, "5.00", 2, STAGE1),
+        *windows("zero3", "stage2", 20, 100 * MTOK, "4.80", 1, STAGE2),
+        *windows("fsdp", "stage2", 20, 100 * MTOK, "5.00", 1, STAGE2),
+        *windows("tuned", "stage2", 22, 100 * MTOK, "2.50", 1, no_ceiling, wasted=[25 * MTOK, 25 * MTOK]),
+        *windows("node", "whole", 40, 1_290 * MTOK, "7.92", 1, WHOLE),
+    ]
+    beside = ("tuned",)
+    write_stages(
+        state_dir / "costgov.db",
+        [one for one in charges if one.payer.run not in beside],
+        [one for one in told if one[0] not in beside],
+    )
+    write_stages(
+        state_dir / "runs/tuned/costgov.db",
+        [one for one in charges if one.payer.run in beside],
+        [one for one in told if one[0] in beside],
+    )
+    return state_dir
+
+
+def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -> None:
+    document = json.loads(costgov("stages", "--json").out)
+    by_name = {row["stage"]: row for row in document["stages"]}
+    assert [*by_name] == ["stage1", "stage2", "whole", "(no stage)", "(unallocated)"]
+    assert by_name["stage1"] == {
+        "stage": "stage1", "runs": 1, "hours": "38.000000", "tokens": 9_500_000_000,
+        "expected_usd": "99.655000", "expected_usd_per_mtok": "0.010490000",
+        "actual_usd": "95.000000", "actual_usd_per_mtok": "0.010000000", "drift_percent": "-4.6711",
+        "expected_tokens_per_s": "65900.0", "tokens_per_s": "69444.4", "wasted_tokens": 0, "wasted_usd": "0.000000",
+        "ceiling_usd": "260.000000", "used_percent": "36.5385", "burn_rate": "0.769231", "lands_at_usd": "200.00",
+        "unplanned_tokens": 0, "unlimited_runs": 0, "reconstructed_usd": "0.000000",
+    }  # fmt: skip
+    assert by_name["stage2"] == {
+        "stage": "stage2", "runs": 3, "hours": "62.000000", "tokens": 6_200_000_000,
+        "expected_usd": "86.719400", "expected_usd_per_mtok": "0.013987000",
+        "actual_usd": "251.000000", "actual_usd_per_mtok": "0.040483871", "drift_percent": "189.4393",
+        "expected_tokens_per_s": "49400.0", "tokens_per_s": "27777.8", "wasted_tokens": 50_000_000,
+        "wasted_usd": "1.000000", "ceiling_usd": "1400.000000", "used_percent": "14.0000", "burn_rate": "2.800000",
+        "lands_at_usd": "4920.00", "unplanned_tokens": 0, "unlimited_runs": 1, "reconstructed_usd": "0.000000",
+    }  # fmt: skip
+    whole = by_name["whole"]
+    assert (whole["actual_usd"], whole["tokens"], whole["actual_usd_per_mtok"]) == (
+        "316.800000", 51_600_000_000, "0.006139535",
+    )  # fmt: skip
+    assert (whole["expected_usd"], whole["drift_percent"], whole["tokens_per_s"]) == (
+        "283.800000",
+        "11.6279",
+        "358333.3",
+    )
+    assert (whole["used_percent"], whole["burn_rate"], whole["lands_at_usd"]) == ("79.2000", "0.792000", "316.80")
+    assert (
+        document["total"]["actual_usd"] == str(Decimal("95") + 251 + Decimal("316.80") + Decimal("3.75") + 5) + "0000"
+    )
+    assert document["total"]["expected_usd"] == "470.174400"  # 99.655 + 86.7194 + 283.80.
+    assert document["total"]["lands_at_usd"] == "5445.55"  # 200 + 4,920 + 316.80, and 8.75 that trained nothing.
+
+
+@pytest.mark.parametrize(("option", "name"), [((), "stages.txt"), (("--csv",), "stages.csv"), (("--md",), "stages.md")])
+def test_the_table_reads_as_agreed(
+    option: tuple[str, ...], name: str, stages: Path, costgov: Call, as_agreed: AsAgreed
+) -> None:
+    done = costgov("stages", *option)
+    assert (done.code, done.err) == (0, "")
+    as_agreed(name, done.out)
+
+
+def test_a_narrow_terminal_shows_stages_beside_one_another(
+    stages: Path, as_agreed: AsAgreed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tally = StageTally()
+    for one in sums_in(stages, Scope(None, None, ()), STAGE_OF_RUN):
+        tally.enter_charges(one)
+    for run, row in windows_in(stages, Scope(None, None, ())):
+        tally.enter_window(run, row)
+    text = re.sub("\x1b\\[[0-9;]*m", "", table_text(tally.rows(), colour=True))
+    assert max(map(len, text.splitlines())) <= 80
+    as_agreed("stages_narrow.txt", text)
+    assert f"```text\n{text.split(chr(10) * 2)[0]}\n```" in (DOCS / "cost.md").read_text(), "the example is this output"
+
+
+def test_it_comes_to_what_cost_says_and_to_the_cent(stages: Path, costgov: Call) -> None:
+    spends = json.loads(costgov("--by", "stage", "--json").out)["total"]["usd"]
+    assert json.loads(costgov("stages", "--json").out)["total"]["actual_usd"] == spends
+    rows = list(csv.DictReader(io.StringIO(costgov("stages", "--csv").out)))
+    assert sum(Decimal(row["actual_usd"]) for row in rows) == Decimal(spends)
+
+
+def test_a_time_takes_its_windows_and_its_charges(stages: Path, costgov: Call) -> None:
+    """Ten hours of stage1: five windows and $25, and no word on a ceiling that counts from the first dollar."""
+    words = ("--run", "one", "--since", "2026-11-02T10:00:00", "--until", "2026-11-02T20:00:01")
+    [row] = json.loads(costgov("stages", *words, "--json").out)["stages"]
+    assert (row["tokens"], row["hours"]) == (6 * 500_000_000, "10.000278")  # That of 10:00 closed in it, too.
+    [row] = json.loads(costgov("stages", *words[:-1], "2026-11-02T19:59:59", "--json").out)["stages"]
+    assert row["tokens"] == 5 * 500_000_000
+    assert (row["used_percent"], row["lands_at_usd"]) == (None, None)
+    assert row["ceiling_usd"] == "260.000000"
+
+
+def test_until_is_the_table_as_it_stood_then(stages: Path, costgov: Call) -> None:
+    """After 20 h and ten windows: $50 for 5B; 15B more at $0.01 land at the same $200."""
+    words = ("stages", "--run", "one", "--until", "2026-11-02T20:00:01", "--json")
+    [row] = json.loads(costgov(*words).out)["stages"]
+    assert (row["tokens"], row["actual_usd"]) == (5_000_000_000, "50.000694")
+    assert (row["used_percent"], row["lands_at_usd"]) == ("19.2310", "200.00")
+
+
+def test_a_run_that_was_planned_half_way_says_so(state_dir: Path, costgov: Call) -> None:
+    """Before [expected] stood in its policy: ten millions for $1; then as many at $0.10 for which $0.09 was planned."""
+    before = windows("late", "s", 10, MTOK, "0.10", 1, Plan())
+    after = windows("late", "s", 10, MTOK, "0.10", 1, Plan(90_000, None, None, None, 10 * MTOK))
+    write_stages(state_dir / "costgov.db", spent("late", "s", "0.10", 20), [*before, *after])
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    assert (row["expected_usd"], row["unplanned_tokens"]) == ("0.900000", 10 * MTOK)
+    assert (row["expected_usd_per_mtok"], row["drift_percent"]) == ("0.090000000", "11.1111")
+    assert (row["lands_at_usd"], row["ceiling_usd"], row["burn_rate"]) == (None, None, None)
+    assert "s: for 10,000,000 of its tokens no price was expected; they count as actual alone" in costgov("stages").out
+
+
+def test_a_stage_of_charges_alone_knows_what_was_spent(state_dir: Path, costgov: Call) -> None:
+    write_stages(state_dir / "costgov.db", spent("young", "s", "2.50", 2), [])
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    known = {name: value for name, value in row.items() if value is not None}
+    assert known == {
+        "stage": "s", "runs": 1, "hours": "2.000000", "tokens": 0, "actual_usd": "5.000000", "wasted_tokens": 0,
+        "wasted_usd": "0.000000", "unplanned_tokens": 0, "unlimited_runs": 0, "reconstructed_usd": "0.000000",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("newer", ["costgov.db", "runs/both/costgov.db"])
+def test_a_run_of_two_journals_is_held_to_what_the_newer_one_says(newer: str, state_dir: Path, costgov: Call) -> None:
+    """First under one governor, then under the other: 10M tokens for $1, then 10M of 40M, now with $8 of ceiling."""
+    for name in ("costgov.db", "runs/both/costgov.db"):
+        is_newer = name == newer
+        plan = Plan(None, None, usd(8 if is_newer else 5), 40 * MTOK, 10 * MTOK if is_newer else 0)
+        told = windows("both", "s", 10, MTOK, "0.10", 1, plan)
+        write_stages(state_dir / name, spent("both", "s", "0.10", 10) if is_newer else [], told)
+        os.utime(state_dir / name, (1_000_000 + is_newer, 1_000_000 + is_newer))
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    assert (row["ceiling_usd"], row["lands_at_usd"], row["runs"]) == ("8.000000", "3.00", 1)
+
+
+def test_an_empty_ledger_says_what_to_do(state_dir: Path, costgov: Call) -> None:
+    assert costgov("stages").out.startswith(f"nothing charged yet in {state_dir}: start a governor")
+    assert json.loads(costgov("stages", "--json").out)["total"]["actual_usd"] == "0.000000"
+
+
+def test_a_stages_name_steers_no_terminal_and_breaks_no_table(state_dir: Path, costgov: Call) -> None:
+    write_stages(state_dir / "costgov.db", spent("r", "evil\x1b[2J|\nstage", "2.50", 1), [])
+    assert "evil [2J| stage" in costgov("stages").out
+    assert "| evil [2J\\| stage | 1 |" in costgov("stages", "--md").out
+
+
+@pytest.mark.parametrize("data", ["[]", '{"stage":null}', '{"stage":null,"from_tokens":5,"to_tokens":5}'])
+def test_a_broken_window_is_one_line(data: str, stages: Path, costgov: Call) -> None:
+    with closing(sqlite3.connect(stages / "costgov.db")) as connection, connection:
+        connection.execute("UPDATE journal SET data = ? WHERE kind = 'window' AND run = 'node'", (data,))
+    done = costgov("stages")
+    assert (done.code, done.out, done.err.count("\n")) == (ExitCode.FAILED, "", 1)
+    assert done.err.startswith(f"{stages / 'costgov.db'}: a window in it is not one of ours")
+
+
+@pytest.mark.parametrize("words", [("--json", "--csv"), ("--csv", "--md"), ("--json", "--md")])
+def test_one_form_at_a_time(words: tuple[str, ...], stages: Path, costgov: Call) -> None:
+    done = costgov("stages", *words)
+    assert (done.code, done.err) == (ExitCode.USAGE, "--json, --csv and --md exclude one another\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.drills.halt.conftest import BIN, SAFETY_S
+from tests.drills.halt.conftest import BIN, HERE, SAFETY_S
 
 NEVER_ATTACHES = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
 CONFIG = (
@@ -46,6 +47,34 @@ def test_the_ceiling_ends_a_command_of_which_no_rank_says_hello(costgov: Costgov
     told = costgov("cost", "--json")
     assert told.returncode == 0, told.stderr
     assert "unheard" in told.stdout
+
+
+def trained_then(tmp_path: Path, rest: str) -> list[str]:
+    """A rank attaches, trains 30 steps and is gone; the same command goes on."""
+    return ["sh", "-c", f'"{sys.executable}" "{HERE}/trainee.py" crash "{tmp_path}"; {rest}']
+
+
+def test_the_ceiling_ends_what_the_command_does_behind_its_training(costgov: Costgov, tmp_path: Path) -> None:
+    asked = ("--ceiling", "30", "--price", "3600", "--name", "trained")
+    done = costgov("run", *asked, "--", *trained_then(tmp_path, "sleep 600; true"))
+    assert done.returncode == 86, done.stderr
+    (report,) = (tmp_path / "state" / "incidents").glob("*.json")
+    incident: dict[str, Any] = json.loads(report.read_text())
+    assert (incident["run"], incident["reason"], incident["halt_stage"]) == ("trained", "ceiling_reached", "HALTED")
+    assert 0 < incident["spend_usd"] < 30
+    assert 1 <= incident["step"] <= 30, "of its training; the last frames of a crash are not always sent"
+    assert {target["role"] for target in incident["targets"]} == {"launcher", "child"}, "sh, and what it runs now"
+
+
+def test_a_command_that_goes_on_for_a_while_ends_with_its_own_code_and_is_charged_for_all_of_it(
+    costgov: Costgov, tmp_path: Path
+) -> None:
+    done = costgov("run", "--price", "3600", "--name", "trained", "--", *trained_then(tmp_path, "sleep 2; exit 7"))
+    assert done.returncode == 7, done.stderr
+    assert re.search(r"trained: ended with exit code 7; step \d+; ", done.stderr) is not None, done.stderr
+    told = json.loads(costgov("cost", "--json", "--by", "run").stdout)
+    paid = {group["key"]: float(group["usd"]) for group in told["groups"]}
+    assert paid["trained"] > 2, "the two seconds behind the training, too"
 
 
 def test_a_command_that_ends_by_itself_is_charged_and_keeps_its_code(costgov: Costgov) -> None:

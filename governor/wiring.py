@@ -34,7 +34,7 @@ from governor.core.effects import Alarm, Effect
 from governor.core.metrics import GovernorHealth
 from governor.core.node import Node, new_node
 from governor.core.resume import restore_incidents, restore_runs
-from governor.core.units import MICROS_PER_USD, TICK_NS, UsdMicros, WallNs
+from governor.core.units import MICROS_PER_USD, TICK_NS, UsdMicros, WallNs, format_usd
 from governor.daemon import Daemon
 from governor.hands import Hands
 from governor.killing import Killings
@@ -249,6 +249,8 @@ class Governor:
         lines.append(f"price: {self.price.text}")
         lines += [f"price: {remark.line}" for remark in self.price.remarks if not remark.is_alarm]
         lines += [f"also billed: {line}" for line in facts.lines.texts]
+        budgets = self.node.budgets.in_force()
+        lines += [f"budget {b.scope.text}: {format_usd(b.ceiling_usd_micros)} ({b.source})" for b in budgets]
         lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
         lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
         lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []

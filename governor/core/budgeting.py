@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from governor.core import launched
-from governor.core.budgets import BUDGETS_MAX, Cap, Said, Scope, ScopedBudget, ScopeKind
-from governor.core.charges import UNALLOCATED
+from governor.core.budgets import BUDGETS_MAX, Cap, Said, Scope, ScopedBudget, ScopeKind, scopes_of
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import OperatorBudget
 from governor.core.ledger import reserve
@@ -27,26 +26,34 @@ _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 
 def apply(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, when every run's money is known and before any is judged: put its caps on it, and warn."""
-    if not node.budgets.configured and not node.budgets.live:
-        for tracked in node.runs.values():
-            tracked.run.caps = ()
-        return []
-    caps: list[tuple[Scope, Cap]] = []
+    covered: dict[str, list[Tracked]] = {}  # By scope: once for all budgets, of which there may be many.
+    caps: dict[str, Cap] = {}
     effects: list[Effect] = []
-    for budget in node.budgets.in_force():
-        cap = standing(node, budget, at)
+    in_force = node.budgets.in_force()
+    for tracked in node.runs.values() if in_force else ():
+        for text in scopes_of(tracked.run.run, tracked.run.stage, tracked.run.labels):
+            covered.setdefault(text, []).append(tracked)
+    for budget in in_force:
+        cap = caps[budget.scope.text] = _standing(node, budget, covered.get(budget.scope.text, []), at)
         effects += _warned(node, budget, cap, at)
-        if budget.scope.kind is not ScopeKind.RUN:  # A run's own is in its policy.
-            caps.append((budget.scope, cap))
+    groups = {budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN}
     for tracked in node.runs.values():
-        tracked.run.caps = tuple(cap for scope, cap in caps if _covers(scope, tracked))
+        tracked.run.caps = ()
+    for text in groups:  # A run's own is in its policy.
+        for tracked in covered.get(text, ()):
+            tracked.run.caps += (caps[text],)
+    node.budgets.caps = tuple(caps.values())
     return effects
 
 
 def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
     """What the scope has spent by this node's ledger, and what halting everybody in it may cost now."""
+    return _standing(node, budget, [one for one in node.runs.values() if _covers(budget.scope, one)], at)
+
+
+def _standing(node: Node, budget: ScopedBudget, covered: Iterable[Tracked], at: MonoNs) -> Cap:
     scope = budget.scope
-    members = [tracked for tracked in node.runs.values() if _spends(tracked) and _covers(scope, tracked)]
+    members = [tracked for tracked in covered if _spends(tracked)]
     known = node.ledger.usd_micros_per_hour
     rate = known if scope.kind in _WHOLE_NODE else _together(members)
     if known is None:
@@ -72,8 +79,9 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
             return UsdMicros(groups.node_usd_micros)
         case _:
             # Who stands in for a command spends what is nobody's in the counters yet.
-            standing_in = sum(launched.unclaimed(node, t) for t in node.runs.values() if _covers(scope, t))
-            return UsdMicros(groups.of_key(scope.text) + standing_in)
+            standing_in = [one for one in node.runs.values() if one.is_unattached and _covers(scope, one)]
+            unclaimed = sum(launched.unclaimed(node, tracked) for tracked in standing_in)
+            return UsdMicros(groups.of_key(scope.text) + unclaimed)
 
 
 def _covers(scope: Scope, tracked: Tracked) -> bool:
@@ -271,14 +279,12 @@ def restore(node: Node, kept: Mapping[str, Any]) -> bool:
     return True
 
 
-def count_runs(node: Node) -> None:
+def count_before(node: Node, known: Iterable[Mapping[str, Any]]) -> None:
     """A journal of before has no counters: what its runs have spent is their groups', by stage and labels of the last.
 
-    Of which day that was, nobody has counted: the day's begins now.
+    Of which day that was, nobody has counted: the day's begins now. `known`: snapshots that could be taken up.
     """
     groups = node.charges.groups
-    for name, amount in node.ledger.spent.items():
-        tracked = node.runs.get(name)
-        groups.node_usd_micros += amount
-        if tracked is not None and name != UNALLOCATED:
-            groups.allot(tracked.run.stage, tracked.run.labels.items(), amount)
+    groups.node_usd_micros = node.ledger.total()
+    for row in known:
+        groups.allot(row["stage"], row["labels"].items(), int(row["spend_usd_micros"]))

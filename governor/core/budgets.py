@@ -59,6 +59,11 @@ class Scope:
                 return self.text in keys_of(stage, labels.items())
 
 
+def scopes_of(run: str, stage: str | None, labels: Mapping[str, str]) -> set[str]:
+    """Every scope that covers this run, as text."""
+    return {Scope(ScopeKind.RUN, run).text, *keys_of(stage, labels.items()), "day", "node"}
+
+
 def parse_scope(text: str, *, bare_run: bool = False) -> Scope:
     """Read a scope; with `bare_run` a word alone is a run's name. ValueError says what is accepted."""
     kind, colon, name = text.partition(":")
@@ -155,6 +160,7 @@ class Budgets:
     configured: Mapping[str, ScopedBudget] = field(default_factory=dict)  # By scope; [[budget]] of costgov.toml.
     live: dict[str, ScopedBudget] = field(default_factory=dict)  # By scope; survives restarts.
     said: dict[str, Said] = field(default_factory=dict)
+    caps: tuple[Cap, ...] = ()  # How each stood at the last tick.
 
     def in_force(self) -> list[ScopedBudget]:
         return list({**self.configured, **self.live}.values())

@@ -169,9 +169,10 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
         tracked.book.new_attempt()
     data = {"attempt": hello.attempt, "policy": policy.name, "uid": hello.peer.uid, "world_size": hello.world_size}
     effects: list[Effect] = [Record("run", hello.run, None, data)]
-    if policy is NO_POLICY:
+    if node.policies.for_run(hello.labels, hello.stage) is NO_POLICY:
         stage = f"stage {hello.stage}" if hello.stage else "no stage"
-        text = f"no loaded policy matches run {hello.run} ({stage}): it is metered and never halted"
+        fate = "never halted" if policy is NO_POLICY else "halted by its budgets alone"
+        text = f"no loaded policy matches run {hello.run} ({stage}): it is metered and {fate}"
         effects.append(Alarm("no_policy", hello.run, text))
     return effects
 

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
-from governor.core.budgeting import standing
 from governor.core.budgets import Cap
 from governor.core.charges import UNALLOCATED
 from governor.core.expected import Plan
@@ -155,7 +154,7 @@ def take_snapshot(node: Node, at: MonoNs, health: GovernorHealth, lag: LagReadin
             _run_reading(tracked, at, scheduler_job)
             for tracked in sorted(node.runs.values(), key=lambda tracked: not tracked.run.alive)
         ),
-        budgets=tuple(_budget_reading(standing(node, budget, at)) for budget in node.budgets.in_force()),
+        budgets=tuple(_budget_reading(cap) for cap in node.budgets.caps),
         frames_received_total=node.frames_total,
         frames_dropped_total=node.frames_lost_total,
         lag=lag,

@@ -42,7 +42,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
     known, kept = [], list(snapshots)
     moments: list[BootNs] = []  # Of this boot: when each snapshot was taken.
     is_continued = False  # There was metering in this boot.
-    has_counters = False  # Of groups; a journal of before has none.
+    has_counters, taken_up = False, []  # Of groups; a journal of before has none.
     for snapshot in kept:
         if snapshot.get("run") != UNALLOCATED:
             known.append(snapshot)
@@ -70,6 +70,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
                 node.unread.add(str(snapshot.get("run")))
             continue
         node.ledger.carry_in(tracked.run.run, spend)
+        taken_up.append(snapshot)
         if snapshot["boot_id"] == node.facts.boot_id:
             moments.append(since)
         if place < len(known) - RUNS_MAX:
@@ -81,7 +82,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
             effects.append(Record("restored", tracked.run.run, None, data))
     if not has_counters:
-        budgeting.count_runs(node)
+        budgeting.count_before(node, taken_up)
     _charge_gap(node, kept, max(moments, default=None), is_continued=is_continued)
     return effects
 

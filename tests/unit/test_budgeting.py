@@ -15,6 +15,7 @@ from governor.core.budgets import ScopedBudget, parse_scope
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import BillingAnswer, BillingRead, OperatorBudget, ProcessesSeen, StopAnswer, StopReplied
 from governor.core.findings import Response
+from governor.core.group_spend import KEYS_MAX
 from governor.core.ledger import reserve
 from governor.core.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.node import Node, new_node
@@ -260,6 +261,30 @@ def test_live_budgets_are_bounded() -> None:
         set_live(node, 0, f"stage:{number}", 100)
     assert "set live already" in str(refused(node, 0, "node", 100))
     assert refused(node, 0, "stage:1", 100) is None, "one that is there may be changed"
+
+
+def test_the_counter_of_a_live_budget_is_kept_however_many_others_come() -> None:
+    node = make()
+    play(node, tick(0))
+    join(node)
+    play(node, tick(60))
+    set_live(node, 60, "stage:stage1", 500)
+    node.runs[ONE].run.ended_at = node.runs[OTHER].run.ended_at = at(60)
+    spent = node.charges.groups.of_key("stage:stage1")
+    for number in range(KEYS_MAX + 1):
+        node.charges.groups.allot(f"other{number}", (), 1)
+    assert node.charges.groups.of_key("stage:stage1") == spent > 0
+    play(node, OperatorBudget(at(61), parse_scope("stage:stage1"), None, "done", 0))
+    node.charges.groups.allot("one more", (), 1)
+    assert node.charges.groups.of_key("stage:stage1") == 0, "and no longer"
+
+
+def test_who_matches_no_policy_is_said_to_be_held_by_budgets_alone() -> None:
+    empty = PolicySet((), "digest")
+    for budgets, fate in (((), "never halted"), ((budget("day", 500),), "halted by its budgets alone")):
+        node = new_node(make().facts, empty, BootNs(0), WallNs(0), budgets)
+        texts = alarms(join(node))
+        assert len([text for text in texts if text.endswith(f"it is metered and {fate}")]) == 2
 
 
 # --- what is shown ------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.core.budgets import Scope, ScopeKind, checked_ceiling, checked_fractions, parse_scope
+from governor.core.budgets import Scope, ScopeKind, checked_ceiling, checked_fractions, parse_scope, scopes_of
 from governor.core.charges import Charge
 from governor.core.cost import tally
 from governor.core.events import TrainerExited
@@ -46,6 +46,7 @@ def test_whom_a_scope_covers() -> None:
     run = ("llama", "stage1", {"team": "nlp", "x": ""})
     covering = ["run:llama", "stage:stage1", "label:team=nlp", "label:x=", "day", "node"]
     assert all(parse_scope(text).covers(*run) for text in covering)
+    assert scopes_of(*run) == set(covering)
     others = ["run:llama2", "stage:stage", "label:team=nl", "label:tea=mnlp"]
     assert not any(parse_scope(text).covers(*run) for text in others)
 
@@ -91,11 +92,9 @@ def test_counters_are_bounded_and_a_budgets_own_is_never_dropped() -> None:
 
 def test_days_that_a_wrong_clock_invents_do_not_push_out_today() -> None:
     groups = GroupSpend()
-    for day in (100, 900, 901, 902, 903):
+    for day in (101, 900, 901, 101, 902, 101, 903, 101):
         groups.enter(day * NS_PER_DAY, 1, None, (), 1)
-    groups.enter(101 * NS_PER_DAY, 1, None, (), 1)
-    groups.enter(101 * NS_PER_DAY, 1, None, (), 1)
-    assert groups.of_day(101 * NS_PER_DAY) == 2
+    assert groups.of_day(101 * NS_PER_DAY) == 4
     assert len(groups.snapshot()["days"]) == DAYS_MAX
 
 

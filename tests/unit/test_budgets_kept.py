@@ -91,7 +91,10 @@ def test_each_part_of_a_groups_budget_is_alarmed_once_also_over_a_restart() -> N
     join(node)
     half = reached_at(5)
     assert warned(node, 1, half - 0.25) == []
-    [text] = warned(node, half, half + 0.25, half + 10)
+    [text] = warned(node, half)
+    kept = [effect for effect in play(node, tick(half + 0.25)) if isinstance(effect, KeepRuns)]
+    assert len(kept) == 1, "at once: a governor after us must not say it again"
+    assert warned(node, half + 0.5, half + 10) == []
     assert text == (
         "stage:stage1 has used 50% of its ceiling $10.00: spent $2.77, $2.24 reserved for its halt (costgov.toml)"
     )

@@ -2,8 +2,8 @@
 
 It is said when even the lower end of the forecast's interval does not fit below the ceiling, beside the reserve for the
 halt. One noisy window cannot do that: it widens the interval by more than it raises the middle. Where no interval is to
-be had (no goal of tokens, too few windows) it is said when the ceiling is less than `HORIZON_NS` away and half of it is
-used. Once it is said, it is said again of the same scope only after something has really changed:
+be had (no goal of tokens, too few windows) it is said when the ceiling is less than `HORIZON_NS` away and half of what
+it leaves for training is spent. Once it is said, it is said again of the same scope only after a real change:
 
 - the upper end of the interval fitted meanwhile, so that the run was on its way to make it;
 - the ceiling or the goal is another one;
@@ -86,8 +86,7 @@ def _is_due(bound: Binding, hit: CeilingHit, landing: _Landing | None) -> bool:
     room = bound.ceiling_usd_micros - bound.reserve_usd_micros
     if landing is not None:
         return landing.low > room
-    used = bound.spend_usd_micros + bound.reserve_usd_micros
-    is_near = hit.after_ns <= HORIZON_NS and used >= USED_FRAC_MIN * bound.ceiling_usd_micros
+    is_near = hit.after_ns <= HORIZON_NS and bound.spend_usd_micros >= USED_FRAC_MIN * room
     return is_near and hit.before_end is not False
 
 

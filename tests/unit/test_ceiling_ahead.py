@@ -202,10 +202,10 @@ def test_without_a_goal_an_hour_ahead_and_half_of_it_used(ceiling: str, at_s: in
 
 
 def test_who_gives_a_run_an_hours_money_hears_of_it_at_half() -> None:
-    """$2.00: half of it, the reserve of 22 s included, is used after 978 s."""
+    """$2.00: half of what the reserve of 22 s leaves of it is spent after 989 s."""
     node = started("2.00", tokens=None)
-    assert said(play(node, a_tick(1), a_tick(977.75))) == []
-    assert len(said(play(node, a_tick(978), a_tick(1000)))) == 1
+    assert said(play(node, a_tick(1), a_tick(988.75))) == []
+    assert len(said(play(node, a_tick(989), a_tick(1000)))) == 1
 
 
 def test_an_unknown_price_an_ended_run_and_one_that_is_being_halted_say_nothing() -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from governor.cli_table import render_status
 from governor.core import engine
@@ -18,8 +20,9 @@ from governor.core.outlook import outlook
 from governor.core.policy import Budget, Expected, Policy, PolicySet
 from governor.core.status import run_status
 from governor.core.token_windows import Window
-from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros, usd
+from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros, usd
 from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, play, rule, tick
+from tests.unit.test_keeping import World
 
 # $3.60/h is a tenth of a cent a second.
 CENTS = {"price_usd_micros_per_hour": UsdMicros(3_600_000)}
@@ -178,6 +181,51 @@ def test_a_reload_changes_the_size_of_the_next_window() -> None:
     edges = [(row.window.from_tokens, row.window.to_tokens) for row in rows(effects)]
     millions = [(low / MTOK, high / MTOK) for low, high in edges]
     assert millions == [(0, 1), (1, 2), (2, 4), (4, 6), (6, 6.5), (6.5, 7), (7, 7.5)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("step"), st.integers(1, 3_000_000)),
+            st.tuples(st.just("reload"), st.sampled_from([MTOK // 10, MTOK // 2, MTOK, 5 * MTOK])),
+            st.tuples(st.just("restart"), st.integers(0, 100)),
+            st.tuples(st.just("set back"), st.integers(1, 4_000_000)),
+        ),
+        max_size=60,
+    )
+)
+def test_kept_windows_partition_the_tokens_whatever_is_reloaded_and_killed(acts: list[tuple[str, int]]) -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear(tokens_per_step=None)
+    total = number = 0
+    for act, amount in acts:
+        world.at(world.boot / NS_PER_S + 1)
+        match act:
+            case "step":
+                total, number = total + amount, number + 1
+                told = {"tokens": amount, "tokens_total": total, "at": MonoNs(world.mono)}
+                world.play(a_step(number, **told))
+            case "reload":
+                with_window(world.node, amount)
+            case "restart":
+                world.at(world.boot / NS_PER_S + amount)
+                world.restart()
+                world.tick()
+                world.hear(tokens_per_step=None)
+            case "set back":
+                total = max(0, total - amount)
+    world.at(world.boot / NS_PER_S + 1)
+    world.take([keep(world.node, MonoNs(world.mono))])
+    edges = [(window["from_tokens"], window["to_tokens"]) for window in world.windows]
+    assert all(low < high for low, high in edges)
+    assert [low for low, _ in edges] == [0, *(high for _, high in edges)][: len(edges)]
+    meter = world.node.runs["llama"].meter
+    if meter is not None:
+        assert meter.from_tokens == (edges[-1][1] if edges else 0)
+        assert sum(window["usd_micros"] for window in world.windows) == meter.from_usd_micros
+        assert meter.from_usd_micros <= world.charged("llama")
 
 
 def test_the_rolling_price_follows_the_size() -> None:

@@ -15,6 +15,7 @@ from governor.core.node import Node
 from governor.core.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
 
 TEXT_CHARS_MAX: Final = 2_000  # The longest alarm names 16 pids; chat services cut at 3,000 to 4,000.
+LABEL_CHARS_MAX: Final = 128  # As in metrics; with 32 labels it keeps an alert below what receivers like to take.
 # An alarm that repeats within it is one alert, and what it said last is told at its end. As long as Alertmanager's
 # usual group_interval: whoever is told of changes no more often than that would not see more of them either.
 REPEAT_NS: Final = DurationNs(5 * NS_PER_MINUTE)
@@ -216,8 +217,8 @@ def _with_run(alert: Alert, node: Node) -> Alert:
     spend = run.spend_usd_micros if is_known else None  # Without a price, nothing was metered: that is not 0.
     return replace(
         alert,
-        stage=run.stage or alert.stage,
-        labels=dict(run.labels),
+        stage=shown(run.stage, LABEL_CHARS_MAX) if run.stage else alert.stage,
+        labels={shown(key, LABEL_CHARS_MAX): shown(value, LABEL_CHARS_MAX) for key, value in run.labels.items()},
         spend_usd_micros=alert.spend_usd_micros if alert.spend_usd_micros is not None else spend,
         ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
     )
@@ -228,9 +229,9 @@ def _id_of(parts: tuple[str, ...]) -> str:
     return "msg_" + hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def shown(text: str) -> str:
+def shown(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
     """Bounded, and fit for JSON: a command line is bytes, and not always of UTF-8."""
-    return text[:TEXT_CHARS_MAX].encode("utf-8", "backslashreplace").decode()
+    return text[:chars_max].encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(slots=True)

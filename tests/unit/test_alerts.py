@@ -10,6 +10,7 @@ import pytest
 from governor.core.alerts import (
     DEFAULT_SEVERITY,
     KEYS_MAX,
+    LABEL_CHARS_MAX,
     REPEAT_NS,
     SEVERITIES,
     TEXT_CHARS_MAX,
@@ -127,6 +128,14 @@ def test_a_text_is_bounded_and_fit_for_json() -> None:
     told = of_alarm(make_node(rule()), "a", None, "/caf\udce9 " + "x" * 10_000, WALL, 1)
     assert told.text.startswith(r"/caf\udce9 x")
     assert len(told.text) <= TEXT_CHARS_MAX + 5
+
+
+def test_labels_are_bounded_and_fit_for_json() -> None:
+    node = make_node(rule())
+    training(node, 3)
+    node.runs["llama"].run.labels = {"team": "x" * 500, "owner": "caf\udce9"}
+    labels = of_alarm(node, "unwatched", "llama", "text", WALL, 1).labels
+    assert labels == {"team": "x" * LABEL_CHARS_MAX, "owner": r"caf\udce9"}
 
 
 def test_a_name_that_is_not_in_the_table_has_the_default() -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from governor.adapters import alerts
 from governor.adapters.kinds import ConfigError
+from governor.core.alerts import LABEL_CHARS_MAX, TEXT_CHARS_MAX
 from governor.core.outbox import Delivery, Took
 from tests.contract.alerts.rigs import RIGS, WALL_NS, Answer, Rig, a_halt, an_alert
+from trainer_shim.wire import LABELS_MAX
 
 # Every status has one answer; the ones that are not here are those of the class.
 TOOK = {
@@ -153,7 +155,11 @@ def test_no_secret_is_in_any_answer_or_representation(rig: Rig) -> None:
         assert not any(secret in asked.path or secret.encode() in asked.body for asked in rig.server.asked)
 
 
-@pytest.mark.parametrize("alert", [an_alert(), an_alert(run=None, stage=None, spend_usd_micros=None), a_halt()])
+LABELS = {f"{number:0{LABEL_CHARS_MAX}}": "x" * LABEL_CHARS_MAX for number in range(LABELS_MAX)}
+LARGEST = an_alert(text="x" * TEXT_CHARS_MAX, labels=LABELS)
+
+
+@pytest.mark.parametrize("alert", [LARGEST, an_alert(run=None, stage=None, spend_usd_micros=None), a_halt()])
 def test_nothing_that_is_sent_is_larger_than_a_receiver_should_have_to_take(rig: Rig, alert: Any) -> None:
     rig.receiver().post(alert)
     assert len(rig.server.asked[0].body) < 20_000

@@ -37,8 +37,9 @@ only = ["halt", "needs_human", "rule_*"]
 ```
 
 `costgov alert test` sends one alert named "test" to each and prints what each answered; `costgov doctor` looks at the
-configuration and sends nothing. Files of secrets are read anew for each attempt. The service reads them as its own
-user: `chown root:costgov` and mode 0640, or `LoadCredential=` and a path below `/run/credentials/costgov.service`.
+configuration and sends nothing; `costgov status` shows a receiver that takes none. The tables are read at the start of
+the governor, files of secrets anew for each attempt. The service reads them as its own user: `chown root:costgov` and
+mode 0640, or `LoadCredential=` and a path below `/run/credentials/costgov.service`.
 
 | key of every kind | default | meaning |
 |---|---|---|

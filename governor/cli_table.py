@@ -97,7 +97,8 @@ def _warnings(governor: Mapping[str, Any]) -> list[tuple[str, str]]:
     if cloud.get("will"):
         billed = "; ".join(plain(item) for item in cloud.get("stays_billed", [])) or "nothing that is known"
         lines.append((f"on halt: {plain(cloud['will'])}; stays billed: {billed}", "dim"))
-    lines += [(f"problem: {plain(problem)}", "bold red") for problem in cloud.get("problems", [])]
+    problems = [*cloud.get("problems", []), *governor.get("alerts", {}).get("problems", [])]
+    lines += [(f"problem: {plain(problem)}", "bold red") for problem in problems]
     lines += [
         (f"self-test failed: {plain(test['line'])}", "bold red")
         for test in governor.get("selftest", [])

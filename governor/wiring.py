@@ -216,6 +216,7 @@ class Governor:
                 "cloud": cloud,
                 "selftest": selftest,
                 "price": self.prices.chosen.document(),
+                "alerts": self.alerts.document(),
                 "gpu_status": self.gpus.status,
             },
             "unwatched_gpu_processes": self.unwatched(),

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -48,7 +48,7 @@ class Courier:
     _thread: threading.Thread | None = None
     _is_closing: bool = False
     _is_ended: bool = False
-    _is_failing: bool = False  # Said once, until it takes one again; likewise what is dropped.
+    _failure: str = ""  # Why it takes none now. Said once, until it takes one again; likewise what is dropped.
     _is_dropping: bool = False
     _drops_seen: int = 0
 
@@ -90,6 +90,13 @@ class Courier:
             outbox = self._outbox
             return AlertCounts(self.name, outbox.sent_total, outbox.failed_total, outbox.dropped_total)
 
+    def trouble(self) -> str | None:
+        """What an operator should know of it now, in one line."""
+        failure, waiting, dropped = self._failure, len(self._outbox), self._outbox.dropped_total
+        if not failure:
+            return None
+        return f"alerts are not taken by {self.name}: {failure}; {waiting} wait, {dropped} were given up"
+
     def hurry(self) -> None:
         """Try what waits once more, now: there will be no later."""
         with self._changed:
@@ -130,13 +137,13 @@ class Courier:
 
     def _say(self, delivery: Delivery) -> None:
         if delivery.took is Took.TAKEN:
-            if self._is_failing:
+            if self._failure:
                 log.warning("alert_receiver_answers", receiver=self.name)
-            self._is_failing = self._is_dropping = False
-        elif not self._is_failing:
-            self._is_failing = True
-            where, reason = self.receiver.where, delivery.line
-            log.error("alert_receiver_fails", receiver=self.name, where=where, reason=reason)
+            self._failure, self._is_dropping = "", False
+            return
+        if not self._failure:
+            log.error("alert_receiver_fails", receiver=self.name, where=self.receiver.where, reason=delivery.line)
+        self._failure = delivery.line
 
     def _say_drops(self) -> None:
         dropped, seen = self._outbox.dropped_total, self._drops_seen
@@ -193,6 +200,14 @@ class AlertDispatcher:
 
     def counts(self) -> tuple[AlertCounts, ...]:
         return tuple(courier.counts() for courier in self.couriers)
+
+    def document(self) -> dict[str, Any]:
+        """For `costgov status`: how each receiver is."""
+        troubles = [courier.trouble() for courier in self.couriers]
+        return {
+            "receivers": [asdict(counts) for counts in self.counts()],
+            "problems": [trouble for trouble in troubles if trouble is not None],
+        }
 
     def problems(self) -> list[str]:
         """What keeps receivers from being told, as far as this machine shows it: a line each."""

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,16 @@ def test_a_receiver_that_refuses_is_said_once_and_every_drop_is_counted(rig: Rig
     assert "it sends us elsewhere" in said[0]["reason"]
     for secret in rig.secrets:
         assert secret not in repr(said)
+
+
+def test_what_an_operator_should_know_of_a_receiver_is_one_line_while_it_lasts(rig: Rig) -> None:
+    rig.server.then(Answer(500))
+    with dispatcher(rig) as told:
+        assert told.document() == {"receivers": [asdict(AlertCounts("r0"))], "problems": []}
+        told.alarm("unwatched", "llama", "text")
+        line = "alerts are not taken by r0: the receiver has trouble (http_500); 1 wait, 0 were given up"
+        until(lambda: told.document()["problems"] == [line])
+        until(lambda: told.document() == {"receivers": [asdict(AlertCounts("r0", 1, 1, 0))], "problems": []})
 
 
 def test_a_halt_is_told_once_a_stage(other: Rig) -> None:

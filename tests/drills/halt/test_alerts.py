@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from examples.demo_cloud import DemoCloud
+from governor.cli_table import render_status
 from tests.contract.alerts.rigs import SECRET, Answer, Told, receiver_server
 from tests.drills.halt.conftest import SAFETY_S, Service, cloud_table
 
@@ -172,6 +173,8 @@ def test_what_waits_at_the_governors_end_is_sent_then(
     pager.until(lambda: pager.asked)
     governor.until_said("alert_receiver_fails")
     assert len(pager.asked) == 1, "it asked to be left alone"
+    shown = render_status(governor.ask({"cmd": "status"}), colour=False)
+    assert "problem: alerts are not taken by pager: the receiver has trouble (http_503); " in shown
     governor.process.terminate()
     assert governor.process.wait(SAFETY_S) == 0
     assert is_resolved(pager)

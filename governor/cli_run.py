@@ -112,7 +112,8 @@ def run(
     costgov run --ceiling 300 --price 22 -- deepspeed train.py
     costgov run --policy policies/default.toml -- torchrun --nproc-per-node 8 train.py
 
-    Where no rank attaches, its node time is metered all the same and the ceiling ends it, without a checkpoint.
+    Where no rank attaches, or none any more, its node time is metered all the same and the ceiling ends it, without a
+    checkpoint.
     Exits with the command's own code, or with 86 when it was halted. Its journal and incidents stay in the state
     directory below runs/NAME. Without --name every launch is a run of its own, except under a scheduler, where the
     job's id is the name: a requeued job goes on with the budget that it had. The newest 999 journals are kept; older

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from governor.core.charges import NOBODYS_MAX, UNALLOCATED
 from governor.core.effects import Effect, Term
-from governor.core.events import CommandLaunched, Disconnected, Tick, TrainerExited
+from governor.core.events import CommandExited, CommandLaunched, Disconnected, Tick, TrainerExited
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.policy import Budget
 from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from tests.unit.test_engine import at, hello, make_node, rule
+from tests.unit.test_engine import at, hello, make_node, peer, rule
 from tests.unit.test_keeping import World
 from tests.unit.test_launched import CEILING, COMMAND
 from tests.unit.test_launched import PRICE as A_SECOND
@@ -139,3 +142,50 @@ def test_more_hours_than_are_moved_are_counted_all_the_same() -> None:
     crash(world, hours * 3600)
     world.tick()
     assert world.node.runs["job"].run.spend_usd_micros == hours * 3600 * SECOND
+
+
+def say_hello(world: World, name: str, attempt: int) -> None:
+    who = peer(100 + attempt)
+    world.play(hello(0, run=name, attempt=f"a{attempt}", world_size=1, peer=who, at=MonoNs(world.mono)))
+
+
+ACTS = st.one_of(
+    st.tuples(st.just("run"), st.integers(1, 5_000)),  # Time passes,
+    st.tuples(st.just("crash"), st.integers(0, 500)),  # also while nobody governs.
+    st.tuples(st.just("hello"), st.just(0)),
+    st.tuples(st.just("exit"), st.just(0)),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(ACTS, max_size=25), st.sampled_from(["job", "named-by-the-script"]))
+def test_every_second_of_a_command_counts_towards_one_budget(acts: list[tuple[str, int]], name: str) -> None:
+    """Whoever speaks for it, or nobody, and however often its governor dies."""
+    world = beside(ceiling=UsdMicros(10**12))
+    attempts, is_attached = 0, False
+    for act, seconds in acts:
+        until = world.boot // NS_PER_S + seconds
+        match act:
+            case "run":
+                world.at(until)
+            case "crash":
+                crash(world, until)
+                if is_attached:  # Its shim connects again.
+                    say_hello(world, name, attempts)
+            case "hello" if not is_attached:
+                attempts, is_attached = attempts + 1, True
+                say_hello(world, name, attempts)
+            case "exit" if is_attached:
+                is_attached = False
+                world.play(Disconnected(MonoNs(world.mono), ConnectionId(1)))
+                world.play(TrainerExited(MonoNs(world.mono), name, None))
+        world.tick()
+        counted = world.node.runs[name if attempts else "job"].run
+        assert counted.alive
+        assert counted.spend_usd_micros == world.boot // 1_000, "a dollar a second"
+    world.play(CommandExited(MonoNs(world.mono), "job", 0))
+    if is_attached:
+        world.play(TrainerExited(MonoNs(world.mono), name, None))
+    world.at(world.boot // NS_PER_S + 11)
+    spent = world.charged(name if attempts else "job")
+    assert spent == world.node.ledger.spend(name if attempts else "job") == world.boot // 1_000 - 11 * SECOND

@@ -14,6 +14,7 @@ from typing import Final
 from governor.adapters import lock_file
 from governor.adapters.charges_db import JOURNAL_NAME, JOURNALS_MAX
 from governor.adapters.journal_db import JournalReader
+from governor.adapters.journal_mirror import MIRROR_NAME
 from governor.settings import paths_beside
 from governor.settings_model import Paths
 
@@ -25,7 +26,7 @@ RUNTIME_IDLE_S: Final = 3_600.0
 _SOCKETS: Final = ("control.sock", "trainer.sock")
 # What a governor writes into its state directory. `-journal` is SQLite's, of a begin that was killed before the WAL.
 _STATE_FILE: Final = re.compile(
-    rf"{re.escape(JOURNAL_NAME)}(\.lock|(\.corrupt-\d{{8}}T\d{{6}}\.\d{{6}}Z)?(-wal|-shm|-journal)?)"
+    rf"{re.escape(MIRROR_NAME)}(\.new)?|{re.escape(JOURNAL_NAME)}(\.lock|(\.new|\.corrupt-\d{{8}}T\d{{6}}\.\d{{6}}Z)?(-wal|-shm|-journal)?)"
 )
 _REPORTS_DIR: Final = "incidents"  # As wiring has it.
 _REPORT_FILE: Final = re.compile(r"(?s).+\..+\.\d+\.(json|md)(\.new)?")  # RUN.NODE.NUMBER, and a draft of it.
@@ -142,11 +143,11 @@ def _has_open_incident(journal: Path) -> bool:
 
 
 def _remove_runtime(directory: Path) -> None:
-    """What a killed governor left, sockets that nobody serves; anything else there keeps the directory."""
+    """What a governor left: dead sockets, a copy of its journal's end. Anything else keeps the directory."""
     with contextlib.ExitStack() as locks:
         if not all(locks.enter_context(_held(directory / f"{name}.lock")) for name in _SOCKETS):
             return
-        for name in _SOCKETS:
+        for name in (*_SOCKETS, MIRROR_NAME):
             (directory / name).unlink(missing_ok=True)
     directory.rmdir()
 

@@ -9,14 +9,16 @@ import json
 import os
 import sqlite3
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from governor.adapters import lock_file
 from governor.adapters.journal_fallback import Entry
+from governor.adapters.journal_salvage import salvage
 
 SCHEMA_VERSION = 2
+_SUFFIXES = ("-wal", "-shm", "")
 CORRUPT_KEPT_MAX = 3  # A disk that corrupts again and again must not be filled with the evidence of it.
 FILE_MODE = 0o640  # The group (costgov) may read history without the daemon; nobody else may.
 WAL_BYTES_MAX = 4 * 1024 * 1024  # A WAL that once grew would otherwise keep its size for good.
@@ -141,7 +143,7 @@ class JournalReader:
         return [dict(row) for row in self._connection.execute(query, parameters)]
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(f"file:{urllib.parse.quote(self.path)}?mode=ro", uri=True, timeout=1.0)
+        connection = sqlite3.connect(_read_only(self.path), uri=True, timeout=1.0)
         connection.row_factory = sqlite3.Row
         return connection
 
@@ -149,8 +151,12 @@ class JournalReader:
 class Database(JournalReader):
     """An open journal file. Raises `JournalUnavailable` where the file cannot be had, sqlite3.Error afterwards."""
 
-    def __init__(self, path: str, limits: Limits | None = None) -> None:
+    def __init__(
+        self, path: str, limits: Limits | None = None, known: Callable[[], Sequence[Entry]] = lambda: ()
+    ) -> None:
+        """`known`: where the file is damaged, what is known of it beside what can be read of it."""
         self._limits = limits or Limits()
+        self._known = known
         self.notice: str | None = None  # One line when the file found was corrupt and a fresh one was begun.
         self._lock_fd = lock(path)
         try:
@@ -205,14 +211,18 @@ class Database(JournalReader):
         try:
             return _connect(self.path)
         except sqlite3.Error as error:
-            if not is_corruption(error):
+            # Nothing is asked yet but what the file is: also a plain error is about what stands in it.
+            if not is_corruption(error) and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_ERROR:
                 return self._open_alone(error)
-        aside = _set_aside(self.path)
-        self.notice = f"{self.path}: corrupt; kept as {aside}, a fresh journal is begun"
         try:
+            self.notice = _begin_anew(self.path, self._known())
             return _connect(self.path)
         except sqlite3.Error as error:
             raise JournalUnavailable(f"{self.path}: {error}") from error
+        except OSError as error:
+            raise JournalUnavailable(
+                f"{self.path}: corrupt, and no fresh one can be begun: {error.strerror}"
+            ) from error
 
     def _open_alone(self, reason: sqlite3.Error) -> sqlite3.Connection:
         # A disk without room for the 32 KiB that readers share still has our history. Alone we need no such file, and
@@ -240,11 +250,8 @@ def lock(path: str) -> int:
 
 
 def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
-    try:
-        # Paths and command lines stand in it. SQLite gives its WAL and index the mode of the file that it finds.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE))
-    except OSError as error:
-        raise JournalUnavailable(f"{path}: {error.strerror}; make it writable for us") from error
+    _make(path)
+    is_checked = not exclusive and _is_whole(path)
     # One worker thread uses it at a time, but the thread that opens is not always the one that closes.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
     try:
@@ -253,9 +260,8 @@ def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
-        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if verdict != "ok":
-            raise _corrupt(str(verdict))
+        if not is_checked:
+            _check(connection)
         _migrate(connection, path)
     except BaseException:
         connection.close()
@@ -263,6 +269,47 @@ def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
     if not exclusive:
         _lay_out_wal(path + "-wal")
     return connection
+
+
+def _make(path: str) -> None:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with contextlib.suppress(FileExistsError):
+            # Paths and command lines stand in it. SQLite gives its WAL and index the mode of the file that it finds.
+            os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE))
+            return
+        fd = os.open(path, flags)
+        try:
+            is_empty = os.fstat(fd).st_size == 0
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise JournalUnavailable(f"{path}: {error.strerror}; make it writable for us") from error
+    if is_empty:  # SQLite would take it for a new one. We write its head as we make it, so something has emptied it.
+        raise _corrupt("the file is empty")
+
+
+def _is_whole(path: str) -> bool:
+    """False: not to be told without writing. Who may write moves the WAL into the file as he closes it: even into one
+    that is damaged, of which it may be the better half. Raises sqlite3.Error for one that is."""
+    try:
+        with contextlib.closing(sqlite3.connect(_read_only(path), uri=True, timeout=1.0)) as connection:
+            _check(connection)
+    except sqlite3.Error as error:
+        if is_corruption(error):
+            raise
+        return False
+    return True
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise _corrupt(str(verdict))
+
+
+def _read_only(path: str) -> str:
+    return f"file:{urllib.parse.quote(path)}?mode=ro"
 
 
 def _lay_out_wal(path: str) -> None:
@@ -283,9 +330,13 @@ def _lay_out_wal(path: str) -> None:
 def _migrate(connection: sqlite3.Connection, path: str) -> None:
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found > SCHEMA_VERSION:
-        raise JournalUnavailable(f"{path}: written by a newer costgov (schema {found}, we know {SCHEMA_VERSION})")
+        text = f"written by a newer costgov (schema {found}, we know {SCHEMA_VERSION})"
+        raise JournalUnavailable(f"{path}: {text}; install that one, or move the file away")
     for version in range(found, SCHEMA_VERSION):
         connection.executescript(f"BEGIN; {_MIGRATIONS[version]} PRAGMA user_version = {version + 1}; COMMIT;")
+    tables = {name for (name, *_) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables >= _INSERT.keys():
+        raise _corrupt("its tables are gone")
 
 
 def _corrupt(verdict: str) -> sqlite3.DatabaseError:
@@ -294,15 +345,49 @@ def _corrupt(verdict: str) -> sqlite3.DatabaseError:
     return error
 
 
-def _set_aside(path: str) -> str:
-    """Rename the file (with WAL and index, without which it may lack its newest rows) and return the new name."""
+def _begin_anew(path: str, known: Sequence[Entry]) -> str:
+    """Put a fresh file with what can still be read in the place of the damaged one, which is kept. Returns the notice.
+
+    Until the fresh one is whole the damaged one stands in its place: whoever is interrupted here begins here again.
+    Raises `JournalUnavailable`, sqlite3.Error and OSError.
+    """
+    fresh = path + ".new"
+    _check_room(path)
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh + suffix)
+    connection = _connect(fresh)
+    try:
+        taken = salvage(path, connection, _INSERT, known)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    finally:
+        connection.close()  # Which takes the WAL with it.
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = f"{path}.corrupt-{stamp}"
-    for suffix in ("-wal", "-shm", ""):
+    for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            os.rename(path + suffix, aside + suffix)
+            _link(path + suffix, aside + suffix)
+    for suffix in _SUFFIXES[:-1]:  # Its WAL must not be taken for that of the fresh one.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + suffix)
+    os.rename(fresh, path)
     for old in sorted(glob.glob(glob.escape(path) + ".corrupt-*Z"))[:-CORRUPT_KEPT_MAX]:
-        for suffix in ("-wal", "-shm", ""):
+        for suffix in _SUFFIXES:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(old + suffix)
-    return aside
+    return f"{path}: corrupt; kept as {aside}, a fresh journal is begun: {taken.text()}"
+
+
+def _check_room(path: str) -> None:
+    room = os.statvfs(os.path.dirname(path) or ".")
+    needed = sum(os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix))
+    if room.f_bavail * room.f_frsize < needed:
+        text = f"corrupt, and no room for what can still be read of it: free {needed / 1e6:.0f} MB"
+        raise JournalUnavailable(f"{path}: {text}")
+
+
+def _link(path: str, name: str) -> None:
+    try:
+        os.link(path, name)
+    except PermissionError:  # A file system without links. Who is interrupted now finds the copy, and no journal.
+        os.rename(path, name)

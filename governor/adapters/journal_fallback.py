@@ -100,7 +100,7 @@ class Fallback:
         for line in content.splitlines():
             with contextlib.suppress(ValueError):
                 entry = json.loads(line)
-                if _is_entry(entry):
+                if is_entry(entry):
                     entries.append(entry)
         return entries, len(content)
 
@@ -129,7 +129,8 @@ class Fallback:
             os.close(fd)
 
 
-def _is_entry(entry: Any) -> bool:
+def is_entry(entry: Any) -> bool:
+    """Is it one that the journal can write?"""
     # Another version of costgov may have left lines of a shape that we do not know.
     if not isinstance(entry, dict) or not isinstance(entry.get("seq"), int):
         return False

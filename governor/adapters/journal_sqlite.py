@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -15,14 +16,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from governor.adapters.journal_db import Database, JournalLocked, JournalUnavailable, is_corruption
+from governor.adapters.journal_entries import bounded, row_of, storable, text_of
 from governor.adapters.journal_fallback import Entry, Fallback
-from governor.core.units import MonoNs, WallNs
+from governor.adapters.journal_mirror import Mirror
+from governor.adapters.journal_salvage import newest_snapshots
 from governor.ports import Row
 
 __all__ = ["JournalLocked", "JournalUnavailable", "SqliteJournal", "open_journal"]
 
 COMMIT_BOUND_S = 0.25  # A halt waits no longer for a disk: a healthy FULL commit takes under a millisecond.
-OPEN_BOUND_S = 10.0  # A cold disk and a check of 100 MB; longer means frozen, and the daemon starts without it.
+OPEN_BOUND_S = 10.0  # A cold disk and a check of 100 MB; longer means frozen, and the daemon starts without it,
+SALVAGE_BOUND_S = 60.0  # unless rows are being read out of a damaged file: 350 MB of them take 15 s.
 READ_BOUND_S = 2.0  # Reports and status can wait this long before they take the memory's word.
 RETRY_PERIOD_S = 5.0  # How soon after a full disk has room the fallback rows move home.
 CHECKPOINT_PERIOD_S = 60.0  # A minute's chatter is a tenth of what SQLite itself would let the WAL grow to.
@@ -31,7 +35,6 @@ JOBS_QUEUED_MAX = 1_000  # Only a stalled disk lets them pile up; then rows go t
 ROWS_IN_MEMORY_MAX = 4_096  # Some tens of incidents, about 3 MB.
 SNAPSHOTS_IN_MEMORY_MAX = 256  # Incidents and runs of this session.
 READ_ROWS_MAX = 10_000  # What one question can return; a report of one incident has hundreds.
-ROW_BYTES_MAX = 256 * 1024  # A row is evidence, not an archive; the largest are stacks of every rank.
 
 
 class _Job:
@@ -53,7 +56,9 @@ def open_journal(path: str, runtime_dir: str) -> tuple[SqliteJournal, str | None
     Raises `JournalLocked` when another governor holds it: two must not act on one node.
     """
     journal = SqliteJournal(path, runtime_dir)
-    if not journal.opened.wait(OPEN_BOUND_S):
+    if not journal.opened.wait(OPEN_BOUND_S) and not (
+        journal.is_salvaging and journal.opened.wait(SALVAGE_BOUND_S - OPEN_BOUND_S)
+    ):
         return journal, f"{path}: no answer from the disk within {OPEN_BOUND_S:.0f} s; going on without it"
     if journal.locked_by_other is not None:
         journal.close()
@@ -68,8 +73,10 @@ class SqliteJournal:
         self.problem: str | None = None
         self.locked_by_other: JournalLocked | None = None
         self.opened = threading.Event()  # The first attempt to open the file is over, well or not.
+        self.is_salvaging = False  # What can be read of a damaged file is taken over.
         self._path = path
         self._fallback = Fallback(runtime_dir)
+        self._mirror = Mirror(runtime_dir, os.path.abspath(path))
         self._errors_total = 0
         self._rows: deque[Entry] = deque(maxlen=ROWS_IN_MEMORY_MAX)
         self._snapshots: dict[str, OrderedDict[str, Entry]] = {"incidents": OrderedDict(), "runs": OrderedDict()}
@@ -99,7 +106,7 @@ class SqliteJournal:
             if incident_id in (None, entry["incident_id"]) and kind in (None, entry["kind"]):
                 found.setdefault(entry["seq"], entry)
         newest = sorted(found.values(), key=_seq_of)[-limit:] if limit else []
-        return [_row(entry) for entry in newest]
+        return [row_of(entry) for entry in newest]
 
     def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
         return self._commit_incident(incident_id, snapshot, rows, is_open=True)
@@ -121,7 +128,7 @@ class SqliteJournal:
         entries = [self._row_entry(row) for row in rows]
         entries += [self._charge_entry(charge) for charge in charges]
         entries += [
-            {"seq": self._next_seq(), "table": "runs", "run": _storable(run), "snapshot": _text(snapshot)}
+            {"seq": self._next_seq(), "table": "runs", "run": storable(run), "snapshot": text_of(snapshot)}
             for run, snapshot in runs.items()
         ]
         return self._commit(entries, full=False)
@@ -220,22 +227,22 @@ class SqliteJournal:
 
     def _row_entry(self, row: Row) -> Entry:
         return {
-            "seq": self._next_seq(), "table": "journal", "kind": row.kind, "run": _storable(row.run),
-            "incident_id": _storable(row.incident_id), "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id,
-            "data": _bounded(_text(row.data)),
+            "seq": self._next_seq(), "table": "journal", "kind": row.kind, "run": storable(row.run),
+            "incident_id": storable(row.incident_id), "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id,
+            "data": bounded(text_of(row.data)),
         }  # fmt: skip
 
     def _incident_entry(self, incident_id: str, snapshot: Mapping[str, Any], *, is_open: bool) -> Entry:
         return {
-            "seq": self._next_seq(), "table": "incidents", "incident_id": _storable(incident_id), "open": int(is_open),
-            "snapshot": _text(snapshot),
+            "seq": self._next_seq(), "table": "incidents", "incident_id": storable(incident_id), "open": int(is_open),
+            "snapshot": text_of(snapshot),
         }  # fmt: skip
 
     def _charge_entry(self, charge: Mapping[str, Any]) -> Entry:
         return {
-            "seq": self._next_seq(), "table": "charges", "charge_id": _storable(charge["charge_id"]),
-            "run": _storable(charge["run"]), "from_wall_ns": charge["from_wall_ns"],
-            "to_wall_ns": charge["to_wall_ns"], "usd_micros": charge["usd_micros"], "data": _text(charge),
+            "seq": self._next_seq(), "table": "charges", "charge_id": storable(charge["charge_id"]),
+            "run": storable(charge["run"]), "from_wall_ns": charge["from_wall_ns"],
+            "to_wall_ns": charge["to_wall_ns"], "usd_micros": charge["usd_micros"], "data": text_of(charge),
         }  # fmt: skip
 
     # --- the worker's side -------------------------------------------------------------------------------
@@ -285,6 +292,7 @@ class SqliteJournal:
             if not job.committed:
                 self._fall_back(job)
             job.settled.set()
+        self._mirror.keep(entry for job in batch for entry in job.entries)
         with self._wake:
             for _ in batch:
                 self._jobs.popleft()
@@ -317,16 +325,43 @@ class SqliteJournal:
 
     def _try_open(self) -> Database | None:
         try:
-            database = Database(self._path)
+            database = Database(self._path, known=self._known)
             self._file_seq = database.last_seq()
+            kept = [*database.runs()[-SNAPSHOTS_IN_MEMORY_MAX:], *database.incidents(READ_ROWS_MAX, only_open=True)]
         except JournalLocked as error:
             self.problem, self.locked_by_other = str(error), error
             return None
         except (JournalUnavailable, sqlite3.Error, OSError) as error:
             self.problem = str(error)
+            if not self.opened.is_set():  # Nobody uses it yet. Budgets and halts go on from what can be read.
+                for entry in sorted([*newest_snapshots(self._path), *self._mirror.read()], key=_seq_of):
+                    self._remember(entry)
             return None
+        kept = [{"table": "incidents" if "incident_id" in entry else "runs", **entry} for entry in kept]
+        self._catch_up(database, kept)
+        self._mirror.keep(kept)
         self.problem = database.notice
         return database
+
+    def _catch_up(self, database: Database, kept: list[Entry]) -> None:
+        """A file that lacks its last commits is a whole one to SQLite: a torn WAL, a copy of yesterday put in place."""
+        known = {_key(entry): entry["seq"] for entry in kept}
+        known |= {
+            (table, name): entry["seq"] for table in self._snapshots for name, entry in self._snapshots[table].items()
+        }
+        newer = [entry for entry in self._mirror.read() if entry["seq"] > known.get(_key(entry), 0)]
+        if newer and not self.opened.is_set():
+            with contextlib.suppress(sqlite3.Error):  # Then memory alone has them.
+                database.write(newer, full=True)
+            for entry in newer:
+                self._remember(entry)
+            kept += newer
+            what = "its last commits are lost; runs and halts go on from the copy in the runtime directory"
+            database.notice = database.notice or f"{self._path}: {what}, charges of that time are missing"
+
+    def _known(self) -> Sequence[Entry]:
+        self.is_salvaging = True
+        return self._mirror.read()
 
 
 def _seq_of(entry: Entry) -> int:
@@ -337,26 +372,9 @@ def _first_seq_of(entry: Entry) -> int:
     return int(entry["first_seq"] if "first_seq" in entry else entry["seq"])
 
 
+def _key(entry: Entry) -> tuple[str, str]:
+    return entry["table"], _name(entry["table"], entry)
+
+
 def _name(table: str, entry: Entry) -> str:
     return str(entry["run"] if table == "runs" else entry["incident_id"])
-
-
-def _storable(name: str | None) -> str | None:
-    # SQLite takes no half surrogates, and a log that was read with `surrogateescape` may hold some.
-    return None if name is None else name.encode("utf-8", "backslashreplace").decode()
-
-
-def _text(data: Mapping[str, Any]) -> str:
-    # Anything that is not JSON becomes its text: a record may lose its shape, a halt may not fail over it.
-    return json.dumps(dict(data), default=str, separators=(",", ":"))
-
-
-def _bounded(text: str) -> str:
-    return text if len(text) <= ROW_BYTES_MAX else json.dumps({"cut_from_bytes": len(text), "head": text[:4096]})
-
-
-def _row(entry: Entry) -> Row:
-    return Row(
-        kind=entry["kind"], run=entry["run"], incident_id=entry["incident_id"], mono=MonoNs(entry["mono_ns"]),
-        wall=WallNs(entry["wall_ns"]), boot_id=entry["boot_id"], data=json.loads(entry["data"]),
-    )  # fmt: skip

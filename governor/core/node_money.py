@@ -100,15 +100,20 @@ def charge_since(node: Node, since: BootNs) -> None:
         node.ledger.returning = True
 
 
-def absences(node: Node, left_wall: WallNs | None) -> list[tuple[LineMeter, WallNs, DurationNs]]:
+def absences(
+    node: Node, left_wall: WallNs | None, *, is_damaged: bool = False
+) -> list[tuple[LineMeter, WallNs, DurationNs]]:
     """What was billed before this boot's first moment and is in no charge: which line, from when on, for how long.
 
     `left_wall`: the last moment that the journal has, of any boot. Disks cost on from there. The machine costs from its
     launch by the provider's word, or from there where it was only booted anew. Under `costgov run` that is not ours.
+    `is_damaged`: the journal has lost this boot's moments. Where no provider knows the launch, this boot is the latest.
     """
     if node.facts.exclusive:
         return []
     ledger, launched = node.ledger, node.facts.launched_at_wall
+    if launched is None and is_damaged:
+        launched = WallNs(node.began_wall - node.began)
     found: list[tuple[LineMeter, WallNs]] = []
     if launched is not None:
         found.append((ledger.compute, max(launched, left_wall or launched)))

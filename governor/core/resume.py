@@ -61,6 +61,10 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             effects.append(_unreadable("budgets", node.facts.node, error))
     for place, snapshot in enumerate(known):
+        if snapshot.get("salvaged"):  # Of a damaged journal nothing but its charges: it may come back to its budget.
+            node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
+            node.ledger.forget(str(snapshot["run"]))
+            continue
         try:
             tracked = _tracked_of(node, snapshot, at)
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
@@ -96,7 +100,8 @@ def _charge_gap(node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | 
     elif newest is None:
         own = [snapshot for snapshot in kept if snapshot.get("run") == UNALLOCATED]
         walls = [wall for snapshot in own or kept if isinstance(wall := snapshot.get("wall_ns"), int)]
-        for meter, since, lasted in absences(node, WallNs(max(walls)) if walls else None):
+        is_damaged = any(snapshot.get("salvaged") for snapshot in own)
+        for meter, since, lasted in absences(node, WallNs(max(walls)) if walls else None, is_damaged=is_damaged):
             enter_splits(node, node.ledger.charge_absence(meter, lasted), since)  # Nobody's, and marked.
 
 

@@ -195,7 +195,10 @@ def test_a_corrupt_file_is_kept_aside_and_a_fresh_one_begun(tmp_path: Path) -> N
     path.write_bytes(b"this is not a database, but somebody may want to look at it" * 100)
     journal, problem = open_journal(str(path), str(tmp_path / "run"))
     (aside,) = path.parent.glob("journal.db.corrupt-*")
-    assert problem == f"{path}: corrupt; kept as {aside}, a fresh journal is begun"
+    assert problem == (
+        f"{path}: corrupt; kept as {aside}, a fresh journal is begun: nothing of what was spent could be read; "
+        "what passed since the boot is charged anew"
+    )
     assert aside.read_bytes().startswith(b"this is not a database")
     assert journal.append([row(0)], full=True)
     assert numbers(journal) == [0]
@@ -224,7 +227,9 @@ def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     newer.execute("PRAGMA user_version = 99")
     newer.close()
     journal, problem = open_journal(str(path), str(tmp_path / "run"))
-    assert problem == f"{path}: written by a newer costgov (schema 99, we know {SCHEMA_VERSION})"
+    assert problem == f"{path}: written by a newer costgov (schema 99, we know {SCHEMA_VERSION})" + (
+        "; install that one, or move the file away"
+    )
     assert not journal.append([row(0)], full=True)
     assert numbers(journal) == [0]
     journal.close()

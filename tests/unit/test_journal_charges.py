@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from governor.adapters.journal_db import _MIGRATIONS, SCHEMA_VERSION, Database, Limits
+from governor.adapters.journal_entries import ROW_BYTES_MAX
 from governor.adapters.journal_fallback import CHARGES_HELD_MAX, CHATTER_BYTES_MAX, Fallback
-from governor.adapters.journal_sqlite import ROW_BYTES_MAX, SqliteJournal, open_journal
+from governor.adapters.journal_sqlite import SqliteJournal, open_journal
 from governor.core.units import MonoNs, WallNs
 from governor.ports import Row
 

@@ -21,6 +21,11 @@ are gone where they were all there was to end, and otherwise the provider was re
 After a restart of the governor the stage's effects are repeated (each is idempotent per incident) and whatever is
 repeated is given its time again, a few times at most; the grace of the ask is never extended.
 
+The stop of a node that nobody uses (`idle_stop`, `on_finish = "stop"`) is a halt of the pseudo-run `@node`: it begins
+at `stopping`, for there is nothing to save and nobody to end, and climbs to the forced stop at most. Each stop in it
+waits until nobody has been seen for the whole idle time, after a restart anew. Whoever comes before the provider has
+accepted closes it as `abandoned` ([why](adr/0014-stopping-a-node-nobody-uses.md)).
+
 """
 
 _STAGES = {

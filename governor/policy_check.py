@@ -41,9 +41,14 @@ def describe(policy: Policy) -> list[str]:
         lines.append("  on halt: never halts")
     ends = []
     if policy.run_on_finish == "stop":
-        ends.append("the node is stopped when the run ends well")
+        ends.append(
+            "60s after a run has ended well (beside a command: exit code 0) the node is stopped, unless somebody is there"
+        )
     if policy.node_idle_stop_ns is not None:
-        ends.append(f"an idle node is stopped after {format_span(policy.node_idle_stop_ns)}")
+        after = format_span(policy.node_idle_stop_ns)
+        ends.append(
+            f"after {after} with nobody there (no run, no GPU process) the node is stopped; costgov.toml comes first"
+        )
     return [*lines, *(f"  {end}" for end in ends)]
 
 

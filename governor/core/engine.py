@@ -80,6 +80,7 @@ def step(node: Node, event: Event) -> list[Effect]:
 def reload(node: Node, policies: PolicySet) -> list[Effect]:
     """Put new policies in force. A halt under way keeps the plan of its verdict; rules keep their windows."""
     node.policies = policies.observing() if node.facts.observe else policies
+    node.idle.warned_at = None  # The time that was said may be another now.
     for tracked in node.runs.values():
         budgeting.refit(node, tracked)
     return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]

@@ -15,7 +15,7 @@ from governor.core.idle_words import cannot_stop, idle_text, unseen_text, warnin
 from governor.core.idleness import NODE
 from governor.core.node import Node
 from governor.core.node_stop import go_on, open_stop
-from governor.core.occupancy import LOOK_GAP_NS, live, occupants, unseen
+from governor.core.occupancy import LOOK_GAP_NS, left_since, live, occupants, unseen
 from governor.core.units import NS_PER_MINUTE, DurationNs, MonoNs
 
 UNSEEN_ALARM_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # A sampler that crashed is started again within one.
@@ -40,10 +40,11 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
     here, why = occupants(node, at), unseen(node, at)
     effects = finish_over(node, here, why, at)
     slept = idle.looked_at is None or at - idle.looked_at > LOOK_GAP_NS
+    came_and_went = idle.since is not None and left_since(node, idle.since)
     idle.looked_at = at
     if here or why is not None or slept:
         idle.since = idle.warned_at = None
-    if here:
+    if here or came_and_went:
         idle.somebody()
     if why is None:
         idle.blind_since = None

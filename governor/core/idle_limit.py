@@ -66,7 +66,7 @@ def finish_over(node: Node, here: list[Occupant], why: str | None, at: MonoNs) -
     staying = [one.text for one in here if one.kind in ("run", "hold", "command") or at - finish.at >= SETTLE_NS]
     if not staying and (why is None or at - finish.at < PATIENCE_NS):
         return []
-    node.idle.finish = None
+    node.idle.finish = node.idle.warned_at = None  # What was said was of that stop.
     node.kept_at = None
     reason = f"{staying[0]} is here" if staying else f"nobody can tell who is here ({why})"
     return [Alarm("node_kept", NODE, f"{_source(finish)}, but {reason}: the node goes on")]

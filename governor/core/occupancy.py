@@ -46,6 +46,11 @@ def live(node: Node) -> list[str]:
     ]
 
 
+def left_since(node: Node, since: MonoNs) -> bool:
+    """A run has come and gone between two ticks: it was somebody, though no tick has seen it live."""
+    return any(tracked.run.ended_at is not None and tracked.run.ended_at > since for tracked in node.runs.values())
+
+
 def unseen(node: Node, at: MonoNs) -> str | None:
     """Why nobody can say that no one is here; None where that can be said."""
     idle = node.idle

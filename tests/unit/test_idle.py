@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from governor.core.effects import Alarm, Ask, KeepIncident, Kill, Record, StopCompute, Term
-from governor.core.events import BillingAnswer, CommandExited, CommandLaunched, StopAnswer, Tick
+from governor.core.events import BillingAnswer, CommandExited, CommandLaunched, StopAnswer, Tick, TrainerExited
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId
 from governor.core.policy import Mode, Policy, PolicySet
@@ -75,6 +75,16 @@ def test_whoever_is_here_keeps_the_node_and_the_time_begins_anew_when_they_have_
     world.until(STOPPED + 58 + LIMIT - 2)
     assert world.stops() == [], "also seconds before it was as long as that again"
     world.until(STOPPED + 58 + LIMIT + 3)
+    assert len(world.stops()) == 1
+
+
+def test_a_run_that_no_tick_has_seen_live_was_somebody() -> None:
+    world = idle()
+    world.until(STOPPED - 1)
+    world.tell(hello(0, world.now + 0.2, world_size=1), TrainerExited(at(world.now + 0.4), "llama", 1))
+    world.until(STOPPED + LIMIT - 2)
+    assert world.stops() == []
+    world.until(STOPPED + LIMIT + 1)
     assert len(world.stops()) == 1
 
 

@@ -15,8 +15,8 @@ import httpx
 
 from governor.adapters.http_bounded import HttpFailure, HttpReply, exchange, make_client
 from governor.adapters.kinds import ConfigError, ConfigKey
+from governor.adapters.secret_file import SecretFault, read_secret_file
 from governor.core.outbox import Delivery, Took
-from governor.regular_file import read_bounded
 
 TIMEOUT_S: Final = 10.0  # Receivers are asked to answer first and work then; nobody but this receiver waits for it.
 ANSWER_BYTES_MAX: Final = 16 * 1024  # What an answer says beyond its status is not used.
@@ -97,13 +97,12 @@ def took(status: int) -> Took:
     return Took.LATER if status >= 500 else Took.REFUSED
 
 
-def read_secret(path: str) -> list[str] | None:
-    """The lines of the file, anew each time: a secret may be changed without a restart. None: it cannot be read."""
-    try:
-        text = read_bounded(Path(path), SECRET_FILE_BYTES_MAX).decode("ascii", "replace")
-    except (OSError, ValueError):
-        return None
-    return [line.strip() for line in text.splitlines() if line.strip()]
+def read_secret(path: str) -> list[str] | str:
+    """The lines of the file, anew each time: a secret may be changed without a restart. Else the reason."""
+    found = read_secret_file(Path(path), SECRET_FILE_BYTES_MAX)
+    if isinstance(found, SecretFault):
+        return f"secret_{found.value}"
+    return [line.strip() for line in found.decode("ascii", "replace").splitlines() if line.strip()]
 
 
 def _checked_url(url: str | None, *, is_insecure: bool) -> str:

@@ -61,8 +61,8 @@ class Alertmanager:
         if self._token_file is None:
             return {}
         lines = read_secret(self._token_file)
-        if lines is None:
-            return "secret_not_readable"
+        if isinstance(lines, str):
+            return lines
         if len(lines) != 1 or not _TOKEN.fullmatch(lines[0]):
             return "secret_malformed"
         return {"Authorization": f"Bearer {lines[0]}"}

@@ -59,8 +59,8 @@ class Webhook:
     def _keys(self) -> list[bytes] | str:
         """The keys to sign with, or the reason why there is none."""
         lines = read_secret(self._secret_file)
-        if lines is None:
-            return "secret_not_readable"
+        if isinstance(lines, str):
+            return lines
         keys = [key for line in lines[:SECRETS_MAX] if (key := _key_of(line)) is not None]
         return keys if keys and len(keys) == len(lines) else "secret_malformed"
 

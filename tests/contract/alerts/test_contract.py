@@ -129,14 +129,18 @@ def test_a_secret_that_cannot_be_read_is_said_and_is_read_anew_each_time(rig: Ri
     text, receiver = rig.secret_file.read_text(), rig.receiver()
     assert receiver.problem() is None
     rig.secret_file.unlink()
-    assert receiver.problem() == "secret_not_readable"
-    assert receiver.post(an_alert()) == Delivery(Took.BUSY, "secret_not_readable")
+    assert receiver.problem() == "secret_not_found"
+    assert receiver.post(an_alert()) == Delivery(Took.BUSY, "secret_not_found")
     for wrong in ("", "two words\n", "\xff\n", "whsec_c2hvcnQ=\nwhsec_c2hvcnQ=\n"):
         rig.secret_file.write_bytes(wrong.encode("latin-1"))
+        rig.secret_file.chmod(0o600)
         assert receiver.problem() == "secret_malformed", wrong
         assert receiver.post(an_alert()) == Delivery(Took.BUSY, "secret_malformed"), wrong
     assert rig.server.asked == []
     rig.secret_file.write_text(text)
+    rig.secret_file.chmod(0o644)
+    assert receiver.post(an_alert()) == Delivery(Took.BUSY, "secret_readable_by_everyone")
+    rig.secret_file.chmod(0o640)
     assert receiver.post(an_alert()).took is Took.TAKEN
 
 

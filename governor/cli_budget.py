@@ -126,10 +126,8 @@ def clear(scope: str, reason: str, control: str | None, as_json: bool) -> None:
         return
     if data["ceiling_usd"] is None:
         _say(f"{scope}: cleared (was {_usd(data['before_usd'])}); no ceiling of this scope is left")
-    else:
-        _say(
-            f"{scope}: cleared (was {_usd(data['before_usd'])}); {_usd(data['ceiling_usd'])} counts ({data['source']})"
-        )
+        return
+    _say(f"{scope}: cleared (was {_usd(data['before_usd'])}); {_usd(data['ceiling_usd'])} counts ({data['source']})")
     _say_whom(data)
 
 

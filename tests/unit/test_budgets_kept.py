@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from governor.core.budgets import ScopedBudget
-from governor.core.effects import KeepRuns
+from governor.core.effects import Alarm, KeepRuns
 from governor.core.keeping import keep
-from governor.core.node import Node, new_node
+from governor.core.node import RUNS_MAX, Node, new_node
 from governor.core.resume import restore_runs
 from governor.core.units import NS_PER_S, BootNs, WallNs, usd
 from governor.core.utc import NS_PER_DAY
@@ -62,6 +62,19 @@ def test_a_journal_of_before_has_no_counters_and_its_runs_give_them() -> None:
     assert groups.of_key("stage:stage1") == node.ledger.spend(ONE) + node.ledger.spend(OTHER)
     assert groups.of_key("label:team=nlp") == node.ledger.spend(ONE)
     assert groups.node_usd_micros == node.ledger.total()
+
+
+def test_runs_that_are_tracked_no_longer_count_too_where_the_journal_is_one_of_before() -> None:
+    node = make()
+    play(node, tick(0))
+    join(node)
+    play(node, tick(100))
+    [row] = [dict(row) for name, row in keep(node, at(100)).runs.items() if name == ONE]
+    rows = [{**row, "run": f"old{number}", "alive": False} for number in range(RUNS_MAX + 6)]
+    new = new_node(node.facts, node.policies, BootNs(at(100)), WallNs(at(100)))
+    restore_runs(new, rows, BootNs(at(100)), at(100))
+    assert len(new.runs) == RUNS_MAX
+    assert new.charges.groups.of_key("stage:stage1") == len(rows) * node.ledger.spend(ONE)
 
 
 def test_counters_that_cannot_be_read_are_said_and_cost_no_start() -> None:
@@ -129,3 +142,15 @@ def test_a_days_budget_is_alarmed_anew_the_next_day_and_halts_for_that_day_alone
     assert 0 < cap.spend_usd_micros <= PRICE // 3600 + 1
     assert halted(node) == []
     assert len(warned(node, midnight + 16 * 3600)) == 1
+
+
+def test_a_runs_own_budget_warns_under_its_name() -> None:
+    node = make(budget("run:mistral", 10, alert_at=(0.5,)))
+    play(node, tick(0))
+    join(node)
+    play(node, tick(1))
+    told = [
+        effect for effect in play(node, tick(reached_at(10))) if isinstance(effect, Alarm) and "used" in effect.text
+    ]
+    assert [(alarm.name, alarm.run) for alarm in told] == [("budget_run:mistral", OTHER)]
+    assert told[0].text.startswith("run:mistral has used 50% of its ceiling $10.00")

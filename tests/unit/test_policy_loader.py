@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from governor import policy_files
+from governor.core.budgets import ScopedBudget, parse_scope
 from governor.core.node import NodeFacts
-from governor.core.units import NS_PER_S, DurationNs, UsdMicros
+from governor.core.units import NS_PER_S, DurationNs, UsdMicros, usd
 from governor.policy_loading import policy_loader
 
 POLICY = """
@@ -47,3 +48,17 @@ def test_a_node_without_a_policies_directory_is_judged_by_the_packaged_policy(tm
     policies, _ = load()
     assert policies is not None
     assert policies.policies == ()
+
+
+def test_a_configured_budget_needs_a_price_and_room_for_its_own_halt(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(POLICY.format(ceiling=100.0))
+    small, large = (ScopedBudget(parse_scope("stage:s1"), usd(amount), "costgov.toml") for amount in (10, 11))
+    loads = policy_loader(lambda: [file], None, lambda: True, FACTS, [large])
+    assert loads()[1] == []
+    _, [problem] = policy_loader(lambda: [file], None, lambda: True, FACTS, [small])()
+    assert problem.startswith("budget stage:s1: the ceiling $10.00 is not above $10.61, which its halt may itself cost")
+    bare = '[policy]\nname = "p"\n[[rule]]\nname = "n"\ntrigger = "nonfinite"\nresponse = "halt"\n'
+    file.write_text(bare)
+    _, [problem] = policy_loader(lambda: [file], None, lambda: False, None, [large])()
+    assert problem.startswith("costgov.toml has a budget for stage:s1, but the price of this node is unknown")

@@ -38,6 +38,9 @@ BUDGETS = """
 scope = "day"
 ceiling_usd = 5000
 alert_at = [0.5]
+[[budget]]
+scope = "node"
+ceiling_usd = 5000
 """
 
 
@@ -172,13 +175,13 @@ def test_what_cannot_be_set_is_said_in_one_line_with_the_numbers(node: Callable[
     here = node(BUDGETS)
     here.join("llama", stage="s1")
     settled(here)
-    here.service.until(lambda: here.budgets()["day"]["spend_usd"] > 2, "two dollars are spent")
-    shown = here.budgets()["day"]
+    here.service.until(lambda: here.budgets()["node"]["spend_usd"] > 2, "two dollars are spent")
+    shown = here.budgets()["node"]
     too_low = str(round(shown["spend_usd"] + shown["reserve_usd"] - 1, 2))
     unknown = ExitCode.UNKNOWN
     refusals = [
         (("set", "llama", "0.5"), ExitCode.FAILED, "budget run:llama: the ceiling $0.5000 is not above $"),
-        (("set", "day", too_low), ExitCode.FAILED, "day has spent $"),
+        (("set", "node", too_low), ExitCode.FAILED, "node has spent $"),
         (("set", "qwen", "900"), unknown, "no run 'qwen' here; known: llama"),
         (
             ("set", "stage:s2", "900"),
@@ -186,7 +189,7 @@ def test_what_cannot_be_set_is_said_in_one_line_with_the_numbers(node: Callable[
             "no run of stage:s2 was ever seen here; known: stage:s1; to set",
         ),
         (("set", "label:team=nlp", "900"), unknown, "no run of label:team=nlp was ever seen here; known: none"),
-        (("clear", "day"), unknown, "no budget of day was set live here (one stands in costgov.toml: edit it there)"),
+        (("clear", "node"), unknown, "no budget of node was set live here (one stands in costgov.toml: edit it there)"),
     ]
     for words, code, line in refusals:
         told = here.costgov("budget", *words, "--reason", "x")
@@ -196,7 +199,7 @@ def test_what_cannot_be_set_is_said_in_one_line_with_the_numbers(node: Callable[
     table = here.costgov("budget", "list").stdout
     assert "day" in table
     assert "costgov.toml" in table
-    assert set(here.budgets()) == {"day"}, "nothing of it was set"
+    assert set(here.budgets()) == {"day", "node"}, "nothing of it was set"
 
 
 def test_a_configuration_that_cannot_hold_is_refused_at_the_start(short_tmp: Path) -> None:

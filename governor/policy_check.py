@@ -41,9 +41,7 @@ def describe(policy: Policy) -> list[str]:
         lines.append("  on halt: never halts")
     ends = []
     if policy.run_on_finish == "stop":
-        ends.append(
-            "60s after a run has ended well (beside a command: exit code 0) the node is stopped, unless somebody is there"
-        )
+        ends.append("60s after a run ended well (a command: with 0), with nobody else there, the node is stopped")
     if policy.node_idle_stop_ns is not None:
         after = format_span(policy.node_idle_stop_ns)
         ends.append(

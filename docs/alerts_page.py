@@ -133,7 +133,8 @@ def _severities() -> str:
         rows.append(f"| {severity.word} | {names} |\n")
     return (
         "\n## Severities\n\n`rule_<name>` is what a rule of a policy says, and `budget_<scope>` that a budget is "
-        f"used up to a part: they have the default, {DEFAULT_SEVERITY.word}.\n\n| severity | names |\n|---|---|\n{''.join(rows)}"
+        f"used up to a part: they have the default, {DEFAULT_SEVERITY.word}.\n\n"
+        f"| severity | names |\n|---|---|\n{''.join(rows)}"
     )
 
 

@@ -68,8 +68,9 @@ def play_ceiling(seeds: range) -> int:
     print(f"{told.runs} runs reached their ceiling; in {told.answered_for} all kept to what the reserve answers for")
     print(f"  of these above the ceiling when billing ended: {len(told.over)} {list(told.over[:10])}")
     print(f"  of the others: {told.over_excused}; without a stated cause: {len(told.silent)} {list(told.silent[:10])}")
+    print(f"  by a price that rose after the verdict: {len(told.over_by_price)}; not named: {list(told.unnamed[:10])}")
     print(f"  median unused: {told.unused_by_reserve:.2f} of the reserve")
-    return 1 if told.over or told.silent or told.unused_by_reserve >= 1 else 0
+    return 1 if told.over or told.silent or told.unnamed or told.unused_by_reserve >= 1 else 0
 
 
 def describe(result: Result) -> str:

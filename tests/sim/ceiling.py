@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 from governor.core.effects import StopCompute
-from governor.core.events import Event
+from governor.core.events import Event, PriceRead
 from governor.core.findings import Response
 from governor.core.halt import StopTarget
 from governor.core.ledger import reserve
+from governor.core.lines import Lines
 from governor.core.node import NodeFacts
 from governor.core.planning import bounds_ns
 from governor.core.policy import AT_ONCE, Budget, Mode, Policy, Rule
-from governor.core.units import NS_PER_S, DurationNs, MonoNs, UsdMicros, accrue
+from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs, accrue
 from tests.sim.cloud import Cloud
-from tests.sim.engine_driver import PRICE, TRAINED_NS, EngineDriver, Kept, engine_schedule
+from tests.sim.engine_driver import TRAINED_NS, WALL_NS, EngineDriver, Kept, engine_schedule
 from tests.sim.faults import HEALED, Schedule
-from tests.sim.governor import GRID_NS
+from tests.sim.governor import GRID_NS, Step
+from tests.sim.money import BEGAN, Change, Money, draw_money
 from tests.sim.schedule import run_schedule
 from tests.sim.world import START, World
 
@@ -42,6 +45,8 @@ class Outcome:
     ceiling_usd_micros: int
     reserve_usd_micros: int  # At the verdict.
     spent_usd_micros: int  # When the provider's book says that it ended.
+    known_usd_micros: int  # What the governor could know of it when it closed the incident.
+    rise_alone: bool  # All that the reserve does not answer for was a price that rose after the verdict.
     told: tuple[str, ...]  # What the incident gives as causes of having passed the ceiling.
 
     @property
@@ -49,31 +54,98 @@ class Outcome:
         return self.spent_usd_micros > self.ceiling_usd_micros
 
     @property
+    def known_over(self) -> bool:
+        return self.known_usd_micros > self.ceiling_usd_micros
+
+    @property
     def unused_usd_micros(self) -> int:
         return self.ceiling_usd_micros - self.spent_usd_micros
 
 
 class CeilingDriver(EngineDriver):
-    """A run whose budget is reached instead of its loss lost."""
+    """A run whose budget is reached instead of its loss lost, on a machine whose price may move."""
 
     forgotten_ns = 0  # What a reserve would leave out that was too small by so much.
+    forgets_disks = False  # As if the reserve were of the machine alone.
+
+    def __init__(self, world: World, money: Money, closings: list[int]) -> None:
+        self.money = money
+        self.closings = closings  # At each closing: the book of somebody who knows of the prices told until then.
+        self.told: tuple[Change, ...] = ()
+        super().__init__(world)
 
     def _fault(self, at: MonoNs) -> Event:
+        for change in self.money.changes:
+            if change.at <= self.began_at:
+                continue  # Known from the start.
+            if change.read_at < at:
+                self._hear(self._tick(change.read_at))
+                self._learn(change, change.read_at)
+            else:
+                self.world.after(change.read_at - at, partial(self._deliver, change))
         return self._tick(at)
 
+    def _deliver(self, change: Change) -> None:
+        """Whoever governs then is told, if somebody does."""
+        governor = self.world.governor
+        if not governor.down:
+            governor.receive(lambda stamp: _read(change, stamp), self.world.now)
+
+    def event(self, event: Event) -> Sequence[Step]:
+        if not isinstance(event, PriceRead):
+            return super().event(event)
+        [change] = [change for change in self.money.changes if change.read_at == event.at]
+        if change not in self.told:
+            self._charge(event.at)
+            self._learn(change, event.at)
+        return ()
+
+    def _learn(self, change: Change, at: MonoNs) -> None:
+        self.told = (*self.told, change)
+        self._hear(_read(change, at))
+
+    def _billed(self, at: MonoNs) -> int:
+        exact = self.money.spent(self.began_at, at, self.told)
+        return exact + (self.node.ledger.compute.credit // NS_PER_HOUR)
+
+    def _check_ledger(self, spent: int, at: MonoNs) -> None:
+        self.closings.append(self.money.spent(self.began_at, at, self.told))
+        assert self._billed(MonoNs(at - GRID_NS)) - 1 <= spent <= self._billed(at) + 1, f"ledger {spent}"
+
+    def _priced(self, facts: NodeFacts, boot: BootNs) -> NodeFacts:
+        self.told = tuple(change for change in self.money.changes if change.at <= boot)
+        since = WallNs(WALL_NS + self.told[-1].at) if self.told else None
+        disks = (self.money.disk,) if self.money.disk is not None else ()
+        return replace(
+            facts,
+            price_usd_micros_per_hour=self.money.price_at(boot),
+            price_since_wall=since,
+            lines=Lines(disks),
+        )
+
     def _policy(self, policy: Policy, facts: NodeFacts, checkpoint: str) -> Policy:
-        forgotten = reserve(PRICE, self.forgotten_ns)
-        ceiling = UsdMicros(ceiling_of(self.world.schedule, policy, facts) - forgotten)
+        at = MonoNs(self.began_at + TRAINED_NS)
+        forgotten = reserve(self.money.rate_at(at), self.forgotten_ns)
+        if self.forgets_disks and self.money.disk is not None:
+            forgotten = reserve(self.money.disk.usd_micros_per_hour, policy.halt.grace_ns + bounds_ns(facts, policy))
+        ceiling = UsdMicros(ceiling_of(self.world.schedule, policy, facts, self.money, at) - forgotten)
         budget = Budget(ceiling_usd_micros=ceiling)
         rule = Rule("budget", "budget", {"budget": budget}, AT_ONCE, Response.HALT, Mode.ENFORCE, checkpoint)
         return replace(policy, rules=(rule,), budget=budget)
 
 
-def ceiling_of(schedule: Schedule, policy: Policy, facts: NodeFacts) -> UsdMicros:
+def _read(change: Change, at: MonoNs) -> PriceRead:
+    since = WallNs(WALL_NS + change.at)
+    return PriceRead(at, BootNs(at), WallNs(WALL_NS + at), change.price, "simulated", "", since)
+
+
+def ceiling_of(schedule: Schedule, policy: Policy, facts: NodeFacts, money: Money, at: MonoNs) -> UsdMicros:
     """Where spend and reserve meet it within the tick before the verdict, so that the tick before did not fire yet."""
-    at_verdict, _ = accrue(PRICE, TRAINED_NS, 0)
-    tick, _ = accrue(PRICE, GRID_NS, 0)
-    held = reserve(PRICE, policy.halt.grace_ns + bounds_ns(facts, policy))
+    known = tuple(change for change in money.changes if change.read_at < at)
+    at_verdict = money.spent(at - TRAINED_NS, at, known)
+    rate = replace(money, changes=known).rate_at(at)
+    tick, _ = accrue(rate, GRID_NS, 0)
+    held = reserve(rate, policy.halt.grace_ns + bounds_ns(facts, policy))
     return UsdMicros(at_verdict + held - tick * (schedule.healed_after_ns % 1000) // 1000)
 
 
@@ -116,26 +188,36 @@ def slowest_schedule(rng: Random) -> Schedule:
 def play(seed: int, *, slowest: bool = False, make_driver: type[CeilingDriver] = CeilingDriver) -> Outcome:
     """Raise FailedError where the halt itself breaks an invariant."""
     worlds: list[tuple[World, CeilingDriver]] = []
+    closings: list[int] = []
 
     def make(world: World) -> CeilingDriver:
         if slowest:
             world.cloud = SlowestCloud(world)
-        driver = make_driver(world)
+        driver = make_driver(world, draw_money(seed, world.plan.verify_ns, settled=slowest), closings)
         worlds.append((world, driver))
         return driver
 
     result = run_schedule(seed, make, draw=slowest_schedule if slowest else ceiling_schedule)
     world, driver = worlds[-1]
-    budget = driver.node.policies.policies[0].budget
-    assert budget.ceiling_usd_micros is not None
+    money, policy = driver.money, driver.node.policies.policies[0]
+    ceiling = policy.budget.ceiling_usd_micros
+    assert ceiling is not None
     ended_at = world.cloud.ended_at[-1] if world.cloud.ended_at else MonoNs(START + result.took_ns)
-    spent, _ = accrue(PRICE, ended_at - (START - TRAINED_NS), 0)
-    held = reserve(PRICE, world.plan.grace_ns + bounds_ns(driver.node.facts, driver.node.policies.policies[0]))
     kept = driver.kept()
     assert isinstance(kept, Kept)
     timeline = json.loads(kept.incident)["timeline"]
     told = next((entry["detail"]["because"] for entry in timeline if entry["what"] == "ceiling_exceeded"), ())
-    return Outcome(seed, excused(world), budget.ceiling_usd_micros, held, spent, tuple(told))
+    rises = money.rises(START, ended_at)
+    return Outcome(
+        seed,
+        excused(world) or rises,
+        ceiling,
+        reserve(money.rate_at(START - 1), world.plan.grace_ns + bounds_ns(driver.node.facts, policy)),
+        money.spent(BEGAN, ended_at),
+        max(closings, default=0),
+        rises and not excused(world),
+        tuple(told),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +228,9 @@ class Summary:
     answered_for: int  # Runs in which nothing happened that the reserve does not answer for.
     over: tuple[int, ...]  # Of these, the seeds of those that passed their ceiling.
     over_excused: int
-    silent: tuple[int, ...]  # Seeds of runs that passed it without saying why.
+    silent: tuple[int, ...]  # Seeds of runs that passed it, as far as could be known, without saying why.
+    over_by_price: tuple[int, ...]  # Those that passed it because a price rose after the verdict,
+    unnamed: tuple[int, ...]  # and of these, where that had been read, those that do not say so.
     unused_by_reserve: float  # Median over the runs answered for: 1.0 = the whole reserve was left.
 
 
@@ -158,6 +242,12 @@ def summary(outcomes: Iterable[Outcome]) -> Summary:
         answered_for=len(bare),
         over=tuple(one.seed for one in bare if one.over),
         over_excused=sum(one.over for one in seen if one.excused),
-        silent=tuple(one.seed for one in seen if one.over and not one.told),
+        silent=tuple(one.seed for one in seen if one.known_over and not one.told),
+        over_by_price=tuple(one.seed for one in seen if one.rise_alone and one.over),
+        unnamed=tuple(
+            one.seed
+            for one in seen
+            if one.rise_alone and one.known_over and not any("the price rose" in cause for cause in one.told)
+        ),
         unused_by_reserve=statistics.median(one.unused_usd_micros / one.reserve_usd_micros for one in bare),
     )

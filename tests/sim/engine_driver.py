@@ -217,9 +217,11 @@ class EngineDriver:
 
     def _check_ledger(self, spent: int, at: MonoNs) -> None:
         """Price x time, exactly, as of some moment of the last tick, over every life of the governor."""
-        exact, _ = accrue(PRICE, at - self.began_at, 0)
-        tick, _ = accrue(PRICE, GRID_NS, 0)
-        assert 0 <= exact - spent <= tick, f"ledger {spent}, price x time {exact}"
+        exact, least = self._billed(at), self._billed(MonoNs(at - GRID_NS))
+        assert least <= spent <= exact, f"ledger {spent}, price x time {exact}"
+
+    def _billed(self, at: MonoNs) -> int:
+        return accrue(PRICE, at - self.began_at, 0)[0]
 
     def _fact_of(self, event: Event) -> Fact | None:
         match event:
@@ -265,8 +267,13 @@ class EngineDriver:
             can_stop=True,
             stop_bound_ns=plan.verify_ns,
         )
+        facts = self._priced(facts, boot)
         policy = self._policy(Policy(name="p", halt=settings), facts, checkpoint)
         return new_node(facts, PolicySet((policy,), "digest"), boot, WallNs(WALL_NS + boot))
+
+    def _priced(self, facts: NodeFacts, boot: BootNs) -> NodeFacts:
+        """What a governor that starts now learns of the machine's price."""
+        return facts
 
     def _policy(self, policy: Policy, facts: NodeFacts, checkpoint: str) -> Policy:
         """What the run is judged by."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Protocol
 
 from governor.core.effects import HaltEffect
-from governor.core.events import Ack, BillingRead, Event, Hello, ProcessesSeen, StopReplied, TrainerExited
+from governor.core.events import Ack, BillingRead, Event, Hello, PriceRead, ProcessesSeen, StopReplied, TrainerExited
 from governor.core.halt import (
     Fact,
     Halt,
@@ -234,6 +234,8 @@ def _brief(event: Event) -> str:
             return f"billing {event.provider_state}"
         case ProcessesSeen():
             return "respawn seen" if event.respawned else "exit seen"
+        case PriceRead():
+            return "price read"
         case Hello():
             return f"hello of {event.peer.process.pid}"
         case _:

@@ -17,6 +17,8 @@ def test_no_run_passes_its_ceiling_while_everybody_keeps_to_what_they_declared()
     assert told.over == ()
     assert told.over_excused > 0, "no provider was slow enough to show that the world can take a run above it"
     assert told.silent == (), "above the ceiling, and the incident does not say why"
+    assert told.over_by_price, "no price rose far enough to show that one can take a run above it"
+    assert told.unnamed == (), "a price rose inside the reserve's window, and the incident does not say so"
     assert told.unused_by_reserve < 1, "a reserve that is never used is a lower ceiling than was asked for"
 
 
@@ -34,3 +36,12 @@ class Forgetful(CeilingDriver):
 def test_a_reserve_that_is_a_second_short_is_noticed() -> None:
     told = summary(play(seed, slowest=True, make_driver=Forgetful) for seed in SEEDS[:40])
     assert len(told.over) > 30
+
+
+class WithoutDisks(CeilingDriver):
+    forgets_disks = True
+
+
+def test_a_reserve_that_leaves_a_line_out_is_noticed() -> None:
+    told = summary(play(seed, slowest=True, make_driver=WithoutDisks) for seed in SEEDS[:40])
+    assert len(told.over) > 10

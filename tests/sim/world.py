@@ -29,6 +29,8 @@ MakeEvent = Callable[[MonoNs], Event]
 
 
 class Receiver(Protocol):
+    down: bool
+
     def receive(self, make: MakeEvent, stamp: MonoNs) -> None: ...
 
     def verdict(self, *, asked: bool) -> None: ...
@@ -61,6 +63,11 @@ class World:
             self.after(some_moment(self.rng, self.plan), partial(governor.verdict, asked=asked))
         self.trainer.start()
         self.cloud.start()
+
+    @property
+    def governor(self) -> Receiver:
+        assert self._governor is not None, "nobody governs before start()"
+        return self._governor
 
     def after(self, delay_ns: int, do: Callable[[], None]) -> None:
         self._pushed += 1

@@ -83,7 +83,8 @@ def _enter(group: Group, charge: Charge, count: int, *, one_line: bool) -> None:
     compute = line.kind is LineKind.COMPUTE
     group.node_ns += charge.quantity if compute and line.unit is Unit.HOUR else 0
     group.quantity += charge.quantity
-    if compute or one_line:
+    # What makes up for a price that was read late is no price of an hour: a piece, or time at nothing.
+    if one_line or (compute and line.unit is Unit.HOUR and line.price_usd_micros):
         low, high, price = group.price_min_usd_micros, group.price_max_usd_micros, line.price_usd_micros
         group.unit = line.unit
         group.price_min_usd_micros = price if low is None else min(low, price)

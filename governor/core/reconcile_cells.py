@@ -67,8 +67,8 @@ class Cells:
             if charge.line.unit is Unit.HOUR:
                 side.hours += Fraction(part.quantity, NS_PER_HOUR)
                 side.prices.add(charge.line.price_usd_micros)
-            else:
-                side.without_hours = True
+            elif not (kind is LineKind.COMPUTE and charge.line.unit is Unit.PIECE):
+                side.without_hours = True  # What makes up for a price read late has no hours.
 
     def enter_theirs(self, line: BillLine) -> None:
         kind = line.kind.metered_as

@@ -13,6 +13,7 @@ from governor.cli_common import Failed, settings_from
 from governor.core.charges import Charge
 from governor.core.cost import Sum, clip
 from governor.core.expected import WindowRow
+from governor.core.token_windows import TokenMeter
 from governor.core.utc import parse_utc, utc_text
 
 NOTHING_YET: Final = (
@@ -113,6 +114,22 @@ def windows_in(state_dir: Path, scope: Scope) -> Iterator[tuple[str, WindowRow]]
         # The journal written last comes last: a run that has windows in two of them went on in that one.
         for path in reversed(journal_paths(state_dir)):
             yield from read_windows(path, scope.runs, scope.since, scope.until)
+    except ChargesUnreadable as error:
+        raise Failed(str(error)) from error
+
+
+def open_windows_in(state_dir: Path, scope: Scope) -> Iterator[tuple[str, str | None, TokenMeter]]:
+    """Yield (run, stage, meter) of the windows that are open now, of each run in the journal written last."""
+    from governor.adapters.charges_db import ChargesUnreadable, journal_paths
+    from governor.adapters.windows_db import read_open
+
+    seen: set[str] = set()
+    try:
+        for path in journal_paths(state_dir):
+            for run, stage, meter in read_open(path, scope.runs):
+                if run not in seen:
+                    seen.add(run)
+                    yield run, stage, meter
     except ChargesUnreadable as error:
         raise Failed(str(error)) from error
 

@@ -12,7 +12,16 @@ from typing import Any, Final
 
 import click
 
-from governor.cli_charges import NOTHING_YET, Scope, scope_of, scope_options, state_dir_of, sums_in, windows_in
+from governor.cli_charges import (
+    NOTHING_YET,
+    Scope,
+    open_windows_in,
+    scope_of,
+    scope_options,
+    state_dir_of,
+    sums_in,
+    windows_in,
+)
 from governor.cli_common import config_option, json_option, print_json
 from governor.core.cost import STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
 from governor.core.stages import NOBODYS, StageRow, StageTally, total_of
@@ -42,10 +51,10 @@ def stages(
 ) -> None:  # fmt: skip
     """Show what each stage was to cost and has cost: dollars, $/1M tokens, speed, waste, ceiling, and where it lands.
 
-    What was spent is every charge of the stage's runs, pauses and restarts included. Tokens are those of whole
-    windows; what was expected stands in each window, as the policy's [expected] said when it closed. Drift is actual
-    over expected $/1M, less one. A burn rate of 1 lands exactly on the ceilings. "Lands at" is a forecast, from each
-    run's recent windows. --json and --csv give exact dollars.
+    What was spent is every charge of the stage's runs, pauses and restarts included. What was expected stands in
+    each window of tokens, as the policy's [expected] said when it closed. Drift is actual over expected $/1M, less
+    one. A burn rate of 1 lands exactly on the ceilings. "Lands at" is a forecast, from each run's recent windows.
+    --json and --csv give exact dollars.
     """
     if as_csv + as_md + as_json > 1:
         raise click.UsageError("--json, --csv and --md exclude one another")
@@ -56,6 +65,9 @@ def stages(
         tally.enter_charges(one)
     for run, row in windows_in(state_dir, scope):
         tally.enter_window(run, row)
+    if until is None:  # Of another time nobody knows how far the window was then.
+        for run, stage, meter in open_windows_in(state_dir, scope):
+            tally.enter_open(run, stage, meter)
     rows = tally.rows()
     if as_json:
         print_json(_document(rows, scope))

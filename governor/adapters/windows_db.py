@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from governor.adapters.charges_db import ChargesUnreadable, opened, window_of
 from governor.core.expected import WindowRow, row_of
-from governor.core.token_windows import Window
+from governor.core.token_windows import TokenMeter, Window
 from governor.core.units import DurationNs, UsdMicros
 
 # Each page is a transaction of its own, as in charges_sums.
@@ -31,6 +31,8 @@ SELECT seq, run, json_extract(data, {paths}), data ->> 'from_tokens',
        data ->> 'to_tokens', data ->> 'duration_ns', data ->> 'usd_micros', data ->> 'wasted_tokens'
 FROM journal WHERE kind = 'window' AND seq > :after AND wall_ns >= :since AND wall_ns < :until
 ORDER BY seq LIMIT :rows""".format(paths=", ".join(f"'$.{name}'" for name in _ALIKE))
+
+_METERS: Final = "SELECT run, snapshot ->> 'stage', snapshot ->> 'tokens' FROM runs ORDER BY seq"
 
 
 def read_windows(
@@ -53,12 +55,32 @@ def read_windows(
                     like = known.get(alike) or known.setdefault(alike, _like(alike))
                     yield run, WindowRow(like.stage, like.attempt, _window(figures), like.plan)
                 except (KeyError, TypeError, ValueError) as error:
-                    what = f"{type(error).__name__}: {error}"
-                    raise ChargesUnreadable(
-                        f"{path}: a window in it is not one of ours ({what}); a newer costgov wrote it?"
-                    ) from None
+                    raise _not_ours(path, error) from None
     except sqlite3.Error as error:
         raise ChargesUnreadable.of(path, error) from error
+
+
+def read_open(path: str, runs: Collection[str] = ()) -> Iterator[tuple[str, str | None, TokenMeter]]:
+    """Yield (run, stage, meter) of each run as it was kept last, every ten seconds. Raises `ChargesUnreadable`."""
+    try:
+        with closing(opened(path)) as connection:
+            if connection.execute(_HAS_TABLE).fetchone() is None:
+                return
+            kept = connection.execute(_METERS).fetchall()
+    except sqlite3.Error as error:
+        raise ChargesUnreadable.of(path, error) from error
+    for run, stage, tokens in kept:
+        if tokens is None or (runs and run not in runs):
+            continue  # It has shown no tokens.
+        try:
+            yield run, stage, TokenMeter.restored(json.loads(tokens), same_boot=False)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _not_ours(path, error) from None
+
+
+def _not_ours(path: str, error: Exception) -> ChargesUnreadable:
+    what = f"{type(error).__name__}: {error}"
+    return ChargesUnreadable(f"{path}: a window in it is not one of ours ({what}); a newer costgov wrote it?")
 
 
 def _rows(connection: sqlite3.Connection, bounds: dict[str, int]) -> Iterator[tuple[Any, ...]]:

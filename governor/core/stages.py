@@ -1,8 +1,8 @@
 """Expected against actual by stage: the table that a stage is handed over with, from charges and windows alone.
 
 Money is what was charged, all of it: pauses, restarts and start-up are what the stage's tokens cost too. Tokens are
-those of closed windows, so of a run that goes on the last window's beginning is missing. What the plan was, each window
-says. Ratios are exact; only the forecast (`lands_at_usd_micros`) is an estimate.
+those of closed windows and of the one that is open. What the plan was, each window says; for the open one the last
+one's counts. Ratios are exact; only the forecast (`lands_at_usd_micros`) is an estimate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from governor.core.charges import UNALLOCATED, LineKind, Unit
 from governor.core.cost import Sum
 from governor.core.expected import Plan, WindowRow, per_mtok
 from governor.core.forecast import RECENT_WINDOWS, forecast
-from governor.core.token_windows import Window
+from governor.core.token_windows import TokenMeter, Window
 from governor.core.units import MICROS_PER_USD, MTOK, NS_PER_S
 
 NO_STAGE: Final = "(no stage)"
@@ -35,13 +35,21 @@ class _Share:
     duration_ns: int = 0
     wasted_tokens: int = 0
     wasted_usd_micros: int = 0
-    planned_tokens: int = 0  # Of the windows whose price was planned.
+    planned_tokens: int = 0  # Of those whose price was planned.
     planned_usd: int = 0  # In micro-dollar-tokens: 10^-12 dollars.
     timed_tokens: int = 0  # Of those whose speed was planned, and how long they were to take.
     planned_s: float = 0.0
     to_tokens: int = 0
     plan: Plan | None = None  # The last window's; None without one.
     recent: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
+
+    def expect(self, tokens: int, plan: Plan) -> None:
+        if plan.usd_micros_per_mtok is not None:
+            self.planned_tokens += tokens
+            self.planned_usd += tokens * plan.usd_micros_per_mtok
+        if plan.tokens_per_s:
+            self.timed_tokens += tokens
+            self.planned_s += tokens / plan.tokens_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +105,22 @@ class StageTally:
             # What it cost bought both: the tokens that count, and those that were trained again.
             share.wasted_tokens += window.wasted_tokens
             share.wasted_usd_micros += window.usd_micros * window.wasted_tokens // (tokens + window.wasted_tokens)
-        if plan.usd_micros_per_mtok is not None:
-            share.planned_tokens += tokens
-            share.planned_usd += tokens * plan.usd_micros_per_mtok
-        if plan.tokens_per_s:
-            share.timed_tokens += tokens
-            share.planned_s += tokens / plan.tokens_per_s
+        share.expect(tokens, plan)
         share.to_tokens = window.to_tokens
         share.plan = plan
         share.recent.append(window)
+
+    def enter_open(self, run: str, stage: str | None, meter: TokenMeter) -> None:
+        """The beginning of a window that no row tells of yet; what it wasted is told when it has closed."""
+        tokens = meter.progress_tokens - meter.from_tokens
+        if tokens <= 0:
+            return
+        share = self._share(stage or NO_STAGE, run)
+        share.tokens += tokens
+        share.duration_ns += meter.spent_ns
+        share.to_tokens = meter.progress_tokens
+        if share.plan is not None:
+            share.expect(tokens, share.plan)
 
     def rows(self) -> list[StageRow]:
         """One for each stage, by name; what has no stage, and what was nobody's, come last."""

@@ -11,17 +11,21 @@ import sqlite3
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from governor.cli_charges import Scope, sums_in, windows_in
 from governor.cli_stages import table_text
+from governor.core.charges import Payer
 from governor.core.cost import STAGE_OF_RUN
 from governor.core.expected import Plan
 from governor.core.stages import StageTally
-from governor.core.units import MTOK, usd
+from governor.core.token_windows import TokenMeter
+from governor.core.units import MTOK, NS_PER_HOUR, usd
 from governor.exit_codes import ExitCode
 from tests.golden.cost.conftest import AsAgreed, Call
+from tests.unit.cost.ledger_file import charge
 from tests.unit.cost.stages_file import spent, windows, write_stages
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -177,6 +181,45 @@ def test_a_run_that_was_planned_half_way_says_so(state_dir: Path, costgov: Call)
     assert (row["expected_usd_per_mtok"], row["drift_percent"]) == ("0.090000000", "11.1111")
     assert (row["lands_at_usd"], row["ceiling_usd"], row["burn_rate"]) == (None, None, None)
     assert "s: for 10,000,000 of its tokens no price was expected; they count as actual alone" in costgov("stages").out
+
+
+def half_open(from_tokens: int) -> dict[str, Any]:
+    """What a governor keeps of a run that has trained half a million in 30 minutes since then."""
+    meter = TokenMeter(
+        progress_tokens=from_tokens + MTOK // 2, from_tokens=from_tokens, spent_ns=NS_PER_HOUR // 2, wasted_tokens=9
+    )
+    return {"run": "r", "stage": "s", "tokens": json.loads(json.dumps(meter.snapshot()))}
+
+
+def test_the_window_that_is_open_counts_too(state_dir: Path, costgov: Call) -> None:
+    """$1 an hour: two millions in two windows, then half of one. $2.50 for 2.5M; 7.5M more at $1 land at $10."""
+    plan = Plan(1_000_000, 300.0, usd(20), 10 * MTOK)
+    charges = [
+        *spent("r", "s", "1.00", 2),
+        charge("2026-11-02T02:00:00Z", 0.5, Payer("r", "a1", "s"), usd_micros=500_000),
+    ]
+    told = windows("r", "s", 2, MTOK, "1.00", 1, plan)
+    write_stages(state_dir / "costgov.db", charges, told, {"r": half_open(2 * MTOK), "": {"run": ""}})
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    assert (row["tokens"], row["actual_usd"], row["actual_usd_per_mtok"]) == (2_500_000, "2.500000", "1.000000000")
+    assert (row["expected_usd"], row["lands_at_usd"], row["tokens_per_s"]) == ("2.500000", "10.00", "277.8")
+    assert (row["burn_rate"], row["wasted_tokens"]) == ("0.500000", 0)
+    [row] = json.loads(costgov("stages", "--until", "2026-11-03", "--json").out)["stages"]
+    assert row["tokens"] == 2_000_000, "how far it was then, nobody knows"
+    assert json.loads(costgov("stages", "--run", "q", "--json").out)["stages"] == []
+
+
+def test_a_run_younger_than_a_window_has_a_price_already(state_dir: Path, costgov: Call) -> None:
+    write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": half_open(0)})
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    assert (row["tokens"], row["actual_usd_per_mtok"], row["expected_usd"]) == (500_000, "1.000000000", None)
+
+
+def test_a_broken_meter_is_one_line(state_dir: Path, costgov: Call) -> None:
+    broken = half_open(0) | {"tokens": {"progress_tokens": "many"}}
+    write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": broken})
+    done = costgov("stages")
+    assert (done.code, done.out, done.err.count("\n")) == (ExitCode.FAILED, "", 1)
 
 
 def test_a_stage_of_charges_alone_knows_what_was_spent(state_dir: Path, costgov: Call) -> None:

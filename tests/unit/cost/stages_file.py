@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from governor.adapters.journal_sqlite import open_journal
 from governor.core.charges import Charge, Line, LineKind, Payer, Unit, charge_row
@@ -49,10 +50,12 @@ def windows(
     return told
 
 
-def write_stages(path: Path, charges: Iterable[Charge], told: Iterable[Told]) -> None:
-    """By the journal itself, closed again."""
+def write_stages(
+    path: Path, charges: Iterable[Charge], told: Iterable[Told], runs: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """By the journal itself, closed again. `runs` are snapshots."""
     journal, problem = open_journal(str(path), str(path.parent / "runtime"))
     assert problem is None
     rows = [Row("window", run, None, MonoNs(0), wall, "boot-1", window_row(row)) for run, wall, row in told]
-    assert journal.save_runs({}, [charge_row(one) for one in charges], rows)
+    assert journal.save_runs(runs or {}, [charge_row(one) for one in charges], rows)
     journal.close()

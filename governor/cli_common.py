@@ -12,7 +12,8 @@ import click
 
 from governor import control_client
 from governor.control_client import Answer
-from governor.core.units import UsdMicros, usd
+from governor.core.prices import PRICE_USD_MICROS_MAX
+from governor.core.units import UsdMicros, format_usd, usd
 from governor.exit_codes import OF_REFUSAL, ExitCode
 
 if TYPE_CHECKING:
@@ -47,6 +48,17 @@ class Usd(click.ParamType[UsdMicros]):
         if amount <= 0:
             low = "is less than a millionth of a dollar, which is the least" if float(text) > 0 else "must be above 0"
             self.fail(f'"{value}" {low}', param, ctx)
+        return amount
+
+
+class UsdPerHour(Usd):
+    """What a machine costs an hour: above zero, and not a sum that somebody has put into the wrong unit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
+        amount = super().convert(value, param, ctx)
+        if amount > PRICE_USD_MICROS_MAX:
+            most = format_usd(UsdMicros(PRICE_USD_MICROS_MAX))
+            self.fail(f'"{value}" is more than {most} an hour, which no machine costs', param, ctx)
         return amount
 
 

@@ -25,21 +25,24 @@ def policy() -> None:
 def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
     """Say in plain words what each policy would do, or everything that is wrong with it.
 
-    Every error names file, line and key. Without FILES: the policies that the governor on this node would load, and
-    with a costgov.toml also what its metrics streams can be stopped by. Exit code 1 when anything is wrong.
+    Every error names file, line and key. Without FILES: the policies that the governor on this node would load. With a
+    costgov.toml also what its metrics streams can be stopped by, and whether each ceiling can hold at the price that it
+    states; the provider's bounds, which only the machine knows, add to that. Exit code 1 when anything is wrong.
     """
     from governor.policy_check import check as check_texts
 
     notes: list[str] = []
+    rate = None
     if config is not None or not files:
         settings = settings_from(config)
         files = files or tuple(policy_files.of_node(settings.paths.policies_dir))
+        rate = settings.node.price_usd_micros_per_hour
         notes = [
             f"{stream.path}: run {stream.run} names no pidfile, unit, cgroup or job: a halt can stop only the instance"
             for stream in settings.jsonl
             if stream.ended_by is None
         ]
-    lines, code = check_texts(_read(files))
+    lines, code = check_texts(_read(files), rate)
     if as_json:
         print_json({"ok": code == 0, "lines": lines, "notes": notes})
     else:

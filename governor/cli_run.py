@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli_common import Usd, config_option, find_config, settings_from
+from governor.cli_common import Usd, UsdPerHour, config_option, find_config, settings_from
 from governor.core.units import UsdMicros
 from governor.policy_files import PACKAGED_POLICY
 
@@ -78,7 +78,9 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 @click.option(
     "--ceiling", type=Usd(), metavar="USD", help="Never spend more than that, the price of stopping included."
 )
-@click.option("--price", type=Usd(), metavar="USD_PER_H", help="What this machine costs an hour, all GPUs together.")
+@click.option(
+    "--price", type=UsdPerHour(), metavar="USD_PER_H", help="What this machine costs an hour, all GPUs together."
+)
 @click.option("--name", metavar="NAME", help="Name of the run. One name is one budget, over every restart.")
 @observe_option
 @click.option(

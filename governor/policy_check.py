@@ -7,18 +7,26 @@ from typing import Any
 
 from governor.core.cost import exact_usd
 from governor.core.findings import Response
+from governor.core.node import NodeFacts
 from governor.core.policy import AT_ONCE, Hold, HoldKind, Mode, Policy, Rule
 from governor.core.triggers import load
 from governor.core.triggers.base import Key
-from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_usd
+from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, UsdMicros, format_usd
+from governor.policy_loading import ceiling_fault
 from governor.wire.policy_toml import load_policies
 
 
-def check(texts: Sequence[tuple[str, str]]) -> tuple[list[str], int]:
-    """Check files given as (file name, text). Returns the lines to print and the exit status: 0 valid, 1 not."""
+def check(texts: Sequence[tuple[str, str]], rate: UsdMicros | None = None) -> tuple[list[str], int]:
+    """Check files given as (file name, text). Returns the lines to print and the exit status: 0 valid, 1 not.
+
+    `rate`: what the node costs an hour, where that is known: a ceiling below what the halt itself costs cannot hold.
+    """
     policies, errors = load_policies(texts)
     if policies is None:
         return [*map(str, errors), f"{len(errors)} {'error' if len(errors) == 1 else 'errors'}"], 1
+    fault = ceiling_fault(NodeFacts(node="", boot_id="", price_usd_micros_per_hour=rate), policies)
+    if fault is not None:
+        return [fault, "1 error"], 1
     lines: list[str] = []
     for policy in policies.policies:
         lines.extend(describe(policy))

@@ -47,13 +47,13 @@ def policy_loader(
                 f"costgov.toml has a budget for {budgets[0].scope.text}, but the price of this node is unknown: "
                 "set node.price_usd_per_hour there, or pass --price USD_PER_HOUR"
             ]
-        fault = _ceiling_fault(facts, policies) or budget_fault(facts, policies, budgets) if facts is not None else None
+        fault = ceiling_fault(facts, policies) or budget_fault(facts, policies, budgets) if facts is not None else None
         return (policies, []) if fault is None else (None, [fault])
 
     return load
 
 
-def _ceiling_fault(facts: NodeFacts, policies: PolicySet) -> str | None:
+def ceiling_fault(facts: NodeFacts, policies: PolicySet) -> str | None:
     """A ceiling below the price of the halt itself would end every run at its first step: refused, also at a reload."""
     rate = facts.usd_micros_per_hour
     for policy in policies.policies:

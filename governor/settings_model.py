@@ -100,6 +100,13 @@ class Node(_Table):
     scheduler_job: Text | None = None  # Metric label; which job occupies this node.
     idle_stop: IdleStop = None  # Nobody here for so long: the machine is stopped. None: the policies say.
 
+    @field_validator("price_usd_per_hour", mode="before")
+    @classmethod
+    def _amount(cls, value: Any) -> Any:
+        if isinstance(value, bool):  # pydantic takes true for one dollar.
+            raise ValueError(f"{str(value).lower()} is no amount in dollars; write for example 22.50")
+        return value
+
     @field_validator("price_as_of")
     @classmethod
     def _date(cls, value: str | None) -> str | None:

@@ -18,6 +18,7 @@ from tests.drills.halt.puppet import Puppet
 Make = Callable[..., Service]
 
 RELOADS, FRAMES_BETWEEN = 20, 200
+TIGHT = '\n[budget]\nceiling_usd = 0.1\n[[rule]]\nname = "budget"\ntrigger = "budget"\nresponse = "halt"\n'
 
 
 @pytest.fixture
@@ -143,3 +144,15 @@ def test_one_invalid_file_keeps_every_old_policy_and_says_so(service: Make, pupp
     governor.until(lambda: "observe mode: would halt" in governor.log.read_text(), "the new policy only observes")
     assert len(governor.incidents()) == 1
     assert again.process.poll() is None
+
+
+def test_a_ceiling_that_cannot_hold_is_refused_with_its_numbers_and_the_old_one_stays(service: Make) -> None:
+    governor = service()
+    governor.start()
+    before = _status(governor)
+    _put(governor.policy, _named("tight") + TIGHT)
+    _hang_up(governor)
+    governor.until(lambda: not _status(governor)["last_reload_ok"], "the reload is refused")
+    after = _status(governor)
+    assert (after["policies"], after["policy_digest"]) == (before["policies"], before["policy_digest"])
+    assert after["reload_error"].startswith("policy tight: the ceiling $0.1000 is below $")

@@ -156,6 +156,8 @@ WRONG: list[tuple[bytes, str]] = [
     (table(FOCUS | {"BilledCost": "$5"}), 'bill.csv:2: BilledCost: "$5" is no number'),
     (table(FOCUS | {"BilledCost": "NaN"}), 'bill.csv:2: BilledCost: "NaN" is no number'),
     (table(FOCUS | {"BilledCost": "1e999"}), 'bill.csv:2: BilledCost: "1e999" is no number'),
+    (table(FOCUS | {"BilledCost": "1e99"}),
+     "bill.csv:2: BilledCost: 1e99 is more than any bill has: is this another column's?"),
     (table(FOCUS | {"BilledCost": ""}), 'bill.csv:2: BilledCost: "" is no number'),
     (table(FOCUS | {"PricingQuantity": "-1"}),
      "bill.csv:2: PricingQuantity: -1 is negative, and the row is neither a credit nor a refund"),

@@ -14,6 +14,7 @@ from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import GpuReading, Gpus, Processes
 
 LOOK_PERIOD_NS: Final = 2 * NS_PER_S  # A halt that is decided now relies on who was there this recently.
+COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices come and go with a reboot, or a person.
 # A driver keeps some of a GPU's memory for itself (below 1 GB), and a container does not see the processes of others.
 HELD_BYTES_MIN: Final = 4_000_000_000
 
@@ -30,6 +31,8 @@ class GpuWatch:
     command: Callable[[], tuple[ProcessId, ...]] = tuple
     accelerators: Callable[[], Sequence[str] | None] = accelerators
     _look_at: MonoNs = MonoNs(0)
+    _count_at: MonoNs = MonoNs(0)
+    _counted: int | None = None
 
     def poll(self, at: MonoNs) -> list[Event]:
         if at < self._look_at:
@@ -38,11 +41,23 @@ class GpuWatch:
         readings = self.gpus.read()
         if readings is None:
             return [GpuProcessesSeen(at, frozenset(), problem=self._problem())]
+        hidden = self._hidden(at, len(readings))
+        if hidden:
+            return [GpuProcessesSeen(at, frozenset(), problem=hidden)]
         if any(reading.pids is None for reading in readings):
             return [GpuProcessesSeen(at, frozenset(), problem="the driver does not say who computes on its GPUs")]
         pids = frozenset(pid for reading in readings for pid in reading.pids or ())
         unnamed = sum(_is_held(reading) for reading in readings)
         return [GpuProcessesSeen(at, pids, unnamed, own=self._own(pids))]
+
+    def _hidden(self, at: MonoNs, shown: int) -> str | None:
+        """A container with some of a machine's GPUs does not see who computes on the others."""
+        if self._counted is None or at >= self._count_at:
+            self._count_at = MonoNs(at + COUNT_PERIOD_NS)
+            self._counted = len(self.accelerators() or ())
+        return (
+            f"the driver shows {shown} of the machine's {self._counted} accelerators" if shown < self._counted else None
+        )
 
     def _problem(self) -> str | None:
         """None where there is nothing to look at. A driver that is away may leave GPUs, and trainers, behind."""

@@ -91,6 +91,8 @@ def _source(finish: Finish) -> str:
 
 def standing(node: Node) -> Limit | None:
     """idle_stop: costgov.toml's, else of the node's last runs, else of the policy that takes every run."""
+    if node.facts.exclusive:
+        return None  # Beside one command its end counts, and with it the governor ends.
     said = node.facts.idle_stop_ns
     if said is not None:
         return Limit(said, "node_idle", "idle_stop of costgov.toml", "", node.facts.observe) if said else None
@@ -125,7 +127,7 @@ def promises(node: Node) -> list[str]:
     """What start-up says: beside one command only its end counts, for the governor ends with it."""
     facts, lines = node.facts, []
     wanted = standing(node)
-    if wanted is not None and not facts.exclusive:
+    if wanted is not None:
         lines += promise(facts, wanted.after_ns, wanted.source, observed=wanted.observed)
     names = [policy.name for policy in node.policies.policies if policy.run_on_finish == "stop"]
     return [*lines, *(finish_promise(facts, names, FINISH_NS, exclusive=facts.exclusive) if names else [])]

@@ -35,6 +35,7 @@ class Idleness:
     gpus_problem: str | None = "the GPUs have not been looked at yet"
     governors: tuple[int, ...] = ()
     governors_problem: str | None = "the process table has not been looked at yet"
+    refused_at: MonoNs | None = None  # When a hello was last refused: who was refused trains, and asks again.
     hold_until: MonoNs | None = None
     hold_reason: str = ""
     # Since when nobody is, and what follows.

@@ -10,6 +10,7 @@ from governor.core.node import Node
 from governor.core.units import NS_PER_S, DurationNs, MonoNs
 
 LOOK_GAP_NS: Final = DurationNs(10 * NS_PER_S)  # Forty ticks: we slept, and saw nobody come.
+REFUSED_NS: Final = DurationNs(90 * NS_PER_S)  # A rank that was refused asks again every 30 s.
 GPUS_STALE_NS: Final = DurationNs(5 * NS_PER_S)  # Two looks missed.
 
 
@@ -26,6 +27,8 @@ def occupants(node: Node, at: MonoNs) -> list[Occupant]:
         found.append(Occupant("command", f"the command of costgov run {idle.command}"))
     if node.unheard:
         found.append(Occupant("ranks", f"{len(node.unheard)} rank(s) that train unwatched"))
+    if idle.refused_at is not None and at - idle.refused_at < REFUSED_NS:
+        found.append(Occupant("ranks", "somebody whose hello was refused, and who trains unwatched"))
     if node.gpu_pids:
         found.append(Occupant("gpu", f"a GPU process (pid {', '.join(map(str, sorted(node.gpu_pids)[:4]))})"))
     if idle.gpus_unnamed:

@@ -19,6 +19,7 @@ def on_bad_hello(node: Node, event: BadHello) -> list[Effect]:
 
 def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str) -> list[Effect]:
     effects: list[Effect] = [Refuse(connection, reason)]
+    node.idle.refused_at = node.idle.looked_at  # As of the last tick.
     if node.refusals.pop(peer.process, None) != reason:
         text = f"pid {peer.process.pid} trains UNWATCHED, its hello was refused: {reason}"
         effects.append(Alarm("hello_refused", None, text))

@@ -88,16 +88,30 @@ def test_a_run_that_no_tick_has_seen_live_was_somebody() -> None:
     assert len(world.stops()) == 1
 
 
-def test_a_command_of_costgov_run_keeps_the_node_though_no_rank_speaks() -> None:
+def test_beside_one_command_idle_time_stops_nothing() -> None:
+    """Its governor ends with it; and while it lives it may be loading, or uploading what it trained."""
     world = idle(exclusive=True)
     world.tell(CommandLaunched(at(0), "llama", 1000, (peer(100).process,)))
     world.begins()
     world.until(5)
     world.ends()
     world.until(5 * LIMIT)
-    assert world.stops() == [], "its training is over, and it may be uploading what it trained"
     world.tell(CommandExited(at(world.now), "llama", 1))
-    world.until(6 * LIMIT + 1)
+    world.until(10 * LIMIT)
+    assert world.stops() == []
+    assert not any(name.startswith("node_") for _, name in world.alarms())
+
+
+def test_whoever_was_refused_trains_all_the_same() -> None:
+    world = idle()
+    world.until(STOPPED - 1)
+    for second in (STOPPED, STOPPED + 30, STOPPED + 60):
+        world.tell(hello(0, world.now, run="no such name!"))
+        world.until(second)
+    assert world.stops() == []
+    world.until(STOPPED + 30 + 90 + LIMIT - 1)
+    assert world.stops() == []
+    world.until(STOPPED + 30 + 90 + LIMIT + 3)
     assert len(world.stops()) == 1
 
 

@@ -9,9 +9,9 @@ import pytest
 from governor.core.events import Bye, CommandExited, CommandLaunched, OperatorHalt, TrainerExited
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId
-from governor.core.policy import Policy
+from governor.core.policy import Policy, PolicySet
 from tests.unit.idle_node import FACTS, Idle
-from tests.unit.test_engine import at, peer
+from tests.unit.test_engine import at, hello, peer
 
 STOP_WELL = Policy(name="p", run_on_finish="stop")
 
@@ -137,4 +137,39 @@ def test_a_run_that_was_halted_did_not_end_well() -> None:
     world.node.runs["llama"].run.ended_at = at(10)
     world.tell(CommandExited(at(10), "llama", 0))
     world.until(300)
+    assert world.stops() == []
+
+
+def test_beside_a_command_the_policy_of_the_run_that_it_trained_counts() -> None:
+    """Also where the command goes on for a while behind it, and somebody has to stand in for that."""
+    world = Idle(facts=replace(FACTS, exclusive=True))
+    stage = replace(STOP_WELL, name="stage", match={"stage": ("s1",)})
+    world.node.policies = PolicySet((stage, Policy(name="every")), "digest")
+    world.tell(CommandLaunched(at(0), "llama", 1000, (peer(100).process,)))
+    world.tell(hello(0, 2, stage="s1", world_size=1))
+    world.until(10)
+    world.ends(ranks=1)
+    world.until(30)
+    assert world.stops() == []
+    world.tell(CommandExited(at(30), "llama", 0))
+    world.until(100)
+    assert len(world.stops()) == 1
+    assert world.incident.policy == "stage"
+
+
+def test_what_cannot_follow_from_a_good_end_is_said_at_once_and_waited_for_by_nobody() -> None:
+    world = Idle(facts=replace(FACTS, cloud="none", can_stop=False), policy=STOP_WELL)
+    ended = trained(world)
+    assert world.alarms() == [(ended, "node_stays_billed")]
+    assert world.node.idle.finish is None
+
+
+def test_a_sampler_that_stays_silent_does_not_keep_costgov_run_waiting_for_ever() -> None:
+    world = Idle(policy=STOP_WELL)
+    ended = trained(world)
+    world.problem = "GPU sampler silent for 12 s"
+    world.until(ended + 599)
+    assert world.node.idle.finish is not None
+    world.until(ended + 601)
+    assert "nobody can tell who is here (GPU sampler silent for 12 s)" in world.said("node_kept")
     assert world.stops() == []

@@ -38,7 +38,8 @@ def test_gpus_are_free_when_nobody_is_named_and_nothing_moves(
 ) -> None:
     gpus = FakeGpus()
     gpus.offer(readings)
-    assert GpuWatch(gpus, FakeProcesses()).poll(AT) == [GpuProcessesSeen(AT, frozenset(pids), unnamed)]
+    watch = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: ["0000:18:00.0", "0000:2a:00.0"])
+    assert watch.poll(AT) == [GpuProcessesSeen(AT, frozenset(pids), unnamed)]
     gpus.close()
 
 
@@ -66,10 +67,19 @@ def test_no_gpu_is_told_from_a_sampler_that_is_silent(
     made.close()
 
 
+def test_a_container_with_some_of_the_gpus_does_not_know_about_the_others() -> None:
+    gpus = FakeGpus()
+    gpus.offer((FREE, FREE))
+    (seen,) = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: [f"0000:{n}" for n in range(8)]).poll(AT)
+    assert isinstance(seen, GpuProcessesSeen)
+    assert seen.problem == "the driver shows 2 of the machine's 8 accelerators"
+    gpus.close()
+
+
 def test_a_driver_that_does_not_say_who_computes_is_not_an_empty_gpu() -> None:
     gpus = FakeGpus()
     gpus.offer((FREE, replace(FREE, pids=None)))
-    (seen,) = GpuWatch(gpus, FakeProcesses()).poll(AT)
+    (seen,) = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: None).poll(AT)
     assert isinstance(seen, GpuProcessesSeen)
     assert seen.problem == "the driver does not say who computes on its GPUs"
     gpus.close()

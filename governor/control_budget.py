@@ -57,6 +57,7 @@ def set_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> 
             request.uid,
             reason,
             clock.wall(),
+            node.policies.typed_ceiling_usd_micros,
         )
     except ValueError as error:
         raise Refused("bad_request", str(error)) from error

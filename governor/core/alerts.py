@@ -44,6 +44,8 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         TEST: Severity.INFO,
         "back_after_halt": Severity.CRITICAL,
         "breaker_open": Severity.CRITICAL,
+        "budget_over": Severity.INFO,
+        "budgets_unreadable": Severity.CRITICAL,
         "ceiling_ahead": Severity.WARNING,
         "checkpoint_torn": Severity.WARNING,
         "displaced": Severity.WARNING,

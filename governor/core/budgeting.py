@@ -112,7 +112,9 @@ def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effe
     said = node.budgets.said.get(cap.scope)
     day = node.wall(at) // NS_PER_DAY if budget.scope.kind is ScopeKind.DAY else None
     used = cap.spend_usd_micros + cap.reserve_usd_micros
-    crossed = [frac for frac in (*budget.alert_at, 1.0) if used >= cap.ceiling_usd_micros * frac]
+    # The whole of a run's own is told by its halt.
+    parts = budget.alert_at if budget.scope.kind is ScopeKind.RUN else (*budget.alert_at, 1.0)
+    crossed = [frac for frac in parts if used >= cap.ceiling_usd_micros * frac]
     before = said.frac if said is not None and said.day == day else 0.0
     if said is not None and said.ceiling_usd_micros != cap.ceiling_usd_micros:
         before = max((frac for frac in crossed if frac <= before), default=0.0)
@@ -277,6 +279,29 @@ def restore(node: Node, kept: Mapping[str, Any]) -> bool:
     node.budgets.restore(kept["budgets"])
     pin(node)
     return True
+
+
+def typed_anew(node: Node) -> list[Effect]:
+    """A ceiling that was typed since is a person's newer word than a live one of the same run, which then is over.
+
+    The same command line again (a scheduler that requeues) is no new word.
+    """
+    typed = node.policies.typed_ceiling_usd_micros
+    if typed is None:
+        return []
+    live = node.budgets.live.values()
+    over = [one for one in live if one.scope.kind is ScopeKind.RUN and one.over_usd_micros != typed]
+    for budget in over:
+        del node.budgets.live[budget.scope.text]
+    pin(node)
+    return [Alarm("budget_over", budget.scope.name, _over(budget, typed)) for budget in over]
+
+
+def _over(budget: ScopedBudget, typed: UsdMicros) -> str:
+    return (
+        f"{budget.scope.text}: --ceiling {format_usd(typed)} counts from now on, and not the "
+        f"{format_usd(budget.ceiling_usd_micros)} {budget.source}: {budget.reason}"
+    )
 
 
 def count_before(node: Node, known: Iterable[Mapping[str, Any]]) -> None:

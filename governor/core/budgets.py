@@ -113,6 +113,7 @@ class ScopedBudget:
     uid: int | None = None
     reason: str = ""
     set_wall: WallNs | None = None
+    over_usd_micros: int | None = None  # Of a live one: the command line's ceiling that it was set over.
 
     @property
     def is_live(self) -> bool:
@@ -216,6 +217,7 @@ def _row(budget: ScopedBudget) -> dict[str, Any]:
         "uid": budget.uid,
         "reason": budget.reason,
         "set_wall_ns": budget.set_wall,
+        "over_usd_micros": budget.over_usd_micros,
     }
 
 
@@ -229,4 +231,5 @@ def _of_row(row: Mapping[str, Any]) -> ScopedBudget:
         uid=int(row["uid"]),
         reason=str(row["reason"]),
         set_wall=WallNs(int(row["set_wall_ns"])),
+        over_usd_micros=None if row.get("over_usd_micros") is None else int(row["over_usd_micros"]),
     )

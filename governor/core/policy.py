@@ -140,6 +140,12 @@ class PolicySet:
         matching = [policy for policy in self.policies if policy.matches(labels, stage)]
         return min(matching, key=lambda policy: (-len(policy.match), policy.name), default=NO_POLICY)
 
+    @property
+    def typed_ceiling_usd_micros(self) -> UsdMicros | None:
+        """The command line's, which is over every policy."""
+        typed = (policy.budget.ceiling_usd_micros for policy in self.policies if policy.ceiling_is_typed)
+        return next(typed, None)
+
     def observing(self) -> PolicySet:
         return replace(self, policies=tuple(policy.observing() for policy in self.policies))
 

@@ -58,6 +58,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
         effects.extend(_restore_idle(node, snapshot, at))
         try:
             has_counters = budgeting.restore(node, snapshot)
+            effects.extend(budgeting.typed_anew(node))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             effects.append(_unreadable("budgets", node.facts.node, error))
     for place, snapshot in enumerate(known):

@@ -11,6 +11,7 @@ from governor.core.budgets import ScopedBudget
 from governor.core.effects import Alarm, KeepRuns
 from governor.core.keeping import keep
 from governor.core.node import RUNS_MAX, Node, new_node
+from governor.core.policy import Policy, PolicySet
 from governor.core.resume import restore_runs
 from governor.core.units import NS_PER_S, BootNs, WallNs, usd
 from governor.core.utc import NS_PER_DAY
@@ -154,3 +155,25 @@ def test_a_runs_own_budget_warns_under_its_name() -> None:
     ]
     assert [(alarm.name, alarm.run) for alarm in told] == [("budget_run:mistral", OTHER)]
     assert told[0].text.startswith("run:mistral has used 50% of its ceiling $10.00")
+
+
+def test_a_ceiling_typed_anew_is_a_newer_word_than_one_that_was_set_live() -> None:
+    def started(ceiling: float, *kept: KeepRuns) -> tuple[Node, list[str]]:
+        policies = PolicySet((Policy("p"),), "d").with_ceiling(usd(ceiling))
+        node = new_node(make().facts, policies, BootNs(0), WallNs(0))
+        rows = [row for one in kept for row in json.loads(json.dumps(list(one.runs.values())))]
+        return node, alarms(restore_runs(node, rows, BootNs(0), at(0)))
+
+    node, _ = started(300)
+    play(node, tick(0))
+    join(node)
+    set_live(node, 0, "run:llama", 45, over_usd_micros=usd(300))
+    set_live(node, 0, "node", 500)
+    kept = keep(node, at(0))
+    requeued, told = started(300, kept)
+    assert told == []
+    assert requeued.runs[ONE].policy.budget.ceiling_usd_micros == usd(45)
+    typed, [told_once] = started(60, kept)
+    assert told_once == "run:llama: --ceiling $60.00 counts from now on, and not the $45.00 set by uid 0: q4"
+    assert typed.runs[ONE].policy.budget.ceiling_usd_micros == usd(60)
+    assert list(typed.budgets.live) == ["node"]

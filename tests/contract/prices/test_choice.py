@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from governor import pricing
 from governor.adapters.clouds import CloudConfigError
 from governor.core.prices import Chosen, Day, Origin, PriceKind, RemarkKind, span_of
 from governor.core.units import UsdMicros
+from governor.core.utc import NS_PER_DAY
 from governor.ports import Preflight
 from governor.settings import Settings, load_settings
 from governor.wire.price_table import built_in
@@ -18,6 +20,8 @@ from tests.contract.prices import rigs
 from tests.contract.prices.rigs import Loopback, spot_history, spot_item
 
 TODAY = Day(span_of("2026-11-21")[0])
+# A look-up dates its answer by the real clock. Judged a day later it is from no future, also across midnight.
+TOMORROW = Day(time.time_ns() // NS_PER_DAY + 1)
 AWS = (
     '[cloud]\nprovider = "aws"\n[cloud.aws]\ncredentials = "environment"\nendpoint = "{0}"\nmetadata_endpoint = "{0}"\n'
 )
@@ -98,7 +102,7 @@ def test_spot_at_aws_is_what_the_history_says_over_the_users_price(
     tmp_path: Path, server: Loopback, aws_environment: None
 ) -> None:
     rigs.aws(server).costs(17.5)
-    chosen = choice(tmp_path, f"{AWS.format(server.url)}[node]\nprice_usd_per_hour = 55.04\n")
+    chosen = choice(tmp_path, f"{AWS.format(server.url)}[node]\nprice_usd_per_hour = 55.04\n", today=TOMORROW)
     assert chosen.quote is not None
     assert (chosen.usd_micros_per_hour, chosen.quote.kind) == (17_500_000, PriceKind.SPOT)
     assert kinds(chosen)[0] is RemarkKind.CONTRADICTION
@@ -129,7 +133,7 @@ def test_a_provider_that_does_not_answer_leaves_the_users_price_and_an_alarm(
     assert (chosen.usd_micros_per_hour, kinds(chosen)) == (2_690_000, [RemarkKind.UNANSWERED])
     assert "runpod does not say what this machine costs" in chosen.alarms[0].line
     rig.costs(2.99)
-    chosen = choice(tmp_path, f"[node]\nprice_usd_per_hour = 2.69\n{text}")
+    chosen = choice(tmp_path, f"[node]\nprice_usd_per_hour = 2.69\n{text}", today=TOMORROW)
     assert (chosen.usd_micros_per_hour, kinds(chosen)) == (2_990_000, [RemarkKind.CONTRADICTION])
 
 

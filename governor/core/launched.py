@@ -36,7 +36,7 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
         node.goes_on = True
         node.account, node.nobodys_since = left.account, left.nobodys_since
         node.charges.take_up_nobodys(left.nobodys, left.nobodys_older_usd_micros)
-    return []
+    return watch(node, event.at)  # At once: a command may end before the first tick.
 
 
 def on_launcher_exited(node: Node, _event: LauncherExited) -> list[Effect]:

@@ -7,6 +7,7 @@ from governor.core.effects import Alarm, Effect, Kill, Term
 from governor.core.events import (
     CommandLaunched,
     Disconnected,
+    LauncherExited,
     OperatorHalt,
     OperatorHold,
     ProcessesSeen,
@@ -79,6 +80,16 @@ def test_what_nobody_speaks_for_is_shown_and_said_once() -> None:
     run = node.runs["job"].run
     assert run.spend_usd_micros == 120_000_000
     assert run.spend_rate_usd_micros_per_hour == PRICE
+
+
+def test_a_command_that_ends_before_the_first_tick_is_shown_and_has_its_money() -> None:
+    node = make_node(rule(), cloud="none", exclusive=True, price_usd_micros_per_hour=PRICE)
+    play(node, CommandLaunched(at(0), "job", 1000, (COMMAND,)))
+    play(node, LauncherExited(at(1)))
+    play(node, tick(1))
+    play(node, TrainerExited(at(1), "job", 0))
+    assert run_status(node.runs["job"], at(1))["state"] == "finished"
+    assert node.ledger.spend("job") == PRICE * NS_PER_S // NS_PER_HOUR
 
 
 def test_without_a_ceiling_the_line_says_that_nothing_protects_the_run() -> None:

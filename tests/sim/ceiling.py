@@ -37,6 +37,14 @@ OF_OTHERS = ("busy", "timeout", "refused_rungs", "idle_rungs", "refuses_when_sto
 
 
 @dataclass(frozen=True, slots=True)
+class Closing:
+    """What a governor could know when it closed the incident."""
+
+    spent_usd_micros: int
+    told: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How one run met its ceiling."""
 
@@ -47,6 +55,7 @@ class Outcome:
     spent_usd_micros: int  # When the provider's book says that it ended.
     known_usd_micros: int  # What the governor could know of it when it closed the incident.
     rise_alone: bool  # All that the reserve does not answer for was a price that rose after the verdict.
+    rise_known: bool  # It had been read by then.
     told: tuple[str, ...]  # What the incident gives as causes of having passed the ceiling.
 
     @property
@@ -56,6 +65,12 @@ class Outcome:
     @property
     def known_over(self) -> bool:
         return self.known_usd_micros > self.ceiling_usd_micros
+
+    @property
+    def hides_a_rise(self) -> bool:
+        """A rise alone took it above its ceiling, the governor knew, and the incident does not say so."""
+        by_rise = self.rise_alone and self.rise_known and self.known_over
+        return by_rise and not any("the price rose" in cause for cause in self.told)
 
     @property
     def unused_usd_micros(self) -> int:
@@ -68,7 +83,7 @@ class CeilingDriver(EngineDriver):
     forgotten_ns = 0  # What a reserve would leave out that was too small by so much.
     forgets_disks = False  # As if the reserve were of the machine alone.
 
-    def __init__(self, world: World, money: Money, closings: list[int]) -> None:
+    def __init__(self, world: World, money: Money, closings: list[Closing]) -> None:
         self.money = money
         self.closings = closings  # At each closing: the book of somebody who knows of the prices told until then.
         self.told: tuple[Change, ...] = ()
@@ -109,7 +124,7 @@ class CeilingDriver(EngineDriver):
         return exact + (self.node.ledger.compute.credit // NS_PER_HOUR)
 
     def _check_ledger(self, spent: int, at: MonoNs) -> None:
-        self.closings.append(self.money.spent(self.began_at, at, self.told))
+        self.closings.append(Closing(self.money.spent(self.began_at, at, self.told), self.told))
         assert self._billed(MonoNs(at - GRID_NS)) - 1 <= spent <= self._billed(at) + 1, f"ledger {spent}"
 
     def _priced(self, facts: NodeFacts, boot: BootNs) -> NodeFacts:
@@ -188,7 +203,7 @@ def slowest_schedule(rng: Random) -> Schedule:
 def play(seed: int, *, slowest: bool = False, make_driver: type[CeilingDriver] = CeilingDriver) -> Outcome:
     """Raise FailedError where the halt itself breaks an invariant."""
     worlds: list[tuple[World, CeilingDriver]] = []
-    closings: list[int] = []
+    closings: list[Closing] = []
 
     def make(world: World) -> CeilingDriver:
         if slowest:
@@ -208,14 +223,16 @@ def play(seed: int, *, slowest: bool = False, make_driver: type[CeilingDriver] =
     timeline = json.loads(kept.incident)["timeline"]
     told = next((entry["detail"]["because"] for entry in timeline if entry["what"] == "ceiling_exceeded"), ())
     rises = money.rises(START, ended_at)
+    closing = closings[-1] if closings else Closing(0, ())
     return Outcome(
         seed,
         excused(world) or rises,
         ceiling,
         reserve(money.rate_at(START - 1), world.plan.grace_ns + bounds_ns(driver.node.facts, policy)),
         money.spent(BEGAN, ended_at),
-        max(closings, default=0),
+        closing.spent_usd_micros,
         rises and not excused(world),
+        replace(money, changes=closing.told).rises(START, ended_at),
         tuple(told),
     )
 
@@ -244,10 +261,6 @@ def summary(outcomes: Iterable[Outcome]) -> Summary:
         over_excused=sum(one.over for one in seen if one.excused),
         silent=tuple(one.seed for one in seen if one.known_over and not one.told),
         over_by_price=tuple(one.seed for one in seen if one.rise_alone and one.over),
-        unnamed=tuple(
-            one.seed
-            for one in seen
-            if one.rise_alone and one.known_over and not any("the price rose" in cause for cause in one.told)
-        ),
+        unnamed=tuple(one.seed for one in seen if one.hides_a_rise),
         unused_by_reserve=statistics.median(one.unused_usd_micros / one.reserve_usd_micros for one in bare),
     )

@@ -66,8 +66,10 @@ class PriceWatch:
     def poll(self, at: MonoNs) -> list[Event]:
         if self._next_at is None:
             # Nodes that start together ask apart: some APIs take one question a second.
-            early = zlib.crc32(self.settings.node.name.encode()) % (self.period_ns // 4)
-            self._next_at, self._confirmed_at = MonoNs(at + self.period_ns - early), at
+            is_missed = self.answer is not None and self.answer.quote is None and bool(self.answer.problem)
+            period = min(self.period_ns, SPOT_PERIOD_NS) if is_missed else self.period_ns
+            early = zlib.crc32(self.settings.node.name.encode()) % (period // 4)
+            self._next_at, self._confirmed_at = MonoNs(at + period - early), at
         if self.asking is not None:
             return self._listen(at)
         if at < self._next_at:

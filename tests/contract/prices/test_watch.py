@@ -131,6 +131,15 @@ def test_a_failed_answer_changes_nothing_and_is_alarmed_once_it_is_stale(tmp_pat
     assert later[-1] == ["price_stale"], "confirmed in between, and stale anew"
 
 
+def test_who_did_not_answer_at_the_start_is_asked_again_soon(tmp_path: Path, server: Loopback) -> None:
+    rig = rigs.runpod(server)
+    rig.says(500)
+    told = watched(tmp_path, rig, '[price]\nsource = "runpod"\n')
+    assert told.watch.chosen.quote is None
+    rig.costs(2.99)
+    assert prices(told.after(SPOT_PERIOD_NS)) == [2_990_000]
+
+
 def test_a_price_of_nothing_does_not_replace_what_was_said(tmp_path: Path, server: Loopback) -> None:
     rig, told = runpod(tmp_path, server)
     rig.costs(0)

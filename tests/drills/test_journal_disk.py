@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.charges_db import read_charges
 from governor.adapters.journal_db import SCHEMA_VERSION
+from governor.adapters.journal_fallback import FALLBACK_BYTES_MAX
 from governor.adapters.journal_sqlite import (
     COMMIT_BOUND_S,
     RETRY_PERIOD_S,
@@ -22,7 +24,8 @@ from governor.adapters.journal_sqlite import (
     SqliteJournal,
     open_journal,
 )
-from governor.core.units import MonoNs, WallNs
+from governor.core.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
+from governor.core.units import NS_PER_HOUR, MonoNs, UsdMicros, WallNs
 from governor.ports import Row
 
 SAFETY_S = 60
@@ -99,6 +102,49 @@ def test_a_full_disk_costs_durability_and_no_row(tmp_path: Path) -> None:
         assert numbers(again) == list(range(count + 1))
         assert again.open_incidents() == [{"stage": "termed"}]
         again.close()
+
+
+@needs_root
+def test_money_that_is_spent_on_a_full_disk_is_all_there_once_it_has_room(tmp_path: Path) -> None:
+    """A thousand hours of eight runs: more than the fallback file has room for beside a halt's rows."""
+    with mounted(tmp_path / "state", "-t", "tmpfs", "-o", "size=12m", "tmpfs") as state:
+        path = state / "costgov.db"
+        journal, problem = open_journal(str(path), str(tmp_path / "run"))
+        assert problem is None
+        keep_an_hour(journal, 0)
+        assert journal.append([row(0)], full=True)
+        with pytest.raises(OSError, match="No space left"):
+            fill(state / "filler")
+        for hour in range(1, HOURS):
+            keep_an_hour(journal, hour)
+        assert not journal.append([row(1)], full=True)
+        fallback = tmp_path / "run" / "journal-fallback.jsonl"
+        assert fallback.stat().st_size <= FALLBACK_BYTES_MAX
+        assert journal.runs()["run-0"]["spend_usd_micros"] == sum(range(HOURS)) + HOURS, "budgets go on meanwhile"
+        (state / "filler").unlink()
+        wait_for_recovery(journal, fallback)
+        journal.close()
+        charges = list(read_charges(str(path)))
+        assert len(charges) == len({one.charge_id for one in charges}) == HOURS * RUNS
+        assert sum(one.usd_micros for one in charges) == RUNS * (sum(range(HOURS)) + HOURS)
+
+
+HOURS, RUNS = 1_000, 8
+
+
+def keep_an_hour(journal: SqliteJournal, hour: int) -> None:
+    """Each of the runs has spent a little more than in the hour before, and closes its charge."""
+    begin, line = WallNs(hour * NS_PER_HOUR), Line(LineKind.COMPUTE, "machine", Unit.HOUR, 1, "config", "2026-11-01")
+    charges = [
+        Charge(
+            f"n/{hour}/{number}", Place("n"), Payer(f"run-{number}"), line, begin, WallNs(begin + NS_PER_HOUR),
+            NS_PER_HOUR, UsdMicros(hour + 1),
+        )
+        for number in range(RUNS)
+    ]  # fmt: skip
+    spent = sum(range(hour + 1)) + hour + 1
+    runs = {f"run-{number}": {"run": f"run-{number}", "spend_usd_micros": spent} for number in range(RUNS)}
+    journal.save_runs(runs, [charge_row(one) for one in charges])
 
 
 @needs_root

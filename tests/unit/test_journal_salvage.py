@@ -1,0 +1,143 @@
+"""What comes out of a damaged journal agrees with itself: each budget with its charges, the node's moment with them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from governor.adapters.charges_db import read_charges
+from governor.adapters.journal_db import Database
+from governor.adapters.journal_fallback import Entry
+from governor.adapters.journal_sqlite import SqliteJournal, open_journal
+from governor.core.charges import charge_row
+from governor.core.units import NS_PER_HOUR
+from governor.core.utc import parse_utc, utc_text
+from tests.unit.cost.ledger_file import ANNA, BEN, charge
+
+BEGIN = parse_utc("2026-11-02T10:00:00Z")
+PRICE = 55_040_000
+
+
+def charges(hours: int) -> list[Entry]:
+    """Anna's and Ben's, an hour each in turn."""
+    entries = []
+    for hour in range(hours):
+        row = charge_row(charge(utc_text(BEGIN + hour * NS_PER_HOUR), 1.0, (ANNA, BEN)[hour % 2]))
+        columns = {name: row[name] for name in ("charge_id", "run", "from_wall_ns", "to_wall_ns", "usd_micros")}
+        entries.append({"seq": hour + 1, "table": "charges", **columns, "data": json.dumps(row)})
+    return entries
+
+
+def snapshot(seq: int, run: str, hours: int, **more: Any) -> Entry:
+    """As it stood after so many hours."""
+    moment = {"boot_id": "b", "boot_ns": hours * NS_PER_HOUR, "wall_ns": BEGIN + hours * NS_PER_HOUR}
+    return {"seq": seq, "table": "runs", "run": run, "snapshot": json.dumps({"run": run, **moment, **more})}
+
+
+def node(seq: int, hours: int) -> Entry:
+    return snapshot(seq, "", hours, unallocated_usd_micros=0, carry=0, unpriced_ns=0)
+
+
+def reopened(tmp_path: Path, entries: list[Entry], damage: bytes = b"no head of ours") -> tuple[SqliteJournal, str]:
+    """Written, damaged at its head, and opened again."""
+    path = tmp_path / "costgov.db"
+    database = Database(str(path))
+    database.write(entries, full=True)
+    database.close()
+    with path.open("r+b") as file:
+        file.write(damage)
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert problem is not None
+    return journal, problem
+
+
+def test_a_snapshot_that_is_older_than_its_charges_goes_on_with_their_sum(tmp_path: Path) -> None:
+    stale = [snapshot(20 + place, run, 2, spend_usd_micros=PRICE) for place, run in enumerate(("anna", "ben"))]
+    journal, problem = reopened(tmp_path, [*charges(4), node(30, 2), *stale])
+    runs = journal.runs()
+    assert [runs[run]["spend_usd_micros"] for run in ("anna", "ben")] == [2 * PRICE, 2 * PRICE]
+    assert runs[""]["wall_ns"] == BEGIN + 4 * NS_PER_HOUR
+    assert runs[""]["boot_ns"] == 4 * NS_PER_HOUR, "no hour that has a charge is charged again"
+    assert "4 charges ($220.16) and 2 runs were taken over, up to 2026-11-02T14:00:00Z" in problem
+    journal.close()
+
+
+def test_a_run_without_a_snapshot_goes_on_with_the_sum_of_its_charges(tmp_path: Path) -> None:
+    journal, problem = reopened(tmp_path, charges(3))
+    runs = journal.runs()
+    assert {run: runs[run]["spend_usd_micros"] for run in ("anna", "ben")} == {"anna": 2 * PRICE, "ben": PRICE}
+    assert (runs[""]["wall_ns"], runs[""]["boot_id"]) == (BEGIN + 3 * NS_PER_HOUR, "")
+    assert "the budgets that were set live are lost" in problem
+    journal.close()
+
+
+def test_what_was_spent_and_has_no_charge_is_told_to_the_cent(tmp_path: Path) -> None:
+    anna = snapshot(21, "anna", 1, spend_usd_micros=2 * PRICE)
+    journal, problem = reopened(tmp_path, [*charges(1), node(20, 1), anna])
+    assert journal.runs()["anna"]["spend_usd_micros"] == 2 * PRICE
+    assert "; $55.04 more that the runs had spent is in their budgets and in no charge that can be read;" in problem
+    journal.close()
+
+
+def test_a_charge_that_does_not_agree_with_itself_is_not_taken(tmp_path: Path) -> None:
+    """A digit that has flipped is no money; the run's own account says what is missing."""
+    forged = charges(2)
+    forged[1] = {**forged[1], "usd_micros": 9_955_040_000}
+    journal, problem = reopened(tmp_path, [*forged, node(20, 2), snapshot(21, "ben", 2, spend_usd_micros=PRICE)])
+    assert [one.payer.run for one in read_charges(str(tmp_path / "costgov.db"))] == ["anna"]
+    assert "$55.04 more that the runs had spent" in problem
+    journal.close()
+
+
+def test_rows_longer_than_a_page_come_over_whole(tmp_path: Path) -> None:
+    """A halt's snapshot is followed over its overflow pages, of whichever length its tail is."""
+    sizes = (3_000, 4_061, 4_062, 9_000, 60_001)
+    kept = {f"i-{size}": {"incident_id": f"i-{size}", "text": "x" * size} for size in sizes}
+    entries: list[Entry] = [
+        {"seq": seq, "table": "incidents", "incident_id": name, "open": 1, "snapshot": json.dumps(one)}
+        for seq, (name, one) in enumerate(kept.items(), 1)
+    ]
+    journal, _ = reopened(tmp_path, entries)
+    assert {one["incident_id"]: one for one in journal.open_incidents()} == kept
+    journal.close()
+
+
+def test_a_file_without_its_last_commits_does_not_lower_a_budget(tmp_path: Path) -> None:
+    """Whole to SQLite: the WAL is gone, or yesterday's copy was put in place. The runtime directory knows better."""
+    path = tmp_path / "costgov.db"
+    journal, _ = open_journal(str(path), str(tmp_path / "run"))
+    assert journal.save_runs({"anna": {"run": "anna", "spend_usd_micros": 5}})
+    journal.close()
+    yesterday = path.read_bytes()
+    journal, _ = open_journal(str(path), str(tmp_path / "run"))
+    assert journal.save_runs({"anna": {"run": "anna", "spend_usd_micros": 9}})
+    journal.close()
+    path.write_bytes(yesterday)
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert journal.runs()["anna"]["spend_usd_micros"] == 9
+    assert problem is not None
+    assert "its last commits are lost" in problem
+    journal.close()
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert (journal.runs()["anna"]["spend_usd_micros"], problem) == (9, None), "and the file knows it, too"
+    journal.close()
+
+
+def test_a_file_that_may_not_be_opened_still_says_what_was_spent(tmp_path: Path) -> None:
+    """Of a newer version, on a disk that is read only now: nothing is written, and no budget begins anew."""
+    path = tmp_path / "costgov.db"
+    database = Database(str(path))
+    database.write([snapshot(1, "anna", 1, spend_usd_micros=7)], full=True)
+    database.close()
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    before = path.read_bytes()
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert problem is not None
+    assert problem.endswith("install that one, or move the file away")
+    assert journal.runs()["anna"]["spend_usd_micros"] == 7
+    journal.close()
+    assert path.read_bytes() == before

@@ -14,7 +14,7 @@ from typing import Final
 
 from governor.adapters.journal_sqlite import open_journal
 from governor.core.charges import Charge, ChargeBook, Line, LineKind, Part, Payer, Place, Unit, charge_row
-from governor.core.ledger import share_out
+from governor.core.shares import share_out
 from governor.core.units import NS_PER_HOUR, DurationNs, WallNs, accrue
 from governor.core.utc import date_text, parse_utc
 

@@ -149,7 +149,7 @@ def _state(settings: Settings) -> Iterator[Check]:
             reader.close()
     except sqlite3.Error as error:
         text = f"{journal}: {error}"
-        yield Check(WARN, "journal", text, "a start sets a corrupt file aside and begins anew; keep it as evidence")
+        yield Check(WARN, "journal", text, "a start keeps a corrupt file aside and takes over what can be read of it")
         return
     resumed = f"; {still_open} open incident(s), which a start resumes" if still_open else ""
     yield Check(OK, "journal", f"{journal}{resumed}")

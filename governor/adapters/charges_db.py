@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from governor.adapters.journal_db import is_corruption
+from governor.adapters.sqlite_errors import is_corruption
 from governor.core.charges import Charge, charge_of
 
 JOURNAL_NAME: Final = "costgov.db"

@@ -16,6 +16,7 @@ from typing import Any
 from governor.adapters import lock_file
 from governor.adapters.journal_fallback import Entry
 from governor.adapters.journal_salvage import salvage
+from governor.adapters.sqlite_errors import is_corruption
 
 SCHEMA_VERSION = 2
 _SUFFIXES = ("-wal", "-shm", "")
@@ -231,10 +232,6 @@ class Database(JournalReader):
             return _connect(self.path, exclusive=True)
         except sqlite3.Error:
             raise JournalUnavailable(f"{self.path}: {reason}; free the disk or make it writable for us") from reason
-
-
-def is_corruption(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def lock(path: str) -> int:

@@ -15,11 +15,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from governor.adapters.journal_db import Database, JournalLocked, JournalUnavailable, is_corruption
+from governor.adapters.journal_db import Database, JournalLocked, JournalUnavailable
 from governor.adapters.journal_entries import bounded, row_of, storable, text_of
 from governor.adapters.journal_fallback import Entry, Fallback
 from governor.adapters.journal_mirror import Mirror
 from governor.adapters.journal_salvage import newest_snapshots
+from governor.adapters.sqlite_errors import is_corruption
 from governor.ports import Row
 
 __all__ = ["JournalLocked", "JournalUnavailable", "SqliteJournal", "open_journal"]

@@ -27,9 +27,13 @@ class CommandEnd:
     sid: int
     processes: Processes
     _look_at: MonoNs = MonoNs(0)
+    _has_ticked: bool = False
     _is_told: bool = False
 
     def poll(self, at: MonoNs) -> list[Event]:
+        if not self._has_ticked:
+            self._has_ticked = True  # A command that is over at once has its first tick all the same: it is charged.
+            return []
         if self._is_told or at < self._look_at:
             return []
         exit_code = self.poll_exit()

@@ -24,9 +24,12 @@ from governor.adapters.journal_db import JournalReader
 from governor.adapters.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
 from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
+from governor.core.idle_limit import promises
+from governor.core.node import NodeFacts, new_node
 from governor.core.outbox import Delivery, Took
+from governor.core.policy import PolicySet
 from governor.core.prices import Chosen, RemarkKind
-from governor.core.units import NS_PER_S
+from governor.core.units import NS_PER_S, BootNs, WallNs
 from governor.policy_loading import policy_loader
 from governor.ports import Preflight
 from governor.settings import Settings, load_settings
@@ -205,6 +208,25 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
         observing = " (observe: nothing will be touched)" if settings.observe else ""
         packaged = f"; the packaged one: there is no {directory}" if paths != [directory] else ""
         yield Check(OK, "policies", f"{names}{observing}{packaged}")
+        yield from _node_stop(settings, preflight, policies)
+
+
+def _node_stop(settings: Settings, preflight: Preflight | None, policies: PolicySet) -> Iterator[Check]:
+    """What would stop this node when nobody uses it, as a start would say it; nothing where nothing would."""
+    facts = NodeFacts(
+        node=settings.node.name,
+        boot_id="",
+        cloud=settings.cloud.provider,
+        instance_id=preflight.instance_id if preflight is not None else None,
+        will_stop=preflight.will if preflight is not None else "",
+        can_stop=preflight is not None and preflight.ok,
+        survives_stop=preflight.survives_stop if preflight is not None else None,
+        observe=settings.observe,
+        idle_stop_ns=settings.node.idle_stop,
+    )
+    for line in promises(new_node(facts, policies, BootNs(0), WallNs(0))):
+        is_problem = line.startswith("problem: ")
+        yield Check(WARN if is_problem else OK, "idle", line.removeprefix("problem: "))
 
 
 def _price(price: Chosen) -> Iterator[Check]:

@@ -144,7 +144,13 @@ class Blind(FakeProcesses):
 def test_who_cannot_look_says_so() -> None:
     seen = NeighbourWatch(Blind(), ("run",), own_pid=1).poll(AT)
     assert seen == [GovernorsSeen(AT, (), "the process table cannot be read: Too many open files")]
-    assert CommandEnd("llama", lambda: 0, 4711, Blind()).poll(AT) == []
+    blind = CommandEnd("llama", lambda: 0, 4711, Blind())
+    assert [blind.poll(AT), blind.poll(AT)] == [[], []]
+
+
+def test_a_command_that_is_over_at_once_has_its_first_tick() -> None:
+    end = CommandEnd("llama", lambda: 0, 4711, FakeProcesses())
+    assert [end.poll(AT), end.poll(AT)] == [[], [CommandExited(AT, "llama", 0)]]
 
 
 def test_a_command_is_over_when_nobody_of_its_session_is_left() -> None:
@@ -152,6 +158,7 @@ def test_a_command_is_over_when_nobody_of_its_session_is_left() -> None:
     processes.add(4712, sid=4711)
     exit_code: list[int | None] = [None]
     end = CommandEnd("llama", lambda: exit_code[0], 4711, processes)
+    assert end.poll(AT) == []
     assert end.poll(AT) == []
     exit_code[0] = 0
     assert end.poll(AT) == [], "it has left somebody behind"

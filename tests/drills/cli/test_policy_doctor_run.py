@@ -87,6 +87,15 @@ def test_the_doctor_finds_what_would_fail(
     assert any(line.startswith("FAIL") and expected in line for line in told.stdout.splitlines()), told.stdout
 
 
+def test_the_doctor_says_what_an_idle_node_would_come_to(costgov: Costgov, tmp_path: Path) -> None:
+    config = doctors_config(tmp_path, "", price='price_usd_per_hour = 22.0\nidle_stop = "15m"')
+    told = costgov("doctor", "--config", config, COSTGOV_PATHS__POLICIES_DIR=f"{tmp_path}/policies")
+    (line,) = [line for line in told.stdout.splitlines() if " idle " in line]
+    assert line.startswith("warn")
+    assert "idle_stop of costgov.toml wants this node stopped after 15m 0s with nobody here" in line
+    assert "no cloud is configured" in line
+
+
 def test_the_doctor_says_what_is_to_be_known_of_the_price(costgov: Costgov, tmp_path: Path) -> None:
     machine = '[price]\nprovider = "AWS"\ninstance = "p5.48xlarge"\n'
     config = doctors_config(tmp_path, machine, price='price_usd_per_hour = 6.88\nprice_as_of = "2025-06"')

@@ -27,7 +27,7 @@ LINTED := $(wildcard governor trainer_shim tests examples benchmarks)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-unit test-sim test drills drill-packages \
-  fix sim sim-ceiling sim-one bench docs golden-update policy-check demo install uninstall dist clean
+  fix sim sim-ceiling sim-node sim-one bench docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ sim: env ## Simulate SEEDS fault schedules of the halt (default 2,000).
 
 sim-ceiling: env ## Simulate SEEDS runs that reach their ceiling (make sim-ceiling SEEDS=10000: two minutes).
 	@$(VENV_PYTHON) -m tests.sim --ceiling --seeds $(SEEDS)
+
+sim-node: env ## Simulate SEEDS nodes that people come to and leave.
+	@$(VENV_PYTHON) -m tests.sim --node --seeds $(SEEDS)
 
 sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)

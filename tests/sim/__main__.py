@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.sim import ceiling
+from governor.core.effects import KeepIncident, KeepRuns
+from tests.sim import ceiling, node_invariants
 from tests.sim.ceiling import summary
 from tests.sim.engine_driver import run_engine_schedule
 from tests.sim.schedule import FailedError, Result, run_schedule
@@ -24,7 +25,12 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
     parser.add_argument("--engine", action="store_true", help="play many with the engine instead of the bare table")
     parser.add_argument("--ceiling", action="store_true", help="play many runs that reach their ceiling")
+    parser.add_argument("--node", action="store_true", help="play nodes that people come to and leave")
     arguments = parser.parse_args()
+    if arguments.node:
+        one = arguments.seed is not None
+        first, count = (arguments.seed, 1) if one else (arguments.first, arguments.seeds)
+        return play_nodes(range(first, first + count), tells=one)
     if arguments.ceiling:
         return play_ceiling(range(arguments.first, arguments.first + arguments.seeds))
     if arguments.seed is not None:
@@ -71,6 +77,24 @@ def play_ceiling(seeds: range) -> int:
     print(f"  by a price that rose after the verdict: {len(told.over_by_price)}; not named: {list(told.unnamed[:10])}")
     print(f"  median unused: {told.unused_by_reserve:.2f} of the reserve")
     return 1 if told.over or told.silent or told.unnamed or told.unused_by_reserve >= 1 else 0
+
+
+def play_nodes(seeds: range, *, tells: bool) -> int:
+    """Tell all that one schedule came to, or how many there were."""
+    stops = abandoned = 0
+    for seed in seeds:
+        try:
+            world, judge = node_invariants.play(seed)
+        except node_invariants.BrokenError as failed:
+            print(f"FAILED {failed}\nreproduce: python -m tests.sim --node --seed {seed}")
+            return 1
+        stops += judge.stops > 0
+        abandoned += any('"halt_stage": "abandoned"' in text for text, _ in world.incidents.values())
+        if tells:
+            told = [(at, effect) for at, effect in world.log if not isinstance(effect, KeepRuns | KeepIncident)]
+            print(world.schedule, *(f"{at:5}  {effect}" for at, effect in told), sep="\n")
+    print(f"{len(seeds)} nodes: {stops} were asked to stop, {abandoned} of these stops were given up at least once")
+    return 0
 
 
 def describe(result: Result) -> str:

@@ -235,13 +235,13 @@ Run = Callable[..., Halted]
 def costgov_run(tmp_path: Path) -> Run:
     def run(
         argv: list[str], *, stop: str = "processes", cloud: str = "", environ: dict[str, str] | None = None,
-        policy: str = POLICY,
+        policy: str = POLICY, prefix: Sequence[str] = (),
     ) -> Halted:  # fmt: skip
         path = tmp_path / "policy.toml"
         path.write_text(policy.format(stop=stop))
         command = [
-            str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path, cloud)), "--policy", str(path),
-            "--name", "drill", "--", *argv,
+            *prefix, str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path, cloud)),
+            "--policy", str(path), "--name", "drill", "--", *argv,
         ]  # fmt: skip
         env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **(environ or {})}
         done = subprocess.run(command, capture_output=True, text=True, timeout=SAFETY_S, env=env, check=False)

@@ -7,8 +7,11 @@ to themselves, as a node is.
 from __future__ import annotations
 
 import json
+import os
+import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,25 @@ from typing import Any
 import pytest
 
 from examples.demo_cloud import DemoCloud, Fault
+from governor.adapters.neighbours import governs
+from governor.adapters.processes import LinuxProcesses
 from governor.control_client import ask
 from tests.drills.halt.conftest import BIN, SAFETY_S, Run, Service, cloud_table
 
 POLICY = '[policy]\nname = "drill"\n[halt]\nstop = "{stop}"\nterm_grace = "1s"\n[node]\nidle_stop = "4s"\n'
 ON_FINISH = '[policy]\nname = "drill"\n[run]\non_finish = "stop"\n'
 LONG = '[policy]\nname = "drill"\n[halt]\nstop = "{stop}"\n[node]\nidle_stop = "10m"\n'
+
+
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """Another governor on this machine is somebody, whom the drills of a node with nobody on it cannot have."""
+    processes = LinuxProcesses("")
+    deadline = time.monotonic() + SAFETY_S
+    with selectors.DefaultSelector() as never:
+        while others := [pid for pid, facts in processes.table().items() if governs(facts.argv)]:
+            assert time.monotonic() < deadline, f"other governors run on this machine: pid {others}"
+            never.select(0.2)
 
 
 @pytest.fixture
@@ -114,19 +130,20 @@ def test_the_node_itself_is_not_halted_by_hand(governor: Callable[..., Service],
     assert "keep it with: costgov hold @node 2h --reason" in said
 
 
-def test_a_governor_killed_while_it_stops_resumes_and_asks_no_second_time_before_it_may(
+def test_a_governor_killed_while_it_stops_reads_back_what_became_of_it_and_asks_no_second_time(
     governor: Callable[..., Service], cloud: DemoCloud
 ) -> None:
-    cloud.faults.append(Fault("slow", seconds=30.0, count=1))
+    cloud.faults.append(Fault("timeout_after_effect", count=1))
     made = governor()
     made.start()
-    made.until_stage("STOPPING")
+    made.until(lambda: cloud.state() != "running", "the stop has reached the provider, and its answer nobody")
     made.kill9()
     made.start()
     resumed = made.until_stage("HALTED")
-    assert "restored" in [entry["what"] for entry in resumed["timeline"]]
+    seen = [entry["what"] for entry in resumed["timeline"]]
+    assert seen[-3:] == ["restored", "verified", "halted"]
+    assert seen.count("stop_requested") == 1
     assert len(made.incidents()) == 1
-    assert cloud.state() == "stopped"
     assert cloud.times_ended == 1
 
 
@@ -134,8 +151,13 @@ def command(exit_code: int) -> list[str]:
     return [sys.executable, "-c", f"raise SystemExit({exit_code})"]
 
 
+# A process table of its own, where that is to be had: whoever starts a governor meanwhile would keep the node.
+APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child") if os.geteuid() == 0 else ()
+
+
 def run_beside(costgov_run: Run, cloud: DemoCloud, argv: list[str]) -> Any:
-    return costgov_run(argv, cloud=cloud_table(cloud) + "survives_stop = true\n", policy=ON_FINISH)
+    table = cloud_table(cloud) + "survives_stop = true\n"
+    return costgov_run(argv, cloud=table, policy=ON_FINISH, prefix=APART)
 
 
 def test_costgov_run_stops_its_node_a_minute_after_its_command_has_ended_well(

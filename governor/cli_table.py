@@ -196,7 +196,7 @@ def render_rows(
 def _row_text(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) -> str:
     texts = []
     for cell, head, width in zip(row, heads, widths, strict=True):
-        used = cell_len(cell)
+        used = len(cell) if cell.isascii() else cell_len(cell)
         if used > width:
             texts.append(set_cell_size(cell, width - 1) + "…")
         else:

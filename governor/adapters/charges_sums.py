@@ -70,7 +70,7 @@ def read_sums(
     lines: dict[tuple[Any, ...], Line] = {}
     for (alike, day), (count, quantity, micros) in sums.items():
         try:
-            cells = json.loads(alike)
+            cells = json.loads(alike.decode("utf-8", "surrogatepass"))
             payer, place = _whose(dict(zip(fields, cells[len(_LINE) :], strict=True)))
             line = _line(tuple(cells[: len(_LINE)]), lines)
         except (TypeError, ValueError, AttributeError) as error:
@@ -101,7 +101,8 @@ def _rows(connection: sqlite3.Connection, page: str, bounds: Mapping[str, int]) 
 
 
 def _whose(fields: Mapping[str, Any]) -> tuple[Payer, Place]:
-    payer = Payer(run=fields.get("run", ""), stage=fields.get("stage"), labels=labels_of(fields.get("labels", {})))
+    labels = labels_of(fields["labels"]) if "labels" in fields else ()
+    payer = Payer(run=fields.get("run", ""), stage=fields.get("stage"), labels=labels)
     return payer, Place(fields.get("node", ""))
 
 

@@ -157,16 +157,19 @@ def exact_usd(micros: int) -> str:
 def whole_cents(micros: Sequence[int]) -> list[int]:
     """Amounts in cents that add up to the cents of their sum: none is off by a cent or more."""
     target = (2 * sum(micros) + MICROS_PER_CENT) // (2 * MICROS_PER_CENT)
-    return rounded_together([Fraction(amount, MICROS_PER_CENT) for amount in micros], target)
+    whole = [amount // MICROS_PER_CENT for amount in micros]
+    return _rounded_up(whole, [amount % MICROS_PER_CENT for amount in micros], target)
 
 
 def rounded_together(amounts: Sequence[Fraction], target: int) -> list[int]:
     """Whole numbers that add up to `target`, which is within one of the sum: none is off by one or more."""
-    whole = [amount // 1 for amount in amounts]
-    remainders = [amount % 1 for amount in amounts]
-    by_remainder = sorted(range(len(amounts)), key=remainders.__getitem__, reverse=True)  # Equal ones keep their order.
+    return _rounded_up([amount // 1 for amount in amounts], [amount % 1 for amount in amounts], target)
+
+
+def _rounded_up(whole: list[int], remainders: Sequence[int] | Sequence[Fraction], target: int) -> list[int]:
+    """One more for those with the largest remainders, until the sum is the target's. Equal ones keep their order."""
     up = target - sum(whole)
     assert 0 <= up <= len(whole), "the target is not the rounded sum"
-    for index in by_remainder[:up]:
+    for index in sorted(range(len(whole)), key=remainders.__getitem__, reverse=True)[:up]:
         whole[index] += 1
     return whole

@@ -126,7 +126,7 @@ def open_windows_in(state_dir: Path, scope: Scope) -> Iterator[tuple[str, str | 
     seen: set[str] = set()
     try:
         for path in journal_paths(state_dir):
-            for run, stage, meter in read_open(path, scope.runs):
+            for run, stage, meter in read_open(path, scope.runs, scope.since):
                 if run not in seen:
                     seen.add(run)
                     yield run, stage, meter

@@ -32,7 +32,10 @@ SELECT seq, run, json_extract(data, {paths}), data ->> 'from_tokens',
 FROM journal WHERE kind = 'window' AND seq > :after AND wall_ns >= :since AND wall_ns < :until
 ORDER BY seq LIMIT :rows""".format(paths=", ".join(f"'$.{name}'" for name in _ALIKE))
 
-_METERS: Final = "SELECT run, snapshot ->> 'stage', snapshot ->> 'tokens' FROM runs ORDER BY seq"
+# One that was kept last before the asked time has ended before it.
+_METERS: Final = """
+SELECT run, snapshot ->> 'stage', snapshot ->> 'tokens' FROM runs
+WHERE coalesce(snapshot ->> 'wall_ns', :since) >= :since ORDER BY seq"""
 
 
 def read_windows(
@@ -60,13 +63,18 @@ def read_windows(
         raise ChargesUnreadable.of(path, error) from error
 
 
-def read_open(path: str, runs: Collection[str] = ()) -> Iterator[tuple[str, str | None, TokenMeter]]:
-    """Yield (run, stage, meter) of each run as it was kept last, every ten seconds. Raises `ChargesUnreadable`."""
+def read_open(
+    path: str, runs: Collection[str] = (), since: int | None = None
+) -> Iterator[tuple[str, str | None, TokenMeter]]:
+    """Yield (run, stage, meter) of each run as it was kept last, every ten seconds while it lived, if after `since`.
+
+    Raises `ChargesUnreadable`.
+    """
     try:
         with closing(opened(path)) as connection:
             if connection.execute(_HAS_TABLE).fetchone() is None:
                 return
-            kept = connection.execute(_METERS).fetchall()
+            kept = connection.execute(_METERS, {"since": window_of(since, None)["since"]}).fetchall()
     except sqlite3.Error as error:
         raise ChargesUnreadable.of(path, error) from error
     for run, stage, tokens in kept:

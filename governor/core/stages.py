@@ -41,6 +41,7 @@ class _Share:
     planned_s: float = 0.0
     to_tokens: int = 0
     plan: Plan | None = None  # The last window's; None without one.
+    is_left: bool = False  # The run has gone on in another stage.
     recent: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
 
     def expect(self, tokens: int, plan: Plan) -> None:
@@ -84,6 +85,7 @@ class StageTally:
     def __init__(self, *, from_the_beginning: bool = True) -> None:
         """Without the beginning (--since) nobody can say how much of a ceiling is used, or where the run lands."""
         self._shares: dict[tuple[str, str], _Share] = {}
+        self._newest: dict[str, _Share] = {}  # By run: where it trained last.
         self._from_the_beginning = from_the_beginning
 
     def enter_charges(self, one: Sum) -> None:
@@ -97,7 +99,7 @@ class StageTally:
             share.node_ns += charge.quantity
 
     def enter_window(self, run: str, row: WindowRow) -> None:
-        share, window, plan = self._share(row.stage or NO_STAGE, run), row.window, row.plan
+        share, window, plan = self._trains(row.stage, run), row.window, row.plan
         tokens = window.tokens
         share.tokens += tokens
         share.duration_ns += window.duration_ns
@@ -115,7 +117,7 @@ class StageTally:
         tokens = meter.progress_tokens - meter.from_tokens
         if tokens <= 0:
             return
-        share = self._share(stage or NO_STAGE, run)
+        share = self._trains(stage, run)
         share.tokens += tokens
         share.duration_ns += meter.spent_ns
         share.to_tokens = meter.progress_tokens
@@ -130,6 +132,13 @@ class StageTally:
         last = (NO_STAGE, NOBODYS)
         names = sorted(stages, key=lambda name: (last.index(name) + 1 if name in last else 0, name))
         return [self._row(name, stages[name]) for name in names]
+
+    def _trains(self, stage: str | None, run: str) -> _Share:
+        share = self._share(stage or NO_STAGE, run)
+        self._newest.setdefault(run, share).is_left = True
+        share.is_left = False
+        self._newest[run] = share
+        return share
 
     def _share(self, stage: str, run: str) -> _Share:
         share = self._shares.get((stage, run))
@@ -193,7 +202,8 @@ def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:
 def _landing(shares: Iterable[_Share]) -> int | None:
     """What all of them will have cost at their goals; None where one that trains has none.
 
-    By each run's recent windows, as its status tells it. A run that shows no tokens lands at what it has cost.
+    By each run's recent windows, as its status tells it. A run that shows no tokens lands at what it has cost; so does
+    one here that has gone on in another stage.
     """
     total = 0
     trains = False
@@ -202,6 +212,8 @@ def _landing(shares: Iterable[_Share]) -> int | None:
         if share.plan is None:
             continue
         trains = True
+        if share.is_left:
+            continue
         goal = share.plan.tokens_goal
         if goal is None:
             return None

@@ -9,6 +9,7 @@ import os
 import re
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from governor.core.expected import Plan
 from governor.core.stages import StageTally
 from governor.core.token_windows import TokenMeter
 from governor.core.units import MTOK, NS_PER_HOUR, usd
+from governor.core.utc import parse_utc
 from governor.exit_codes import ExitCode
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import charge
@@ -183,6 +185,17 @@ def test_a_run_that_was_planned_half_way_says_so(state_dir: Path, costgov: Call)
     assert "s: for 10,000,000 of its tokens no price was expected; they count as actual alone" in costgov("stages").out
 
 
+def test_a_run_that_has_gone_on_in_another_stage_lands_there_alone(state_dir: Path, costgov: Call) -> None:
+    """$1 a million: after 2M of 10M tokens in `first`, which stays at $2, the run trains in `second`: 7M more, $8."""
+    first = Plan(None, None, usd(20), 10 * MTOK)
+    second = replace(first, began_tokens=2 * MTOK)
+    told = [*windows("r", "first", 2, MTOK, "1.00", 1, first), *windows("r", "second", 1, MTOK, "1.00", 1, second)]
+    write_stages(state_dir / "costgov.db", [*spent("r", "first", "1.00", 2), *spent("r", "second", "1.00", 1)], told)
+    document = json.loads(costgov("stages", "--json").out)
+    assert [row["lands_at_usd"] for row in document["stages"]] == ["2.00", "8.00"]
+    assert document["total"]["lands_at_usd"] == "10.00"
+
+
 def half_open(from_tokens: int) -> dict[str, Any]:
     """What a governor keeps of a run that has trained half a million in 30 minutes since then."""
     meter = TokenMeter(
@@ -207,6 +220,15 @@ def test_the_window_that_is_open_counts_too(state_dir: Path, costgov: Call) -> N
     [row] = json.loads(costgov("stages", "--until", "2026-11-03", "--json").out)["stages"]
     assert row["tokens"] == 2_000_000, "how far it was then, nobody knows"
     assert json.loads(costgov("stages", "--run", "q", "--json").out)["stages"] == []
+
+
+def test_what_was_left_open_before_the_asked_time_is_no_part_of_it(state_dir: Path, costgov: Call) -> None:
+    """A run that ended in the middle of a window a day ago trains nothing today."""
+    ended = half_open(0) | {"wall_ns": parse_utc("2026-11-02T00:30:00")}
+    write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": ended})
+    assert json.loads(costgov("stages", "--since", "2026-11-03", "--json").out)["stages"] == []
+    [row] = json.loads(costgov("stages", "--since", "2026-11-02", "--json").out)["stages"]
+    assert row["tokens"] == 500_000
 
 
 def test_a_run_younger_than_a_window_has_a_price_already(state_dir: Path, costgov: Call) -> None:

@@ -6,7 +6,7 @@ be had (no goal of tokens, too few windows) it is said when the ceiling is less 
 it leaves for training is spent. Once it is said, it is said again of the same scope only after a real change:
 
 - the upper end of the interval fitted meanwhile, so that the run was on its way to make it;
-- the ceiling or the goal is another one;
+- the ceiling or the goal is another one, or its day is;
 - the run spends more than a quarter faster than when it was said: a dearer price, or neighbours that are gone.
 """
 
@@ -15,12 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from governor.core.budgets import ScopeKind
 from governor.core.effects import Alarm
 from governor.core.forecast import CeilingHit, CeilingTold
 from governor.core.node import Node, Tracked
 from governor.core.outlook import Binding, binding_ceiling, forecast_of, hit_of, tokens_goal
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, MonoNs, format_usd
-from governor.core.utc import utc_text
+from governor.core.utc import NS_PER_DAY, utc_text
 
 HORIZON_NS: Final = NS_PER_HOUR  # Time enough to save, or to raise the ceiling. Parts of it are what `alert_at` is for.
 USED_FRAC_MIN: Final = 0.5  # Who gives a run an hour's money knows so; until half is gone there is no news in it.
@@ -37,13 +38,15 @@ def warn(node: Node, tracked: Tracked, at: MonoNs) -> list[Alarm]:
     if hit is None or hit.after_ns == 0:
         return []  # It is there: the trigger's business.
     landing = _landing(tracked, bound, goal)
+    day = node.wall(at) // NS_PER_DAY if bound.scope == ScopeKind.DAY.value else None
     told = tracked.ceilings_told.get(bound.scope)
-    if told is not None and _has_changed(told, bound, goal, landing):
+    if told is not None and (told.day != day or _has_changed(told, bound, goal, landing)):
         del tracked.ceilings_told[bound.scope]
         told = None
     if told is not None or not _is_due(bound, hit, landing):
         return []
-    tracked.ceilings_told[bound.scope] = CeilingTold(bound.ceiling_usd_micros, goal, bound.rate_usd_micros_per_hour)
+    rate = bound.rate_usd_micros_per_hour
+    tracked.ceilings_told[bound.scope] = CeilingTold(bound.ceiling_usd_micros, goal, rate, day)
     return [Alarm("ceiling_ahead", tracked.run.run, _text(node, tracked, bound, hit, landing, at))]
 
 

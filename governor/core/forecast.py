@@ -71,15 +71,16 @@ class CeilingTold:
     ceiling_usd_micros: int
     tokens_goal: int | None
     rate_usd_micros_per_hour: int
+    day: int | None = None  # Of a ceiling that begins anew each day; days since 1970.
 
     def row(self) -> list[int | None]:
-        return [self.ceiling_usd_micros, self.tokens_goal, self.rate_usd_micros_per_hour]
+        return [self.ceiling_usd_micros, self.tokens_goal, self.rate_usd_micros_per_hour, self.day]
 
 
 def told_of(row: Any) -> CeilingTold:
     """Read what `CeilingTold.row` wrote; TypeError or ValueError when it is something else."""
-    ceiling, goal, rate = row
-    return CeilingTold(int(ceiling), None if goal is None else int(goal), int(rate))
+    ceiling, goal, rate, day = row if len(row) == 4 else (*row, None)  # A journal of before has no day.
+    return CeilingTold(int(ceiling), None if goal is None else int(goal), int(rate), None if day is None else int(day))
 
 
 def forecast(recent: Sequence[Window], tokens_left: int) -> Forecast | None:

@@ -13,7 +13,7 @@ from governor.core import engine
 from governor.core.budgets import ScopedBudget, parse_scope
 from governor.core.effects import Alarm, Effect
 from governor.core.events import OperatorHalt, PriceRead, TrainerExited
-from governor.core.forecast import forecast
+from governor.core.forecast import CeilingTold, forecast, told_of
 from governor.core.node import Node, new_node, run_snapshot
 from governor.core.policy import Budget, PolicySet
 from governor.core.resume import restore_runs
@@ -240,3 +240,22 @@ def test_a_days_ceiling_is_hit_on_that_day_or_not_at_all(to_midnight_s: int, is_
     node = within("day", "2.00", midnight - to_midnight_s * NS_PER_S)
     ticks = [replace(tick(s), wall=WallNs(midnight - to_midnight_s * NS_PER_S + at(s))) for s in (1, 1_100)]
     assert bool(said(play(node, *ticks))) is is_said
+
+
+def test_a_days_ceiling_is_told_anew_on_the_next_day() -> None:
+    """$20.00 a day at $3.60/h: 5 h 33 min less a reserve of 22 s. The last of them begins 4 h 33 min after midnight."""
+    midnight = parse_utc("2026-11-22")
+    node = within("day", "20.00", midnight)
+
+    def later(*seconds: int) -> list[str]:
+        return said(play(node, *[replace(tick(s), wall=WallNs(midnight + at(s))) for s in seconds]))
+
+    assert len(later(1, 19_000, 19_001)) == 1
+    day = 86_400
+    assert later(day, day + 10_000) == []
+    [text] = later(day + 19_000, day + 19_001)
+    assert "the ceiling $20.00 of day is hit at 2026-11-23 05:3" in text
+    assert later(day + 19_500) == []
+    kept = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(day + 19_500))))
+    assert told_of(kept["ceilings_told"]["day"]) == node.runs["llama"].ceilings_told["day"]
+    assert told_of([1, None, 2]) == CeilingTold(1, None, 2)

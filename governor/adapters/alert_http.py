@@ -41,8 +41,10 @@ class Post:
     def __init__(self, config: Mapping[str, Any], wall_ns: Callable[[], int], path: str = "") -> None:
         """`path` is what the receiver's API has below the URL."""
         url = _checked_url(config["url"], is_insecure=config["insecure"])
+        if path and urlsplit(url).query:
+            raise ConfigError(f"url holds a query, behind which {path} would be no path; leave it out")
         self.where = _where(url)
-        self._url = url if url.endswith(path) else url.rstrip("/") + path
+        self._url = url.rstrip("/").removesuffix(path) + path if path else url
         self._timeout_s = float(config["timeout_s"])
         self._ca_file: str | None = config["ca_file"]
         self._client: httpx.Client | None = None
@@ -110,7 +112,8 @@ def _checked_url(url: str | None, *, is_insecure: bool) -> str:
         raise ConfigError("url is missing; add it")
     try:
         parts, port = urlsplit(url), urlsplit(url).port
-        httpx.URL(url)
+        # The second is what a resolver makes of the name. UnicodeError, a ValueError, where it is none.
+        _ = httpx.URL(url).host, (parts.hostname or "").encode("idna")
     except (ValueError, httpx.InvalidURL):
         parts, port = None, None
     # What is wrong is named, not shown: the path of such a URL may be its secret.

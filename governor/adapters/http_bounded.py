@@ -141,5 +141,5 @@ def _send(
         return HttpFailure("connect_failed")
     except httpx.TimeoutException:
         return HttpFailure("timeout")
-    except httpx.RequestError:
+    except (httpx.RequestError, UnicodeError):  # The latter of a name that no resolver takes, ours or a Location's.
         return HttpFailure("broken_off")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from governor.adapters.kinds import ConfigError
 from tests.contract.alerts.rigs import TOKEN, WALL_NS, Rig, Told, a_halt, alertmanager_rig, an_alert
 
 NS_PER_S = 10**9
@@ -24,11 +25,17 @@ def posted(rig: Rig, place: int = -1) -> dict[str, Any]:
     return one
 
 
-@pytest.mark.parametrize("base", ["", "/", "/prefix", "/prefix/", "/api/v2/alerts"])
+@pytest.mark.parametrize("base", ["", "/", "/prefix", "/prefix/", "/api/v2/alerts", "/api/v2/alerts/"])
 def test_the_api_is_below_the_url(alertmanager: Rig, base: str) -> None:
     alertmanager.receiver(url=alertmanager.server.url + base).post(an_alert())
     prefix = "/prefix" if "prefix" in base else ""
     assert alertmanager.server.asked[0].path == f"{prefix}/api/v2/alerts"
+
+
+def test_a_query_before_the_apis_path_would_be_all_that_is_asked_for(alertmanager: Rig) -> None:
+    with pytest.raises(ConfigError, match=r"url holds a query") as refused:
+        alertmanager.receiver(url=f"{alertmanager.server.url}/?tenant=S3CRET")
+    assert "S3CRET" not in str(refused.value)
 
 
 def test_an_alarm_is_an_event_with_an_end(alertmanager: Rig) -> None:

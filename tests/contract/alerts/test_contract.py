@@ -104,6 +104,11 @@ def test_nobody_is_followed_to_anywhere(rig: Rig, status: int) -> None:
     assert len(rig.server.asked) == 1
 
 
+def test_a_name_that_no_resolver_takes_is_no_thread_that_dies_of_it(rig: Rig) -> None:
+    rig.server.then(Answer(302, {"Location": "https://xn--a/"}))
+    assert rig.receiver(timeout_s=5).post(an_alert()) == Delivery(Took.BUSY, "broken_off")
+
+
 def test_nobody_there_is_busy(rig: Rig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -179,6 +184,9 @@ def test_nothing_that_is_sent_is_larger_than_a_receiver_should_have_to_take(rig:
         ("https://alerts.example.org:http/", "url must be an https URL"),
         ("https://alerts.example.org/#there", "url must be an https URL"),
         ("https://alerts.example.org/\x00", "url must be an https URL"),
+        ("https://alerts..example.org/", "url must be an https URL"),
+        (f"https://{'a' * 64}.example.org/", "url must be an https URL"),
+        ("https://xn--a/", "url must be an https URL"),
         ("https://ada:S3CRET@alerts.example.org/", "url holds a user or a password; put a token into"),
         ("http://alerts.example.org/S3CRET", "url is plain http to another machine"),
         ("http://10.0.0.1/S3CRET", "url is plain http to another machine"),

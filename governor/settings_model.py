@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from governor.core.budgets import BUDGETS_MAX
 from governor.core.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
-from governor.core.units import NS_PER_MINUTE, DurationNs, UsdMicros, parse_duration, usd
+from governor.core.units import NS_PER_S, DurationNs, UsdMicros, parse_duration, usd
 from governor.settings_budget import BudgetTable, one_of_each
 from governor.settings_lines import LINES_MAX, LineTable, named_apart
 from governor.wire.jsonl import DEFAULT_FIELDS
@@ -28,7 +28,7 @@ SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
 ALERT_RECEIVERS_MAX: Final = 8  # Each has a thread, and two more for its attempts.
 JSONL_STREAMS_MAX: Final = 64  # One per run on the node; each costs a descriptor and a read per tick.
 
-ASK_AGAIN_MIN_NS: Final = NS_PER_MINUTE
+ASK_AGAIN_MIN_NS: Final = 10 * NS_PER_S
 
 JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
 
@@ -190,7 +190,7 @@ def _ask_again(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError('must be "auto", "off" or a duration such as "10m"')
     if value not in ("auto", "off") and parse_duration(value) < ASK_AGAIN_MIN_NS:
-        raise ValueError(f'"{value}" is more often than once a minute, and every question costs the provider one')
+        raise ValueError(f'"{value}" is more often than every 10s: no price moves so fast, and somebody has to answer')
     return value
 
 

@@ -63,7 +63,7 @@ def test_every_kind_of_line(tmp_path: Path) -> None:
         (DISK + 'as_of = "yesterday"\n', '"yesterday" is not a date'),
         (DISK + "size = 3\n", "line[1].size: unknown key"),
         (DISK * (LINES_MAX + 1), "line: "),
-        ('[price]\nask_again = "5s"\n', 'price.ask_again: "5s" is more often than once a minute'),
+        ('[price]\nask_again = "5s"\n', 'price.ask_again: "5s" is more often than every 10s'),
         ('[price]\nask_again = "sometimes"\n', 'price.ask_again: "sometimes" is not a duration'),
         ("[price]\nask_again = 5\n", "price.ask_again: "),
     ],

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from examples.demo_cloud import DemoCloud
+from governor.adapters.charges_db import read_charges
 from governor.cli_table import render_status
+from governor.core.charges import LineKind
+from governor.core.units import NS_PER_HOUR
+from tests.contract.prices.rigs import SECRET, loopback, runpod
 from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, cloud_table
 
 PRICE = "price_usd_per_hour = 98.32\n"
@@ -67,3 +76,54 @@ def test_a_spot_instance_is_charged_at_the_history_and_the_contradiction_is_alar
     governor.until_said("but $98.32/h (costgov.toml")
     shown = render_status(governor.ask({"cmd": "status"}), colour=False)
     assert "price: $0.0000/h (EC2 spot price history" in shown
+
+
+LINES = """
+[price]
+source = "runpod"
+ask_again = "10s"
+[price.runpod]
+endpoint = "{url}"
+instance_id = "pod1"
+api_key_file = "{key}"
+[[line]]
+kind = "storage"
+name = "vol-1 gp3"
+gb = 500
+price_usd_per_gb_month = 0.08
+"""
+
+
+def test_a_price_that_moves_is_followed_and_kept_over_a_kill(service: Callable[..., Service], tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(SECRET)
+    key.chmod(0o600)
+    with loopback() as server:
+        rig = runpod(server)
+        rig.costs(20)
+        governor = service(cloud=LINES.format(url=server.url, key=key), policy=CEILING)
+        governor.start()
+        trainee = governor.trainee("healthy")
+        governor.until(lambda: governor.run().get("spend_usd"), "the run is metered")
+        assert governor.run()["spend_rate_usd_per_hour"] == pytest.approx(20 + 500 * 0.08 / 730, abs=1e-6)
+        rig.costs(30)
+        governor.until(lambda: node(governor).get("price_usd_per_hour") == 30, "the new price counts")
+        governor.kill9()
+        governor.start()
+        assert node(governor)["price_usd_per_hour"] == 30
+        governor.until(lambda: governor.run().get("ranks_connected"), "the run is heard again")
+        trainee.kill()
+        governor.end()
+    charges = list(read_charges(str(governor.work / "state" / "costgov.db")))
+    prices = [charge.line.price_usd_micros for charge in charges if charge.line.kind is LineKind.COMPUTE]
+    assert set(prices) == {20_000_000, 30_000_000}
+    compute = [charge for charge in charges if charge.line.kind is LineKind.COMPUTE]
+    disk = [charge for charge in charges if charge.line.kind is LineKind.STORAGE]
+    assert sum(charge.quantity for charge in disk) == 500 * sum(charge.quantity for charge in compute)
+    exact = sum(Fraction(charge.line.price_usd_micros * charge.quantity, NS_PER_HOUR) for charge in compute)
+    assert abs(sum(charge.usd_micros for charge in compute) - exact) < len(compute)
+
+
+def node(governor: Service) -> dict[str, Any]:
+    told: dict[str, Any] = (governor.ask({"cmd": "status"}) or {"governor": {}})["governor"]
+    return told

@@ -175,17 +175,36 @@ def test_another_boot_begins_anew_and_stops_nothing_for_yesterday() -> None:
 
 
 def test_a_restart_resumes_the_open_stop_and_asks_again_only_after_the_whole_time() -> None:
-    world = idle()
-    world.until(STOPPED)
+    limit = 100  # Longer than a stop is given to be answered: that alone must not send the next one.
+    world = Idle(facts=replace(FACTS, idle_stop_ns=seconds(limit)))
+    world.until(FROM + limit)
     told = world.restart()
     assert world.incident.halt.stage is Stage.STOPPING
     assert not any(isinstance(effect, StopCompute | Kill) for effect in told), "who came meanwhile, nobody has seen"
-    world.until(world.now + LIMIT - 1)
-    assert world.stops() == [STOPPED]
-    world.until(world.now + 40)
+    world.until(world.now + limit - 1)
+    assert world.stops() == [FROM + limit]
+    world.until(world.now + 4)
     assert len(world.stops()) == 2
     world.reads(BillingAnswer.ENDED)
     assert world.stage() == "HALTED"
+
+
+def test_neither_a_hold_nor_a_finished_runs_wish_outlives_the_boot() -> None:
+    """Whoever starts the machine wants it; and whoever kept it then has no need to."""
+    world = Idle(facts=IDLE_STOP, policy=Policy(name="p", run_on_finish="stop"))
+    world.until(4)
+    world.begins()
+    world.until(8)
+    world.ends()
+    world.until(9)
+    assert world.node.idle.finish is not None
+    world.restart(boot_id="boot-2")
+    assert world.node.idle.finish is None
+    world.holds(7200)
+    world.until(world.now + 12)
+    world.restart(boot_id="boot-3")
+    world.until(world.now + LIMIT + 3)
+    assert len(world.stops()) == 1
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from governor.core.group_spend import GroupSpend
 from governor.core.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, WallNs
 
 UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
-# A command that attaches a week after it was started is the longest that its first hours can be put on its account; with
-# three lines by time, two days: what is older stays nobody's.
+# A command that attaches a week after it was started is the longest that its first hours can be put on its account.
+# With three lines by time, two days: what is older stays nobody's.
 NOBODYS_MAX: Final = 168
 # Full hours at which one stretch is cut: a month. What was asleep or unmetered for longer is one charge from there on:
 # a year of hours would be 6 MB in one commit.

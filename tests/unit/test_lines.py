@@ -12,7 +12,7 @@ from governor.core.events import PriceRead
 from governor.core.lines import NODE_LINE
 from governor.core.node_money import ABSENCE_MAX_NS
 from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from tests.unit.billed import DISK, HOUR, LINES, SUPPORT, Billed, new_world
+from tests.unit.billed import DISK, HOUR, LAUNCH, LINES, SUPPORT, Billed, new_world
 from tests.unit.test_engine import PRICE, make_node
 
 
@@ -183,3 +183,18 @@ def test_what_is_too_little_for_a_micro_dollar_is_carried_over_restarts() -> Non
         world.tick()
     world.keep()
     assert world.paid("to the archive") == 1
+
+
+def test_a_commands_start_up_is_its_own_with_every_line() -> None:
+    """Under `costgov run`: two hours of imports, and then the first rank."""
+    world = Billed(make_node(cloud="none", lines=LINES, exclusive=True))
+    world.tick()
+    for hour in (1, 2):
+        world.at(hour * 3600)
+    world.speak("run1", "a1", 100)
+    world.at(3 * 3600)
+    world.keep()
+    assert world.charged(UNALLOCATED) == world.node.ledger.spend(UNALLOCATED) == 0
+    by_time = PRICE * 3 + SUPPORT.line.price_usd_micros * 3 + 500 * 80_000 * 3 // 730
+    assert world.charged("run1") == world.node.ledger.spend("run1") == by_time + LAUNCH.price_usd_micros
+    assert {charge.payer.run for charge in world.charges.values()} == {"run1"}

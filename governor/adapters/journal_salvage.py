@@ -100,8 +100,8 @@ def _settle(into: sqlite3.Connection, insert: str) -> Taken:
             if found > told:
                 _put(into, insert, run, seq + 1, {**snapshot, name: found})
                 snapshot[name] = found
-    lost = [run for run in sums if run not in kept and run != UNALLOCATED]
-    for run in lost[: max(0, RUNS_MAX - len(kept))]:
+    lost = [run for run in sums if run not in kept and run != UNALLOCATED][: max(0, RUNS_MAX - len(kept))]
+    for run in lost:
         usd, _, seq = sums[run]
         _put(into, insert, run, seq, {"run": run, "salvaged": True, "spend_usd_micros": usd})
     last = max((until for _, until, _ in sums.values()), default=None)

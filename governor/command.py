@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
-from governor.command_end import CommandEnd, kept_by, living, stops_node
+from governor.command_end import CommandEnd, is_accepted, kept_by, living, stops_node
 from governor.console import Console
 from governor.core.effects import Alarm, Effect
 from governor.core.events import CommandLaunched
@@ -198,9 +198,14 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
 def pass_on(governor: Governor, command: Command, say: Callable[[str], None], signum: signal.Signals) -> bool:
     """Give the signal to the command, but for the first one while a halt saves: it would cost the checkpoint, and the
     halt ends the command anyway. Where the node's stop alone is left to wait for, the first one keeps the node."""
-    if command.poll() is not None and stops_node(governor.node, command.exit_code) and not command.was_kept:
+    if command.poll() is not None and stops_node(governor.node, command.exit_code):
+        if is_accepted(governor.node):
+            say("costgov: leaving: the provider has accepted the node's stop, and nobody reads back what follows")
+            return False
+        if command.was_kept:
+            return False
         command.was_kept = True
-        say("costgov: the node is kept, if its stop was not accepted yet; once more to leave at once")
+        say("costgov: the node is kept, if its stop can still be taken back; once more to leave at once")
         governor.daemon.apply(kept_by(signum, governor.clock.mono()))
         return True
     saving = [

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from governor.core.events import CommandExited, Event, OperatorHold
+from governor.core.halt_state import Fact
 from governor.core.idleness import NODE
 from governor.core.node import Node
 from governor.core.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
@@ -62,6 +63,17 @@ def stops_node(node: Node, exit_code: int | None) -> bool:
         return True
     policies = node.policies.policies
     return exit_code == 0 and idle.command is not None and any(one.run_on_finish == "stop" for one in policies)
+
+
+def is_accepted(node: Node) -> bool:
+    """The provider has said yes to the node's stop: nobody takes it back, and a shutdown's SIGTERM is part of it."""
+    stop = node.idle.stop
+    return (
+        node.idle.is_stopping
+        and stop is not None
+        and stop.incident is not None
+        and stop.incident.halt.stop_reply is Fact.STOP_ACCEPTED
+    )
 
 
 def kept_by(signum: signal.Signals, at: MonoNs) -> OperatorHold:

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from governor.command import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind, pass_on
+from governor.core import engine
 from governor.core.effects import Alarm
-from governor.core.events import CommandLaunched, Disconnected, TrainerExited
+from governor.core.events import CommandLaunched, Disconnected, StopAnswer, TrainerExited
 from governor.core.identity import ConnectionId, ProcessFacts, ProcessId
+from governor.core.idleness import Finish
+from governor.core.policy import Policy
 from governor.core.units import UsdMicros
 from tests.contract.fakes import FakeClock, FakeProcesses
+from tests.unit.idle_node import Idle
 from tests.unit.test_engine import a_step, at, hello, make_node, play, tick, training
 
 PRICE = UsdMicros(98_320_000)
@@ -153,3 +157,33 @@ def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
         assert pass_on(beside.governor, Command(sleeper), lambda _line: None, signal.SIGINT)
         assert sleeper.wait(10) == -signal.SIGINT
+
+
+def test_a_signal_while_only_the_nodes_stop_is_left_keeps_the_node_and_a_second_one_leaves(beside: Beside) -> None:
+    node, said = beside.node, []
+    node.idle.finish = Finish("llama", "p", observed=False, at=at(0))
+    beside.command.poll()
+    governor = beside.governor
+    governor.daemon = SimpleNamespace(apply=lambda event: engine.step(node, event))
+    assert not is_over(governor, beside.command), "its stop is waited for"
+    assert pass_on(governor, beside.command, said.append, signal.SIGINT)
+    assert said == ["costgov: the node is kept, if its stop can still be taken back; once more to leave at once"]
+    assert node.idle.finish is None
+    assert node.idle.hold_reason == "SIGINT to costgov run"
+    assert is_over(governor, beside.command)
+    node.idle.finish = Finish("llama", "p", observed=False, at=at(0))  # One that could not be given up.
+    assert not pass_on(governor, beside.command, said.append, signal.SIGINT)
+
+
+def test_a_signal_behind_an_accepted_stop_is_the_machines_shutdown_and_not_somebody(beside: Beside) -> None:
+    world = Idle(policy=Policy(name="p", run_on_finish="stop"))
+    world.until(4)
+    world.begins()
+    world.until(6)
+    world.ends()
+    world.until(70)
+    world.replies(StopAnswer.ACCEPTED)
+    beside.node, said = world.node, []
+    beside.command.poll()
+    assert not pass_on(beside.governor, beside.command, said.append, signal.SIGTERM)
+    assert "accepted the node's stop" in said[0]

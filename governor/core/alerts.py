@@ -40,6 +40,7 @@ class Severity(IntEnum):
 DEFAULT_SEVERITY: Final = Severity.WARNING
 SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
     {
+        "absence_uncharged": Severity.WARNING,
         HALT: Severity.CRITICAL,
         TEST: Severity.INFO,
         "back_after_halt": Severity.CRITICAL,

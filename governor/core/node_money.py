@@ -10,7 +10,7 @@ from governor.core.launched import command_left, launched_row
 from governor.core.line_meter import LineMeter
 from governor.core.lines import Metered, compute_line
 from governor.core.node import Node
-from governor.core.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs
+from governor.core.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs, format_duration
 
 # The wall clock is the only witness of an absence: beyond a year it is likelier wrong than right.
 ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
@@ -126,3 +126,22 @@ def absences(
     lasted = [(meter, since, node.began_wall - since) for meter, since in found]
     # Of a clock that went back, nobody knows what passed.
     return [(meter, since, DurationNs(min(ns, ABSENCE_MAX_NS))) for meter, since, ns in lasted if ns > 0]
+
+
+def absence_doubt(node: Node, left_wall: WallNs | None) -> str | None:
+    """Why not all of an absence is charged, in one line; None where all of it is, or nothing is billed meanwhile."""
+    if node.facts.exclusive or left_wall is None or not any(metered.is_disk for metered in node.ledger.beside):
+        return None
+    away = node.began_wall - left_wall
+    if away < 0:
+        return (
+            f"the wall clock is {format_duration(-away)} behind the last charge: what disks have cost while the "
+            "machine was off is in no charge; set the clock, and compare with the bill"
+        )
+    if away > ABSENCE_MAX_NS:
+        days = ABSENCE_MAX_NS // (24 * NS_PER_HOUR)
+        return (
+            f"the last charge is {format_duration(away)} old by the wall clock: of that, disks are charged for {days} "
+            "days; check the clock, and compare with the bill"
+        )
+    return None

@@ -21,7 +21,7 @@ from governor.core.idleness import NODE
 from governor.core.incident import process_of
 from governor.core.keeping import enter_splits
 from governor.core.node import RUNS_MAX, Node, Tracked, forget
-from governor.core.node_money import absences, charge_since, restore_node
+from governor.core.node_money import absence_doubt, absences, charge_since, restore_node
 from governor.core.node_stop import resume_stop
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
@@ -88,11 +88,13 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             effects.append(Record("restored", tracked.run.run, None, data))
     if not has_counters:
         budgeting.count_before(node, taken_up)
-    _charge_gap(node, kept, max(moments, default=None), is_continued=is_continued)
+    effects.extend(_charge_gap(node, kept, max(moments, default=None), is_continued=is_continued))
     return effects
 
 
-def _charge_gap(node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | None, *, is_continued: bool) -> None:
+def _charge_gap(
+    node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | None, *, is_continued: bool
+) -> list[Effect]:
     """What passed while nobody metered: within this boot by its clock, else by what the provider and wall clock say."""
     if is_continued and newest is not None:
         # To those who held the node when we died, from the newest moment on: up to it all of the node's time is in a
@@ -102,8 +104,12 @@ def _charge_gap(node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | 
         own = [snapshot for snapshot in kept if snapshot.get("run") == UNALLOCATED]
         walls = [wall for snapshot in own or kept if isinstance(wall := snapshot.get("wall_ns"), int)]
         is_damaged = any(snapshot.get("salvaged") for snapshot in own)
-        for meter, since, lasted in absences(node, WallNs(max(walls)) if walls else None, is_damaged=is_damaged):
+        left = WallNs(max(walls)) if walls else None
+        for meter, since, lasted in absences(node, left, is_damaged=is_damaged):
             enter_splits(node, node.ledger.charge_absence(meter, lasted), since)  # Nobody's, and marked.
+        doubt = absence_doubt(node, left)
+        return [Alarm("absence_uncharged", None, doubt)] if doubt is not None else []
+    return []
 
 
 def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[Effect]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from governor.core.charges import Charge, Line, LineKind, Unit
+from governor.core.effects import Effect
 from governor.core.events import Ack, PriceRead
 from governor.core.identity import ConnectionId
 from governor.core.keeping import keep
@@ -111,12 +112,12 @@ class Billed(World):
         facts = replace(self.node.facts, price_usd_micros_per_hour=priced, price_source="spot", price_since_wall=since)
         self.begin(facts)
 
-    def begin(self, facts: NodeFacts) -> None:
+    def begin(self, facts: NodeFacts) -> list[Effect]:
         self.lives += 1
         # Two governors of a node never start at the same instant of the wall clock; two acts of a schedule may.
         facts = replace(facts, node=f"life-{self.lives}")
         self.node = new_node(facts, self.node.policies, BootNs(self.boot), WallNs(self.wall))
-        restore_runs(self.node, list(self.runs.values()), BootNs(self.boot), MonoNs(self.mono))
+        return restore_runs(self.node, list(self.runs.values()), BootNs(self.boot), MonoNs(self.mono))
 
     def reboot(self, off: int, booting: int, *, stopped: bool, tells: bool) -> None:
         """Shut down, off for so long by the wall clock, and a governor that comes so late after the boot."""

@@ -36,14 +36,21 @@ def test_a_disk_costs_on_while_the_machine_is_off() -> None:
 
 
 def test_a_clock_that_went_back_or_a_year_ahead_is_no_witness() -> None:
-    for wall, longest in ((-HOUR, 0), (10 * 366 * 24 * HOUR, ABSENCE_MAX_NS)):
+    for wall, longest, said in (
+        (-HOUR, 0, "1h 0m behind"),
+        (HOUR, HOUR, None),
+        (10 * 366 * 24 * HOUR, ABSENCE_MAX_NS, "for 366 days"),
+    ):
         world = new_world()
         world.at(20)
         world.keep()
         left = world.wall
         world.boot = world.mono = 0
         world.wall_offset = left + wall
-        world.begin(replace(world.node.facts, boot_id="boot-2"))
+        told = world.begin(replace(world.node.facts, boot_id="boot-2"))
+        alarms = [effect.text for effect in told if isinstance(effect, Alarm)]
+        assert [said in text for text in alarms if said] == ([True] if said else [])
+        assert len(alarms) == (said is not None)
         world.tick()
         world.keep()
         gap = [charge for charge in world.of("vol-1 gp3") if charge.reconstructed]

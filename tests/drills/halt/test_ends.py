@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.journal_db import JournalReader
+from governor.adapters.journal_mirror import MIRROR_NAME
 from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, Halted, Run, configuration
 
 Trainee = Callable[..., Halted]
@@ -66,7 +67,8 @@ def test_who_is_left_behind_unannounced_is_named_and_no_socket_stays(tmp_path: P
         reader = JournalReader(str(tmp_path / "state" / "costgov.db"))
         assert [json.loads(row["data"])["name"] for row in reader.rows(None, "alarm", 10)] == ["left_behind"]
         reader.close()
-        assert list((tmp_path / "run").iterdir()) == [], "neither sockets nor their locks"
+        left_over = [path.name for path in (tmp_path / "run").iterdir()]
+        assert left_over == [MIRROR_NAME], "neither sockets nor their locks; a copy of the journal's newest state"
     finally:
         os.kill(left, signal.SIGKILL)
         run.stdout.close()

@@ -64,7 +64,7 @@ mode 0640, or `LoadCredential=` and a path below `/run/credentials/costgov.servi
 - An alarm of the same name and run within {REPEAT_MIN} minutes is one alert. What it said last is told at their end,
   with the number of repetitions (`repeats`).
 - A halt is told stage by stage. Where an alert lasts (Alertmanager), an open halt is told again every {AGAIN_S} s, and
-  resolved when it is closed. A machine that was stopped tells so when it is up again.
+  resolved when it is closed (see below). A machine that was stopped tells so when it is up again.
 - No secret, and nothing of a URL but scheme, host and port, is in any log, metric or error. Certificates are verified.
 """
 

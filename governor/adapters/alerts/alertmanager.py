@@ -1,10 +1,11 @@
 """Prometheus' Alertmanager, by `POST /api/v2/alerts` (its OpenAPI document; tried with Alertmanager 0.25).
 
 A halt is one alert from its verdict to its end: told again every minute while it is open, and resolved when it is
-closed. An alarm is an event: it stands for a quarter of an hour after it was taken. Which one is which is told by the
-labels (`alertname`, `severity`, `node`, `run`, `stage`, `incident`, and the run's own); the text, the stage of the halt
-and the money are annotations. Of several Alertmanagers that stand in for one another each has a table of its own, as
-Prometheus has it.
+closed; one that took less than a quarter of an hour stands as long as an alarm, or whoever waits for a group would be
+told nothing of it. An alarm is an event: it stands for a quarter of an hour after it was taken. Which one is which is
+told by the labels (`alertname`, `severity`, `node`, `run`, `stage`, `incident`, and the run's own); the text, the stage
+of the halt and the money are annotations. Of several Alertmanagers that stand in for one another each has a table of
+its own, as Prometheus has it.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def posted(alert: Alert, wall: int) -> dict[str, Any]:
         "reason": of.reason if of is not None else "",
         "id": alert.alert_id,
     }
-    ends = alert.ended_wall if alert.state is State.RESOLVED and alert.ended_wall is not None else wall + STANDS_NS
+    ends: int = wall + STANDS_NS
+    # Nobody is told of an alert that is over before its group is: of a halt that took seconds, nothing at all.
+    if alert.state is State.RESOLVED and alert.ended_wall is not None and alert.ended_wall - alert.wall >= STANDS_NS:
+        ends = alert.ended_wall
     return {
         "labels": {name: _clean(value) for name, value in labels.items() if value},
         "annotations": {name: value for name, value in annotations.items() if value},

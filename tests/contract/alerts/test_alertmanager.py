@@ -64,20 +64,29 @@ def test_an_alarm_is_an_event_with_an_end(alertmanager: Rig) -> None:
 
 def test_a_halt_is_told_again_under_the_same_labels_and_then_resolved(alertmanager: Rig) -> None:
     receiver = alertmanager.receiver()
-    for alert in (a_halt("ASKED"), a_halt("VERIFYING"), a_halt("HALTED", ended_wall=WALL_NS + 150 * NS_PER_S)):
+    for alert in (a_halt("ASKED"), a_halt("VERIFYING"), a_halt("HALTED", ended_wall=WALL_NS + 950 * NS_PER_S)):
         receiver.post(alert)
-        alertmanager.wall_ns += 100 * NS_PER_S
+        alertmanager.wall_ns += 500 * NS_PER_S
     told = [posted(alertmanager, place) for place in range(3)]
     assert told[0]["labels"] == told[1]["labels"] == told[2]["labels"]
     assert told[0]["labels"]["incident"] == "llama.node-a.1"
-    assert [one["endsAt"] for one in told] == ["2027-01-15T08:15:00Z", "2027-01-15T08:16:40Z", "2027-01-15T08:02:30Z"]
+    assert [one["endsAt"] for one in told] == ["2027-01-15T08:15:00Z", "2027-01-15T08:23:20Z", "2027-01-15T08:15:50Z"]
     assert {one["startsAt"] for one in told} == {"2027-01-15T08:00:00Z"}
     assert [one["annotations"]["halt_stage"] for one in told] == ["ASKED", "VERIFYING", "HALTED"]
 
 
+def test_a_halt_of_seconds_stands_until_whoever_waits_for_a_group_has_told_of_it(alertmanager: Rig) -> None:
+    """Also where nobody was there to take it for an hour."""
+    alertmanager.wall_ns += 3600 * NS_PER_S
+    alertmanager.receiver().post(a_halt("HALTED", ended_wall=WALL_NS + 2 * NS_PER_S))
+    assert posted(alertmanager)["startsAt"] == "2027-01-15T08:00:00Z"
+    assert posted(alertmanager)["endsAt"] == "2027-01-15T09:15:00Z"
+
+
 def test_an_end_is_never_before_its_beginning(alertmanager: Rig) -> None:
     """Alertmanager refuses such an alert; a wall clock may have been set meanwhile."""
-    alertmanager.receiver().post(a_halt("HALTED", ended_wall=WALL_NS - 3600 * NS_PER_S))
+    alertmanager.wall_ns -= 3600 * NS_PER_S
+    alertmanager.receiver().post(a_halt("HALTED", ended_wall=alertmanager.wall_ns))
     assert posted(alertmanager)["endsAt"] == posted(alertmanager)["startsAt"]
 
 

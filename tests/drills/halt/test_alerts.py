@@ -7,8 +7,10 @@ import os
 import select
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ import psutil
 import pytest
 
 from examples.demo_cloud import DemoCloud
+from governor.adapters import alerts
 from governor.cli_table import render_status
-from tests.contract.alerts.rigs import SECRET, Answer, Told, receiver_server
+from governor.core.outbox import Took
+from governor.core.units import NS_PER_HOUR, NS_PER_S, WallNs
+from tests.contract.alerts.rigs import SECRET, Answer, Told, a_halt, receiver_server
 from tests.drills.halt.conftest import SAFETY_S, Service, cloud_table
 
 PACE_S = 0.1
@@ -46,11 +51,11 @@ def is_resolved(pager: Told) -> bool:
 
 
 @contextmanager
-def alertmanager(directory: Path, tells: str) -> Iterator[str]:
+def alertmanager(directory: Path, tells: str, group_wait: str = "1ms") -> Iterator[str]:
     """A real server on loopback, which tells `tells` of whatever fires and resolves. Yields its URL."""
     config = directory / "alertmanager.yml"
     receiver = {"name": "r", "webhook_configs": [{"url": tells, "send_resolved": True}]}
-    route = {"receiver": "r", "group_by": ["alertname"], "group_wait": "1ms", "group_interval": "1s"}
+    route = {"receiver": "r", "group_by": ["alertname"], "group_wait": group_wait, "group_interval": "1s"}
     config.write_text(json.dumps({"route": route, "receivers": [receiver]}))  # JSON is YAML.
     with (directory / "alertmanager.log").open("wb") as log:
         process = subprocess.Popen(
@@ -86,10 +91,17 @@ def standing(url: str) -> dict[str, Any]:
     return {one["labels"]["alertname"]: one for one in found}
 
 
-@pytest.mark.skipif(
+NEEDS_ALERTMANAGER = pytest.mark.skipif(
     shutil.which("prometheus-alertmanager") is None, reason="Debian's package prometheus-alertmanager is not installed"
 )
-def test_an_alertmanager_shows_the_halt_while_it_lasts_and_no_longer(
+
+
+def notified(pager: Told, state: str) -> bool:
+    return any(one["status"] == state and one["groupLabels"]["alertname"] == "costgov_halt" for one in heard(pager))
+
+
+@NEEDS_ALERTMANAGER
+def test_an_alertmanager_shows_the_halt_while_it_lasts_and_then_its_end(
     service: Callable[..., Service], cloud: DemoCloud, pager: Told, tmp_path: Path
 ) -> None:
     cloud.stopping_s = 10**9  # The stop is accepted, and lasts until we say so.
@@ -100,12 +112,7 @@ def test_an_alertmanager_shows_the_halt_while_it_lasts_and_no_longer(
         governor.trainee("polite")
         governor.until_stage("VERIFYING")
 
-        def notified(state: str) -> bool:
-            return any(
-                one["status"] == state and one["groupLabels"]["alertname"] == "costgov_halt" for one in heard(pager)
-            )
-
-        pager.until(lambda: notified("firing"))
+        pager.until(lambda: notified(pager, "firing"))
         halt = standing(url)["costgov_halt"]
         incident = governor.incidents()[0]
         assert halt["labels"] == {
@@ -117,11 +124,34 @@ def test_an_alertmanager_shows_the_halt_while_it_lasts_and_no_longer(
         }
         assert halt["annotations"]["reason"] == incident["reason"]
         assert "loss nan" in halt["annotations"]["summary"]
-        assert not notified("resolved")
         cloud.stopping_s = 0.0
         governor.until_stage("HALTED")
-        pager.until(lambda: notified("resolved"))
-        assert "costgov_halt" not in standing(url)
+        governor.process.terminate()
+        assert governor.process.wait(SAFETY_S) == 0  # Then everything is told.
+        assert standing(url)["costgov_halt"]["annotations"]["halt_stage"] == "HALTED"
+        assert not notified(pager, "resolved")
+
+
+@NEEDS_ALERTMANAGER
+def test_an_alertmanager_tells_of_a_halt_that_was_over_before_it_tells_of_anything(pager: Told, tmp_path: Path) -> None:
+    with alertmanager(tmp_path, f"{pager.url}/notified", group_wait="5s") as url:
+        receiver = alerts.load("alertmanager", {"url": url})
+        ended = time.time_ns() - NS_PER_S
+        for halt in (a_halt("TERMED"), a_halt("HALTED", ended_wall=ended)):
+            assert receiver.post(replace(halt, wall=WallNs(ended - NS_PER_S))).took is Took.TAKEN
+        pager.until(lambda: notified(pager, "firing"))
+
+
+@NEEDS_ALERTMANAGER
+def test_an_alertmanager_resolves_a_halt_of_an_hour_with_its_end(pager: Told, tmp_path: Path) -> None:
+    with alertmanager(tmp_path, f"{pager.url}/notified") as url:
+        receiver = alerts.load("alertmanager", {"url": url})
+        begun = WallNs(time.time_ns() - NS_PER_HOUR)
+        assert receiver.post(replace(a_halt("VERIFYING"), wall=begun)).took is Took.TAKEN
+        pager.until(lambda: notified(pager, "firing"))
+        assert receiver.post(replace(a_halt("HALTED", ended_wall=time.time_ns()), wall=begun)).took is Took.TAKEN
+        pager.until(lambda: notified(pager, "resolved"))
+        assert standing(url) == {}
 
 
 def test_receivers_that_hang_cost_the_halt_nothing_nor_the_governors_end(

@@ -61,13 +61,14 @@ def stages(
     scope = scope_of(since, until, runs)
     state_dir = state_dir_of(config)
     tally = StageTally(from_the_beginning=scope.since is None)
+    # Of another time nobody knows how far the window was then.
+    beginnings = list(open_windows_in(state_dir, scope)) if until is None else []
     for one in sums_in(state_dir, scope, STAGE_OF_RUN):
         tally.enter_charges(one)
     for run, row in windows_in(state_dir, scope):
         tally.enter_window(run, row)
-    if until is None:  # Of another time nobody knows how far the window was then.
-        for run, stage, meter in open_windows_in(state_dir, scope):
-            tally.enter_open(run, stage, meter)
+    for run, stage, meter in beginnings:
+        tally.enter_open(run, stage, meter)
     rows = tally.rows()
     if as_json:
         print_json(_document(rows, scope))
@@ -170,6 +171,12 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
     from governor.report_moments import plain
 
     notes = [
+        f"{row.stage}: {row.untold_tokens:,} tokens more were trained in windows that are not kept any more; what a "
+        "million has cost is unknown"
+        for row in rows
+        if row.untold_tokens
+    ]
+    notes += [
         f"{row.stage}: for {row.unplanned_tokens:,} of its tokens no price was expected; they count as actual alone"
         for row in rows
         if row.unplanned_tokens
@@ -261,6 +268,7 @@ def _record(row: StageRow) -> dict[str, Any]:
         "used_percent": ratio(None if row.used is None else 100 * row.used, 4),
         "burn_rate": ratio(row.burn_rate, 6),
         "lands_at_usd": None if row.lands_at_usd_micros is None else _cents(row.lands_at_usd_micros),
+        "untold_tokens": row.untold_tokens,
         "unplanned_tokens": row.unplanned_tokens,
         "unlimited_runs": row.unlimited_runs,
         "reconstructed_usd": exact_usd(row.reconstructed_usd_micros),

@@ -35,6 +35,7 @@ class _Share:
     duration_ns: int = 0
     wasted_tokens: int = 0
     wasted_usd_micros: int = 0
+    untold_tokens: int = 0  # Trained, and paid for, in windows that are not kept any more.
     planned_tokens: int = 0  # Of those whose price was planned.
     planned_usd: int = 0  # In micro-dollar-tokens: 10^-12 dollars.
     timed_tokens: int = 0  # Of those whose speed was planned, and how long they were to take.
@@ -74,6 +75,7 @@ class StageRow:
     used: Fraction | None  # Of the ceilings.
     burn_rate: Fraction | None
     lands_at_usd_micros: int | None
+    untold_tokens: int  # Beside `tokens`: of windows that are not kept. What a million has cost is unknown then.
     unplanned_tokens: int  # Of windows whose price nobody planned, in a stage of which others are planned.
     unlimited_runs: int  # Without a ceiling, in a stage where others have one.
     reconstructed_usd_micros: int
@@ -86,6 +88,7 @@ class StageTally:
         """Without the beginning (--since) nobody can say how much of a ceiling is used, or where the run lands."""
         self._shares: dict[tuple[str, str], _Share] = {}
         self._newest: dict[str, _Share] = {}  # By run: where it trained last.
+        self._told_to: dict[str, int] = {}  # By run: its total at the end of what was entered.
         self._from_the_beginning = from_the_beginning
 
     def enter_charges(self, one: Sum) -> None:
@@ -101,6 +104,8 @@ class StageTally:
     def enter_window(self, run: str, row: WindowRow) -> None:
         share, window, plan = self._trains(row.stage, run), row.window, row.plan
         tokens = window.tokens
+        self._miss(share, run, window.from_tokens, plan.began_tokens)
+        self._told_to[run] = window.to_tokens
         share.tokens += tokens
         share.duration_ns += window.duration_ns
         if window.wasted_tokens:
@@ -113,11 +118,15 @@ class StageTally:
         share.recent.append(window)
 
     def enter_open(self, run: str, stage: str | None, meter: TokenMeter) -> None:
-        """The beginning of a window that no row tells of yet; what it wasted is told when it has closed."""
-        tokens = meter.progress_tokens - meter.from_tokens
+        """The beginning of a window that no row tells of yet; what it wasted is told when it has closed.
+
+        The meter must be older than the windows: what closed meanwhile is in them.
+        """
+        tokens = meter.progress_tokens - max(meter.from_tokens, self._told_to.get(run, 0))
         if tokens <= 0:
             return
         share = self._trains(stage, run)
+        self._miss(share, run, meter.from_tokens, meter.began_tokens)
         share.tokens += tokens
         share.duration_ns += meter.spent_ns
         share.to_tokens = meter.progress_tokens
@@ -132,6 +141,11 @@ class StageTally:
         last = (NO_STAGE, NOBODYS)
         names = sorted(stages, key=lambda name: (last.index(name) + 1 if name in last else 0, name))
         return [self._row(name, stages[name]) for name in names]
+
+    def _miss(self, share: _Share, run: str, from_tokens: int, began_tokens: int) -> None:
+        """What lies between is not known: a limit of the journal's, or a damaged page. Its money is in the charges."""
+        to = self._told_to.get(run, 0 if self._from_the_beginning else from_tokens)
+        share.untold_tokens += max(0, from_tokens - max(to, began_tokens))
 
     def _trains(self, stage: str | None, run: str) -> _Share:
         share = self._share(stage or NO_STAGE, run)
@@ -152,7 +166,8 @@ class StageTally:
         planned_tokens, planned_usd = sum(s.planned_tokens for s in shares), sum(s.planned_usd for s in shares)
         planned_s, timed_tokens = sum(s.planned_s for s in shares), sum(s.timed_tokens for s in shares)
         expected = Fraction(planned_usd, planned_tokens) if planned_tokens else None
-        actual = per_mtok(spent, tokens)
+        untold = sum(share.untold_tokens for share in shares)
+        actual = per_mtok(spent, tokens) if not untold else None
         limited = [share for share in shares if _ceiling(share) is not None]
         ceiling = sum(_ceiling(share) or 0 for share in limited)
         whole = self._from_the_beginning
@@ -172,8 +187,9 @@ class StageTally:
             wasted_usd_micros=sum(share.wasted_usd_micros for share in shares),
             ceiling_usd_micros=ceiling if limited else None,
             used=Fraction(sum(share.usd_micros for share in limited), ceiling) if ceiling and whole else None,
-            burn_rate=_burn_rate(limited),
+            burn_rate=_burn_rate(limited) if not untold else None,
             lands_at_usd_micros=_landing(shares) if whole else None,
+            untold_tokens=untold,
             unplanned_tokens=tokens - planned_tokens if planned_tokens else 0,
             unlimited_runs=len(shares) - len(limited) if limited else 0,
             reconstructed_usd_micros=sum(share.reconstructed_usd_micros for share in shares),
@@ -249,6 +265,7 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         used=None,
         burn_rate=None,
         lands_at_usd_micros=sum(landings) + others if landings and len(landings) == len(trained) else None,
+        untold_tokens=sum(row.untold_tokens for row in found),
         unplanned_tokens=0,
         unlimited_runs=0,
         reconstructed_usd_micros=sum(row.reconstructed_usd_micros for row in found),

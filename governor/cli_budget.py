@@ -91,8 +91,9 @@ def set_budget(
     costgov budget set stage:stage2 1500 --reason "quarter's plan" --alert-at 0.9
 
     Refused with the numbers where it could not be held: an unknown price, a ceiling below the price of its own halt,
-    or one that would halt at once (`costgov halt` does that). Allowed to whoever may halt the run; for more than one
-    run to root, the governor's own user and members of the socket's group. Exit code 5: no such run, stage or label.
+    or one (of dollars or of tokens) that would halt at once (`costgov halt` does that). Allowed to whoever may halt the
+    run; for more than one run to root, the governor's own user and members of the socket's group. Exit code 5: no such
+    run, stage or label.
     """
     if tokens is not None and parse_scope(scope).kind is not ScopeKind.RUN:
         raise click.UsageError("--tokens belongs to a run: SCOPE is run:NAME")

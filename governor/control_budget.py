@@ -85,6 +85,9 @@ def clear_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -
         cap = budgeting.standing(node, after, at)
         if cap.room_usd_micros <= 0 and cap.rate_usd_micros_per_hour:
             raise Refused("refused", _would_halt(cap, after.source))
+    done = budgeting.would_complete(node, scope, budgeting.tokens_after_clearing(node, scope))
+    if done is not None:
+        raise Refused("refused", done)
     daemon.apply(OperatorBudget(at, scope, None, reason, request.uid))
     daemon.keep_runs()
     return _told(daemon, scope, before)

@@ -154,6 +154,9 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
     cap = standing(node, budget, at)
     if ceiling <= cap.reserve_usd_micros:
         return _too_small(scope, ceiling, cap.reserve_usd_micros)
+    done = would_complete(node, scope, budget.tokens)
+    if done is not None:
+        return done
     if cap.room_usd_micros <= 0:
         return (
             f"{scope.text} has spent {format_usd(cap.spend_usd_micros)} and its halt is reserved "
@@ -161,6 +164,20 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
             f"than {format_usd(cap.spend_usd_micros + cap.reserve_usd_micros)}, or say `costgov halt RUN --reason …`"
         )
     return fault(node.facts, node.policies, [budget]) if not cap.reserve_usd_micros else None
+
+
+def would_complete(node: Node, scope: Scope, tokens: int | None) -> str | None:
+    """Why a run cannot be given so few tokens: it has trained them, and its halt would follow at its next step."""
+    tracked = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
+    if tracked is None or tokens is None or tokens == tracked.policy.budget.tokens:
+        return None  # What counts already is not what this would do.
+    trained = tracked.run.tokens_total or 0
+    if trained < tokens:
+        return None
+    return (
+        f"{scope.text} has trained {trained:,} tokens: with a budget of {tokens:,} it would be complete, and halted "
+        "now; set more tokens, or say `costgov halt RUN --reason …`"
+    )
 
 
 def fault(facts: NodeFacts, policies: PolicySet, budgets: Iterable[ScopedBudget]) -> str | None:
@@ -191,6 +208,17 @@ def after_clearing(node: Node, scope: Scope) -> ScopedBudget | None:
     policy = node.policies.for_run(run.labels, run.stage)
     ceiling = policy.budget.ceiling_usd_micros
     return ScopedBudget(scope, ceiling, f"policy {policy.name}") if ceiling is not None else None
+
+
+def tokens_after_clearing(node: Node, scope: Scope) -> int | None:
+    """The token budget of this run without its live budget; None: it has none, or there is no such run."""
+    tracked = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
+    if tracked is None:
+        return None
+    configured = node.budgets.configured.get(scope.text)
+    if configured is not None and configured.tokens is not None:
+        return configured.tokens
+    return node.policies.for_run(tracked.run.labels, tracked.run.stage).budget.tokens
 
 
 def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:

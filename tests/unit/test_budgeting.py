@@ -25,7 +25,7 @@ from governor.core.snapshots import incident_snapshot
 from governor.core.status import run_status
 from governor.core.units import NS_PER_S, BootNs, DurationNs, WallNs, usd
 from governor.report_moments import moments
-from tests.unit.test_engine import PRICE, at, hello, make_node, peer, play, rule, tick
+from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
 
 ONE = "llama"
 OTHER = "mistral"
@@ -247,6 +247,39 @@ def test_a_ceiling_below_its_own_halt_is_refused_with_the_numbers() -> None:
     nobody = make()
     assert refused(nobody, 0, "node", 2.2) is not None, "who comes will be halted likewise"
     assert refused(nobody, 0, "node", 2.3) is None
+
+
+def test_fewer_tokens_than_are_trained_are_refused_and_would_have_ended_the_run() -> None:
+    node = make(budget("run:llama", 50, tokens=9_000))
+    play(node, tick(0))
+    join(node)
+    play(node, tick(1), a_step(5, when=1, tokens=1_000, tokens_total=5_000), tick(2))
+    mistyped = budget("run:llama", 50, uid=0, tokens=20)
+    assert budgeting.refusal(node, mistyped, at(2)) == (
+        "run:llama has trained 5,000 tokens: with a budget of 20 it would be complete, and halted now; set more "
+        "tokens, or say `costgov halt RUN --reason …`"
+    )
+    assert budgeting.refusal(node, replace(mistyped, tokens=5_001), at(2)) is None
+    assert budgeting.refusal(node, replace(mistyped, tokens=None), at(2)) is None
+    set_live(node, 2, "run:llama", 50, tokens=20)
+    play(node, tick(3))
+    assert halted(node) == [ONE], "what is refused is what would have halted"
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_the_tokens_that_would_count_again_are_those_of_the_file_or_of_the_policy(in_file: bool) -> None:
+    policy = Policy("p", budget=Budget(tokens=4_000), rules=(rule("budget"),))
+    node = make(*([budget("run:llama", 50, tokens=3_000)] if in_file else []), policy=policy)
+    play(node, tick(0))
+    join(node)
+    set_live(node, 1, "run:llama", 50, tokens=9_000)
+    play(node, tick(1), a_step(5, when=1, tokens=1_000, tokens_total=5_000), tick(2))
+    scope = parse_scope("run:llama")
+    left = budgeting.tokens_after_clearing(node, scope)
+    assert left == (3_000 if in_file else 4_000)
+    assert "has trained 5,000 tokens" in str(budgeting.would_complete(node, scope, left))
+    play(node, OperatorBudget(at(2), scope, None, "done", 0), tick(3))
+    assert halted(node) == [ONE], "what would be refused is what would have halted"
 
 
 def test_no_ceiling_is_set_at_an_unknown_price() -> None:

@@ -202,6 +202,27 @@ def test_what_cannot_be_set_is_said_in_one_line_with_the_numbers(node: Callable[
     assert set(here.budgets()) == {"day", "node"}, "nothing of it was set"
 
 
+def test_a_token_budget_that_is_trained_already_is_neither_set_nor_left_behind(node: Callable[..., Node]) -> None:
+    here = node('[[budget]]\nscope = "run:llama"\nceiling_usd = 5000\ntokens = 6000\n')
+    rank = here.join("llama")
+    rank.steps(5, 5, tokens=1000)
+    here.service.until(
+        lambda: here.service.ask({"cmd": "status"})["runs"][0]["tokens_total"] == 5000, "tokens are heard"
+    )
+    few = here.costgov("budget", "set", "llama", "5000", "--tokens", "20", "--reason", "20B was meant")
+    assert (few.returncode, few.stdout) == (ExitCode.FAILED, "")
+    assert few.stderr.startswith("costgov: run:llama has trained 5,000 tokens: with a budget of 20 it would be")
+    assert here.costgov("budget", "set", "llama", "5000", "--tokens", "1M", "--reason", "more").returncode == 0
+    rank.steps(6, 8, tokens=1000)
+    here.service.until(lambda: here.service.ask({"cmd": "status"})["runs"][0]["tokens_total"] == 8000, "more are heard")
+    clear = here.costgov("budget", "clear", "llama", "--reason", "no more")
+    assert clear.returncode == ExitCode.FAILED
+    assert clear.stderr.startswith("costgov: run:llama has trained 8,000 tokens: with a budget of 6,000 it would be")
+    assert here.budgets()["run:llama"]["tokens"] == 1_000_000
+    assert here.service.incidents() == []
+    assert rank.process.poll() is None
+
+
 def test_a_configuration_that_cannot_hold_is_refused_at_the_start(short_tmp: Path) -> None:
     table = '[[budget]]\nscope = "stage:s1"\nceiling_usd = 7.5\n'
     here = Node(short_tmp, table)

@@ -52,10 +52,18 @@ class Puppet:
         assert self.process.stdout is not None
         return dict(json.loads(self.process.stdout.readline()))
 
-    def steps(self, first: int, last: int, loss: float | str = 2.0) -> None:
+    def steps(self, first: int, last: int, loss: float | str = 2.0, *, tokens: int | None = None) -> None:
+        """`tokens` of each step; None: it does not say."""
         self.say(
             *(
-                {**wire.head("step", 0, n), "step": n, "attempt_step": n, "loss": loss, "loss_expected": True}
+                {
+                    **wire.head("step", 0, n),
+                    "step": n,
+                    "attempt_step": n,
+                    "loss": loss,
+                    "loss_expected": True,
+                    **({} if tokens is None else {"tokens": tokens, "tokens_total": tokens * n}),
+                }
                 for n in range(first, last + 1)
             )
         )

@@ -102,11 +102,13 @@ def _has_ended(tracked: Tracked, launched: CommandLaunched) -> bool:
 
 def _go_on(tracked: Tracked) -> None:
     """The rest of the command is the attempt's own: what it has trained stays, and its ranks are gone."""
+    tracked.book.new_attempt()  # What the last steps were like is no evidence against what follows them.
     run = tracked.run
     run.ended_at = None
     run.completed = run.ended_well
     run.ranks.clear()
     run.tokens_per_s = None
+    run.working_since = None  # Nobody is left who could save: a halt waits for nobody, and no ceiling reserves for it.
 
 
 def _begin(node: Node, launched: CommandLaunched, name: str) -> Tracked | None:

@@ -15,14 +15,16 @@ from governor.core.events import (
     ProcessesSeen,
     TrainerExited,
 )
+from governor.core.findings import Reading
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId
 from governor.core.launched import ATTACH_EXPECTED_NS
 from governor.core.node import Node
+from governor.core.policy import Hold, HoldKind
 from governor.core.status import run_status
 from governor.core.units import NS_PER_S, DurationNs
 from tests.unit.test_budgeting import set_live
-from tests.unit.test_engine import a_step, at, hello, peer, play, tick
+from tests.unit.test_engine import a_step, at, hello, peer, play, rule, tick
 from tests.unit.test_launched import COMMAND, STREAMED, launched, pass_time, stream, terms
 
 EXPECTED_S = ATTACH_EXPECTED_NS // NS_PER_S
@@ -55,6 +57,26 @@ def test_what_never_attaches_again_is_held_to_the_ceiling_of_the_run_that_did(na
     assert (incident.reason, incident.rank_processes, incident.launchers) == ("ceiling_reached", (COMMAND,), (COMMAND,))
     assert incident.spend_at_verdict_usd_micros < 600_000_000
     assert node.ledger.spend(UNALLOCATED) == 0
+
+
+def test_the_ceiling_reserves_no_grace_for_a_checkpoint_that_nobody_is_left_to_save() -> None:
+    node = trained()
+    assert terms(pass_time(node, 577, 101)) == [], "1 s of grace, 20 s of ending and 1 s of ticks, at a dollar each"
+    assert terms(pass_time(node, 578, 578)) == ["job"]
+
+
+def test_what_the_last_steps_were_like_halts_nobody_who_comes_after_them() -> None:
+    """They starved for one minute of the three that the rule asks for; then training ended, and an evaluation began."""
+    starved = rule("data_starvation", hold=Hold(HoldKind.DURATION, 180 * NS_PER_S))
+    node = launched(starved, ceiling=None)
+    play(node, hello(0, 0, run="job", world_size=1))
+    for second in range(1, 101):
+        slow = {"step_s": 1.0, "data_s": 0.0 if second < 40 else 0.95}
+        play(node, a_step(second, run="job", when=second, **slow), tick(second))
+    assert node.runs["job"].book.findings["r-data_starvation"].reading is Reading.FIRING
+    play(node, Disconnected(at(101), ConnectionId(1)), TrainerExited(at(101), "job", None))
+    assert terms(pass_time(node, 1_000, 102)) == []
+    assert node.runs["job"].incident is None
 
 
 def test_the_rest_counts_towards_the_budget_of_its_stage() -> None:

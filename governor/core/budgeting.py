@@ -296,17 +296,23 @@ def _document(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
 # --- over a restart -----------------------------------------------------------------------------------------
 
 
-def restore(node: Node, kept: Mapping[str, Any]) -> bool:
-    """Take up counters and live budgets from the node's snapshot; False: it is of before and has none.
+def restore_counters(node: Node, kept: Mapping[str, Any]) -> bool:
+    """Take up what groups have spent from the node's snapshot; False: it is of before and has none.
 
-    KeyError, TypeError, ValueError or AttributeError when they are not ours.
+    KeyError, TypeError, ValueError or AttributeError when they are not ours. Apart from the live budgets: counters that
+    are taken up stand, also where those cannot be read.
     """
     if "groups" not in kept:
         return False
     node.charges.groups.restore(kept["groups"])
-    node.budgets.restore(kept["budgets"])
-    pin(node)
     return True
+
+
+def restore_live(node: Node, kept: Mapping[str, Any]) -> None:
+    """Take up live budgets and what was said; raises as restore_counters() does."""
+    if "budgets" in kept:
+        node.budgets.restore(kept["budgets"])
+        pin(node)
 
 
 def typed_anew(node: Node) -> list[Effect]:

@@ -57,7 +57,8 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             effects.append(_unreadable("node", node.facts.node, error))
         effects.extend(_restore_idle(node, snapshot, at))
         try:
-            has_counters = budgeting.restore(node, snapshot)
+            has_counters = budgeting.restore_counters(node, snapshot)
+            budgeting.restore_live(node, snapshot)
             effects.extend(budgeting.typed_anew(node))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             effects.append(_unreadable("budgets", node.facts.node, error))

@@ -91,6 +91,20 @@ def test_counters_that_cannot_be_read_are_said_and_cost_no_start() -> None:
     assert text.startswith("the journal's budgets 'node-a' cannot be taken up")
 
 
+def test_counters_stand_where_the_live_budgets_beside_them_cannot_be_read() -> None:
+    node = make()
+    play(node, tick(0))
+    join(node)
+    play(node, tick(100))
+    rows = [dict(row) for row in keep(node, at(100)).runs.values()]
+    for row in rows:
+        if "budgets" in row:
+            row["budgets"] = {"live": [{"scope": "month"}], "said": {}}
+    new = new_node(node.facts, node.policies, BootNs(at(100)), WallNs(at(100)))
+    restore_runs(new, rows, BootNs(at(100)), at(100))
+    assert new.charges.groups.snapshot() == node.charges.groups.snapshot(), "nothing is counted twice"
+
+
 # --- warnings -----------------------------------------------------------------------------------------------
 
 

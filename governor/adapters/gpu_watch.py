@@ -41,14 +41,12 @@ class GpuWatch:
         readings = self.gpus.read()
         if readings is None:
             return [GpuProcessesSeen(at, frozenset(), problem=self._problem())]
-        hidden = self._hidden(at, len(readings))
-        if hidden:
-            return [GpuProcessesSeen(at, frozenset(), problem=hidden)]
         if any(reading.pids is None for reading in readings):
             return [GpuProcessesSeen(at, frozenset(), problem="the driver does not say who computes on its GPUs")]
         pids = frozenset(pid for reading in readings for pid in reading.pids or ())
         unnamed = sum(_is_held(reading) for reading in readings)
-        return [GpuProcessesSeen(at, pids, unnamed, own=self._own(pids))]
+        # Whom we see is a tenant, however many more there are whom we do not.
+        return [GpuProcessesSeen(at, pids, unnamed, self._hidden(at, len(readings)), own=self._own(pids))]
 
     def _hidden(self, at: MonoNs, shown: int) -> str | None:
         """A container with some of a machine's GPUs does not see who computes on the others."""

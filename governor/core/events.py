@@ -328,7 +328,7 @@ class GpuProcessesSeen:
     at: MonoNs
     pids: frozenset[int]
     unnamed: int = 0  # GPUs that work or hold memory for somebody whom the driver does not name: another container's.
-    problem: str | None = None  # One line where nobody can tell who computes here; then `pids` says nothing.
+    problem: str | None = None  # One line where nobody can tell who computes here; `pids`: who is seen all the same.
     own: frozenset[int] = frozenset()
 
 

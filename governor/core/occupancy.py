@@ -68,9 +68,10 @@ def on_gpu_processes(node: Node, event: GpuProcessesSeen) -> list[Effect]:
     idle = node.idle
     idle.gpus_problem = event.problem
     if event.problem is None:
+        idle.gpus_unnamed, idle.gpus_at = event.unnamed, event.at
+    if event.problem is None or event.pids:
         # Else those seen last stand: a halt's `stop = "auto"` relies on them.
-        node.gpu_pids, idle.gpus_unnamed, idle.gpus_at = event.pids, event.unnamed, event.at
-        node.gpu_pids_own = event.own
+        node.gpu_pids, node.gpu_pids_own = event.pids, event.own
     return []
 
 

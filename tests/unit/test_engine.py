@@ -227,13 +227,17 @@ def test_a_governor_that_comes_late_knows_how_much_work_is_unsaved() -> None:
     assert only(effects, Ask).deadline == at(7201 + 60)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("problem", [None, "the driver shows 4 of the machine's 8 accelerators"])
 @pytest.mark.parametrize(("pids", "target"), [({100, 101}, StopTarget.INSTANCE), ({100, 999}, StopTarget.PROCESSES)])
-def test_auto_leaves_a_machine_running_on_which_a_stranger_computes(pids: set[int], target: StopTarget) -> None:
+def test_auto_leaves_a_machine_running_on_which_a_stranger_computes(
+    pids: set[int], target: StopTarget, problem: str | None
+) -> None:
     node = make_node()
     policy = node.policies.policies[0]
     node.policies = PolicySet((replace(policy, halt=replace(policy.halt, stop="auto")),), "digest")
     training(node)
-    play(node, GpuProcessesSeen(at(30), frozenset(pids)), a_step(31, loss=float("nan")))
+    seen = GpuProcessesSeen(at(30), frozenset(pids), problem=problem)
+    play(node, seen, GpuProcessesSeen(at(31), frozenset(), problem="silent"), a_step(31, loss=float("nan")))
     incident = node.runs["llama"].incident
     assert incident is not None
     assert incident.plan.stop is target

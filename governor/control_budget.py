@@ -65,7 +65,6 @@ def set_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> 
     if refusal is not None:
         raise Refused("refused", refusal)
     daemon.apply(OperatorBudget(at, scope, budget, reason, request.uid))
-    daemon.keep_runs()  # Promised: it must hold after our own crash, too.
     return _told(daemon, scope, before)
 
 
@@ -89,7 +88,6 @@ def clear_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -
     if done is not None:
         raise Refused("refused", done)
     daemon.apply(OperatorBudget(at, scope, None, reason, request.uid))
-    daemon.keep_runs()
     return _told(daemon, scope, before)
 
 

@@ -13,6 +13,7 @@ from governor.core import launched
 from governor.core.budgets import BUDGETS_MAX, Cap, Said, Scope, ScopedBudget, ScopeKind, scopes_of
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import OperatorBudget
+from governor.core.keeping import keep
 from governor.core.ledger import reserve
 from governor.core.node import Node, NodeFacts, Tracked
 from governor.core.pieces import checkpoint_reserve
@@ -242,7 +243,8 @@ def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
         "after_usd_micros": after.ceiling_usd_micros if after is not None else None,
         "tokens": after.tokens if after is not None else None,
     }
-    return [Record("operator", scope.name if scope.kind is ScopeKind.RUN else None, None, data, durable=True)]
+    record = Record("operator", scope.name if scope.kind is ScopeKind.RUN else None, None, data, durable=True)
+    return [keep(node, event.at), record]  # In this order: the commit that waits for the disk takes the budget along.
 
 
 def pin(node: Node) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from governor.core import budgeting, engine
 from governor.core.budgets import ScopedBudget, parse_scope
-from governor.core.effects import Alarm, Effect, Record
+from governor.core.charges import UNALLOCATED
+from governor.core.effects import Alarm, Effect, KeepRuns, Record
 from governor.core.events import BillingAnswer, BillingRead, OperatorBudget, ProcessesSeen, StopAnswer, StopReplied
 from governor.core.findings import Response
 from governor.core.group_spend import KEYS_MAX
@@ -188,14 +189,18 @@ def test_a_raised_ceiling_keeps_alive_whom_the_old_one_would_have_halted() -> No
 
 def test_what_is_set_is_recorded_durably_with_who_why_before_and_after() -> None:
     node = make(budget("stage:stage1", 10))
-    [record] = set_live(node, 1, "stage:stage1", 12)
+    [kept, record] = set_live(node, 1, "stage:stage1", 12)
     assert isinstance(record, Record)
     assert record.durable
+    assert isinstance(kept, KeepRuns), "before the record, whose commit waits for the disk: what is promised is kept"
+    assert [row["ceiling_usd_micros"] for row in kept.runs[UNALLOCATED]["budgets"]["live"]] == [usd(12)]
     assert dict(record.data) == {
         "act": "budget_set", "scope": "stage:stage1", "uid": 0, "reason": "q4", "before_usd_micros": usd(10),
         "after_usd_micros": usd(12), "tokens": None,
     }  # fmt: skip
-    [record] = play(node, OperatorBudget(at(2), parse_scope("stage:stage1"), None, "done", 7))
+    [kept, record] = play(node, OperatorBudget(at(2), parse_scope("stage:stage1"), None, "done", 7))
+    assert isinstance(kept, KeepRuns)
+    assert kept.runs[UNALLOCATED]["budgets"]["live"] == []
     assert isinstance(record, Record)
     told = {name: record.data[name] for name in ("act", "uid", "reason", "before_usd_micros", "after_usd_micros")}
     assert told == {"act": "budget_clear", "uid": 7, "reason": "done", "before_usd_micros": usd(12),

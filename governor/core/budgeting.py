@@ -18,7 +18,7 @@ from governor.core.ledger import reserve
 from governor.core.node import Node, NodeFacts, Tracked
 from governor.core.pieces import checkpoint_reserve
 from governor.core.planning import UNSAVED_MIN_NS, bounds_ns, grace_now
-from governor.core.policy import Policy, PolicySet
+from governor.core.policy import COMMAND_LINE, Policy, PolicySet
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.utc import NS_PER_DAY, day_of
 
@@ -208,7 +208,8 @@ def after_clearing(node: Node, scope: Scope) -> ScopedBudget | None:
     run = node.runs[scope.name].run
     policy = node.policies.for_run(run.labels, run.stage)
     ceiling = policy.budget.ceiling_usd_micros
-    return ScopedBudget(scope, ceiling, f"policy {policy.name}") if ceiling is not None else None
+    source = COMMAND_LINE if policy.ceiling_is_typed else f"policy {policy.name}"
+    return ScopedBudget(scope, ceiling, source) if ceiling is not None else None
 
 
 def tokens_after_clearing(node: Node, scope: Scope) -> int | None:

@@ -158,7 +158,8 @@ class Said:
 class Budgets:
     """What is in force. A live budget outranks a configured one of the same scope."""
 
-    configured: Mapping[str, ScopedBudget] = field(default_factory=dict)  # By scope; [[budget]] of costgov.toml.
+    # By scope; [[budget]] of costgov.toml, but for runs where a ceiling of the command line stands over them.
+    configured: Mapping[str, ScopedBudget] = field(default_factory=dict)
     live: dict[str, ScopedBudget] = field(default_factory=dict)  # By scope; survives restarts.
     said: dict[str, Said] = field(default_factory=dict)
     caps: tuple[Cap, ...] = ()  # How each stood at the last tick.
@@ -174,12 +175,8 @@ class Budgets:
         return [budget for budget in self.in_force() if budget.scope.kind is not ScopeKind.RUN]
 
     def over(self, policy: Policy, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
-        """The policy with the run's own budget over its `[budget]`, and a rule that holds it to those of its groups.
-
-        What is configured stands below a ceiling of the command line, and what was set live above both.
-        """
-        text = Scope(ScopeKind.RUN, run).text
-        own = self.live.get(text) or (None if policy.ceiling_is_typed else self.configured.get(text))
+        """The policy with the run's own budget over its `[budget]`, and a rule that holds it to those of its groups."""
+        own = self.of(Scope(ScopeKind.RUN, run))
         if own is not None:
             policy = with_ceiling(policy, own.ceiling_usd_micros, tokens=own.tokens, source=own.source)
         if any(budget.scope.covers(run, stage, labels) for budget in self.of_groups()):

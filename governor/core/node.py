@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from governor.core.budgets import Budgets, ScopedBudget, by_scope
+from governor.core.budgets import Budgets, ScopedBudget, ScopeKind, by_scope
 from governor.core.charges import UNALLOCATED, Charge, ChargeBook, Payer, Place, labels_of
 from governor.core.effects import Record
 from governor.core.events import CommandLaunched
@@ -267,6 +267,8 @@ def new_node(
 ) -> Node:
     compute = compute_line(facts.price_usd_micros_per_hour, facts.price_source, facts.price_as_of)
     charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id, facts.region), wall)
+    if policies.typed_ceiling_usd_micros is not None:  # It stands over every file's word on a run.
+        budgets = [budget for budget in budgets if budget.scope.kind is not ScopeKind.RUN]
     configured = Budgets(by_scope(budgets))
     charges.groups.pinned = configured.configured.keys()
     return Node(

@@ -170,6 +170,12 @@ def test_a_command_lines_ceiling_stands_over_the_file_and_below_what_is_set_live
     node = make(budget("run:llama", 50), policy=typed.policies[0])
     join(node)
     assert node.runs[ONE].policy.budget.ceiling_usd_micros == usd(30)
+    play(node, tick(0))
+    rows = {row["scope"]: row for row in budgeting.listed(node, at(0))}
+    assert (rows["run:llama"]["ceiling_usd"], rows["run:llama"]["source"]) == (30, "command line")
+    counts_again = budgeting.after_clearing(node, parse_scope("run:llama"))
+    assert counts_again is not None
+    assert counts_again.ceiling_usd_micros == usd(30)
     set_live(node, 1, "run:llama", 60)
     assert node.runs[ONE].policy.budget.ceiling_usd_micros == usd(60)
 

@@ -7,6 +7,7 @@ when what all of them have spent, plus the price of halting all of them, reaches
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from governor.core import launched
@@ -62,10 +63,14 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[Tracked], at: 
     # The whole machine is paid until the last of them is gone, however few of its ranks each holds.
     longest = max((_bounds_ns(node, tracked, at) for tracked in members), default=0)
     uploads = sum(checkpoint_reserve(node, tracked) for tracked in members)
+    to_reset = float("inf")
+    if scope.kind is ScopeKind.DAY:  # What a halt costs behind midnight is the next day's.
+        wall = node.wall(at)
+        left = day_of(wall)[1] - wall
+        longest = min(longest, left)
+        to_reset = (left - longest) / NS_PER_HOUR
     held = UsdMicros(reserve(rate or 0, longest) + uploads)
-    wall, spend = node.wall(at), spent(node, scope, at)
-    to_reset = (day_of(wall)[1] - wall) / NS_PER_HOUR if scope.kind is ScopeKind.DAY else float("inf")
-    return Cap(scope.text, budget.ceiling_usd_micros, spend, held, UsdMicros(rate or 0), to_reset)
+    return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at), held, UsdMicros(rate or 0), to_reset)
 
 
 def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
@@ -153,8 +158,11 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
     if len(node.budgets.live) >= BUDGETS_MAX and scope.text not in node.budgets.live:
         return f"{BUDGETS_MAX} budgets are set live already: clear one, or write [[budget]] into costgov.toml"
     cap = standing(node, budget, at)
-    if ceiling <= cap.reserve_usd_micros:
-        return _too_small(scope, ceiling, cap.reserve_usd_micros)
+    held = cap.reserve_usd_micros
+    if scope.kind is ScopeKind.DAY:  # Near midnight little of a halt is today's; tomorrow all of it is.
+        held = standing(node, replace(budget, scope=Scope(ScopeKind.NODE)), at).reserve_usd_micros
+    if ceiling <= held:
+        return _too_small(scope, ceiling, held)
     done = would_complete(node, scope, budget.tokens)
     if done is not None:
         return done
@@ -164,7 +172,7 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
             f"{format_usd(cap.reserve_usd_micros)}: a ceiling of {format_usd(ceiling)} would halt it now; set more "
             f"than {format_usd(cap.spend_usd_micros + cap.reserve_usd_micros)}, or say `costgov halt RUN --reason …`"
         )
-    return fault(node.facts, node.policies, [budget]) if not cap.reserve_usd_micros else None
+    return fault(node.facts, node.policies, [budget]) if not held else None
 
 
 def would_complete(node: Node, scope: Scope, tokens: int | None) -> str | None:

@@ -129,7 +129,7 @@ class Cap:
     spend_usd_micros: UsdMicros
     reserve_usd_micros: UsdMicros = UsdMicros(0)  # The price of halting everybody whom it covers.
     rate_usd_micros_per_hour: UsdMicros | None = None  # Of all whom it covers; None: the price is unknown.
-    hours_to_reset: float = float("inf")  # Then it begins anew: a day's.
+    hours_to_reset: float = float("inf")  # From then on its halt would end in the next day, which begins anew.
 
     @property
     def room_usd_micros(self) -> int:

@@ -16,7 +16,7 @@ from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, KeepRuns, Record
 from governor.core.events import BillingAnswer, BillingRead, OperatorBudget, ProcessesSeen, StopAnswer, StopReplied
 from governor.core.findings import Response
-from governor.core.group_spend import KEYS_MAX
+from governor.core.group_spend import KEYS_MAX, GroupSpend
 from governor.core.ledger import reserve
 from governor.core.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.node import Node, new_node
@@ -88,6 +88,31 @@ def test_a_groups_budget_halts_every_member_and_not_a_tick_early(scope: str) -> 
     assert incident.evidence["spend_usd_micros"] == node.ledger.total()
     assert incident.text.startswith(f"{scope}: spend $7.")
     assert incident.text.endswith("plus $2.24 reserved for the halt reaches the ceiling $10.00")
+
+
+def test_a_day_that_ends_below_its_ceiling_halts_nobody_for_what_the_next_one_would_pay() -> None:
+    """The day has 80,000 s left at 0, which cost $2,184.89; the halt's $2.24 would fall behind midnight."""
+    node = make(budget("day", 2185))
+    play(node, tick(0))
+    join(node)
+    play(node, tick(1), tick(79_900))
+    assert binding_ceiling(node.runs[ONE]) is None
+    play(node, *(tick(second) for second in range(79_901, 80_100)))
+    assert halted(node) == []
+    assert node.budgets.caps[0].spend_usd_micros == PRICE * 80_099 // 3600 - PRICE * 80_000 // 3600
+    assert node.budgets.caps[0].reserve_usd_micros == BOTH_HALTS
+
+
+def test_a_day_s_ceiling_is_met_before_midnight_where_the_day_would_end_above_it() -> None:
+    node = make(budget("day", 2184))
+    play(node, tick(0))
+    join(node)
+    due = reached_at(2184)
+    play(node, tick(1), tick(due - 0.25))
+    assert halted(node) == []
+    assert binding_ceiling(node.runs[ONE]) is not None
+    play(node, tick(due))
+    assert halted(node) == [ONE, OTHER]
 
 
 def test_a_labels_budget_halts_those_who_bear_it() -> None:
@@ -255,6 +280,11 @@ def test_a_ceiling_below_its_own_halt_is_refused_with_the_numbers() -> None:
     told = refused(node, 1, "node", 2)
     assert told is not None
     assert told.startswith("budget node: the ceiling $2.00 is not above $2.24, which its halt may itself cost here")
+    play(node, tick(79_999))
+    node.charges.groups = GroupSpend()  # As if the day had cost nothing.
+    told = refused(node, 79_999, "day", 2)
+    assert told is not None, "a second before midnight: tomorrow it would be halted at once"
+    assert told.startswith("budget day: the ceiling $2.00 is not above $2.24, which its halt may itself cost here")
     nobody = make()
     assert refused(nobody, 0, "node", 2.2) is not None, "who comes will be halted likewise"
     assert refused(nobody, 0, "node", 2.3) is None

@@ -240,6 +240,8 @@ def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
     else:
         budgets.live[scope.text] = event.budget
     pin(node)
+    if budgets.of(scope) is None:
+        budgets.said.pop(scope.text, None)  # Or every scope that ever had a budget would stay in each snapshot.
     for tracked in node.runs.values():
         refit(node, tracked)
     after = budgets.of(scope) or after_clearing(node, scope)

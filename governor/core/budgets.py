@@ -197,7 +197,7 @@ class Budgets:
             for scope, (frac, ceiling, day) in snapshot["said"].items()
         }
         self.live = {budget.scope.text: budget for budget in live}
-        self.said = said
+        self.said = {scope: one for scope, one in said.items() if scope in self.live or scope in self.configured}
 
 
 def by_scope(budgets: Sequence[ScopedBudget]) -> dict[str, ScopedBudget]:

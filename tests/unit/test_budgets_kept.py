@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from governor.core.budgets import ScopedBudget
+from governor.core.budgets import ScopedBudget, parse_scope
 from governor.core.effects import Alarm, KeepRuns
+from governor.core.events import OperatorBudget
 from governor.core.keeping import keep
 from governor.core.node import RUNS_MAX, Node, new_node
 from governor.core.policy import Policy, PolicySet
@@ -110,6 +111,19 @@ def test_counters_stand_where_the_live_budgets_beside_them_cannot_be_read() -> N
 
 def warned(node: Node, *seconds: float) -> list[str]:
     return [text for second in seconds for text in alarms(play(node, tick(second))) if "has used" in text]
+
+
+def test_what_was_said_of_a_budget_goes_with_it() -> None:
+    """Each snapshot has it, every ten seconds: names of runs come for ever."""
+    node = make(budget("day", 10, alert_at=(0.5,)))
+    play(node, tick(0))
+    join(node)
+    set_live(node, 1, "stage:stage1", 10, alert_at=(0.5,))
+    assert len(warned(node, reached_at(5))) == 2
+    assert set(node.budgets.said) == {"day", "stage:stage1"}
+    assert set(reborn(node, reached_at(5)).budgets.said) == {"stage:stage1"}, "the file has it no longer"
+    play(node, OperatorBudget(at(reached_at(5)), parse_scope("stage:stage1"), None, "done", 0))
+    assert set(node.budgets.said) == {"day"}
 
 
 def test_each_part_of_a_groups_budget_is_alarmed_once_also_over_a_restart() -> None:

@@ -179,7 +179,8 @@ def of_incident(node: Node, snapshot: Mapping[str, Any]) -> Alert:
         see=f"costgov incident show {incident_id}",
         run=run,
         stage=snapshot["stage"],
-        spend_usd_micros=(snapshot["spend_usd_micros"] or snapshot["spend_at_verdict_usd_micros"]) or None,
+        # A governor that resumes the halt has not charged its absence yet: it never says less than the verdict did.
+        spend_usd_micros=max(snapshot["spend_usd_micros"], snapshot["spend_at_verdict_usd_micros"]) or None,
         incident=OfIncident(incident_id, stage, str(snapshot["reason"])),
         ended_wall=WallNs(int(closed)) if closed is not None else None,
     )

@@ -103,6 +103,12 @@ def test_a_governor_that_resumes_the_halt_tells_the_same_alert() -> None:
     assert of_incident(node, snapshot).alert_id == of_incident(after_a_restart, snapshot).alert_id
 
 
+def test_a_governor_that_resumes_the_halt_says_no_less_than_the_verdict_did() -> None:
+    node, snapshot = halted()
+    told = of_incident(node, {**snapshot, "spend_usd_micros": snapshot["spend_at_verdict_usd_micros"] - 1})
+    assert told.spend_usd_micros == snapshot["spend_at_verdict_usd_micros"] > 0
+
+
 def test_a_halt_that_needs_a_person_says_so_and_goes_on_firing() -> None:
     node, snapshot = halted()
     told = of_incident(node, {**snapshot, "halt_stage": "NEEDS_HUMAN"})

@@ -177,6 +177,12 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
         if row.untold_tokens
     ]
     notes += [
+        f"{row.stage}: {row.unpriced_tokens:,} of its tokens were trained while no price was known; what they cost is "
+        "in no figure here"
+        for row in rows
+        if row.unpriced_tokens
+    ]
+    notes += [
         f"{row.stage}: for {row.unplanned_tokens:,} of its tokens no price was expected; they count as actual alone"
         for row in rows
         if row.unplanned_tokens
@@ -269,6 +275,7 @@ def _record(row: StageRow) -> dict[str, Any]:
         "burn_rate": ratio(row.burn_rate, 6),
         "lands_at_usd": None if row.lands_at_usd_micros is None else _cents(row.lands_at_usd_micros),
         "untold_tokens": row.untold_tokens,
+        "unpriced_tokens": row.unpriced_tokens,
         "unplanned_tokens": row.unplanned_tokens,
         "unlimited_runs": row.unlimited_runs,
         "reconstructed_usd": exact_usd(row.reconstructed_usd_micros),

@@ -25,6 +25,7 @@ _ALIKE: Final = (
     "ceiling_usd_micros",
     "tokens_goal",
     "began_tokens",
+    "unpriced",
 )
 _PAGE: Final = """
 SELECT seq, run, json_extract(data, {paths}), data ->> 'from_tokens',
@@ -56,7 +57,7 @@ def read_windows(
                     continue
                 try:
                     like = known.get(alike) or known.setdefault(alike, _like(alike))
-                    yield run, WindowRow(like.stage, like.attempt, _window(figures), like.plan)
+                    yield run, WindowRow(like.stage, like.attempt, _window(figures), like.plan, like.is_unpriced)
                 except (KeyError, TypeError, ValueError) as error:
                     raise _not_ours(path, error) from None
     except sqlite3.Error as error:

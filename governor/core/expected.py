@@ -59,6 +59,7 @@ class WindowRow:
     attempt: str
     window: Window
     plan: Plan
+    is_unpriced: bool = False  # It closed while the machine's price was unknown: its cost is not what it cost.
 
 
 def window_row(row: WindowRow) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def window_row(row: WindowRow) -> dict[str, Any]:
         "ceiling_usd_micros": plan.ceiling_usd_micros,
         "tokens_goal": plan.tokens_goal,
         "began_tokens": plan.began_tokens,
+        **({"unpriced": True} if row.is_unpriced else {}),
     }
 
 
@@ -105,4 +107,6 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
         tokens_goal=whole("tokens_goal"),
         began_tokens=whole("began_tokens") or 0,
     )
-    return WindowRow(None if stage is None else str(stage), str(data["attempt"]), window, plan)
+    return WindowRow(
+        None if stage is None else str(stage), str(data["attempt"]), window, plan, bool(data.get("unpriced"))
+    )

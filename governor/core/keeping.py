@@ -106,7 +106,8 @@ def meter_tokens(node: Node, tracked: Tracked, step: Step) -> None:
     goal = tokens_goal(tracked)
     # What was lost has to be trained again before there is progress; it takes and costs as long.
     tracked.left = forecast(tuple(tracked.windows), goal - run.tokens_total) if goal is not None else None
-    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(tracked)))
+    is_unpriced = node.ledger.compute.metered is None
+    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(tracked), is_unpriced))
     node.windows_unkept.append(Record("window", run.run, None, row))
 
 

@@ -36,6 +36,7 @@ class _Share:
     wasted_tokens: int = 0
     wasted_usd_micros: int = 0
     untold_tokens: int = 0  # Trained, and paid for, in windows that are not kept any more.
+    unpriced_tokens: int = 0  # Of windows that closed while the machine's price was unknown.
     planned_tokens: int = 0  # Of those whose price was planned.
     planned_usd: int = 0  # In micro-dollar-tokens: 10^-12 dollars.
     timed_tokens: int = 0  # Of those whose speed was planned, and how long they were to take.
@@ -76,6 +77,7 @@ class StageRow:
     burn_rate: Fraction | None
     lands_at_usd_micros: int | None
     untold_tokens: int  # Beside `tokens`: of windows that are not kept. What a million has cost is unknown then.
+    unpriced_tokens: int  # Of `tokens`: trained while no price was known. What all of this has cost is unknown then.
     unplanned_tokens: int  # Of windows whose price nobody planned, in a stage of which others are planned.
     unlimited_runs: int  # Without a ceiling, in a stage where others have one.
     reconstructed_usd_micros: int
@@ -112,6 +114,7 @@ class StageTally:
             # What it cost bought both: the tokens that count, and those that were trained again.
             share.wasted_tokens += window.wasted_tokens
             share.wasted_usd_micros += window.usd_micros * window.wasted_tokens // (tokens + window.wasted_tokens)
+        share.unpriced_tokens += tokens if row.is_unpriced else 0
         share.expect(tokens, plan)
         share.to_tokens = window.to_tokens
         share.plan = plan
@@ -167,10 +170,11 @@ class StageTally:
         planned_s, timed_tokens = sum(s.planned_s for s in shares), sum(s.timed_tokens for s in shares)
         expected = Fraction(planned_usd, planned_tokens) if planned_tokens else None
         untold = sum(share.untold_tokens for share in shares)
-        actual = per_mtok(spent, tokens) if not untold else None
+        unpriced = sum(share.unpriced_tokens for share in shares)
+        actual = per_mtok(spent, tokens) if not (untold or unpriced) else None
         limited = [share for share in shares if _ceiling(share) is not None]
         ceiling = sum(_ceiling(share) or 0 for share in limited)
-        whole = self._from_the_beginning
+        whole = self._from_the_beginning and not unpriced
         return StageRow(
             stage=stage,
             runs=0 if stage == NOBODYS else len(shares),
@@ -187,9 +191,10 @@ class StageTally:
             wasted_usd_micros=sum(share.wasted_usd_micros for share in shares),
             ceiling_usd_micros=ceiling if limited else None,
             used=Fraction(sum(share.usd_micros for share in limited), ceiling) if ceiling and whole else None,
-            burn_rate=_burn_rate(limited) if not untold else None,
+            burn_rate=_burn_rate(limited) if not (untold or unpriced) else None,
             lands_at_usd_micros=_landing(shares) if whole else None,
             untold_tokens=untold,
+            unpriced_tokens=unpriced,
             unplanned_tokens=tokens - planned_tokens if planned_tokens else 0,
             unlimited_runs=len(shares) - len(limited) if limited else 0,
             reconstructed_usd_micros=sum(share.reconstructed_usd_micros for share in shares),
@@ -266,6 +271,7 @@ def total_of(rows: Iterable[StageRow]) -> StageRow:
         burn_rate=None,
         lands_at_usd_micros=sum(landings) + others if landings and len(landings) == len(trained) else None,
         untold_tokens=sum(row.untold_tokens for row in found),
+        unpriced_tokens=sum(row.unpriced_tokens for row in found),
         unplanned_tokens=0,
         unlimited_runs=0,
         reconstructed_usd_micros=sum(row.reconstructed_usd_micros for row in found),

@@ -80,6 +80,7 @@ def test_a_row_reads_back_and_one_of_before_has_no_plan() -> None:
     row = WindowRow("stage1", "a1", window, Plan(10_490, 65_900.0, usd(260), 20_000 * MTOK, MTOK))
     told = json.loads(json.dumps(window_row(row)))
     assert row_of(told) == row
+    assert row_of(json.loads(json.dumps(window_row(replace(row, is_unpriced=True))))) == replace(row, is_unpriced=True)
     plan = (
         "expected_usd_micros_per_mtok",
         "expected_tokens_per_s",
@@ -114,6 +115,13 @@ def trained(node: Node, first: int, last: int, step_s: int = 1) -> list[Effect]:
 def rows(effects: list[Effect]) -> list[WindowRow]:
     kept = [record for effect in effects if isinstance(effect, KeepRuns) for record in effect.records]
     return [row_of(record.data) for record in kept if record.kind == "window"]
+
+
+@pytest.mark.parametrize("price", [None, UsdMicros(3_600_000)])
+def test_a_window_says_that_nobody_knew_a_price(price: UsdMicros | None) -> None:
+    [row] = rows(trained(started(Budget(), price_usd_micros_per_hour=price), 1, 4))
+    assert row.is_unpriced is (price is None)
+    assert (row.window.usd_micros > 0) is (price is not None)
 
 
 def test_a_window_is_kept_with_what_it_is_held_against() -> None:

@@ -96,7 +96,8 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "actual_usd": "95.000000", "actual_usd_per_mtok": "0.010000000", "drift_percent": "-4.6711",
         "expected_tokens_per_s": "65900.0", "tokens_per_s": "69444.4", "wasted_tokens": 0, "wasted_usd": "0.000000",
         "ceiling_usd": "260.000000", "used_percent": "36.5385", "burn_rate": "0.769231", "lands_at_usd": "200.00",
-        "untold_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0, "reconstructed_usd": "0.000000",
+        "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
+        "reconstructed_usd": "0.000000",
     }  # fmt: skip
     assert by_name["stage2"] == {
         "stage": "stage2", "runs": 3, "hours": "62.000000", "tokens": 6_200_000_000,
@@ -104,7 +105,7 @@ def test_the_figures_are_those_worked_out_by_hand(stages: Path, costgov: Call) -
         "actual_usd": "251.000000", "actual_usd_per_mtok": "0.040483871", "drift_percent": "189.4393",
         "expected_tokens_per_s": "49400.0", "tokens_per_s": "27777.8", "wasted_tokens": 50_000_000,
         "wasted_usd": "1.000000", "ceiling_usd": "1400.000000", "used_percent": "14.0000", "burn_rate": "2.800000",
-        "lands_at_usd": "4920.00", "untold_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 1,
+        "lands_at_usd": "4920.00", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 1,
         "reconstructed_usd": "0.000000",
     }  # fmt: skip
     whole = by_name["whole"]
@@ -254,6 +255,19 @@ def test_the_beginning_of_a_window_is_no_price_of_all_that_were_lost(state_dir: 
     assert (row["tokens"], row["untold_tokens"], row["actual_usd_per_mtok"]) == (500_000, 4 * MTOK, None)
 
 
+def test_without_a_price_nothing_is_cheap(state_dir: Path, costgov: Call) -> None:
+    """Two millions in two hours before anybody knew a price, then as many for $2: not 4M for $2, half of the plan."""
+    plan = Plan(1_000_000, None, usd(20), 10 * MTOK)
+    told = [(run, at, replace(row, is_unpriced=True)) for run, at, row in windows("r", "s", 2, MTOK, "0", 1, plan)]
+    told += windows("r", "s", 2, MTOK, "1.00", 1, replace(plan, began_tokens=2 * MTOK))
+    write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 2), told)
+    [row] = json.loads(costgov("stages", "--json").out)["stages"]
+    assert (row["actual_usd"], row["tokens"], row["unpriced_tokens"]) == ("2.000000", 4 * MTOK, 2 * MTOK)
+    names = ("actual_usd_per_mtok", "drift_percent", "burn_rate", "used_percent", "lands_at_usd")
+    assert [row[name] for name in names] == [None] * 5
+    assert "s: 2,000,000 of its tokens were trained while no price was known; " in costgov("stages").out
+
+
 def test_what_closes_while_it_is_read_counts_once() -> None:
     """The meter was read at 2.5 M; then its window closed, and was read too."""
     tally = StageTally()
@@ -283,7 +297,7 @@ def test_a_stage_of_charges_alone_knows_what_was_spent(state_dir: Path, costgov:
     known = {name: value for name, value in row.items() if value is not None}
     assert known == {
         "stage": "s", "runs": 1, "hours": "2.000000", "tokens": 0, "actual_usd": "5.000000", "wasted_tokens": 0,
-        "wasted_usd": "0.000000", "untold_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
+        "wasted_usd": "0.000000", "untold_tokens": 0, "unpriced_tokens": 0, "unplanned_tokens": 0, "unlimited_runs": 0,
         "reconstructed_usd": "0.000000",
     }  # fmt: skip
 

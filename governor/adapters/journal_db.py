@@ -8,17 +8,17 @@ import glob
 import json
 import os
 import sqlite3
-import urllib.parse
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from governor.adapters import lock_file
+from governor.adapters.journal_check import SCHEMA_VERSION, check, corrupt, is_whole, read_only
 from governor.adapters.journal_fallback import Entry
 from governor.adapters.journal_salvage import salvage
 from governor.adapters.sqlite_errors import is_corruption
 
-SCHEMA_VERSION = 2
 _SUFFIXES = ("-wal", "-shm", "")
 CORRUPT_KEPT_MAX = 3  # A disk that corrupts again and again must not be filled with the evidence of it.
 FILE_MODE = 0o640  # The group (costgov) may read history without the daemon; nobody else may.
@@ -85,6 +85,10 @@ DELETE FROM runs WHERE seq <= (SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OF
 _PRUNE_CHARGES = """
 DELETE FROM charges WHERE from_wall_ns <=
 (SELECT from_wall_ns FROM charges ORDER BY from_wall_ns DESC LIMIT 1 OFFSET :limit)"""
+_SEQ_OF = {
+    "runs": "SELECT seq FROM runs WHERE run = :run",
+    "incidents": "SELECT seq FROM incidents WHERE incident_id = :incident_id",
+}
 _LAST_SEQ = """
 SELECT max(coalesce((SELECT max(seq) FROM journal), 0), coalesce((SELECT max(seq) FROM incidents), 0),
            coalesce((SELECT max(seq) FROM runs), 0))"""  # Charges are numbered before the runs they are kept with.
@@ -144,7 +148,7 @@ class JournalReader:
         return [dict(row) for row in self._connection.execute(query, parameters)]
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(_read_only(self.path), uri=True, timeout=1.0)
+        connection = sqlite3.connect(read_only(self.path), uri=True, timeout=1.0)
         connection.row_factory = sqlite3.Row
         return connection
 
@@ -160,6 +164,7 @@ class Database(JournalReader):
         self._known = known
         self.notice: str | None = None  # One line when the file found was corrupt and a fresh one was begun.
         self._lock_fd = lock(path)
+        self.is_new = not os.path.lexists(path)  # Nobody has written here, or somebody has removed it.
         try:
             super().__init__(path)
         except BaseException:
@@ -203,6 +208,14 @@ class Database(JournalReader):
     def last_seq(self) -> int:
         """Return the highest number in use: rows written later must sort behind it."""
         return int(self._connection.execute(_LAST_SEQ).fetchone()[0])
+
+    def lacks(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Which of these, of runs and incidents, are newer than what the file has of the same."""
+        return [entry for entry in entries if entry["seq"] > self._seq_of(entry)]
+
+    def _seq_of(self, entry: Entry) -> int:
+        found = self._connection.execute(_SEQ_OF[entry["table"]], entry).fetchone()
+        return 0 if found is None else int(found[0])
 
     def close(self) -> None:
         super().close()
@@ -248,7 +261,7 @@ def lock(path: str) -> int:
 
 def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
     _make(path)
-    is_checked = not exclusive and _is_whole(path)
+    is_checked = not exclusive and is_whole(path)
     # One worker thread uses it at a time, but the thread that opens is not always the one that closes.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
     try:
@@ -258,7 +271,7 @@ def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
         if not is_checked:
-            _check(connection)
+            check(connection)
         _migrate(connection, path)
     except BaseException:
         connection.close()
@@ -277,36 +290,19 @@ def _make(path: str) -> None:
             return
         fd = os.open(path, flags)
         try:
-            is_empty = os.fstat(fd).st_size == 0
+            found = os.fstat(fd)
         finally:
             os.close(fd)
+    except IsADirectoryError as error:
+        raise JournalUnavailable(f"{path}: is no file; move it away") from error
     except OSError as error:
         raise JournalUnavailable(f"{path}: {error.strerror}; make it writable for us") from error
-    if is_empty:  # SQLite would take it for a new one. We write its head as we make it, so something has emptied it.
-        raise _corrupt("the file is empty")
-
-
-def _is_whole(path: str) -> bool:
-    """False: not to be told without writing. Who may write moves the WAL into the file as he closes it: even into one
-    that is damaged, of which it may be the better half. Raises sqlite3.Error for one that is."""
-    try:
-        with contextlib.closing(sqlite3.connect(_read_only(path), uri=True, timeout=1.0)) as connection:
-            _check(connection)
-    except sqlite3.Error as error:
-        if is_corruption(error):
-            raise
-        return False
-    return True
-
-
-def _check(connection: sqlite3.Connection) -> None:
-    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if verdict != "ok":
-        raise _corrupt(str(verdict))
-
-
-def _read_only(path: str) -> str:
-    return f"file:{urllib.parse.quote(path)}?mode=ro"
+    if not stat.S_ISREG(found.st_mode):
+        raise JournalUnavailable(f"{path}: is no file; move it away")
+    if (
+        found.st_size == 0
+    ):  # SQLite would take it for a new one. We write its head as we make it, so something has emptied it.
+        raise corrupt("the file is empty")
 
 
 def _lay_out_wal(path: str) -> None:
@@ -333,13 +329,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
         connection.executescript(f"BEGIN; {_MIGRATIONS[version]} PRAGMA user_version = {version + 1}; COMMIT;")
     tables = {name for (name, *_) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if not tables >= _INSERT.keys():
-        raise _corrupt("its tables are gone")
-
-
-def _corrupt(verdict: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(verdict)
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
+        raise corrupt("its tables are gone")
 
 
 def _begin_anew(path: str, known: Sequence[Entry]) -> str:
@@ -349,16 +339,15 @@ def _begin_anew(path: str, known: Sequence[Entry]) -> str:
     Raises `JournalUnavailable`, sqlite3.Error and OSError.
     """
     fresh = path + ".new"
+    _remove(fresh)  # Of who was interrupted here; it has taken room.
     _check_room(path)
-    for suffix in _SUFFIXES:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh + suffix)
-    connection = _connect(fresh)
     try:
-        taken = salvage(path, connection, _INSERT, known)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    finally:
-        connection.close()  # Which takes the WAL with it.
+        with contextlib.closing(_connect(fresh)) as connection:  # Whose end takes the WAL with it.
+            taken = salvage(path, connection, _INSERT, known)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except BaseException:
+        _remove(fresh)
+        raise
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = f"{path}.corrupt-{stamp}"
     for suffix in _SUFFIXES:
@@ -369,15 +358,21 @@ def _begin_anew(path: str, known: Sequence[Entry]) -> str:
             os.unlink(path + suffix)
     os.rename(fresh, path)
     for old in sorted(glob.glob(glob.escape(path) + ".corrupt-*Z"))[:-CORRUPT_KEPT_MAX]:
-        for suffix in _SUFFIXES:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(old + suffix)
+        _remove(old)
     return f"{path}: corrupt; kept as {aside}, a fresh journal is begun: {taken.text()}"
+
+
+def _remove(path: str) -> None:
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + suffix)
 
 
 def _check_room(path: str) -> None:
     room = os.statvfs(os.path.dirname(path) or ".")
-    needed = sum(os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix))
+    needed = 2 * sum(  # What is read goes through a WAL as long as itself.
+        os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix)
+    )
     if room.f_bavail * room.f_frsize < needed:
         text = f"corrupt, and no room for what can still be read of it: free {needed / 1e6:.0f} MB"
         raise JournalUnavailable(f"{path}: {text}")

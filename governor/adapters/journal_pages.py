@@ -62,7 +62,7 @@ class _File(NamedTuple):
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[_File]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # A pipe would wait for its writer.
     try:
         yield _File(fd, os.fstat(fd).st_size)
     finally:
@@ -136,6 +136,8 @@ def _record(page: Page, cell: int, pages: _Pages) -> tuple[int, list[Any]]:
     """The row's number in its table, and its columns."""
     length, at = _varint(page.data, cell)
     rowid, at = _varint(page.data, at)
+    if rowid >= 2**63:  # A negative one, as it is written. Ours count up from one.
+        raise _Torn
     payload = _payload(page.data, at, length, pages)
     head, at = _varint(payload, 0)
     kinds = []

@@ -60,6 +60,7 @@ def open_journal(path: str, runtime_dir: str) -> tuple[SqliteJournal, str | None
     if not journal.opened.wait(OPEN_BOUND_S) and not (
         journal.is_salvaging and journal.opened.wait(SALVAGE_BOUND_S - OPEN_BOUND_S)
     ):
+        journal.recall()
         return journal, f"{path}: no answer from the disk within {OPEN_BOUND_S:.0f} s; going on without it"
     if journal.locked_by_other is not None:
         journal.close()
@@ -136,6 +137,10 @@ class SqliteJournal:
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {entry["run"]: json.loads(entry["snapshot"]) for entry in self._merged("runs", lambda db: db.runs())}
+
+    def recall(self) -> None:
+        """The file says nothing: take up runs and halts from what the runtime directory has of them."""
+        self._remember_newer(self._mirror.read())
 
     def close(self) -> None:
         """Write what is queued, within the bounds of a commit, and let go of the file."""
@@ -215,6 +220,13 @@ class SqliteJournal:
             oldest = next((n for n, e in snapshots.items() if not e.get("open") and n != name), None)
             if oldest is not None:
                 del snapshots[oldest]
+
+    def _remember_newer(self, entries: Iterable[Entry]) -> None:
+        """Of snapshots only what is newer than what is known: the fallback file may have been the last to be told."""
+        for entry in sorted(entries, key=_seq_of):
+            known = self._snapshots[entry["table"]].get(_name(entry["table"], entry))
+            if known is None or known["seq"] < entry["seq"]:
+                self._remember(entry)
 
     def _fall_back(self, job: _Job) -> None:
         if job.entries:
@@ -335,30 +347,27 @@ class SqliteJournal:
         except (JournalUnavailable, sqlite3.Error, OSError) as error:
             self.problem = str(error)
             if not self.opened.is_set():  # Nobody uses it yet. Budgets and halts go on from what can be read.
-                for entry in sorted([*newest_snapshots(self._path), *self._mirror.read()], key=_seq_of):
-                    self._remember(entry)
+                self._remember_newer([*newest_snapshots(self._path), *self._known()])
             return None
         kept = [{"table": "incidents" if "incident_id" in entry else "runs", **entry} for entry in kept]
-        self._catch_up(database, kept)
+        if not self.opened.is_set():
+            if database.is_new:
+                self._mirror.forget()
+            kept += self._catch_up(database)
         self._mirror.keep(kept)
         self.problem = database.notice
         return database
 
-    def _catch_up(self, database: Database, kept: list[Entry]) -> None:
+    def _catch_up(self, database: Database) -> list[Entry]:
         """A file that lacks its last commits is a whole one to SQLite: a torn WAL, a copy of yesterday put in place."""
-        known = {_key(entry): entry["seq"] for entry in kept}
-        known |= {
-            (table, name): entry["seq"] for table in self._snapshots for name, entry in self._snapshots[table].items()
-        }
-        newer = [entry for entry in self._mirror.read() if entry["seq"] > known.get(_key(entry), 0)]
-        if newer and not self.opened.is_set():
+        newer = database.lacks(self._mirror.read())
+        if newer:
             with contextlib.suppress(sqlite3.Error):  # Then memory alone has them.
                 database.write(newer, full=True)
-            for entry in newer:
-                self._remember(entry)
-            kept += newer
+            self._remember_newer(newer)
             what = "its last commits are lost; runs and halts go on from the copy in the runtime directory"
             database.notice = database.notice or f"{self._path}: {what}, charges of that time are missing"
+        return newer
 
     def _known(self) -> Sequence[Entry]:
         self.is_salvaging = True
@@ -371,10 +380,6 @@ def _seq_of(entry: Entry) -> int:
 
 def _first_seq_of(entry: Entry) -> int:
     return int(entry["first_seq"] if "first_seq" in entry else entry["seq"])
-
-
-def _key(entry: Entry) -> tuple[str, str]:
-    return entry["table"], _name(entry["table"], entry)
 
 
 def _name(table: str, entry: Entry) -> str:

@@ -120,14 +120,19 @@ def _wal_too(dice: random.Random, path: Path) -> None:
 DAMAGES: tuple[Damage, ...] = (_pages, _pages, _cut, _head, _zeros, _empty, _garbage, _without_wal, _wal_too)
 
 
-def damaged(whole: Path, to: Path, seed: int) -> Path:
+def copied(whole: Path, to: Path) -> Path:
+    """Also what the runtime directory knows, of this journal."""
     shutil.copytree(whole, to)
     mirror = to / "run" / MIRROR_NAME
     _, *lines = mirror.read_text().splitlines(keepends=True)
     mirror.write_text("".join([json.dumps({"journal": str(to / "costgov.db")}) + "\n", *lines]))
-    dice = random.Random(seed)
-    DAMAGES[seed % len(DAMAGES)](dice, to / "costgov.db")
     return to / "costgov.db"
+
+
+def damaged(whole: Path, to: Path, seed: int) -> Path:
+    path = copied(whole, to)
+    DAMAGES[seed % len(DAMAGES)](random.Random(seed), path)
+    return path
 
 
 def told_missing(problem: str | None) -> int:
@@ -260,11 +265,13 @@ def test_who_is_interrupted_amid_it_begins_again(tmp_path: Path, whole: tuple[Pa
 def test_a_file_that_was_removed_begins_anew_whatever_the_runtime_directory_knows(
     tmp_path: Path, whole: tuple[Path, dict[str, int]]
 ) -> None:
-    shutil.copytree(whole[0], tmp_path / "state")
+    path = copied(whole[0], tmp_path / "state")
     for name in ("costgov.db", "costgov.db-wal"):
-        (tmp_path / "state" / name).unlink()
+        path.with_name(name).unlink()
     assert (tmp_path / "state" / "run" / MIRROR_NAME).stat().st_size > 0
-    journal, problem = open_journal(str(tmp_path / "state" / "costgov.db"), str(tmp_path / "state" / "run"))
-    assert problem is None
-    assert journal.runs() == {}
-    journal.close()
+    for _ in range(2):  # Nor does whoever finds the new file still empty.
+        journal, problem = open_journal(str(path), str(tmp_path / "state" / "run"))
+        assert problem is None
+        assert journal.runs() == {}
+        assert journal.open_incidents() == []
+        journal.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters.charges_db import read_charges
-from governor.adapters.journal_db import SCHEMA_VERSION
+from governor.adapters.journal_check import SCHEMA_VERSION
 from governor.adapters.journal_fallback import FALLBACK_BYTES_MAX
 from governor.adapters.journal_sqlite import (
     COMMIT_BOUND_S,
@@ -221,6 +221,46 @@ def test_a_frozen_disk_holds_up_nobody_and_loses_nothing(tmp_path: Path) -> None
         rows = sqlite3.connect(f"file:{state}/journal.db?mode=ro", uri=True)
         assert rows.execute("SELECT count(*) FROM journal WHERE incident_id = 'i-1'").fetchone() == (12,)
         rows.close()
+
+
+@needs_ext4
+def test_a_start_on_a_frozen_disk_goes_on_with_what_the_runtime_directory_knows(tmp_path: Path) -> None:
+    """Within its bound: of this boot it has every budget and every halt under way."""
+    with ext4(tmp_path) as state:
+        path, runtime = str(state / "journal.db"), str(tmp_path / "run")
+        journal, _ = open_journal(path, runtime)
+        journal.save_runs({"anna": {"run": "anna", "spend_usd_micros": 5}})
+        assert journal.save_incident("i-1", {"incident_id": "i-1"})
+        journal.close()
+        run("fsfreeze", "--freeze", str(state))
+        try:
+            journal, problem = open_journal(path, runtime)
+            assert "no answer from the disk" in str(problem)
+            assert journal.runs() == {"anna": {"run": "anna", "spend_usd_micros": 5}}
+            assert journal.open_incidents() == [{"incident_id": "i-1"}]
+        finally:
+            run("fsfreeze", "--unfreeze", str(state))
+        wait_for_recovery(journal, tmp_path / "run" / "journal-fallback.jsonl")
+        journal.close()
+
+
+@needs_root
+def test_who_had_no_room_to_begin_anew_leaves_none_of_it_behind(tmp_path: Path) -> None:
+    """What was left of an attempt takes the room of the next one, and of the rows of a halt."""
+    with mounted(tmp_path / "state", "-t", "tmpfs", "-o", "size=4m", "tmpfs") as state:
+        path = state / "journal.db"
+        journal, _ = open_journal(str(path), str(tmp_path / "run"))
+        journal.append([row(n, 2000) for n in range(200)], full=True)
+        journal.close()
+        with path.open("r+b") as file:
+            file.write(b"no head of ours")
+        left = state / "journal.db.new"
+        left.write_bytes(bytes(3 * 1024 * 1024))
+        journal, problem = open_journal(str(path), str(tmp_path / "run"))
+        assert "a fresh journal is begun" in str(problem)
+        assert numbers(journal) == list(range(200))
+        assert not left.exists()
+        journal.close()
 
 
 @needs_root

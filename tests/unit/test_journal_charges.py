@@ -7,7 +7,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from governor.adapters.journal_db import _MIGRATIONS, SCHEMA_VERSION, Database, Limits
+from governor.adapters.journal_check import SCHEMA_VERSION
+from governor.adapters.journal_db import _MIGRATIONS, Database, Limits
 from governor.adapters.journal_entries import ROW_BYTES_MAX
 from governor.adapters.journal_fallback import CHARGES_HELD_MAX, CHATTER_BYTES_MAX, Fallback
 from governor.adapters.journal_sqlite import SqliteJournal, open_journal

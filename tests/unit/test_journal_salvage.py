@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from governor.adapters.charges_db import read_charges
 from governor.adapters.journal_db import Database
-from governor.adapters.journal_fallback import Entry
+from governor.adapters.journal_fallback import Entry, Fallback
+from governor.adapters.journal_mirror import MIRROR_NAME, SNAPSHOTS_MAX
 from governor.adapters.journal_sqlite import SqliteJournal, open_journal
 from governor.core.charges import charge_row
 from governor.core.units import NS_PER_HOUR
@@ -123,6 +128,115 @@ def test_a_file_without_its_last_commits_does_not_lower_a_budget(tmp_path: Path)
     journal.close()
     journal, problem = open_journal(str(path), str(tmp_path / "run"))
     assert (journal.runs()["anna"]["spend_usd_micros"], problem) == (9, None), "and the file knows it, too"
+    journal.close()
+
+
+def test_a_halt_that_has_ended_does_not_go_on_where_the_file_lost_its_end(tmp_path: Path) -> None:
+    """Resumed, it would stop the machine of whoever came back after it."""
+    path = tmp_path / "costgov.db"
+    journal, _ = open_journal(str(path), str(tmp_path / "run"))
+    journal.save_incident("i-1", {"incident_id": "i-1", "stage": "termed"})
+    journal.close()
+    before = path.read_bytes()
+    journal, _ = open_journal(str(path), str(tmp_path / "run"))
+    journal.close_incident("i-1", {"incident_id": "i-1", "stage": "halted"})
+    journal.close()
+    path.write_bytes(before)
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert "its last commits are lost" in str(problem)
+    assert journal.open_incidents() == []
+    assert journal.incidents() == [{"incident_id": "i-1", "stage": "halted"}]
+    journal.close()
+
+
+@pytest.mark.parametrize("runs", [1, SNAPSHOTS_MAX + 1])
+def test_a_runtime_directory_that_had_no_room_begins_no_halt_again(tmp_path: Path, runs: int) -> None:
+    """It knows what was known when it had room: older than the file, so it is not the file that lacks something."""
+    path, mirror = tmp_path / "costgov.db", tmp_path / "run" / MIRROR_NAME
+    journal, _ = open_journal(str(path), str(tmp_path / "run"))
+    journal.save_runs({f"run-{number}": {"run": f"run-{number}"} for number in range(runs)})
+    journal.save_incident("i-1", {"incident_id": "i-1"})
+    journal.close()
+    stale = mirror.read_bytes()
+    journal, _ = open_journal(str(path), str(tmp_path / "run"))
+    journal.close_incident("i-1", {"incident_id": "i-1"})
+    journal.save_runs({f"run-{number}": {"run": f"run-{number}"} for number in range(1_000, 1_000 + runs)})
+    journal.close()
+    mirror.write_bytes(stale)
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert (problem, journal.open_incidents()) == (None, [])
+    journal.close()
+
+
+@pytest.mark.parametrize("fault", [b"\xff", b"}"])
+@pytest.mark.parametrize("table", ["runs", "incidents"])
+def test_one_byte_amiss_in_what_a_start_reads_costs_its_row_alone(tmp_path: Path, table: str, fault: bytes) -> None:
+    """SQLite calls such a file whole. Neither the start nor the journal is lost to it."""
+    path = tmp_path / "costgov.db"
+    database = Database(str(path))
+    open_ones: list[Entry] = [
+        {"seq": 40, "table": "incidents", "incident_id": name, "open": 1, "snapshot": json.dumps({"incident_id": name})}
+        for name in ("i-1", "i-2")
+    ]
+    spent = [snapshot(20 + place, run, 2, spend_usd_micros=PRICE) for place, run in enumerate(("anna", "ben"))]
+    database.write([*charges(2), node(30, 2), *spent, *open_ones], full=True)
+    database.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        name = "run = 'anna'" if table == "runs" else "incident_id = 'i-1'"
+        torn = "CAST(substr(CAST(snapshot AS BLOB), 1, 1) || ? || substr(CAST(snapshot AS BLOB), 3) AS TEXT)"
+        connection.execute(f"UPDATE {table} SET snapshot = {torn} WHERE {name}", (fault,))
+    before = path.read_bytes()
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert "a fresh journal is begun: 2 charges ($110.08) and 2 runs" in str(problem)
+    assert {run: journal.runs()[run]["spend_usd_micros"] for run in ("anna", "ben")} == {"anna": PRICE, "ben": PRICE}
+    kept = [one["incident_id"] for one in journal.open_incidents()]
+    assert kept == (["i-1", "i-2"] if table == "runs" else ["i-2"])
+    assert journal.save_incident("i-3", {"incident_id": "i-3"}), "durable"
+    [aside] = tmp_path.glob("*.corrupt-*Z")
+    assert aside.read_bytes() == before
+    journal.close()
+
+
+def test_a_row_with_a_number_that_no_row_has_is_passed_over(tmp_path: Path) -> None:
+    """One bit of its nine bytes: to write it would end the journal's thread."""
+    path = tmp_path / "costgov.db"
+    database = Database(str(path))
+    rows: list[Entry] = [
+        {"seq": seq, "table": "journal", "kind": "k", "run": None, "incident_id": None, "mono_ns": 1, "wall_ns": 1,
+         "boot_id": "b", "data": "{}"}
+        for seq in (1, -2)
+    ]  # fmt: skip
+    database.write([*rows, *charges(1)], full=True)
+    database.close()
+    with path.open("r+b") as file:
+        file.write(b"no head of ours")
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert "1 charges ($55.04)" in str(problem)
+    assert [row.kind for row in journal.rows(kind="k")] == ["k"]
+    journal.close()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_holds_up_no_start(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    path = tmp_path / "costgov.db"
+    make(path)
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert problem == f"{path}: is no file; move it away"
+    journal.close()
+
+
+def test_what_the_fallback_file_was_told_last_outranks_what_the_file_still_has(tmp_path: Path) -> None:
+    """The governor before us ended while its disk took nothing; today it cannot be opened at all."""
+    path = tmp_path / "costgov.db"
+    database = Database(str(path))
+    database.write([snapshot(1, "anna", 1, spend_usd_micros=7)], full=True)
+    database.close()
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    Fallback(str(tmp_path / "run")).append([snapshot(2, "anna", 2, spend_usd_micros=9)], full=True)
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert problem is not None
+    assert journal.runs()["anna"]["spend_usd_micros"] == 9
     journal.close()
 
 

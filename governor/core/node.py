@@ -80,7 +80,7 @@ class Tracked:
     stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
     remembered: tuple[ProcessId, ...] = ()  # From the journal: who was the run before we came back.
     checkpoint_bytes_max: int = 0  # Of those that left the region: what the halt's own may cost is reserved by it.
-    checkpoint_charged: str = ""  # The last one, named: an acknowledgement that is told twice is charged once.
+    checkpoints_charged: tuple[str, ...] = ()  # The last ones, named: one that is told again is charged once.
     incident: Incident | None = None  # The open or last one of the present attempt.
     incidents_total: int = 0
     hold_until: MonoNs | None = None
@@ -370,7 +370,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "hold_reason": tracked.hold_reason,
         "halts_wall": list(tracked.halts_wall),
         "checkpoint_bytes_max": tracked.checkpoint_bytes_max,
-        "checkpoint_charged": tracked.checkpoint_charged,
+        "checkpoints_charged": list(tracked.checkpoints_charged),
         "ceilings_told": {scope: told.row() for scope, told in tracked.ceilings_told.items()},
         "tokens": tracked.meter.snapshot() if tracked.meter is not None else None,
         "rules": tracked.book.snapshot(),

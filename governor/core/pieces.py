@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Final
+
 from governor.core.charges import Line, Part
 from governor.core.events import Ack
 from governor.core.keeping import enter
@@ -9,6 +12,8 @@ from governor.core.node import Node, Tracked, payer_of
 from governor.core.units import DurationNs, MonoNs, UsdMicros
 
 CHECKPOINT_BYTES_MAX = 10**14  # Five times the state of a model of a trillion parameters; more is a hostile frame.
+# Each rank tells of each checkpoint, and one that was cut off tells of all that its outbox of 16 has kept.
+CHECKPOINTS_REMEMBERED_MAX: Final = 16
 
 
 def charge_launch(node: Node, tracked: Tracked, at: MonoNs) -> None:
@@ -27,10 +32,11 @@ def charge_checkpoint(node: Node, tracked: Tracked, ack: Ack) -> UsdMicros | Non
     if not lines or not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= CHECKPOINT_BYTES_MAX:
         return None
     assert ack.checkpoint is not None
-    name = f"{ack.incident_id}/{ack.step}/{ack.checkpoint.get('path')}"
-    if name == tracked.checkpoint_charged:
+    named = f"{tracked.run.attempt}/{ack.incident_id}/{ack.step}/{ack.checkpoint.get('path')}"
+    name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]  # A frame may be as long as 64 KiB.
+    if name in tracked.checkpoints_charged:
         return None
-    tracked.checkpoint_charged = name
+    tracked.checkpoints_charged = (*tracked.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
     tracked.checkpoint_bytes_max = max(tracked.checkpoint_bytes_max, size)
     return UsdMicros(sum(_charge(node, tracked, line, size, ack.at) for line in lines))
 

@@ -139,7 +139,7 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
     tracked.incidents_total = int(snapshot["incidents_total"])
     tracked.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # A journal of before has none.
-    tracked.checkpoint_charged = str(snapshot.get("checkpoint_charged", ""))
+    tracked.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
     tracked.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     tokens = snapshot.get("tokens")  # A journal of before has none.
     same_boot = snapshot["boot_id"] == node.facts.boot_id

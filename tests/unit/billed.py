@@ -41,6 +41,7 @@ class Billed(World):
     uploaded: int = 0
     launches: Counter[str] = field(default_factory=Counter)
     acked: list[Ack] = field(default_factory=list)
+    acked_by: tuple[str, int] = ("", 0)  # The last one: by which attempt, and process.
 
     @property
     def wall(self) -> int:
@@ -97,8 +98,15 @@ class Billed(World):
         record = {"path": f"/ckpt/{len(self.acked)}", "manifest": "m", "kind": "good", "bytes": size}
         ack = Ack(MonoNs(self.mono), connection, run, 0, 1, "own", "saved", step=1, checkpoint=record)
         self.acked.append(ack)
+        self.acked_by = self.node.runs[run].run.attempt, self.node.runs[run].run.ranks[0].peer.process.pid
         self.uploaded += size if type(size) is int and 0 < size <= 10**14 else 0
         self.play(ack)
+
+    def tell_again(self) -> None:
+        """The rank connects anew and tells what nobody has confirmed to it."""
+        for ack in self.acked[-1:]:
+            self.speak(ack.run, *self.acked_by)
+            self.play(ack)
 
     def restart(self, dearer: int = 0) -> None:
         """Killed, and started again by now; meanwhile the price may have gone up, and the source says when."""

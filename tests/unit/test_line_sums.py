@@ -60,9 +60,7 @@ def act(world: Billed, name: str, amount: int, *, tells: bool) -> None:
         case "upload":
             world.upload(amount)
         case "told_again":
-            world.speak(f"run{amount}", "a1", 100 + amount)
-            for ack in world.acked[-1:]:
-                world.play(ack)
+            world.tell_again()
         case "die_saving":
             world.upload(amount)
             world.bill()

@@ -8,12 +8,12 @@ import pytest
 
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Record
-from governor.core.events import PriceRead
+from governor.core.events import Ack, PriceRead
 from governor.core.lines import NODE_LINE
 from governor.core.node_money import ABSENCE_MAX_NS
 from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from tests.unit.billed import DISK, HOUR, LAUNCH, LINES, SUPPORT, Billed, new_world
-from tests.unit.test_engine import PRICE, make_node
+from tests.unit.billed import DISK, HOUR, LAUNCH, LINES, SUPPORT, UPLOAD, Billed, new_world
+from tests.unit.test_engine import PRICE, hello, make_node, peer
 
 
 def test_a_disk_costs_on_while_the_machine_is_off() -> None:
@@ -205,3 +205,23 @@ def test_a_commands_start_up_is_its_own_with_every_line() -> None:
     by_time = PRICE * 3 + SUPPORT.line.price_usd_micros * 3 + 500 * 80_000 * 3 // 730
     assert world.charged("run1") == world.node.ledger.spend("run1") == by_time + LAUNCH.price_usd_micros
     assert {charge.payer.run for charge in world.charges.values()} == {"run1"}
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_each_rank_tells_of_each_checkpoint_and_its_bytes_are_charged_once(away: bool) -> None:
+    """Ranks that were cut off tell all that they have kept, one rank after the other; also to a governor after us."""
+    world = new_world()
+    saved = [(step, {"path": f"/ckpt/{step}", "manifest": "m", "kind": "good", "bytes": 10**12}) for step in range(16)]
+    for rank in (0, 1, 2):
+        said = hello(rank, 0, run="run1", attempt="a1", peer=peer(100 + rank), world_size=3)
+        world.play(said)
+        for step, record in saved:
+            world.play(
+                Ack(MonoNs(world.mono), said.connection, "run1", rank, step, f"own-{step}", "saved", step=step,
+                    checkpoint=record)
+            )  # fmt: skip
+        if away:
+            world.restart()
+            world.tick()
+    world.keep()
+    assert world.paid("to the archive") == 16 * 1_000 * UPLOAD.price_usd_micros

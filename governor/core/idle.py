@@ -39,9 +39,10 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
     idle.last_runs = tuple(live(node)) or idle.last_runs
     here, why = occupants(node, at), unseen(node, at)
     effects = finish_over(node, here, why, at)
-    slept = idle.looked_at is None or at - idle.looked_at > LOOK_GAP_NS
+    boot = node.ledger.charged_to  # Of the last tick. Whoever wakes a suspended machine wants it.
+    slept = idle.looked_at is None or max(at - idle.looked_at, boot - idle.looked_boot) > LOOK_GAP_NS
     came_and_went = idle.since is not None and left_since(node, idle.since)
-    idle.looked_at = at
+    idle.looked_at, idle.looked_boot = at, boot
     if here or why is not None or slept:
         idle.since = idle.warned_at = None
     if here or came_and_went:

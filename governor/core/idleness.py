@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from governor.core.units import MonoNs
+from governor.core.units import BootNs, MonoNs
 
 if TYPE_CHECKING:
     from governor.core.node import Tracked
@@ -42,6 +42,7 @@ class Idleness:
     last_runs: tuple[str, ...] = ()  # Those who were live at the last tick at which any was.
     finish: Finish | None = None
     looked_at: MonoNs | None = None
+    looked_boot: BootNs = BootNs(0)  # The same moment by the clock that goes on while the machine is suspended.
     since: MonoNs | None = None  # None: somebody is here, or nobody can tell.
     blind_since: MonoNs | None = None
     warned_at: MonoNs | None = None

@@ -64,6 +64,7 @@ def _restart_goes_on(world: World, event: Event) -> Event | None:
     idle = world.node.idle
     if idle.looked_at is None and world.since_before is not None:
         idle.since, idle.looked_at, idle.gpus_at = world.since_before, event.at, event.at
+        idle.looked_boot = event.boot
         idle.gpus_problem = idle.governors_problem = None
     world.since_before = idle.since
     return event
@@ -71,7 +72,7 @@ def _restart_goes_on(world: World, event: Event) -> Event | None:
 
 def _sleep_is_watching(world: World, event: Event) -> Event | None:
     if isinstance(event, Tick) and world.node is not None and world.node.idle.looked_at is not None:
-        world.node.idle.looked_at = event.at
+        world.node.idle.looked_at, world.node.idle.looked_boot = event.at, event.boot
     return event
 
 

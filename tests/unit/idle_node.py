@@ -18,6 +18,7 @@ from governor.core.events import (
     OperatorHold,
     StopAnswer,
     StopReplied,
+    Tick,
     TrainerExited,
 )
 from governor.core.identity import ConnectionId
@@ -27,7 +28,7 @@ from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
 from governor.core.resume import restore_incidents, restore_runs
 from governor.core.units import NS_PER_S, BootNs, DurationNs, WallNs
-from tests.unit.test_engine import PRICE, at, hello, tick
+from tests.unit.test_engine import PRICE, at, hello
 
 FACTS = NodeFacts(
     "node-a", "boot-1", PRICE, "test", cloud="aws", instance_id="i-1", will_stop="stop EC2 instance i-1",
@@ -46,6 +47,7 @@ class Idle:
     facts: NodeFacts = FACTS
     policy: Policy = Policy(name="p")
     now: int = 0
+    suspended: int = 0  # Seconds that passed while the monotonic clock stood still.
     pids: frozenset[int] = frozenset()
     problem: str | None = None
     unnamed: int = 0
@@ -59,9 +61,7 @@ class Idle:
         self.node = self._new()
 
     def _new(self) -> Node:
-        return new_node(
-            self.facts, PolicySet((self.policy,), "digest"), BootNs(at(self.now)), WallNs(at(self.now) + 10**18)
-        )
+        return new_node(self.facts, PolicySet((self.policy,), "digest"), self._tick().boot, self._tick().wall)
 
     def tell(self, *events: Event) -> list[Effect]:
         told = [effect for event in events for effect in engine.step(self.node, event)]
@@ -86,8 +86,12 @@ class Idle:
                     GpuProcessesSeen(at(self.now), self.pids, self.unnamed, self.problem),
                     GovernorsSeen(at(self.now), self.governors),
                 )
-            told += self.tell(tick(self.now))
+            told += self.tell(self._tick())
         return told
+
+    def _tick(self) -> Tick:
+        boot = BootNs(at(self.now + self.suspended))
+        return Tick(at(self.now), boot, WallNs(boot + 10**18))
 
     def restart(self, down: int = 1, boot_id: str | None = None) -> list[Effect]:
         """The governor dies and comes back, with what the journal holds; under another boot the machine did."""
@@ -95,9 +99,9 @@ class Idle:
         if boot_id is not None:
             self.facts = replace(self.facts, boot_id=boot_id)
         self.node = self._new()
-        told = restore_runs(self.node, list(self.kept.values()), BootNs(at(self.now)), at(self.now))
+        told = restore_runs(self.node, list(self.kept.values()), self._tick().boot, at(self.now))
         still_open = [snapshot for snapshot in self.incidents.values() if not snapshot["_"]]
-        told += restore_incidents(self.node, still_open, at(self.now), WallNs(at(self.now) + 10**18))
+        told += restore_incidents(self.node, still_open, at(self.now), self._tick().wall)
         self._take(told)
         return told
 

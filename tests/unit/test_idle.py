@@ -146,6 +146,17 @@ def test_a_governor_that_slept_has_seen_nobody_come() -> None:
     assert len(world.stops()) == 1
 
 
+def test_a_machine_that_was_suspended_is_not_stopped_under_whoever_woke_it() -> None:
+    """CLOCK_MONOTONIC stood still meanwhile: only the boot clock has seen it."""
+    world = idle()
+    world.until(STOPPED - 1)
+    world.suspended = 3600
+    world.until(world.now + LIMIT - 1)
+    assert world.stops() == []
+    world.until(world.now + 3)
+    assert len(world.stops()) == 1
+
+
 def test_a_restart_neither_shortens_the_time_nor_forgets_a_hold() -> None:
     world = idle()
     world.until(STOPPED - 2)

@@ -215,6 +215,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         return displaced.on_step(node, event) if event.connection in node.unheard else []
     run = tracked.run
     node.frames_total += 1
+    if event.connection is None and not run.alive and not tracked.processes() and tracked.incident is None:
+        _speaks_again(node, tracked, event.at)
     leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = node.wall(event.at)
     if leads and run.tokens_total is not None:
@@ -223,6 +225,13 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         meter_tokens(node, tracked, event)
     tracked.book.observe(event)
     return judging.judge(node, tracked, event.at, event)
+
+
+def _speaks_again(node: Node, tracked: Tracked, at: MonoNs) -> None:
+    """A stream's run of an earlier boot, whose processes nobody names: that its log goes on is all that shows it."""
+    intake.begin_attempt(tracked.run, "stream", at)
+    tracked.book.new_attempt()
+    pieces.charge_launch(node, tracked, at)
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:

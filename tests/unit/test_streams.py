@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from governor.adapters.streams import LeftAt, Stream
 from governor.core.effects import Alarm, Ask, Effect, Term
-from governor.core.events import Disconnected, PhaseChange, Step, StreamOpened, StreamState, Tick
+from governor.core.events import Disconnected, PhaseChange, Step, StreamOpened, StreamState, Tick, TrainerExited
 from governor.core.identity import ConnectionId
 from governor.core.node import Node, run_snapshot
 from governor.core.resume import restore_runs
@@ -18,7 +19,8 @@ from governor.core.status import run_status
 from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.settings_model import Jsonl
 from tests.contract.fakes import FakeProcesses
-from tests.unit.test_engine import at, hello, make_node, play, rule, tick
+from tests.unit.idle_node import FACTS, Idle, seconds
+from tests.unit.test_engine import at, hello, make_node, peer, play, rule, tick
 
 LOST = "/data/m.jsonl: Permission denied"
 
@@ -338,3 +340,25 @@ def test_a_position_of_another_version_costs_the_past_and_not_our_start(watch: W
     watch.write(11, 11)
     watch.poll(61)
     assert watch.tokens == 11_000
+
+
+def test_a_log_that_goes_on_after_a_reboot_is_a_live_run_again() -> None:
+    """Nobody has named its processes, so its lines alone can show that the run was launched again."""
+    world = Idle(facts=replace(FACTS, idle_stop_ns=seconds(20)))
+    world.tell(StreamOpened(at(0), "log", 1000))
+    world.until(5)
+    world.restart(boot_id="boot-2")
+    world.tell(StreamOpened(at(world.now), "log", 1000))
+    world.until(world.now + 10)
+    world.tell(Step(at(world.now), None, "log", 0, step=1))
+    world.until(world.now + 60)
+    assert world.node.runs["log"].run.alive
+    assert world.stops() == []
+
+
+def test_the_last_lines_of_a_log_do_not_revive_what_has_ended() -> None:
+    world = Idle(facts=replace(FACTS, idle_stop_ns=seconds(20)))
+    world.tell(StreamOpened(at(0), "log", 1000, None, {}, (peer(100).process,)))
+    world.until(5)
+    world.tell(TrainerExited(at(5), "log", None), Step(at(5), None, "log", 0, step=9))
+    assert not world.node.runs["log"].run.alive

@@ -92,6 +92,9 @@ class GpuWatch:
 
 
 def _is_held(reading: GpuReading) -> bool:
-    """Somebody uses it whom the driver does not name."""
-    held = (reading.memory_used_bytes or 0) >= HELD_BYTES_MIN or (reading.busy_frac or 0) > 0
-    return held and not reading.pids
+    """Somebody uses it whom the driver does not name, or may: a container's MIG shows neither memory nor load."""
+    if reading.pids:
+        return False
+    if reading.memory_used_bytes is None and reading.busy_frac is None:
+        return True
+    return (reading.memory_used_bytes or 0) >= HELD_BYTES_MIN or (reading.busy_frac or 0) > 0

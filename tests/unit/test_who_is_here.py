@@ -31,6 +31,8 @@ FREE = GpuReading("GPU-1", "H100", 0.0, 600_000_000, 70.0, ())
         ((FREE, replace(FREE, pids=(7, 8), busy_frac=0.9)), {7, 8}, 0),
         ((replace(FREE, busy_frac=0.02), FREE), set(), 1),  # A container does not see the processes of others.
         ((replace(FREE, memory_used_bytes=60_000_000_000), FREE), set(), 1),
+        ((replace(FREE, memory_used_bytes=None, busy_frac=None), FREE), set(), 1),  # MIG within a container: not known.
+        ((replace(FREE, memory_used_bytes=None), replace(FREE, busy_frac=None)), set(), 0),
     ],
 )
 def test_gpus_are_free_when_nobody_is_named_and_nothing_moves(

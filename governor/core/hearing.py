@@ -36,7 +36,7 @@ _PAST_ASKING = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Sta
 def on_hello(node: Node, hello: Hello) -> list[Effect]:
     refusal = _refusal(node, hello)
     if refusal is not None:
-        return refuse(node, hello.connection, hello.peer, refusal)
+        return refuse(node, hello.connection, hello.peer, refusal, hello.at)
     tracked = node.runs.get(hello.run)
     if tracked is None:
         tracked = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)

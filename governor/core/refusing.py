@@ -8,18 +8,19 @@ from governor.core.effects import Alarm, Effect, Refuse
 from governor.core.events import BadHello
 from governor.core.identity import ConnectionId, Peer
 from governor.core.node import Node
+from governor.core.units import MonoNs
 
 REFUSALS_REMEMBERED_MAX: Final = 1_024  # Four times the connections of the inbox; a retry each 30 s is no news.
 
 
 def on_bad_hello(node: Node, event: BadHello) -> list[Effect]:
     node.frames_lost_total += 1
-    return refuse(node, event.connection, event.peer, event.why)
+    return refuse(node, event.connection, event.peer, event.why, event.at)
 
 
-def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str) -> list[Effect]:
+def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: MonoNs) -> list[Effect]:
     effects: list[Effect] = [Refuse(connection, reason)]
-    node.idle.refused_at = node.idle.looked_at  # As of the last tick.
+    node.idle.refused_at = at
     if node.refusals.pop(peer.process, None) != reason:
         text = f"pid {peer.process.pid} trains UNWATCHED, its hello was refused: {reason}"
         effects.append(Alarm("hello_refused", None, text))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from governor.core.effects import Alarm, Effect, Refuse
 from governor.core.events import BadHello
 from governor.core.identity import ConnectionId
 from governor.core.node import Node
 from governor.core.refusing import REFUSALS_REMEMBERED_MAX
+from tests.unit.idle_node import FACTS, Idle, seconds
 from tests.unit.test_engine import at, make_node, peer, play
 
 
@@ -33,3 +38,15 @@ def test_who_was_refused_is_remembered_up_to_a_bound() -> None:
     for pid in range(REFUSALS_REMEMBERED_MAX + 10):
         refused(node, pid)
     assert len(node.refusals) == REFUSALS_REMEMBERED_MAX
+
+
+@pytest.mark.parametrize("before_any_tick", [True, False])
+def test_who_is_refused_before_the_first_tick_trains_here_all_the_same(before_any_tick: bool) -> None:
+    """A restarted governor hears its trainers before it has looked around; who was refused asks again in 30 s."""
+    world = Idle(facts=replace(FACTS, idle_stop_ns=seconds(20)))
+    world.until(0 if before_any_tick else 3)
+    world.tell(BadHello(at(world.now), ConnectionId(1), peer(100), "hello.signal 15 is no doorbell"))
+    world.until(world.now + 89)
+    assert world.stops() == []
+    world.until(world.now + 25)
+    assert len(world.stops()) == 1

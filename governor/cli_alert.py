@@ -27,7 +27,8 @@ def alert() -> None:
 def test(name: str | None, config: Path | None, as_json: bool) -> None:
     """Send one alert named "test" to every receiver, once, and show what each answered.
 
-    What a receiver wants (`only`, `min_severity`) does not matter here. No governor is needed, and none is asked. Exit
+    What a receiver wants (`only`, `min_severity`) does not matter here. No governor is needed, and none is asked: files
+    of secrets are read as whoever calls this, so `sudo -u costgov costgov alert test` tries what the service may. Exit
     code 1 when a receiver did not take it, or when there is none.
     """
     from governor.adapters.alert_tables import addressees

@@ -31,7 +31,7 @@ _EXPLAINED: Final[Mapping[str, str]] = MappingProxyType(
         "too_large": "the answer is too large to be one",
         "secret_not_found": "the file of the secret is not there",
         "secret_not_a_file": "what should be the file of the secret is none",
-        "secret_not_readable": "the governor's user may not read the file of the secret",
+        "secret_not_readable": "this user may not read the file of the secret; the governor's must",
         "secret_readable_by_everyone": "others may read the file of the secret; chmod o-r",
         "secret_malformed": "the file of the secret holds none",
         "ca_not_readable": "ca_file cannot be read, or holds no certificate",

@@ -44,6 +44,7 @@ class _Share:
     to_tokens: int = 0
     plan: Plan | None = None  # The last window's; None without one.
     is_left: bool = False  # The run has gone on in another stage.
+    elsewhere_usd_micros: int = 0  # What it has cost in other stages before: its ceiling here counts that, too.
     recent: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
 
     def expect(self, tokens: int, plan: Plan) -> None:
@@ -139,8 +140,12 @@ class StageTally:
     def rows(self) -> list[StageRow]:
         """One for each stage, by name; what has no stage, and what was nobody's, come last."""
         stages: dict[str, list[_Share]] = {}
-        for (stage, _), share in self._shares.items():
+        spent: dict[str, int] = {}
+        for (stage, run), share in self._shares.items():
             stages.setdefault(stage, []).append(share)
+            spent[run] = spent.get(run, 0) + share.usd_micros
+        for run, share in self._newest.items():
+            share.elsewhere_usd_micros = spent[run] - share.usd_micros
         last = (NO_STAGE, NOBODYS)
         names = sorted(stages, key=lambda name: (last.index(name) + 1 if name in last else 0, name))
         return [self._row(name, stages[name]) for name in names]
@@ -174,6 +179,7 @@ class StageTally:
         actual = per_mtok(spent, tokens) if not (untold or unpriced) else None
         limited = [share for share in shares if _ceiling(share) is not None]
         ceiling = sum(_ceiling(share) or 0 for share in limited)
+        counted = sum(share.usd_micros + share.elsewhere_usd_micros for share in limited)
         whole = self._from_the_beginning and not unpriced
         return StageRow(
             stage=stage,
@@ -190,7 +196,7 @@ class StageTally:
             wasted_tokens=sum(share.wasted_tokens for share in shares),
             wasted_usd_micros=sum(share.wasted_usd_micros for share in shares),
             ceiling_usd_micros=ceiling if limited else None,
-            used=Fraction(sum(share.usd_micros for share in limited), ceiling) if ceiling and whole else None,
+            used=Fraction(counted, ceiling) if ceiling and whole else None,
             burn_rate=_burn_rate(limited) if not (untold or unpriced) else None,
             lands_at_usd_micros=_landing(shares) if whole else None,
             untold_tokens=untold,

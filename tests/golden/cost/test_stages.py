@@ -196,6 +196,8 @@ def test_a_run_that_has_gone_on_in_another_stage_lands_there_alone(state_dir: Pa
     document = json.loads(costgov("stages", "--json").out)
     assert [row["lands_at_usd"] for row in document["stages"]] == ["2.00", "8.00"]
     assert document["total"]["lands_at_usd"] == "10.00"
+    # Of $20 it had used $2 when it left `first`; by now it has used $3, of which `second` saw $1.
+    assert [row["used_percent"] for row in document["stages"]] == ["10.0000", "15.0000"]
 
 
 def half_open(from_tokens: int) -> dict[str, Any]:

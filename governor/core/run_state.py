@@ -121,11 +121,14 @@ class Run:
         return [rank for rank in self.ranks.values() if rank.connected]
 
     def is_cut_off(self) -> bool:
-        """It has ranks, and none of them is connected. Asked at every step frame, and mostly answered by the first."""
+        """No rank is connected, and no log speaks for them: also while we are back and none has said hello yet.
+
+        Asked at every step frame, and mostly answered by the first.
+        """
         for rank in self.ranks.values():
             if rank.connection is not None:
                 return False
-        return bool(self.ranks)
+        return bool(self.ranks) or not self.jsonl_only
 
     @property
     def alive(self) -> bool:

@@ -19,9 +19,10 @@ from governor.core.events import (
     StopAnswer,
     StopReplied,
 )
+from governor.core.findings import Reading
 from governor.core.identity import ConnectionId
 from governor.core.node import RUNS_MAX, Node, run_snapshot
-from governor.core.policy import AT_ONCE, Budget
+from governor.core.policy import AT_ONCE, Budget, Hold, HoldKind
 from governor.core.resume import restore_incidents, restore_runs
 from governor.core.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from tests.unit.test_engine import PRICE, a_step, at, hello, make_node, play, rule, tick, training
@@ -95,6 +96,22 @@ def test_a_restored_run_knows_who_it_was_until_its_ranks_say_hello() -> None:
     restore_runs(reborn, [a_run(node, 31)], BootNs(at(40)), at(40))
     assert reborn.runs["llama"].processes() == node.runs["llama"].processes()
     assert len(reborn.runs["llama"].processes()) == 2
+
+
+def test_what_the_steps_before_a_restart_were_like_halts_nobody_who_does_not_say_hello_again() -> None:
+    """One minute of the three that the rule asks for was measured; from then on nothing is heard: no evidence."""
+    starved = rule("data_starvation", hold=Hold(HoldKind.DURATION, 180 * NS_PER_S))
+    node = make_node(starved)
+    play(node, tick(0), hello(0, world_size=1))
+    for second in range(1, 101):
+        slow = {"step_s": 1.0, "data_s": 0.0 if second < 40 else 0.95}
+        play(node, a_step(second, when=second, **slow), tick(second))
+    assert node.runs["llama"].book.findings["r-data_starvation"].reading is Reading.FIRING
+    new = make_node(starved, boot=100)
+    restore_runs(new, [a_run(node, 100)], BootNs(at(100)), at(100))
+    play(new, *(tick(second) for second in range(101, 500)))
+    assert new.runs["llama"].book.findings["r-data_starvation"].reason == "no_connection"
+    assert new.runs["llama"].incident is None
 
 
 def test_no_more_runs_are_taken_up_than_are_kept() -> None:

@@ -177,6 +177,10 @@ _INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, Tracked, Any], list[Effect]
 }
 
 
+def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
+    return [*launched.on_launched(node, event), *keeping.settle(node, event.at)]
+
+
 def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
     """Nobody of it is left: whoever stands in for it has ended, too."""
     node.launched = None
@@ -233,7 +237,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     OperatorHold: _on_operator_hold,
     OperatorBudget: budgeting.on_operator_budget,
     TrainerExited: hearing.on_exited,
-    CommandLaunched: launched.on_launched,
+    CommandLaunched: _on_command_launched,
     LauncherExited: launched.on_launcher_exited,
     LaunchersSeen: hearing.on_launchers,
     StreamOpened: hearing.on_stream,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from governor.core.charges import UNALLOCATED, Line, Part
-from governor.core.effects import KeepRuns, Record
+from governor.core.effects import Effect, KeepRuns, Record
 from governor.core.events import Step, Tick
 from governor.core.expected import WindowRow, window_row
 from governor.core.forecast import forecast
@@ -70,6 +70,24 @@ def hand_over(node: Node, tracked: Tracked, at: MonoNs) -> None:
     closed, amount = node.charges.hand_over(payer_of(tracked))
     node.unkept += closed
     node.ledger.hand_over(tracked.run.run, amount)
+
+
+def settle(node: Node, at: MonoNs) -> list[Effect]:
+    """A launch under the name of one that ended together with its governor: what that had cost is the name's budget.
+
+    Of what passed since, nobody knows whose it was: that stays uncharged.
+    """
+    left, node.left = node.left, None
+    if left is None or node.launched is None or left.run != node.launched.run:
+        return []
+    tracked = node.runs.get(left.account if left.account is not None else left.run)
+    if tracked is None:
+        return []
+    node.charges.take_up_nobodys(left.nobodys, left.nobodys_older_usd_micros)
+    closed, amount = node.charges.hand_over(payer_of(tracked))
+    node.unkept += closed
+    node.ledger.hand_over(tracked.run.run, amount)
+    return [keep(node, at, tracked)]
 
 
 def _make_way(node: Node, other: Tracked, tracked: Tracked, at: MonoNs) -> None:

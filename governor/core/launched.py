@@ -30,10 +30,10 @@ ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = event
     node.idle.command = event.run
-    left, node.left = node.left, None
+    left = node.left
     if left is not None and set(left.processes) == set(event.processes):
         # Our own crash, not a launch: what the command had cost by then counts towards its ceiling.
-        node.goes_on = True
+        node.goes_on, node.left = True, None
         node.account, node.nobodys_since = left.account, left.nobodys_since
         node.charges.take_up_nobodys(left.nobodys, left.nobodys_older_usd_micros)
     return watch(node, event.at)  # At once: a command may end before the first tick.
@@ -165,6 +165,7 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
         return None
     charges, older = node.charges.nobodys()
     return {
+        "run": node.launched.run,
         "processes": [process_row(process) for process in node.launched.processes],
         "account": node.account,
         "nobodys_since": node.nobodys_since,
@@ -175,8 +176,9 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
 
 def command_left(row: Mapping[str, Any]) -> CommandLeft:
     """Rebuild it. KeyError, TypeError or ValueError when the row is not one of ours."""
-    account = row["account"]
+    account, run = row["account"], row.get("run")  # A journal of before has no name.
     return CommandLeft(
+        run=str(run) if run is not None else None,
         processes=tuple(process_of(process) for process in row["processes"]),
         account=str(account) if account is not None else None,
         nobodys_since=BootNs(int(row["nobodys_since"])),

@@ -127,6 +127,7 @@ class Past:
 class CommandLeft:
     """From the journal: the command beside which the governor before us ended, and what was nobody's of its time."""
 
+    run: str | None
     processes: tuple[ProcessId, ...]
     account: str | None
     nobodys_since: BootNs

@@ -20,8 +20,8 @@ ANOTHER = ProcessId(4321, 2, "boot-1")  # The same number, begun later.
 SECOND = 1_000_000
 
 
-def launch(world: World, process: ProcessId = COMMAND) -> None:
-    world.play(CommandLaunched(MonoNs(world.mono), "job", 1000, (process,)))
+def launch(world: World, process: ProcessId = COMMAND, name: str = "job") -> None:
+    world.play(CommandLaunched(MonoNs(world.mono), name, 1000, (process,)))
     world.tick()
 
 
@@ -36,11 +36,11 @@ def beside(*, ceiling: UsdMicros = CEILING) -> World:
     return world
 
 
-def crash(world: World, until: int, process: ProcessId = COMMAND) -> None:
+def crash(world: World, until: int, process: ProcessId = COMMAND, name: str = "job") -> None:
     """Nobody governs until then; what comes back is told what is launched."""
     world.boot = world.mono = until * NS_PER_S
     world.restart()
-    launch(world, process)
+    launch(world, process, name)
 
 
 def termed(world: World, since: int, until: int) -> list[int]:
@@ -70,16 +70,43 @@ def test_what_was_spent_before_the_crash_counts_towards_the_ceiling() -> None:
     assert 30 * SECOND <= gap <= 41 * SECOND, "marked: nobody metered it"
 
 
-def test_what_another_launch_has_spent_is_not_this_commands() -> None:
+def test_what_a_launch_of_another_name_has_spent_is_not_this_commands() -> None:
     world = beside()
     assert termed(world, 1, 400) == []
-    crash(world, 430, ANOTHER)
-    assert world.node.runs["job"].run.spend_usd_micros == 0
+    crash(world, 430, ANOTHER, "other")
+    assert world.node.runs["other"].run.spend_usd_micros == 0
     world.at(440)
-    world.play(hello(0, 440, run="job", world_size=1))
+    world.play(hello(0, 440, run="other", world_size=1))
     world.at(450)
-    assert world.node.ledger.spend("job") == world.charged("job") == 20 * SECOND
+    assert world.node.ledger.spend("other") == world.charged("other") == 20 * SECOND
     assert world.node.ledger.spend(UNALLOCATED) == world.charged(UNALLOCATED), "between the two nobody was charged"
+
+
+def test_one_name_is_one_budget_also_where_each_launch_dies_with_its_governor() -> None:
+    """As a scheduler ends a job: SIGKILL for everybody. What the launches had cost by then is in no run's charges."""
+    world = beside()
+    assert termed(world, 1, 400) == []
+    kept = world.charged(UNALLOCATED)
+    assert 390 * SECOND <= kept <= 400 * SECOND
+    crash(world, 430, ANOTHER)
+    assert world.node.runs["job"].run.spend_usd_micros == kept
+    assert (world.node.ledger.spend("job"), world.charged("job"), world.charged(UNALLOCATED)) == (kept, kept, 0)
+    (ended,) = termed(world, 431, 700)
+    assert 430 < ended < 430 + 600 - kept // SECOND
+    assert world.node.charges.groups.node_usd_micros == world.node.ledger.total()
+
+
+def test_what_followed_a_training_is_its_runs_also_where_the_next_launch_finds_it() -> None:
+    world = beside()
+    world.play(hello(0, 0, run="trained", world_size=1))
+    world.at(100)
+    world.play(Disconnected(at(100), ConnectionId(1)))
+    world.play(TrainerExited(at(100), "trained", None))
+    world.at(150)
+    kept = world.charged("trained") + world.charged(UNALLOCATED)
+    for second in (200, 250):  # Kept with the run, which has ended: the next crash finds it there, and once.
+        crash(world, second, ANOTHER if second == 200 else COMMAND)
+        assert world.node.ledger.spend("trained") == world.charged("trained") == kept >= 140 * SECOND
 
 
 def test_the_first_rank_behind_a_crash_takes_over_what_was_before_it() -> None:

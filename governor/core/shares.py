@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 
 
 def share_out(amount: int, weights: Mapping[str, int]) -> dict[str, int]:
@@ -34,11 +35,16 @@ def share_on(amount: int, weights: Mapping[str, int], owed: dict[str, int]) -> d
     # Never below zero: what was spent is a counter.
     parts = {name: max(0, share >> _FRACTION_BITS) for name, share in exact.items()}
     left = amount - sum(parts.values())
-    # What is left over, or was given too much, goes to or comes from those who lack most, or least.
-    neediest = sorted(weights, key=lambda name: (parts[name] << _FRACTION_BITS) - exact[name])
-    takers = neediest[:left] if left >= 0 else [name for name in reversed(neediest) if parts[name]][:-left]
-    for name in takers:
-        parts[name] += 1 if left > 0 else -1
+    # What is left over, or was given too much, goes to or comes from those who lack most, or least: mostly one each,
+    # more where others have left with what they were owed.
+    neediest = sorted(weights, key=lambda name: (parts[name] << _FRACTION_BITS) - exact[name], reverse=left < 0)
+    each = 1 if left > 0 else -1
+    for name in cycle(neediest):
+        if not left:
+            break
+        if each > 0 or parts[name]:
+            parts[name] += each
+            left -= each
     owed.clear()
     owed.update({name: exact[name] - (parts[name] << _FRACTION_BITS) for name in weights})
     return parts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from fractions import Fraction
 from typing import Any
 
@@ -187,3 +188,15 @@ def test_a_share_is_never_a_micro_dollar_off_for_long(splits: list[tuple[int, li
             paid[name] += part
             exact[name] += Fraction(amount * weights[name], sum(held))
     assert all(abs(paid[name] - exact[name]) < 2 for name in "abc")
+
+
+def test_who_leaves_takes_no_part_of_the_amount_along() -> None:
+    """Those who stay may have been paid ahead, by more together than one micro-dollar of each takes back."""
+    rng = random.Random(1)
+    owed: dict[str, int] = {}
+    for _ in range(10_000):
+        weights = {name: rng.randint(1, 8) for name in rng.sample("abcdefgh", rng.randint(1, 8))}
+        amount = rng.choice((7, 683))
+        parts = share_on(amount, weights, owed)
+        assert sum(parts.values()) == amount
+        assert min(parts.values()) >= 0

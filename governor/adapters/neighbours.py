@@ -12,7 +12,7 @@ from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import Processes
 
 LOOK_PERIOD_NS: Final = 5 * NS_PER_S  # A scan of /proc costs milliseconds; a launch lasts longer.
-WORDS_LOOKED_AT: Final = 4  # "python", "-m", "governor" and the command.
+WORDS_LOOKED_AT: Final = 6  # "python", "-u", "-m", "governor" and the command, with one option more.
 
 
 @dataclass(slots=True)

@@ -114,6 +114,7 @@ def test_the_kernel_says_whether_there_is_an_accelerator(
     [
         (("/opt/venv/bin/python3", "/opt/venv/bin/costgov", "run", "--", "x"), "run"),
         (("/usr/bin/python3.11", "-m", "governor", "daemon"), "daemon"),
+        (("python3", "-u", "-m", "governor", "run", "--", "x"), "run"),
         (("/usr/bin/costgov", "daemon"), "daemon"),
         (("/usr/bin/python3", "/usr/bin/costgov", "status"), None),
         (("sudo", "costgov", "run", "--", "x"), None),  # Who starts one is none.

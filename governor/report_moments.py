@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.idle_words import ABANDONED
+from governor.core.idle_words import ABANDONED, given_up
 from governor.core.idleness import NODE
 from governor.core.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
 
@@ -173,7 +173,7 @@ def _came_late(detail: Detail, _snapshot: Snapshot) -> str:
 
 
 def _abandoned(detail: Detail, _snapshot: Snapshot) -> str:
-    return f"{detail.get('who', 'somebody')} is here: the node goes on"
+    return f"{given_up(detail)}: the node goes on"
 
 
 def _ceiling_exceeded(detail: Detail, _snapshot: Snapshot) -> str:

@@ -31,7 +31,8 @@ def _ended(snapshot: Snapshot) -> str:
     if verified is not None:
         return f"the provider confirmed the end of billing after {since_text(verified)}"
     if snapshot["halt_stage"] == ABANDONED:
-        return f"{newcomer(snapshot)} came before that"
+        why = next((entry["detail"].get("why") for entry in snapshot["timeline"] if entry["what"] == ABANDONED), None)
+        return f"{plain(why)}, before that" if why is not None else f"{newcomer(snapshot)} came before that"
     return "the end of billing is NOT confirmed"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from governor.core.halt_state import Fact, Halt
@@ -48,13 +48,18 @@ def unseen_text(why: str, source: str) -> str:
     return f"no run is on this node, but nobody can tell who else is: {why}. It is not stopped meanwhile ({source})"
 
 
-def abandoned(who: str, was: Halt, incident_id: str) -> str:
+def given_up(reason: Mapping[str, str]) -> str:
+    """Why a stop is: by who came, or by why nobody wants it any more."""
+    return reason.get("why") or f"{reason.get('who', 'somebody')} is here"
+
+
+def abandoned(why: str, was: Halt, incident_id: str) -> str:
     doubt = {
         Fact.STOP_REFUSED: "",
         Fact.STOP_BUSY: "",
         Fact.STOP_ACCEPTED: "; the provider had accepted it and did not do it: it may still",
     }.get(was.stop_reply or Fact.STOP_UNKNOWN, "; the provider's answer is not known: it may still go down")
-    return f"{who} is here: the stop of this node is given up (incident {incident_id}){doubt}"
+    return f"{why}: the stop of this node is given up (incident {incident_id}){doubt}"
 
 
 def came_late(who: str, facts: NodeFacts, incident_id: str) -> str:

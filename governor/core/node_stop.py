@@ -7,6 +7,7 @@ also for a stop that is repeated.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -16,8 +17,8 @@ from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, KeepIncident, Kill, Record, StopCompute, Term
 from governor.core.events import BillingRead, StopAnswer, StopReplied
 from governor.core.halt import Fact, Stage
-from governor.core.idle_limit import Limit
-from governor.core.idle_words import ABANDONED, abandoned, came_late
+from governor.core.idle_limit import Limit, standing
+from governor.core.idle_words import ABANDONED, abandoned, came_late, given_up
 from governor.core.idleness import NODE
 from governor.core.incident import Incident
 from governor.core.node import Node, Tracked
@@ -98,11 +99,23 @@ def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
             return _late(node, incident, here[0].text, at)
         # A stop that is on its way is answered first: what became of it must not be guessed.
         is_asked = halt.stage is not Stage.VERIFYING and halt.stop_reply is None and halt.stop_attempts > 0
-        return [] if is_asked and not is_due else _abandon(node, incident, here[0].text, at)
+        return [] if is_asked and not is_due else _abandon(node, incident, {"who": here[0].text}, at)
     after_ns = int(incident.evidence["limit_ns"])
     if not is_due or not may_stop(node, after_ns, at):
         return []  # Also after our restart: who came and went meanwhile is not known, so nobody has to be here as long.
+    withdrawn = _withdrawn(node, incident)
+    if withdrawn is not None:
+        return _abandon(node, incident, {"why": withdrawn}, at)
     return _ending_nobody(halting.feed(node, tracked, Fact.DEADLINE, at))
+
+
+def _withdrawn(node: Node, incident: Incident) -> str | None:
+    """Why nobody wants it any more, by the settings of now: of a restart, or of policies that were loaded anew."""
+    is_wish = incident.reason != "node_idle"  # Of a run that has ended: no setting has to go on wanting it.
+    wanted = standing(node)
+    if node.facts.observe or (not is_wish and wanted is not None and wanted.observed):
+        return "observe mode is on by now"
+    return None if is_wish or wanted is not None else "idle_stop is off by now"
 
 
 def _late(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
@@ -112,18 +125,18 @@ def _late(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
     return [Alarm("node_came_late", NODE, came_late(who, node.facts, incident.incident_id))]
 
 
-def _abandon(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
-    was = incident.halt
+def _abandon(node: Node, incident: Incident, reason: Mapping[str, str], at: MonoNs) -> list[Effect]:
+    was, why = incident.halt, given_up(reason)
     incident.halt = replace(was, stage=Stage.HALTED, deadline=None)
     incident.closed_wall = node.wall(at)
     incident.spend_usd_micros = node.spent_by(NODE)
-    incident.note(at, incident.closed_wall, ABANDONED, was=was.stage.name, who=who)
+    incident.note(at, incident.closed_wall, ABANDONED, was=was.stage.name, **reason)
     closed = {**incident_snapshot(node, incident), "halt_stage": ABANDONED}
-    data = {"from": was.stage.name, "to": ABANDONED, "fact": who}
+    data = {"from": was.stage.name, "to": ABANDONED, "fact": why}
     return [
         KeepIncident(incident.incident_id, closed, closed=True),
         Record("transition", NODE, incident.incident_id, data, durable=True),
-        Alarm("node_stop_abandoned", NODE, abandoned(who, was, incident.incident_id)),
+        Alarm("node_stop_abandoned", NODE, abandoned(why, was, incident.incident_id)),
     ]
 
 

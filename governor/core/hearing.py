@@ -113,6 +113,9 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         bool(event.processes) and (not tracked.run.alive or _launched_while_away(tracked, event))
     ):
         tracked.incident = None  # Launched anew: the latch was the old attempt's.
+        tracked.run.stage = event.stage if event.stage is not None else tracked.run.stage
+        tracked.run.labels = event.labels or tracked.run.labels
+        budgeting.refit(node, tracked)  # Who stood in for a command had neither.
         intake.begin_attempt(tracked.run, "stream", event.at)
         tracked.book.new_attempt()
     tracked.is_beside = not tracked.run.ranks and not launched.is_of_command(node, event)
@@ -160,7 +163,9 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
         tracked.incident = None  # The latch was the old attempt's.
     for rank in tracked.run.connected_ranks():
         displaced.displace(node, tracked, rank, hello)
-    policy = node.policy_for(hello.run, hello.stage, hello.labels)
+    # As apply_hello() will have it: who says no stage now is charged, and so judged, as of the one it said before.
+    stage, labels = hello.stage if hello.stage is not None else tracked.run.stage, hello.labels or tracked.run.labels
+    policy = node.policy_for(hello.run, stage, labels)
     if policy != tracked.policy:
         tracked.policy = policy
         tracked.book = tracked.book.with_policy(policy)
@@ -169,10 +174,10 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
         tracked.book.new_attempt()
     data = {"attempt": hello.attempt, "policy": policy.name, "uid": hello.peer.uid, "world_size": hello.world_size}
     effects: list[Effect] = [Record("run", hello.run, None, data)]
-    if node.policies.for_run(hello.labels, hello.stage) is NO_POLICY:
-        stage = f"stage {hello.stage}" if hello.stage else "no stage"
+    if node.policies.for_run(labels, stage) is NO_POLICY:
+        staged = f"stage {stage}" if stage else "no stage"
         fate = "never halted" if policy is NO_POLICY else "halted by its budgets alone"
-        text = f"no loaded policy matches run {hello.run} ({stage}): it is metered and {fate}"
+        text = f"no loaded policy matches run {hello.run} ({staged}): it is metered and {fate}"
         effects.append(Alarm("no_policy", hello.run, text))
     return effects
 

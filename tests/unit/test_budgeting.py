@@ -249,6 +249,30 @@ def test_a_run_that_comes_with_other_labels_comes_under_their_budgets() -> None:
     assert halted(node) == [ONE]
 
 
+def test_of_several_ceilings_that_are_reached_at_once_the_first_is_named_whatever_the_hashes() -> None:
+    scopes = ["stage:stage1", "node", "label:team=nlp", "day", "label:a=b", "stage:b"]
+    node = make(*(budget(scope, 5) for scope in scopes))
+    play(node, tick(0))
+    join(node)
+    play(node, tick(1))
+    assert [cap.scope for cap in node.runs[ONE].run.caps] == scopes[:4]
+    play(node, tick(400))
+    incident = node.runs[ONE].incident
+    assert incident is not None
+    assert incident.evidence["scope"] == "stage:stage1"
+
+
+def test_a_relaunch_that_says_no_stage_is_judged_as_of_the_one_that_it_is_charged_as() -> None:
+    node = make(budget("stage:stage1", 5), budget("label:team=nlp", 500))
+    play(node, tick(0))
+    join(node)
+    silent = {"world_size": 1, "stage": None, "labels": {}, "capabilities": frozenset()}
+    play(node, tick(1), hello(0, 2, connection=3, attempt="a2", peer=peer(300), **silent), tick(3))
+    assert [cap.scope for cap in node.runs[ONE].run.caps] == ["stage:stage1", "label:team=nlp"]
+    play(node, tick(400))
+    assert halted(node) == [ONE, OTHER]
+
+
 # --- what is shown ------------------------------------------------------------------------------------------
 
 

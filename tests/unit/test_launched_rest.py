@@ -13,6 +13,7 @@ from governor.core.events import (
     OperatorHalt,
     OperatorHold,
     ProcessesSeen,
+    StreamOpened,
     TrainerExited,
 )
 from governor.core.findings import Reading
@@ -63,6 +64,16 @@ def test_the_ceiling_reserves_no_grace_for_a_checkpoint_that_nobody_is_left_to_s
     node = trained()
     assert terms(pass_time(node, 577, 101)) == [], "1 s of grace, 20 s of ending and 1 s of ticks, at a dollar each"
     assert terms(pass_time(node, 578, 578)) == ["job"]
+
+
+def test_a_log_that_speaks_for_the_command_brings_its_stage_and_labels() -> None:
+    node = launched(ceiling=None)
+    set_live(node, 0, "stage:stage1", 600)
+    play(node, StreamOpened(at(1), "job", 1000, "stage1", {"team": "nlp"}, (STREAMED,)))
+    run = node.runs["job"].run
+    assert (run.stage, run.labels) == ("stage1", {"team": "nlp"})
+    assert terms(pass_time(node, 1_000, 1)) == ["job"]
+    assert node.charges.groups.of_key("label:team=nlp") == node.ledger.spend("job")
 
 
 def test_what_the_last_steps_were_like_halts_nobody_who_comes_after_them() -> None:

@@ -38,7 +38,8 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
     for budget in in_force:
         cap = caps[budget.scope.text] = _standing(node, budget, covered.get(budget.scope.text, []), at)
         effects += _warned(node, budget, cap, at)
-    groups = {budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN}
+    # In the order in which they are in force, and not of a set: a replay must name the same one.
+    groups = [budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN]
     for tracked in node.runs.values():
         tracked.run.caps = ()
     for text in groups:  # A run's own is in its policy.

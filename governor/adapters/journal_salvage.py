@@ -38,7 +38,7 @@ class Taken:
     def text(self) -> str:
         """The end of a sentence that has named the file."""
         if self.until is None:
-            return "nothing of what was spent could be read; what passed since the boot is charged anew"
+            return "nothing of what was spent could be read; a daemon charges what passed since the boot anew"
         usd = decimal_text(self.usd_micros, MICROS_PER_USD, 2)
         parts = [
             f"{self.charges:,} charges (${usd}) and {self.runs:,} runs were taken over, up to {utc_text(self.until)}"
@@ -49,7 +49,7 @@ class Taken:
                 f"${missing} more that the runs had spent is in their budgets and in no charge that can be read"
             )
         parts += [] if self.has_node else ["the budgets that were set live are lost"]
-        return "; ".join([*parts, "what passed since is charged anew"])
+        return "; ".join([*parts, "a daemon charges what passed since anew"])
 
 
 def salvage(path: str, into: sqlite3.Connection, insert: Mapping[str, str], known: Sequence[Entry]) -> Taken:

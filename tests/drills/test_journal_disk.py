@@ -283,7 +283,7 @@ def test_a_corrupt_file_is_kept_aside_and_a_fresh_one_begun(tmp_path: Path) -> N
     (aside,) = path.parent.glob("journal.db.corrupt-*")
     assert problem == (
         f"{path}: corrupt; kept as {aside}, a fresh journal is begun: nothing of what was spent could be read; "
-        "what passed since the boot is charged anew"
+        "a daemon charges what passed since the boot anew"
     )
     assert aside.read_bytes().startswith(b"this is not a database")
     assert journal.append([row(0)], full=True)

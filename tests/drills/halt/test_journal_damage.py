@@ -60,7 +60,7 @@ def test_with_nothing_left_the_node_is_charged_from_its_boot(service: Callable[.
     (governor.work / "run" / MIRROR_NAME).unlink()
     booted_for_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     governor.start()
-    governor.until_said("what passed since the boot is charged anew")
+    governor.until_said("a daemon charges what passed since the boot anew")
     least = PRICE_USD_PER_HOUR * booted_for_s / 3600
     governor.until(lambda: float(_cost(governor)["reconstructed_usd"]) >= least, "all of it, marked as reconstructed")
     assert float(_cost(governor)["usd"]) < least * 1.01 + PRICE_USD_PER_HOUR * SAFETY_S / 3600, "and no more than that"

@@ -95,10 +95,10 @@ def checked_ceiling(usd_micros: int) -> UsdMicros:
 
 def checked_fractions(values: Iterable[float]) -> tuple[float, ...]:
     """Sorted, each once. ValueError for what is no part of a ceiling."""
-    found = sorted({float(value) for value in values})
-    if not all(0 < value < 1 for value in found):  # NaN fails too.
+    found = set(values)
+    if not all(0 < value < 1 for value in found):  # NaN fails too; and what no float can hold, before it is made one.
         raise ValueError("must be fractions of the ceiling, between 0 and 1")
-    return tuple(found)
+    return tuple(sorted(float(value) for value in found))
 
 
 @dataclass(frozen=True, slots=True)

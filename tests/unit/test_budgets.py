@@ -58,7 +58,7 @@ def test_what_is_no_ceiling_is_refused(usd_micros: int) -> None:
     assert checked_ceiling(10**15 - 1) == 10**15 - 1
 
 
-@pytest.mark.parametrize("frac", [0.0, 1.0, -0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("frac", [pytest.param(10**400, id="huge"), 0.0, 1.0, -0.5, float("nan"), float("inf")])
 def test_what_is_no_part_of_a_ceiling_is_refused(frac: float) -> None:
     with pytest.raises(ValueError, match="fractions"):
         checked_fractions([0.5, frac])

@@ -106,8 +106,10 @@ class PriceWatch:
             return self._failed("no answer within twice its bound", at)
         self.asking = None
         refused = [remark for remark in chosen.remarks if remark.kind is RemarkKind.REFUSED]
-        if answer.quote is None and answer.problem:
-            return self._failed(answer.problem, at)
+        was = self.chosen.quote
+        if answer.quote is None and (answer.problem or (was is not None and was.origin in _ASKED)):
+            # A machine goes on having a price, and a spot machine is never another kind: this was half an answer.
+            return self._failed(answer.problem or "it names no price any more", at)
         if answer.quote is not None and any(answer.quote in remark.quotes for remark in refused):
             return self._failed(refused[0].line, at)
         self.answer, self._confirmed_at, self._is_stale_said = answer, at, False

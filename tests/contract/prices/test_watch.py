@@ -100,6 +100,21 @@ def test_a_spot_price_is_asked_for_every_five_minutes_and_says_since_when(tmp_pa
     assert (event.boot, event.wall) == (told.clock.boot(), told.clock.wall())
 
 
+def test_half_an_answer_makes_no_on_demand_machine_of_a_spot_one(tmp_path: Path, server: Loopback) -> None:
+    """Nobody says for a while how the machine is paid for; the table's price is three times its own."""
+    rig = rigs.aws(server)
+    rig.costs(17.5)
+    told = watched(tmp_path, rig, '[price]\nsource = "aws"\n')
+    lifecycle = "/latest/meta-data/instance-life-cycle"
+    said = server.answers[lifecycle]
+    server.answers[lifecycle] = lambda _: (404, b"")
+    assert told.after(SPOT_PERIOD_NS) == []
+    assert told.watch.chosen.usd_micros_per_hour == 17_500_000
+    server.answers[lifecycle] = said
+    rig.costs(19.25)
+    assert prices(told.after(SPOT_PERIOD_NS)) == [19_250_000], "asked again at a spot price's pace"
+
+
 @pytest.mark.parametrize(("asked", "period_ns"), [('"10m"', 10 * NS_PER_MINUTE), ('"off"', None)])
 def test_how_often_is_configured(tmp_path: Path, server: Loopback, asked: str, period_ns: int | None) -> None:
     rig, told = runpod(tmp_path, server, f"ask_again = {asked}\n")

@@ -46,15 +46,18 @@ def parse_count(text: str) -> int:
     """Read a count such as "20B", "1.5M", "51200". ValueError says what is accepted."""
     match = _COUNT.fullmatch(text.strip().replace("_", ""))
     if match is None:
-        raise ValueError(f'"{text}" is not a count; write for example "20B", "1.5M", "51200"')
-    return round(float(match.group(1)) * _COUNT_UNITS[match.group(2)])
+        raise ValueError(f'"{text[:40]}" is not a count; write for example "20B", "1.5M", "51200"')
+    count = float(match.group(1)) * _COUNT_UNITS[match.group(2)]
+    if count >= 1e18:  # What no integer of the journal holds, and nobody trains.
+        raise ValueError(f'"{text[:40]}" is not a count: it is below 10^18')
+    return round(count)
 
 
 def usd(amount: float | int | str) -> UsdMicros:
     """Convert dollars from a config file to micro-dollars. ValueError when negative or not a number."""
-    value = float(amount)
-    if not 0 <= value < 1e12:  # A trillion dollars: beyond it is a typo.
-        raise ValueError(f'"{amount}" is not an amount in dollars')
+    # Compared before it is made a float: an integer of a config file may be one that none can hold.
+    if (isinstance(amount, int) and amount >= 10**12) or not 0 <= (value := float(amount)) < 1e12:
+        raise ValueError(f'"{str(amount)[:40]}" is not an amount in dollars')  # A trillion: beyond it is a typo.
     return UsdMicros(round(value * MICROS_PER_USD))
 
 

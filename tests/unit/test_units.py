@@ -46,13 +46,15 @@ def test_counts(text: str, count: int) -> None:
     assert parse_count(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "B", "-1", "20 billions", "1e9"])
+@pytest.mark.parametrize(
+    "text", ["", "B", "-1", "20 billions", "1e9", "1000000000B", pytest.param("9" * 999, id="long")]
+)
 def test_what_is_no_count(text: str) -> None:
     with pytest.raises(ValueError, match="is not a count"):
         parse_count(text)
 
 
-@pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "1e13", "abc"])
+@pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "1e13", "abc", pytest.param(10**400, id="huge")])
 def test_what_is_no_amount(amount: float | str) -> None:
     with pytest.raises(ValueError):
         usd(amount)

@@ -11,6 +11,13 @@ from typing import Final
 from governor.adapters.sqlite_errors import is_corruption
 
 SCHEMA_VERSION: Final = 2
+# A column whose name has changed is none to SQLite's check.
+_SHAPE: Final = (
+    "SELECT seq, kind, run, incident_id, mono_ns, wall_ns, boot_id, data FROM journal LIMIT 0",
+    "SELECT incident_id, seq, first_seq, open, snapshot FROM incidents LIMIT 0",
+    "SELECT run, seq, snapshot FROM runs LIMIT 0",
+    "SELECT charge_id, seq, run, from_wall_ns, to_wall_ns, usd_micros, data FROM charges LIMIT 0",
+)
 # As bytes: what is no UTF-8 would be an error of the query.
 _RESUMED: Final = """
 SELECT CAST(run AS BLOB), CAST(snapshot AS BLOB) FROM runs
@@ -32,11 +39,17 @@ def is_whole(path: str) -> bool:
 
 def check(connection: sqlite3.Connection) -> None:
     """Raises sqlite3.Error for what is damaged."""
-    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    try:
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except UnicodeDecodeError:  # Of what SQLite would say, which has the damaged names in it.
+        raise corrupt("its schema cannot be read") from None
     if verdict != "ok":
         raise corrupt(str(verdict))
-    if not 0 < connection.execute("PRAGMA user_version").fetchone()[0] <= SCHEMA_VERSION:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not 0 < version <= SCHEMA_VERSION:
         return
+    for query in _SHAPE if version == SCHEMA_VERSION else ():
+        connection.execute(query)
     # SQLite has no sums of what stands in a page. One byte amiss here would stop every start, or a halt's going on.
     for name, snapshot in connection.execute(_RESUMED):
         try:

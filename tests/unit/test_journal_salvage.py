@@ -197,6 +197,23 @@ def test_one_byte_amiss_in_what_a_start_reads_costs_its_row_alone(tmp_path: Path
     journal.close()
 
 
+@pytest.mark.parametrize(("name", "fault"), [(b"tablerunsruns", b"tablerun\xee"), (b"seq INTEGER NOT NULL", b"sep")])
+def test_one_byte_amiss_in_the_schema_costs_no_journal(tmp_path: Path, name: bytes, fault: bytes) -> None:
+    """What SQLite says of the one is no text to Python; the other it calls whole."""
+    path = tmp_path / "costgov.db"
+    database = Database(str(path))
+    database.write([*charges(2), node(30, 2), snapshot(20, "anna", 2, spend_usd_micros=PRICE)], full=True)
+    database.close()
+    content = path.read_bytes()
+    assert name in content
+    path.write_bytes(content.replace(name, fault + name[len(fault) :]))
+    journal, problem = open_journal(str(path), str(tmp_path / "run"))
+    assert "a fresh journal is begun: 2 charges ($110.08) and 2 runs" in str(problem)
+    assert journal.runs()["anna"]["spend_usd_micros"] == PRICE
+    assert journal.save_incident("i-1", {"incident_id": "i-1"}), "durable"
+    journal.close()
+
+
 def test_a_row_with_a_number_that_no_row_has_is_passed_over(tmp_path: Path) -> None:
     """One bit of its nine bytes: to write it would end the journal's thread."""
     path = tmp_path / "costgov.db"

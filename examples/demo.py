@@ -35,7 +35,7 @@ CEILING_USD = (
     4.65  # FAULT=budget: the price of the stop itself, some $3.90, and three quarters of a minute of training.
 )
 STEPS = {"none": 120}
-PROGRESS_S = {"budget": "6", "none": "6"}  # Those train longest; the whole has to fit on one screen.
+PROGRESS_S = {"budget": "12", "none": "6"}  # Those train longest; the whole has to fit on one screen.
 # What must have been seen, in this order. A hung or deaf training cannot save: there the work since the last good
 # checkpoint is lost, and the report says so.
 POLITE = ("verdict", "asked", "agreed", "saved", "exited", "stop_accepted", "verified", "halted")

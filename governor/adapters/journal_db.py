@@ -16,7 +16,7 @@ from typing import Any
 from governor.adapters import lock_file
 from governor.adapters.journal_check import SCHEMA_VERSION, check, corrupt, is_whole, read_only
 from governor.adapters.journal_fallback import Entry
-from governor.adapters.journal_salvage import salvage
+from governor.adapters.journal_salvage import Taken, salvage, take_over
 from governor.adapters.sqlite_errors import is_corruption
 
 _SUFFIXES = ("-wal", "-shm", "")
@@ -183,6 +183,10 @@ class Database(JournalReader):
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+
+    def take_over(self, entries: Sequence[Entry]) -> Taken:
+        """Commit what a file that lacks its last commits does not have; what charges it had is made up for."""
+        return take_over(entries, self._connection, _INSERT)
 
     def checkpoint(self) -> None:
         """Move the WAL's pages home and begin it anew. Slow, so not left to whichever commit fills it: that of a halt.

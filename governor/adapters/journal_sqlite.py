@@ -362,11 +362,14 @@ class SqliteJournal:
         """A file that lacks its last commits is a whole one to SQLite: a torn WAL, a copy of yesterday put in place."""
         newer = database.lacks(self._mirror.read())
         if newer:
+            said = (
+                f"{self._path}: its last commits are lost; runs and halts go on from the copy in the runtime directory"
+            )
             with contextlib.suppress(sqlite3.Error):  # Then memory alone has them.
-                database.write(newer, full=True)
+                taken = database.take_over(newer)
+                said += f"; {taken.missing_text()}" if taken.missing_usd_micros else ""
             self._remember_newer(newer)
-            what = "its last commits are lost; runs and halts go on from the copy in the runtime directory"
-            database.notice = database.notice or f"{self._path}: {what}, charges of that time are missing"
+            database.notice = database.notice or said
         return newer
 
     def _known(self) -> Sequence[Entry]:

@@ -17,6 +17,7 @@ import pytest
 from governor.adapters.charges_db import read_charges
 from governor.adapters.journal_db import CORRUPT_KEPT_MAX
 from governor.adapters.journal_mirror import MIRROR_NAME
+from governor.adapters.journal_salvage import LOST
 from governor.adapters.journal_sqlite import SqliteJournal, open_journal
 from governor.core.charges import Charge, ChargeBook, Line, LineKind, Part, Payer, Place, Unit, charge_row
 from governor.core.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs
@@ -136,7 +137,7 @@ def damaged(whole: Path, to: Path, seed: int) -> Path:
 
 
 def told_missing(problem: str | None) -> int:
-    """What the line says is in the budgets and in no charge, in cents."""
+    """What the line says was in charges that are lost, in cents."""
     found = re.search(r"\$([\d.]+) more that the runs had spent", problem or "")
     return round(float(found.group(1)) * 100) if found else 0
 
@@ -174,14 +175,14 @@ def test_budgets_and_charges_outlive_damage_by_what_the_runtime_directory_knows(
 
 
 def check_charges(path: Path, spent: dict[str, int], problem: str | None) -> None:
-    """Each once, none of money that nobody spent; and what is missing is in the line, to the cent."""
+    """Each once, and together what was spent; what is lost is in a charge of its own, and in the line to the cent."""
     charges = list(read_charges(str(path)))
     assert len({one.charge_id for one in charges}) == len(charges)
     found = sum_by_run(charges)
-    assert all(found.get(run, 0) <= spent[run] for run in spent)
-    missing = sum(spent.values()) - sum(found.values())
-    if "its last commits are lost" not in str(problem):
-        assert abs(told_missing(problem) - missing / 10_000) <= 1
+    assert {run: found.get(run, 0) for run in spent} == spent
+    lost = sum(one.usd_micros for one in charges if one.line.name == LOST)
+    assert abs(told_missing(problem) - lost / 10_000) <= 1
+    assert all(one.reconstructed for one in charges if one.line.name == LOST)
 
 
 def sum_by_run(charges: list[Charge]) -> dict[str, int]:
@@ -248,7 +249,9 @@ def test_the_evidence_is_bounded_and_the_newest_is_kept(tmp_path: Path, whole: t
     kept = sorted(path.parent.glob("costgov.db.corrupt-*Z"))
     assert len(kept) == CORRUPT_KEPT_MAX
     assert kept[-1].read_bytes() == last
-    assert len(sum_by_run(list(read_charges(str(path))))) == 0
+    charges = list(read_charges(str(path)))
+    assert sum_by_run(charges) == whole[1], "accident after accident, no money is lost or there twice"
+    assert {one.line.name for one in charges} == {LOST}
 
 
 def test_who_is_interrupted_amid_it_begins_again(tmp_path: Path, whole: tuple[Path, dict[str, int]]) -> None:

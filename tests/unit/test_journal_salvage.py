@@ -17,7 +17,7 @@ from governor.adapters.journal_db import Database
 from governor.adapters.journal_fallback import Entry, Fallback
 from governor.adapters.journal_mirror import MIRROR_NAME, SNAPSHOTS_MAX
 from governor.adapters.journal_sqlite import SqliteJournal, open_journal
-from governor.core.charges import charge_row
+from governor.core.charges import Payer, charge_row
 from governor.core.units import NS_PER_HOUR
 from governor.core.utc import parse_utc, utc_text
 from tests.unit.cost.ledger_file import ANNA, BEN, charge
@@ -52,6 +52,11 @@ def reopened(tmp_path: Path, entries: list[Entry], damage: bytes = b"no head of 
     database = Database(str(path))
     database.write(entries, full=True)
     database.close()
+    return reopened_as_it_is(tmp_path, damage)
+
+
+def reopened_as_it_is(tmp_path: Path, damage: bytes = b"no head of ours") -> tuple[SqliteJournal, str]:
+    path = tmp_path / "costgov.db"
     with path.open("r+b") as file:
         file.write(damage)
     journal, problem = open_journal(str(path), str(tmp_path / "run"))
@@ -79,11 +84,29 @@ def test_a_run_without_a_snapshot_goes_on_with_the_sum_of_its_charges(tmp_path: 
     journal.close()
 
 
-def test_what_was_spent_and_has_no_charge_is_told_to_the_cent(tmp_path: Path) -> None:
-    anna = snapshot(21, "anna", 1, spend_usd_micros=2 * PRICE)
+def test_what_was_spent_and_has_no_charge_any_more_is_a_reconstructed_one(tmp_path: Path) -> None:
+    whose = {"attempt": "3", "stage": "stage1", "labels": {"team": "nlp"}}
+    anna = snapshot(21, "anna", 1, spend_usd_micros=2 * PRICE, **whose)
     journal, problem = reopened(tmp_path, [*charges(1), node(20, 1), anna])
     assert journal.runs()["anna"]["spend_usd_micros"] == 2 * PRICE
-    assert "; $55.04 more that the runs had spent is in their budgets and in no charge that can be read;" in problem
+    assert "; $55.04 more that the runs had spent was in charges that cannot be read: a reconstructed" in problem
+    read, lost = read_charges(str(tmp_path / "costgov.db"))
+    assert (lost.usd_micros, lost.reconstructed, lost.place) == (PRICE, True, read.place)
+    assert lost.payer == Payer("anna", "3", "stage1", (("team", "nlp"),))
+    assert lost.from_wall == lost.to_wall == BEGIN + NS_PER_HOUR
+    journal.close()
+    again, problem = reopened_as_it_is(tmp_path)
+    assert "more that the runs had spent" not in problem, "a second accident finds nothing missing"
+    assert sum(one.usd_micros for one in read_charges(str(tmp_path / "costgov.db"))) == 2 * PRICE
+    again.close()
+
+
+@pytest.mark.parametrize("absurd", [{"wall_ns": 10**30}, {"wall_ns": "now"}, {"spend_usd_micros": 10**30}])
+def test_what_no_charge_can_say_is_told(tmp_path: Path, absurd: dict[str, Any]) -> None:
+    anna = snapshot(21, "anna", 1, **{"spend_usd_micros": 2 * PRICE, **absurd})
+    journal, problem = reopened(tmp_path, [*charges(1), node(20, 1), anna])
+    assert "more that the runs had spent is in no charge that can be read" in problem
+    assert len(list(read_charges(str(tmp_path / "costgov.db")))) == 1
     journal.close()
 
 
@@ -92,7 +115,8 @@ def test_a_charge_that_does_not_agree_with_itself_is_not_taken(tmp_path: Path) -
     forged = charges(2)
     forged[1] = {**forged[1], "usd_micros": 9_955_040_000}
     journal, problem = reopened(tmp_path, [*forged, node(20, 2), snapshot(21, "ben", 2, spend_usd_micros=PRICE)])
-    assert [one.payer.run for one in read_charges(str(tmp_path / "costgov.db"))] == ["anna"]
+    came_over = [(one.payer.run, one.usd_micros) for one in read_charges(str(tmp_path / "costgov.db"))]
+    assert came_over == [("anna", PRICE), ("ben", PRICE)]
     assert "$55.04 more that the runs had spent" in problem
     journal.close()
 

@@ -180,6 +180,7 @@ def _why(one: Difference) -> str:
         Cause.THEIRS_MISSING: "metered here and not billed",
         Cause.NOT_FINAL: "the bill ends within this time",
         Cause.GRANULARITY: "billed in full hours or minutes",
+        Cause.LOST: "one sum for hours that the bill has as missing here",
         Cause.OTHER_TIME: "billed in this period for a time outside it",
         Cause.UNKNOWN_TO_US: "no ledger here has charged it",
         Cause.UNKNOWN_TO_THEM: "the bill has no such line",

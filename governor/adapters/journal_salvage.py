@@ -18,6 +18,7 @@ from governor.adapters.journal_fallback import COLUMNS, Entry
 from governor.adapters.journal_pages import rows_of
 from governor.core.budgets import CEILING_MAX_USD_MICROS
 from governor.core.charges import (
+    LOST,
     UNALLOCATED,
     Charge,
     Line,
@@ -36,7 +37,6 @@ from governor.core.utc import date_text, utc_text
 RUNS_MAX: Final = 1_000  # As many budgets as a journal keeps; the newest.
 # Half of what a journal keeps: with more, what has no charge may have grown old and been let go.
 CHARGES_SURE_MAX: Final = 250_000
-LOST: Final = "node (charges lost in a damaged journal)"
 WALL_MAX: Final = 2**62  # The year 2116.
 Kept = tuple[int, dict[str, Any]]  # The number of a run's row, and its snapshot.
 _SUMS: Final = "SELECT run, sum(usd_micros), max(to_wall_ns), max(seq) FROM charges GROUP BY run ORDER BY max(seq) DESC"

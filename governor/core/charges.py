@@ -78,6 +78,8 @@ class Payer:
 
 
 NOBODY: Final = Payer()
+# A charge of this name stands for others that a damaged journal has lost: of one moment, by the piece, without hours.
+LOST: Final = "node (charges lost in a damaged journal)"
 
 
 @dataclass(frozen=True, slots=True)

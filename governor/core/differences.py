@@ -22,6 +22,7 @@ class Cause(Enum):
     NOT_METERED = "not metered"
     UNKNOWN_TO_US = "resource unknown to us"
     UNKNOWN_TO_THEM = "not in the bill"
+    LOST = "hours lost in a damaged journal"
     OTHER_TIME = "used in another period"
     BELOW_A_CENT = "below a cent each"
 

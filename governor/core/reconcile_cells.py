@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from governor.core.bill import BillKind, BillLine, short_resource
-from governor.core.charges import Charge, LineKind, Unit
+from governor.core.charges import LOST, Charge, LineKind, Unit
 from governor.core.cost import Period, slices
 from governor.core.differences import Cause, Difference
 from governor.core.focus import resource_id
@@ -25,6 +25,7 @@ class _Side:
     usd: Fraction = Fraction(0)
     hours: Fraction = Fraction(0)
     rows: int = 0
+    lost_usd: Fraction = Fraction(0)  # Ours: of charges whose time is not known any more.
     without_hours: bool = False
     committed: bool = False
     prices: set[int] = field(default_factory=set)  # Ours, in micro-dollars.
@@ -62,13 +63,16 @@ class Cells:
         resource, kind = short_resource(resource_id(charge)), charge.line.kind
         for part in slices(charge, self._periods[kind]):
             side = self._cell(resource, kind, part.from_wall).ours
+            if charge.line.name == LOST:
+                side.lost_usd += Fraction(part.usd_micros, MICROS_PER_USD)
+                continue
             side.rows += 1
             side.usd += Fraction(part.usd_micros, MICROS_PER_USD)
             if charge.line.unit is Unit.HOUR:
                 side.hours += Fraction(part.quantity, NS_PER_HOUR)
                 side.prices.add(charge.line.price_usd_micros)
-            elif not (kind is LineKind.COMPUTE and charge.line.unit is Unit.PIECE):
-                side.without_hours = True  # What makes up for a price read late has no hours.
+            elif not (kind is LineKind.COMPUTE and charge.line.unit is Unit.PIECE):  # That makes up for a late price.
+                side.without_hours = True
 
     def enter_theirs(self, line: BillLine) -> None:
         kind = line.kind.metered_as
@@ -96,6 +100,8 @@ class Cells:
         billed = {(cell.resource, cell.kind) for cell in order if cell.theirs.rows}
         whole_hours = _in_whole_hours(order)
         for cell in order:
+            if cell.ours.lost_usd:
+                yield _difference(Cause.LOST, cell, -cell.ours.lost_usd)
             if (cell.resource, cell.kind) not in billed:
                 hours = None if cell.ours.without_hours else -cell.ours.hours
                 yield _difference(Cause.UNKNOWN_TO_THEM, cell, -cell.ours.usd, hours=hours)

@@ -17,9 +17,8 @@ import pytest
 from governor.adapters.charges_db import read_charges
 from governor.adapters.journal_db import CORRUPT_KEPT_MAX
 from governor.adapters.journal_mirror import MIRROR_NAME
-from governor.adapters.journal_salvage import LOST
 from governor.adapters.journal_sqlite import SqliteJournal, open_journal
-from governor.core.charges import Charge, ChargeBook, Line, LineKind, Part, Payer, Place, Unit, charge_row
+from governor.core.charges import LOST, Charge, ChargeBook, Line, LineKind, Part, Payer, Place, Unit, charge_row
 from governor.core.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs
 from governor.core.utc import utc_text
 from governor.ports import Row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.bill import Bill, BillKind, BillLine
-from governor.core.charges import Charge, Line, LineKind, Unit
+from governor.core.charges import LOST, Charge, Line, LineKind, Unit
 from governor.core.cost import clip
 from governor.core.differences import Cause, Difference
 from governor.core.reconcile import Reconciliation, reconcile
@@ -80,6 +81,16 @@ def test_hours_that_nobody_metered() -> None:
         [charge("2026-11-02T10:00:00Z")], [billed("2026-11-02T10:00:00Z"), billed("2026-11-02T11:00:00Z", "0.5")]
     )
     assert (one.cause, one.usd, one.hours) == (Cause.OURS_MISSING, PRICE / 2, Fraction(1, 2))
+
+
+def test_what_a_damaged_journal_lost_is_no_price_and_stands_beside_the_hours_that_are_missing() -> None:
+    line = Line(LineKind.COMPUTE, LOST, Unit.PIECE, ON_DEMAND.price_usd_micros, "the run's own account", "2026-11-02")
+    at = charge("2026-11-02T11:30:00Z").from_wall
+    lost = charge("2026-11-02T10:00:00Z", line=line, usd_micros=ON_DEMAND.price_usd_micros)
+    lost = replace(lost, from_wall=at, to_wall=at, quantity=1)
+    lines = [billed("2026-11-02T10:00:00Z"), billed("2026-11-02T11:00:00Z"), LAST_HOUR]
+    result = compare([charge("2026-11-02T11:00:00Z"), lost, OUR_LAST_HOUR], lines)
+    assert {(one.cause, one.usd) for one in result.differences} == {(Cause.OURS_MISSING, PRICE), (Cause.LOST, -PRICE)}
 
 
 def test_two_outages_are_two_differences_and_adjoining_hours_one() -> None:

@@ -115,14 +115,12 @@ def test_every_group_has_spent_what_its_members_were_charged(acts: list[tuple[st
     world.tick()
     for act, amount in acts:
         match act:
-            case "run":
-                world.boot, world.mono = world.boot + amount, world.mono + amount
-            case "suspend":
-                world.boot += amount
+            case "run" | "suspend":
+                world.pass_time(act, amount)
             case "set_clock":
-                world.wall_offset += amount * NS_PER_HOUR
+                world.pass_time(act, amount * NS_PER_HOUR)
             case "restart":
-                world.boot, world.mono = world.boot + amount, world.mono + amount
+                world.pass_time("run", amount)
                 world.restart()
             case "hello":
                 run, other = amount % 3, amount // 3  # The same run says now this stage and team, now that.

@@ -64,6 +64,16 @@ def reopened_as_it_is(tmp_path: Path, damage: bytes = b"no head of ours") -> tup
     return journal, problem
 
 
+def of_a_newer_version(tmp_path: Path, entry: Entry) -> Path:
+    path = tmp_path / "costgov.db"
+    database = Database(str(path))
+    database.write([entry], full=True)
+    database.close()
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    return path
+
+
 def test_a_snapshot_that_is_older_than_its_charges_goes_on_with_their_sum(tmp_path: Path) -> None:
     stale = [snapshot(20 + place, run, 2, spend_usd_micros=PRICE) for place, run in enumerate(("anna", "ben"))]
     journal, problem = reopened(tmp_path, [*charges(4), node(30, 2), *stale])
@@ -268,12 +278,7 @@ def test_what_is_no_file_holds_up_no_start(tmp_path: Path, make: Callable[[Path]
 
 def test_what_the_fallback_file_was_told_last_outranks_what_the_file_still_has(tmp_path: Path) -> None:
     """The governor before us ended while its disk took nothing; today it cannot be opened at all."""
-    path = tmp_path / "costgov.db"
-    database = Database(str(path))
-    database.write([snapshot(1, "anna", 1, spend_usd_micros=7)], full=True)
-    database.close()
-    with closing(sqlite3.connect(path)) as newer:
-        newer.execute("PRAGMA user_version = 99")
+    path = of_a_newer_version(tmp_path, snapshot(1, "anna", 1, spend_usd_micros=7))
     Fallback(str(tmp_path / "run")).append([snapshot(2, "anna", 2, spend_usd_micros=9)], full=True)
     journal, problem = open_journal(str(path), str(tmp_path / "run"))
     assert problem is not None
@@ -283,12 +288,7 @@ def test_what_the_fallback_file_was_told_last_outranks_what_the_file_still_has(t
 
 def test_a_file_that_may_not_be_opened_still_says_what_was_spent(tmp_path: Path) -> None:
     """Of a newer version, on a disk that is read only now: nothing is written, and no budget begins anew."""
-    path = tmp_path / "costgov.db"
-    database = Database(str(path))
-    database.write([snapshot(1, "anna", 1, spend_usd_micros=7)], full=True)
-    database.close()
-    with closing(sqlite3.connect(path)) as newer:
-        newer.execute("PRAGMA user_version = 99")
+    path = of_a_newer_version(tmp_path, snapshot(1, "anna", 1, spend_usd_micros=7))
     before = path.read_bytes()
     journal, problem = open_journal(str(path), str(tmp_path / "run"))
     assert problem is not None

@@ -63,6 +63,16 @@ class World:
     def tick(self) -> None:
         self.play(Tick(MonoNs(self.mono), BootNs(self.boot), WallNs(self.boot + self.wall_offset)))
 
+    def pass_time(self, how: str, amount: int) -> None:
+        """Without a tick. "set_clock" is no time: the wall clock alone is another."""
+        match how:
+            case "suspend":
+                self.boot += amount
+            case "set_clock":
+                self.wall_offset += amount
+            case _:
+                self.boot, self.mono = self.boot + amount, self.mono + amount
+
     def restart(self) -> None:
         """SIGKILL and start: what no KeepRuns took along is gone."""
         self.lives += 1
@@ -103,14 +113,10 @@ def test_what_is_kept_is_price_times_time(acts: list[tuple[str, int]], exclusive
     world.tick()
     for act, amount in acts:
         match act:
-            case "run":
-                world.boot, world.mono = world.boot + amount, world.mono + amount
-            case "suspend":
-                world.boot += amount
-            case "set_clock":
-                world.wall_offset += amount
+            case "run" | "suspend" | "set_clock":
+                world.pass_time(act, amount)
             case "restart":
-                world.boot, world.mono = world.boot + amount, world.mono + amount
+                world.pass_time("run", amount)
                 unmetered += world.unmetered()
                 world.restart()
             case "hello" | "again":

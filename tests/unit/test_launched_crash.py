@@ -57,6 +57,17 @@ def tick_of(world: World) -> Tick:
     return Tick(MonoNs(world.mono), BootNs(world.boot), WallNs(world.boot + world.wall_offset))
 
 
+def behind_a_training() -> World:
+    """The run that attached has ended after 100 s, and the command goes on for 50 s."""
+    world = beside()
+    world.play(hello(0, 0, run="trained", world_size=1))
+    world.at(100)
+    world.play(Disconnected(at(100), ConnectionId(1)))
+    world.play(TrainerExited(at(100), "trained", None))
+    world.at(150)
+    return world
+
+
 def test_what_was_spent_before_the_crash_counts_towards_the_ceiling() -> None:
     (ended,) = termed(beside(), 1, 700)
     world = beside()
@@ -97,12 +108,7 @@ def test_one_name_is_one_budget_also_where_each_launch_dies_with_its_governor() 
 
 
 def test_what_followed_a_training_is_its_runs_also_where_the_next_launch_finds_it() -> None:
-    world = beside()
-    world.play(hello(0, 0, run="trained", world_size=1))
-    world.at(100)
-    world.play(Disconnected(at(100), ConnectionId(1)))
-    world.play(TrainerExited(at(100), "trained", None))
-    world.at(150)
+    world = behind_a_training()
     kept = world.charged("trained") + world.charged(UNALLOCATED)
     for second in (200, 250):  # Kept with the run, which has ended: the next crash finds it there, and once.
         crash(world, second, ANOTHER if second == 200 else COMMAND)
@@ -124,12 +130,7 @@ def test_the_first_rank_behind_a_crash_takes_over_what_was_before_it() -> None:
 
 
 def test_a_crash_behind_a_training_leaves_the_rest_on_its_budget() -> None:
-    world = beside()
-    world.play(hello(0, 0, run="trained", world_size=1))
-    world.at(100)
-    world.play(Disconnected(at(100), ConnectionId(1)))
-    world.play(TrainerExited(at(100), "trained", None))
-    world.at(150)
+    world = behind_a_training()
     crash(world, 160)
     assert world.node.runs["trained"].is_unattached
     assert not world.node.runs["job"].run.alive, "which stood in until the first rank said hello"

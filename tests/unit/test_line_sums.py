@@ -40,14 +40,8 @@ ACTS = st.one_of(
 
 def act(world: Billed, name: str, amount: int, *, tells: bool) -> None:
     match name:
-        case "run" | "restart":
-            world.boot, world.mono = world.boot + amount, world.mono + amount
-        case "suspend":
-            world.boot += amount
-        case "set_clock":
-            world.wall_offset += amount
-        case "restart_dearer":
-            world.boot, world.mono = world.boot + amount, world.mono + amount
+        case "run" | "suspend" | "set_clock" | "restart" | "restart_dearer":
+            world.pass_time(name, amount)
         case "stop" | "reboot":
             world.reboot(amount, 30 * NS_PER_S, stopped=name == "stop", tells=tells)
         case "hello" | "again":

@@ -16,6 +16,7 @@ from governor.adapters.charges_db import read_charges
 from governor.adapters.journal_db import Database
 from governor.adapters.journal_fallback import Entry, Fallback
 from governor.adapters.journal_mirror import MIRROR_NAME, SNAPSHOTS_MAX
+from governor.adapters.journal_salvage import CHARGES_SURE_MAX
 from governor.adapters.journal_sqlite import SqliteJournal, open_journal
 from governor.core.charges import Payer, charge_row
 from governor.core.units import NS_PER_HOUR
@@ -109,6 +110,23 @@ def test_what_was_spent_and_has_no_charge_any_more_is_a_reconstructed_one(tmp_pa
     assert "more that the runs had spent" not in problem, "a second accident finds nothing missing"
     assert sum(one.usd_micros for one in read_charges(str(tmp_path / "costgov.db"))) == 2 * PRICE
     again.close()
+
+
+def test_what_may_have_been_let_go_for_its_age_is_told_and_no_charge(tmp_path: Path) -> None:
+    """A long journal drops its oldest charges: then what a run has spent and no charge says was not lost."""
+    path = tmp_path / "costgov.db"
+    database = Database(str(path))
+    with closing(sqlite3.connect(path)) as many:
+        many.execute(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i <= :count)"
+            " INSERT INTO charges (charge_id, seq, run, from_wall_ns, to_wall_ns, usd_micros, data)"
+            " SELECT i, i, 'anna', 0, 1, 1, '{}' FROM n",
+            {"count": CHARGES_SURE_MAX},
+        )
+        many.commit()
+    taken = database.take_over([snapshot(10**6, "anna", 1, spend_usd_micros=CHARGES_SURE_MAX + 1 + PRICE)])
+    database.close()
+    assert (taken.charges, taken.missing_usd_micros, taken.is_entered) == (CHARGES_SURE_MAX + 1, PRICE, False)
 
 
 @pytest.mark.parametrize("absurd", [{"wall_ns": 10**30}, {"wall_ns": "now"}, {"spend_usd_micros": 10**30}])

@@ -134,7 +134,6 @@ def _hold(daemon: Daemon, request: ControlRequest) -> Answer:
     assert isinstance(run, str)
     assert isinstance(reason, str)
     daemon.apply(OperatorHold(daemon.hands.clock.mono(), run, DurationNs(duration), reason, request.uid))
-    daemon.keep_runs()  # Promised: it must hold after our own crash, too.
     return _yes({"run": run, "left_s": duration / 1e9})
 
 

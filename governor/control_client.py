@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import socket
+import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ GOVERNORS_MAX: Final = 16  # `costgov run` beside each GPU of the widest node.
 TIMEOUT_S: Final = 5.0  # A live governor answers within one turn of its loop (250 ms).
 INCIDENTS_MAX: Final = 1_000  # A journal keeps no more of them.
 _CHUNK_BYTES: Final = 64 * 1024
+_LEAST_S: Final = 0.001  # What a call gets when its time is over: an answer that is there is still read.
+_TIMEVAL: Final = struct.Struct("@ll")
 
 Snapshot = Mapping[str, Any]
 
@@ -58,12 +61,12 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
     """Send one request and return the answer. Never raises; `timeout_s` bounds the whole exchange."""
     deadline_s = time.monotonic() + timeout_s
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-        sock.settimeout(timeout_s)
         try:
-            sock.connect(path)
+            _connect(sock, path, timeout_s)
         except (OSError, ValueError) as error:
             return _unreachable(path, error)
         try:
+            sock.settimeout(max(_LEAST_S, deadline_s - time.monotonic()))
             sock.sendall(json.dumps(request).encode() + b"\n")
         except TimeoutError:
             return _silent(path, timeout_s)
@@ -71,7 +74,7 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
             pass  # It hung up on us: what it said before, if anything, is still there to be read.
         received = bytearray()
         while not received.endswith(b"\n") and len(received) <= RESPONSE_BYTES_MAX:
-            sock.settimeout(max(0.001, deadline_s - time.monotonic()))
+            sock.settimeout(max(_LEAST_S, deadline_s - time.monotonic()))
             try:
                 data = sock.recv(_CHUNK_BYTES)
             except TimeoutError:
@@ -82,6 +85,16 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
                 break
             received += data
     return _read(path, bytes(received))
+
+
+def _connect(sock: socket.socket, path: str, timeout_s: float) -> None:
+    """Wait for a place in a queue that is full: the governor empties it at its next turn. EAGAIN after `timeout_s`.
+
+    Not by settimeout(): a socket that does not block gets that EAGAIN at once (unix(7)).
+    """
+    micros = max(1, round(timeout_s * 1e6))  # 0 would be for ever.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(*divmod(micros, 1_000_000)))
+    sock.connect(path)
 
 
 def ask_each(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> list[Answer]:

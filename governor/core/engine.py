@@ -63,6 +63,7 @@ from governor.core.events import (
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact
 from governor.core.idleness import NODE
+from governor.core.keeping import keep
 from governor.core.ledger import reserve
 from governor.core.node import Node, Tracked
 from governor.core.policy import PolicySet
@@ -211,7 +212,8 @@ def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
     tracked.hold_until = MonoNs(event.at + event.duration)
     tracked.hold_reason = event.reason
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
-    return [Record("operator", event.run, None, data, durable=True)]
+    # In this order: the commit that waits for the disk takes the brake along. Answered for, it outlives our own crash.
+    return [keep(node, event.at, tracked), Record("operator", event.run, None, data, durable=True)]
 
 
 _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {

@@ -13,6 +13,7 @@ from governor.core.events import OperatorHold
 from governor.core.idle_limit import due_at, finish_over, limit, warn_ns
 from governor.core.idle_words import cannot_stop, idle_text, unseen_text, warning
 from governor.core.idleness import NODE
+from governor.core.keeping import keep
 from governor.core.node import Node
 from governor.core.node_stop import go_on, open_stop
 from governor.core.occupancy import LOOK_GAP_NS, left_since, live, occupants, unseen
@@ -28,7 +29,8 @@ def on_hold(node: Node, event: OperatorHold) -> list[Effect]:
     idle.hold_reason = event.reason
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
     idle.somebody()
-    return [Record("operator", NODE, None, data, durable=True), *watch(node, event.at)]
+    record = Record("operator", NODE, None, data, durable=True)  # Behind what it answers for, as for a run's brake.
+    return [keep(node, event.at), record, *watch(node, event.at)]
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:

@@ -8,6 +8,7 @@ import select
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from governor.adapters import control
 from governor.adapters.control import ControlServer, Request
-from governor.adapters.listener import SocketUnavailable
+from governor.adapters.listener import BACKLOG, SocketUnavailable
 from governor.control_client import Answer, ask, ask_each, ask_first, socket_paths
 from governor.core.units import NS_PER_S
 
@@ -257,6 +258,20 @@ def test_nobody_there_says_how_to_start_one(tmp_path: Path) -> None:
 def test_a_governor_that_says_nothing_is_told_from_none(server: ControlServer, path: str) -> None:
     answer = ask(path, {"cmd": "ping"}, timeout_s=0.05)
     assert (answer.code, "did not answer within 0.05 s" in answer.error) == ("silent", True)
+
+
+def test_a_full_queue_is_waited_for(server: ControlServer, path: str, connect: Connect) -> None:
+    """A governor that is busy for a moment accepts at its next turn: at once, an operator's halt would be refused."""
+    for _ in range(BACKLOG + 1):
+        connect()
+    began = time.monotonic()
+    assert ask(path, {"cmd": "ping"}, timeout_s=0.2).code == "silent"
+    assert time.monotonic() - began > 0.1
+    answers: list[Answer] = []
+    thread = asking(path, {"cmd": "ping"}, answers)
+    while thread.is_alive():
+        server.poll()
+    assert [answer.code for answer in answers] == ["unavailable"], "it had its turn behind all the others"
 
 
 def test_something_that_is_no_governor_is_recognised(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from governor.core.effects import Alarm, Ask, KeepIncident, ReadBilling
+from governor.core.charges import UNALLOCATED
+from governor.core.effects import Alarm, Ask, KeepIncident, KeepRuns, ReadBilling, Record
 from governor.core.events import (
     BillingAnswer,
     BillingRead,
@@ -21,6 +22,7 @@ from governor.core.events import (
 )
 from governor.core.findings import Reading
 from governor.core.identity import ConnectionId
+from governor.core.idleness import NODE
 from governor.core.node import RUNS_MAX, Node, run_snapshot
 from governor.core.policy import AT_ONCE, Budget, Hold, HoldKind
 from governor.core.resume import restore_incidents, restore_runs
@@ -193,3 +195,24 @@ def test_a_halt_that_a_hold_kept_back_comes_at_its_end_also_when_the_governor_di
             assert second == 101
             return
     raise AssertionError("never")
+
+
+def test_a_hold_is_kept_before_the_record_whose_commit_waits_for_the_disk() -> None:
+    """What is answered for outlives our own crash in the next moment."""
+    node = make_node()
+    training(node)
+    [kept, record] = play(node, OperatorHold(at(31), "llama", DurationNs(100 * NS_PER_S), "debugging", 0))
+    assert isinstance(kept, KeepRuns)
+    assert kept.runs["llama"]["hold_until"] == at(131)
+    assert isinstance(record, Record)
+    assert record.durable
+
+
+def test_the_nodes_hold_is_kept_before_its_record_too() -> None:
+    node = make_node()
+    play(node, tick(0))
+    kept, record, *_ = play(node, OperatorHold(at(1), NODE, DurationNs(100 * NS_PER_S), "an evaluation", 0))
+    assert isinstance(kept, KeepRuns)
+    assert kept.runs[UNALLOCATED]["idle"]["hold_until"] == at(101)
+    assert isinstance(record, Record)
+    assert record.durable

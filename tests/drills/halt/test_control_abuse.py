@@ -116,8 +116,9 @@ def test_the_same_users_clients_hold_up_no_halt_and_are_let_go(
     governor.start()
     rank = puppet_of(governor)
     control = str(governor.work / "run" / "control.sock")
-    hanging = [_silent(control) for _ in range(CONNECTIONS_PER_UID_MAX - len(SPECIAL))]
-    with _abused(governor, [sys.executable]):
+    with contextlib.ExitStack() as opened:
+        hanging = [opened.enter_context(_silent(control)) for _ in range(CONNECTIONS_PER_UID_MAX - len(SPECIAL))]
+        opened.enter_context(_abused(governor, [sys.executable]))
         refused = ask(control, {"cmd": "status"})
         assert (refused.code, refused.error) == ("unavailable", "too many connections; try again in a moment")
         rank.steps(31, 31, loss="nan")
@@ -125,7 +126,6 @@ def test_the_same_users_clients_hold_up_no_halt_and_are_let_go(
         for client in hanging:  # Each is hung up on when its time is over, by a governor that has other things to do.
             assert select.select([client], [], [], SAFETY_S)[0]
             assert client.recv(1) == b""
-            client.close()
         governor.until(lambda: ask(control, {"cmd": "ping"}).ok, "there is room again")
         assert "drill" in _costgov(governor, "status")
         governor.until(lambda: governor.incidents()[-1].get("halt_stage") == "HALTED", "the halt is complete")

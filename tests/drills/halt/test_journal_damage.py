@@ -30,6 +30,8 @@ def _killed_amid_a_run(service: Callable[..., Service]) -> tuple[Service, float]
     governor.until(lambda: governor.run().get("spend_usd"), "money is spent")
     governor.ask({"cmd": "hold", "run": "drill", "duration_ns": 3600 * 10**9, "reason": "keeps what is known now"})
     spent = governor.run()["spend_usd"]
+    mirror = governor.work / "run" / MIRROR_NAME  # Written behind the commit that was answered for.
+    governor.until(lambda: "keeps what is known now" in mirror.read_text(), "the copy has it, too")
     governor.kill9()
     return governor, spent
 

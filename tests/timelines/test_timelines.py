@@ -1,4 +1,7 @@
-"""Every [[case]] of the TOML files here: a series in, verdicts and last readings out. player.py explains the series."""
+"""Every [[case]] of the TOML files here: a series in, verdicts and last readings out.
+
+The language of a series: governor/timeline/series.py.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Any
 import pytest
 
 from governor.core.policy import Policy
+from governor.timeline.player import Decided, Player
+from governor.timeline.series import play
 from governor.wire.policy_toml import load_policies
-from tests.timelines.player import Player, lines
 
 HERE = Path(__file__).parent
 POLICIES = HERE.parents[1] / "policies"
@@ -36,8 +40,8 @@ def policy_of(file: Path, case: dict[str, Any]) -> Policy:
 def test_timeline(file: Path, case: dict[str, Any]) -> None:
     ranks = case.get("ranks", 2)
     player = Player(policy_of(file, case), ranks, case.get("world_size", ranks), log=case.get("log", False))
-    for line in lines(case["series"]):
-        player.play(line)
-    assert player.verdicts == case["verdicts"]
-    readings = player.findings()
+    for line in case["series"]:
+        play(player, line)
+    assert player.verdicts == [Decided.read(text) for text in case["verdicts"]]
+    readings = {rule: finding.reading.value for rule, finding in player.findings().items()}
     assert {name: readings[name] for name in case.get("readings", {})} == case.get("readings", {})

@@ -1,0 +1,229 @@
+"""One run under one policy, on a clock that moves only when it is told to: events go in, verdicts come out.
+
+What a timeline's lines do, without their text (governor.timeline.series). Bookkeeping is the engine's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from governor.core import intake
+from governor.core.budgets import Cap
+from governor.core.events import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
+from governor.core.findings import Finding
+from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.policy import Policy
+from governor.core.rules import RuleBook
+from governor.core.run_state import Run
+from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, TICK_NS, BootNs, MonoNs, WallNs, parse_duration
+
+BEAT_NS: Final = NS_PER_S
+Settings = Mapping[str, str]
+
+
+class Decided(NamedTuple):
+    """A verdict: when, of which rule, why."""
+
+    at_ns: int
+    rule: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{clock(self.at_ns)} {self.rule} {self.reason}"
+
+    @classmethod
+    def read(cls, text: str) -> Decided:
+        """Read "AT RULE REASON". ValueError says what is accepted."""
+        words = text.split()
+        if len(words) != 3:
+            raise ValueError(f'"{text}" is no verdict; write "AT RULE REASON", for example "12s nonfinite loss_nan"')
+        return cls(parse_duration(words[0]), words[1], words[2])
+
+
+class Player:
+    """Plays a run of some ranks, or a log (`log`: no connections, no beats). `verdicts` fills as time goes by."""
+
+    def __init__(self, policy: Policy, ranks: int, world_size: int, *, log: bool = False) -> None:
+        self.policy = policy
+        self.ranks = range(ranks)
+        self.world_size = world_size
+        self.log = log
+        self.now = 0
+        self.step = 0
+        self.seq = 0  # Progress: of all ranks alike.
+        self.run = Run("run", uid=1000, first_seen_at=MonoNs(0), jsonl_only=log)
+        self.run.world_size = world_size
+        self.book = RuleBook(policy, self.run)
+        self.verdicts: list[Decided] = []
+        self._attempt = 0
+        self._tokens_total = 0
+        self._skipped = 0
+
+    # --- what trainers do ---------------------------------------------------------------------------------------
+
+    def hello(self) -> None:
+        """Every rank connects (0 .. ranks-1 of world_size)."""
+        for rank in self.ranks:
+            peer = Peer(ProcessId(1000 + rank, 1, "boot"), 1000)
+            at = MonoNs(self.now)
+            hello = Hello(at, connection_of(rank), peer, 1, "run", str(self._attempt), rank, rank, self.world_size)
+            if self.run.attempt != hello.attempt:
+                intake.begin_attempt(self.run, hello.attempt, hello.at)
+            intake.apply_hello(self.run, hello)
+            self.book.observe(hello)
+
+    def attempt(self) -> None:
+        """The run is launched again."""
+        self._attempt += 1
+        self.hello()
+        self.book.new_attempt()
+
+    def one_step(self, dt_ns: int, fields: Mapping[str, Any], *, micro: int = 1, stride: int = 1) -> None:
+        """Progress at the start of each micro-step, beats in between, the step frames at the end.
+
+        `fields` are those of core.events.Step; "skipped" counts the updates skipped in this step.
+        """
+        start = self.now
+        events: list[Event] = []
+        for at in range((start // BEAT_NS + 1) * BEAT_NS, start + dt_ns + 1, BEAT_NS):
+            seq = self.seq + 1 + (at - start) * micro // dt_ns
+            events.extend(self._beat(rank, at, seq, {"in_step": "true"}) for rank in self.ranks if not self.log)
+        self.seq += micro + 1
+        self.step += stride
+        at = MonoNs(start + dt_ns)
+        common = {"step": self.step, **self._totals(fields)}
+        for rank in self.ranks:
+            if self.log:
+                events.append(Step(at, None, "run", 0, **common))
+            else:
+                own = {"step_s": dt_ns / NS_PER_S, "progress_seq": self.seq, **common}
+                events.append(Step(at, connection_of(rank), "run", rank, **own))
+        self.let_pass(dt_ns, events)
+
+    def _totals(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The step's fields, with what the trainer counts over all steps."""
+        values = dict(fields)
+        if "skipped" in values:
+            self._skipped += values.pop("skipped")
+            values["skipped_steps"] = self._skipped
+        if values.get("tokens") is not None:
+            self._tokens_total += values["tokens"]
+            values["tokens_total"] = self._tokens_total
+        return values
+
+    def beats(self, duration_ns: int, by_rank: Mapping[int, Settings], *, moves: bool) -> None:
+        """Beats alone for a while; with `moves`, progress with them. A rank that is `silent` sends none."""
+        events: list[Event] = []
+        for at in range(self.now + BEAT_NS, self.now + duration_ns + 1, BEAT_NS):
+            self.seq += moves
+            for rank, settings in by_rank.items():
+                if "silent" not in settings:
+                    events.append(self._beat(rank, at, self.seq, settings))
+        self.let_pass(duration_ns, events)
+
+    def _beat(self, rank: int, at: int, seq: int, settings: Settings) -> Beat:
+        return Beat(
+            MonoNs(at),
+            connection_of(rank),
+            "run",
+            rank,
+            seq,
+            settings.get("phase", "train"),
+            MonoNs(self.now),
+            step=self.step,
+            in_step="in_step" in settings,
+            last_hook=settings.get("last_hook"),
+            device_wait=settings.get("device_wait"),
+            stack=("distributed_c10d.py:all_reduce:10",),
+            collective={"op": "all_reduce", "count": int(settings.get("count", "7")), "done": False},
+        )
+
+    def phase(self, phase: str, ranks: Iterable[int]) -> None:
+        self.seq += 1
+        for rank in ranks:
+            self.apply(PhaseChange(MonoNs(self.now), connection_of(rank), "run", rank, phase, progress_seq=self.seq))
+
+    def lose(self, rank: int) -> None:
+        """A rank's connection is lost."""
+        connection = connection_of(rank)
+        intake.lose_connection(self.run, connection, MonoNs(self.now))
+        self.book.observe(Disconnected(MonoNs(self.now), connection))
+
+    def bye(self, rank: int) -> None:
+        """A rank leaves in order."""
+        self.run.ranks[rank].said_bye = True
+        self.book.observe(Bye(MonoNs(self.now), connection_of(rank), "run", rank, 9))
+
+    def saved(self) -> None:
+        """A good checkpoint now."""
+        self.run.last_good, self.run.last_good_at = {"step": self.step}, MonoNs(self.now)
+
+    # --- what the governor does ---------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """The governor is: the rules are saved, thrown away and restored."""
+        saved = json.dumps(self.book.snapshot(), allow_nan=False)
+        self.book = RuleBook(self.policy, self.run)
+        self.book.restore(json.loads(saved))
+
+    def put_cap(self, cap: Cap) -> None:
+        """One a scope; the newest counts."""
+        self.run.caps = (*(known for known in self.run.caps if known.scope != cap.scope), cap)
+        self.judge()
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def let_pass(self, duration_ns: int, events: Iterable[Event] = ()) -> None:
+        """Let time pass: events at their times, ticks on their grid, events first."""
+        end = self.now + duration_ns
+        queue = [(event.at, 0, index, event) for index, event in enumerate(events)]
+        first = self.now // TICK_NS + 1
+        for number in range(first, end // TICK_NS + 1):
+            at = MonoNs(number * TICK_NS)
+            queue.append((at, 1, number, Tick(at, BootNs(at), WallNs(at))))
+        for at, _, _, event in sorted(queue, key=lambda entry: entry[:3]):
+            self.now = at
+            self.apply(event)
+        self.now = end
+
+    def apply(self, event: Event) -> None:
+        """Enter an event and show it to the rules; a step and a tick are judged."""
+        run = self.run
+        if isinstance(event, Step):
+            intake.apply_step(run, None if self.log else run.ranks[event.rank], event)
+        elif isinstance(event, Beat):
+            intake.apply_beat(run, run.ranks[event.rank], event)
+        elif isinstance(event, PhaseChange):
+            intake.apply_phase(run, None if self.log else run.ranks[event.rank], event)
+        self.book.observe(event)
+        if isinstance(event, Step | Tick):
+            self.judge(event if isinstance(event, Step) else None)
+
+    def judge(self, event: Step | None = None) -> None:
+        for verdict in self.book.judge(MonoNs(self.now), event):
+            self.verdicts.append(Decided(self.now, verdict.rule, verdict.finding.reason))
+
+    def findings(self) -> Mapping[str, Finding]:
+        """What each rule's trigger says now."""
+        return self.book.findings
+
+
+def connection_of(rank: int) -> ConnectionId:
+    return ConnectionId(100 + rank)
+
+
+def clock(at_ns: int) -> str:
+    """A time as one writes it into a test, exactly: "79.25s", and from ten minutes on "16m45s", "2h0.5s"."""
+    if at_ns < 10 * NS_PER_MINUTE:
+        return f"{_decimal(at_ns)}s"
+    hours, rest_ns = divmod(at_ns, NS_PER_HOUR)
+    minutes, rest_ns = divmod(rest_ns, NS_PER_MINUTE)
+    parts = ((hours, "h"), (minutes, "m"), (_decimal(rest_ns), "s"))
+    return "".join(f"{count}{unit}" for count, unit in parts if count not in (0, "0"))
+
+
+def _decimal(duration_ns: int) -> str:
+    whole, part = divmod(duration_ns, NS_PER_S)
+    return f"{whole}.{part:09}".rstrip("0").rstrip(".")

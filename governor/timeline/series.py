@@ -1,0 +1,264 @@
+"""The language of a timeline: a list of lines, played one after the other on a clock that starts at 0.
+
+    hello                            every rank connects (0 .. ranks-1 of world_size)
+    steps 30 every 2s loss=1.5       30 steps on every rank; a beat at each full second within a step
+    steps 4 every 2s micro=128       progress inside the step as well
+    steps 9 every 2s stride=10       only each tenth step is reported
+    stand 29s in_step device_wait=wait   beats go on, progress stands still
+    stand 29s 0: phase=eval 1: in_step   the same, rank by rank; `silent`: this rank does not even beat
+    work 40m phase=eval              beats go on and progress with them
+    phase eval 0: 1:                 a phase frame now, of these ranks or of all
+    quiet 90s                        nobody says anything; time passes
+    blind 90s                        the governor itself does not run
+    lose 1 / bye 0                   a rank's connection is lost / it leaves
+    restart                          the governor is: its rules are saved, thrown away and restored
+    attempt                          the run is launched again
+    money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say
+    cap scope=day spend=9 reserve=1 ceiling=10  a budget of several runs, as the engine would put it on this one
+    saved                            a good checkpoint now
+
+Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. After a # comes a comment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final
+
+from governor.core.budgets import Cap
+from governor.core.events import Step
+from governor.core.units import UsdMicros, parse_duration, usd
+from governor.timeline.player import Player
+
+STEPS_MAX: Final = 1_000_000  # Of one line; a million steps are a minute of playing.
+DURATION_MAX: Final = "30d"  # Ticks come four times a second.
+# What a `steps` line may say of a step, beside how it is played.
+STEP_FIELDS: Final = frozenset({field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step"})
+_STEPS_SETTINGS: Final = {*STEP_FIELDS, "skipped", "micro", "stride"}
+_BEAT_SETTINGS: Final = ("phase", "in_step", "last_hook", "device_wait", "count", "silent")
+
+
+class SeriesError(ValueError):
+    """What is wrong with a line, and what is accepted."""
+
+
+def play(player: Player, line: str) -> None:
+    """Play one line; a blank one and a comment do nothing. SeriesError says what is wrong with it."""
+    word, _, rest = line.split("#")[0].strip().partition(" ")
+    if not word:
+        return
+    if word not in WORDS:
+        raise SeriesError(f'"{word}" is not a word of a series; known: {", ".join(WORDS)}')
+    try:
+        WORDS[word](player, rest.split())
+    except SeriesError:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise SeriesError(f"{word}: {error}") from None
+
+
+def _hello(player: Player, words: Sequence[str]) -> None:
+    _nothing_more("hello", words)
+    player.hello()
+
+
+def _steps(player: Player, words: Sequence[str]) -> None:
+    if len(words) < 3 or words[1] != "every":
+        raise SeriesError('steps: write "steps COUNT every DURATION FIELD=VALUE …"')
+    if not words[0].isdecimal() or int(words[0]) > STEPS_MAX:
+        raise SeriesError(f'steps: "{words[0]}" is not a number of steps (at most {STEPS_MAX:,})')
+    _connected(player, "steps")
+    dt_ns = _duration(words[2])
+    if dt_ns == 0:
+        raise SeriesError("steps: a step that takes no time is none")
+    settings = _settings("steps", words[3:], _STEPS_SETTINGS)
+    micro = _whole("micro", settings.pop("micro", "1"))
+    for index in range(int(words[0])):
+        chosen = {name: _pick(value, index) for name, value in settings.items()}
+        given = {name: _value(name, value) for name, value in chosen.items() if value is not None}
+        stride = _whole("stride", str(given.pop("stride", 1)))
+        player.one_step(dt_ns, given, micro=micro, stride=stride)
+
+
+def _stand(player: Player, words: Sequence[str]) -> None:
+    player.beats(*_beats(player, "stand", words), moves=False)
+
+
+def _work(player: Player, words: Sequence[str]) -> None:
+    player.beats(*_beats(player, "work", words), moves=True)
+
+
+def _beats(player: Player, word: str, words: Sequence[str]) -> tuple[int, dict[int, dict[str, str]]]:
+    _connected(player, word)
+    if not words:
+        raise SeriesError(f"{word}: for how long? write for example {word} 90s")
+    return _duration(words[0]), _by_rank(player, word, words[1:])
+
+
+def _phase(player: Player, words: Sequence[str]) -> None:
+    if not words:
+        raise SeriesError("phase: which one? write for example phase eval")
+    _connected(player, "phase")
+    ranks = [_rank(player, "phase", word.rstrip(":")) for word in words[1:]]
+    player.phase(words[0], ranks or player.ranks)
+
+
+def _quiet(player: Player, words: Sequence[str]) -> None:
+    player.let_pass(_only_duration("quiet", words))
+
+
+def _blind(player: Player, words: Sequence[str]) -> None:
+    player.now += _only_duration("blind", words)
+
+
+def _lose(player: Player, words: Sequence[str]) -> None:
+    player.lose(_only_rank(player, "lose", words))
+
+
+def _bye(player: Player, words: Sequence[str]) -> None:
+    player.bye(_only_rank(player, "bye", words))
+
+
+def _restart(player: Player, words: Sequence[str]) -> None:
+    _nothing_more("restart", words)
+    player.restart()
+
+
+def _attempt(player: Player, words: Sequence[str]) -> None:
+    _nothing_more("attempt", words)
+    player.attempt()
+
+
+def _money(player: Player, words: Sequence[str]) -> None:
+    given = _dollars(_settings("money", words, ("spend", "reserve", "rate")))
+    player.run.spend_usd_micros = _needed("money", given, "spend")
+    player.run.reserve_usd_micros = given.get("reserve")
+    player.run.spend_rate_usd_micros_per_hour = given.get("rate")
+    player.judge()
+
+
+def _cap(player: Player, words: Sequence[str]) -> None:
+    settings = _settings("cap", words, ("scope", "spend", "reserve", "ceiling"))
+    scope = _needed("cap", settings, "scope")
+    given = _dollars({name: value for name, value in settings.items() if name != "scope"})
+    ceiling, spend, reserve = (_needed("cap", given, name) for name in ("ceiling", "spend", "reserve"))
+    rate = player.run.spend_rate_usd_micros_per_hour
+    player.put_cap(Cap(scope, ceiling, spend, reserve, rate))
+
+
+def _saved(player: Player, words: Sequence[str]) -> None:
+    _nothing_more("saved", words)
+    player.saved()
+
+
+WORDS: Final[Mapping[str, Callable[[Player, Sequence[str]], None]]] = {
+    "hello": _hello,
+    "steps": _steps,
+    "stand": _stand,
+    "work": _work,
+    "phase": _phase,
+    "quiet": _quiet,
+    "blind": _blind,
+    "lose": _lose,
+    "bye": _bye,
+    "restart": _restart,
+    "attempt": _attempt,
+    "money": _money,
+    "cap": _cap,
+    "saved": _saved,
+}
+
+
+def _nothing_more(word: str, words: Sequence[str]) -> None:
+    if words:
+        raise SeriesError(f'{word}: takes nothing more, and here is "{" ".join(words)}"')
+
+
+def _connected(player: Player, word: str) -> None:
+    """A log has no ranks; everybody else says hello first."""
+    if not player.log and not player.run.ranks:
+        raise SeriesError(f'{word}: no rank is connected; begin with "hello", or write log = true for a log')
+
+
+def _duration(text: str) -> int:
+    duration_ns = parse_duration(text)
+    if duration_ns > parse_duration(DURATION_MAX):
+        raise SeriesError(f'"{text}" is longer than {DURATION_MAX}')
+    return duration_ns
+
+
+def _only_duration(word: str, words: Sequence[str]) -> int:
+    if len(words) != 1:
+        raise SeriesError(f"{word}: takes one duration; write for example {word} 90s")
+    return _duration(words[0])
+
+
+def _only_rank(player: Player, word: str, words: Sequence[str]) -> int:
+    if len(words) != 1:
+        raise SeriesError(f"{word}: takes one rank; write for example {word} 0")
+    _connected(player, word)
+    return _rank(player, word, words[0])
+
+
+def _rank(player: Player, word: str, text: str) -> int:
+    if player.log or not text.isdecimal() or int(text) not in player.ranks:
+        known = "a log has none" if player.log else f"there are 0 to {player.ranks[-1]}"
+        raise SeriesError(f'{word}: "{text}" is not a rank; {known}')
+    return int(text)
+
+
+def _settings(word: str, words: Sequence[str], known: Sequence[str] | set[str]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for one in words:
+        name, _, value = one.partition("=")
+        if name not in known:
+            raise SeriesError(f'{word}: "{name}" is unknown here; known: {", ".join(sorted(known))}')
+        settings[name] = value or "true"
+    return settings
+
+
+def _by_rank(player: Player, word: str, words: Sequence[str]) -> dict[int, dict[str, str]]:
+    """Settings for each rank: those before the first "N:" are everyone's."""
+    common: list[str] = []
+    own: dict[int, list[str]] = {}
+    into = common
+    for one in words:
+        if one.endswith(":"):
+            into = own.setdefault(_rank(player, word, one[:-1]), [])
+        else:
+            into.append(one)
+    return {rank: _settings(word, [*common, *own.get(rank, [])], _BEAT_SETTINGS) for rank in player.ranks}
+
+
+def _dollars(settings: Mapping[str, str]) -> dict[str, UsdMicros]:
+    return {name: usd(value) for name, value in settings.items()}
+
+
+def _needed(word: str, given: Mapping[str, Any], name: str) -> Any:
+    if name not in given:
+        raise SeriesError(f"{word}: {name}=… is missing")
+    return given[name]
+
+
+def _whole(name: str, text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= STEPS_MAX:
+        raise SeriesError(f'steps: {name}: "{text}" is not a whole number from 1 to {STEPS_MAX:,}')
+    return int(text)
+
+
+def _pick(value: str, index: int) -> str | None:
+    choices = value.split("/")
+    chosen = choices[index % len(choices)]
+    return None if chosen == "absent" else chosen
+
+
+def _value(name: str, text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    try:
+        number = float(text)
+    except ValueError:
+        raise SeriesError(f'steps: {name}: "{text}" is not a number, true, false or absent') from None
+    return int(number) if math.isfinite(number) and number.is_integer() and "." not in text else number

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from governor.policy_check import check, format_hold, format_span
+from governor.policy_check import check
+from governor.policy_words import format_hold, format_span
 from governor.wire.policy_values import parse_hold
 
 VALID = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from governor.policy_files import POLICY_BYTES_MAX
 from governor.regular_file import read_bounded
 
 
-@click.group(short_help="What policies would do: check.")
+@click.group(short_help="What policies would do: check, explain.")
 def policy() -> None:
     """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
 
@@ -50,6 +51,35 @@ def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
             click.echo(line, err=code != 0)
     if code != 0:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+@policy.command(short_help="Say each rule in whole sentences.")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|DIRECTORY]...")
+@config_option
+@json_option
+def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
+    """Say each rule of a policy in whole sentences: when it fires, with its values, for how long, and what follows.
+
+    Where `check` gives a line to a rule, this says what the line means. Without FILES: the policies that the governor
+    on this node would load. Exit code 1 when one of them is wrong; `check` says everything that is.
+    """
+    from governor.policy_explain import explain as explain_policy
+    from governor.policy_explain import explain_rules
+    from governor.wire.policy_toml import load_policies
+
+    if not files:
+        files = tuple(policy_files.of_node(settings_from(config).paths.policies_dir))
+    policies, errors = load_policies(_read(files))
+    if policies is None:
+        raise Failed("\n".join(map(str, errors)))
+    if as_json:
+        print_json([
+            {"policy": one.name, "source": one.source, "rules": [asdict(rule) for rule in explain_rules(one)]}
+            for one in policies.policies
+        ])  # fmt: skip
+        return
+    for number, one in enumerate(policies.policies):
+        click.echo("\n".join(["", *explain_policy(one)] if number else explain_policy(one)))
 
 
 def _read(paths: tuple[Path, ...]) -> list[tuple[str, str]]:

@@ -13,26 +13,34 @@ from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_
 
 
 def describe(policy: Policy) -> list[str]:
-    """Say what a policy would do, for a person who has not read its file."""
-    lines = [f'{policy.source}: policy "{policy.name}" ({policy.mode.value}) for {_match(policy)}', _budget(policy)]
-    lines.extend(_expected(policy))
+    """Say what a policy would do, a line each rule."""
     width = max((len(rule.name) for rule in policy.rules), default=0)
-    lines.extend(_rule(rule, width) for rule in policy.rules)
+    return [*head(policy), *(_rule(rule, width) for rule in policy.rules), *tail(policy)]
+
+
+def head(policy: Policy) -> list[str]:
+    """What stands above the rules: for which runs it is, its money, its plan."""
+    lines = [f'{policy.source}: policy "{policy.name}" ({policy.mode.value}) for {_match(policy)}', _budget(policy)]
+    return [*lines, *_expected(policy)]
+
+
+def tail(policy: Policy) -> list[str]:
+    """What stands below them: what a halt does, and when the node is stopped."""
+    lines = []
     if not policy.rules:
         lines.append("  no rules: the run is metered and never judged")
     if any(rule.response is Response.HALT and rule.mode is Mode.ENFORCE for rule in policy.rules):
         lines.append(_halt(policy))
     else:
         lines.append("  on halt: never halts")
-    ends = []
     if policy.run_on_finish == "stop":
-        ends.append("60s after a run ended well (a command: with 0), with nobody else there, the node is stopped")
+        lines.append("  60s after a run ended well (a command: with 0), with nobody else there, the node is stopped")
     if policy.node_idle_stop_ns is not None:
         after = format_span(policy.node_idle_stop_ns)
-        ends.append(
-            f"after {after} with nobody there (no run, no GPU process) the node is stopped; costgov.toml comes first"
+        lines.append(
+            f"  after {after} with nobody there (no run, no GPU process) the node is stopped; costgov.toml comes first"
         )
-    return [*lines, *(f"  {end}" for end in ends)]
+    return lines
 
 
 def _match(policy: Policy) -> str:

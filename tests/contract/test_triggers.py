@@ -18,6 +18,7 @@ from governor.core.run_state import Run
 from governor.core.triggers import load
 from governor.core.triggers.base import Trigger, defaults
 from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.policy_explain import condition_of, named_in, sayings
 from governor.wire.policy_rules import RULE_KEYS
 
 KINDS = sorted(load())
@@ -92,6 +93,18 @@ def test_is_documented(kind: str) -> None:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", key.name)
         assert key.meaning.endswith("."), key.name
         assert key.parse(key.default) is not None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_says_its_condition_with_the_value_of_every_key(kind: str) -> None:
+    """What `costgov policy explain` shows: half a sentence to follow "when", then whole ones."""
+    trigger = load()[kind]
+    texts = sayings(trigger)
+    names = {key.name for key in trigger.KEYS}
+    assert names <= named_in(texts), f"not said: {names - named_in(texts)}"
+    condition, *more = condition_of(kind, {}, Budget())
+    assert re.fullmatch(r"[a-z\d].*[^.]", condition), 'it stands between "Halts when" and what follows'
+    assert all(re.fullmatch(r"[A-Z].*\.", sentence) for sentence in more)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -54,6 +54,10 @@ class Trigger(Protocol):
     KIND: ClassVar[str]  # The file's name.
     KEYS: ClassVar[tuple[Key, ...]]
     STEPPED: ClassVar[bool]  # Its reading is about finished steps, so a `for` in steps or tokens makes sense.
+    # The condition in words, for people who read a policy: what follows "when", then whole sentences, if more is to be
+    # said. {key} is a key's value, {ceiling} and {tokens} are the policy's budget. Its own class body must name every
+    # key; one that leaves SAYS out is said by the first line of its file and a list of its keys.
+    SAYS: ClassVar[tuple[str, ...]]
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float.

@@ -32,6 +32,11 @@ class BudgetReached:
         Key("at_frac", "frac", 1.0, "Part of the ceiling at which it fires; below 1 the token budget is left out."),
     )
     STEPPED: ClassVar[bool] = False  # A hung run spends too.
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "what is spent, with the price of the halt itself, reaches {at_frac} of the ceiling ({ceiling})",
+        "At 100% also when the last of its tokens ({tokens}) is trained, or a budget of its stage, labels, day or node "
+        "is reached.",
+    )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         budget: Budget = params["budget"]

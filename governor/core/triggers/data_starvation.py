@@ -49,6 +49,10 @@ class DataStarvation:
         Key("warmup_steps", "count", 20, "First steps of each rank that are left out."),
     )
     STEPPED: ClassVar[bool] = True
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "a rank waits for data during {share_frac} of its step time or more, over its last {window_steps} steps",
+        "The first {warmup_steps} steps of each rank are left out.",
+    )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._share_frac: float = params["share_frac"]

@@ -98,6 +98,15 @@ class Hang:
         Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm.", 2),
     )
     STEPPED: ClassVar[bool] = False
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "no rank makes progress for longer than what the slowest of them is doing may take",
+        "In a step, once {armed_after} are done: the longest of {p99_times} times the 99th percentile of step times, "
+        "{silence_times} times the longest silence that ended well, {tight_min}, and what a wrong halt would cost in "
+        "time, of which at most {worth_max} counts; at least {silent_min} for a rank without a beat for {beat_fresh}.",
+        "Elsewhere: starting and compiling {start_limit} ({start_limit_without_beats} without beats), evaluating "
+        "{eval_limit}, saving {checkpoint_limit} or {checkpoint_times} times the longest save, anything else "
+        "{between_limit}; a log without ranks at least {log_gap_times} times its own rhythm.",
+    )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._ns: dict[str, int] = {key.name: params[key.name] for key in self.KEYS if key.kind == "duration"}

@@ -68,6 +68,13 @@ class Nonfinite:
         ),
     )
     STEPPED: ClassVar[bool] = True
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "the loss of a rank is NaN or infinite or has vanished ({vanished_records} records without one, after "
+        "{vanished_after} that had it), {skipped_streak} updates in a row are skipped, or {gradient_streak} gradient "
+        "norms in a row are not finite",
+        "While fp16 searches its loss scale, as in the first {search_steps} steps, it takes {search_streak} skipped "
+        "updates in a row.",
+    )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._vanished_after: int = params["vanished_after"]

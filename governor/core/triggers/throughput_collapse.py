@@ -39,6 +39,11 @@ class ThroughputCollapse:
         Key("baseline_steps", "count", 50, "Steps whose median is the baseline.", 1),
     )
     STEPPED: ClassVar[bool] = True
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "the median speed of the last {window_steps} steps is below {floor_frac} of the run's own in tokens/s, or "
+        "where tokens are unknown below {floor_frac_steps} in steps/s",
+        "Its own speed is the median of {baseline_steps} steps, after {warmup_steps} steps and {warmup}.",
+    )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._floor_frac = {TOKENS_PER_S: params["floor_frac"], STEPS_PER_S: params["floor_frac_steps"]}

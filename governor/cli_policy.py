@@ -9,14 +9,18 @@ import click
 
 from governor import policy_files
 from governor.cli_common import Failed, config_option, json_option, print_json, settings_from
+from governor.cli_replay import replay
 from governor.exit_codes import ExitCode
 from governor.policy_files import POLICY_BYTES_MAX
 from governor.regular_file import read_bounded
 
 
-@click.group(short_help="What policies would do: check, explain.")
+@click.group(short_help="What policies would do: check, explain, replay.")
 def policy() -> None:
     """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
+
+
+policy.add_command(replay)
 
 
 @policy.command(short_help="Explain policies, or name everything that is wrong.")

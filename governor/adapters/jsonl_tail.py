@@ -10,7 +10,8 @@ from typing import Any
 
 from governor.core.events import Event, FramesLost
 from governor.core.units import MonoNs
-from governor.wire.jsonl import DEFAULT_FIELDS, read_line
+from governor.wire.jsonl import DEFAULT_FIELDS
+from governor.wire.records import RecordReader
 
 LINE_BYTES_MAX = 256 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
 READ_BYTES_PER_POLL = 1024 * 1024  # Four polls a second: 4 MB/s, and no file can hold up the loop.
@@ -53,7 +54,7 @@ class JsonlTail:
         self.lines_total = 0
         self.faulty_total = 0  # Malformed or oversized: counted, never guessed.
         self.status: str | None = None  # One line while the file cannot be read: then data is missing.
-        self._fields = fields
+        self._reader = RecordReader(run, fields)
         self._skip_history = not from_start
         self._fd = -1
         self._inode: tuple[int, int] = (0, 0)
@@ -92,11 +93,11 @@ class JsonlTail:
 
     def _read(self, line: bytes, at: MonoNs) -> Iterator[Event]:
         self.lines_total += 1
-        event = read_line(line, at, self.run, self._fields)
-        if isinstance(event, list):
+        events = self._reader.read_line(line, at)
+        if isinstance(events, list):
             self.faulty_total += 1
-        elif event is not None:
-            yield event
+        else:
+            yield from events
 
     def _read_new(self, lines: list[bytes]) -> None:
         named = self._named()

@@ -169,6 +169,7 @@ class Tick:
     at: MonoNs
     boot: BootNs
     wall: WallNs
+    unbroken: bool = False  # Nothing was missed since the last tick, however long ago: a replay's clock says so.
 
 
 class StopAnswer(Enum):

@@ -131,7 +131,8 @@ class Hang:
             if event.phase in _RESTARTERS and len(self._restarted) < RANKS_MAX:
                 self._restarted.add(event.rank)
         elif isinstance(event, Tick):
-            if self._tick_at is None or event.at - self._tick_at >= BLIND_AFTER_NS:
+            since_ns = event.at - self._tick_at if self._tick_at is not None else BLIND_AFTER_NS
+            if since_ns >= BLIND_AFTER_NS and not event.unbroken:
                 self._watching_since = event.at
             self._tick_at = event.at
 

@@ -1,0 +1,219 @@
+"""What policies would have decided on a recorded log: the daemon's own `engine.step`, on a clock that the log drives.
+
+A replay only observes. A halt that it would have asked for ends nothing, so every rule judges the log to its end, and
+whatever would have come after the first halt is told too: the first is the one that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from governor.core import engine
+from governor.core.effects import Record
+from governor.core.events import Event, StreamOpened, StreamState, Tick
+from governor.core.node import Node, NodeFacts, new_node
+from governor.core.policy import Policy, PolicySet
+from governor.core.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
+from governor.wire.records import RecordReader
+
+RUN: Final = "log"  # Each log is the only run of a node of its own.
+TICK_PERIOD_NS: Final = NS_PER_S  # While records come: a quarter of the daemon's ticks, and every one of its steps.
+SILENCE_PARTS: Final = 100  # In a silence a tick comes each time it has grown by so small a part: delays within 1 %.
+GAP_MAX_S: Final = 30 * 24 * 3600.0  # A pause longer than this is a broken clock: the record's time is not believed.
+EPOCH_MIN_S: Final = 1e9  # Seconds since 1970, not since the start.
+BACK_MAX_S: Final = 1.0  # Records of threads overtake one another by less; more is a clock that began anew.
+NO_TIME: Final = "its records have no time"
+TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One verdict: what a rule would have done. `mode` is the rule's own: observe says that it would not have acted."""
+
+    policy: str
+    rule: str
+    trigger: str
+    response: str
+    mode: str
+    step: int | None
+    t: float | None  # Seconds since the log began; None for a log without times.
+    reason: str
+    text: str
+    evidence: Mapping[str, Any]
+
+
+class LogClock:
+    """Seconds of a log → a clock that never goes back."""
+
+    def __init__(self) -> None:
+        self.now = MonoNs(0)
+        self.is_timed = False
+        self._zero_s = 0.0
+        self._last_s = 0.0
+
+    def read(self, record: Mapping[str, Any]) -> str | None:
+        """Go on to the record's time, where it has one. Returns what is wrong with it."""
+        seconds = next((record[key] for key in TIME_KEYS if key in record), None)
+        if seconds is None:
+            return None
+        if type(seconds) is not float and type(seconds) is not int:
+            return None  # A date, written out: no clock of ours.
+        if not math.isfinite(seconds):
+            return "its time is not finite"
+        if not self.is_timed:
+            self._zero_s = seconds if seconds >= EPOCH_MIN_S or seconds < 0 else 0.0
+            self._last_s = self._zero_s
+        if seconds - self._last_s > GAP_MAX_S:
+            return f"its time is {seconds - self._last_s:.0f} s after the last record's"
+        self.is_timed = True
+        if self._last_s - seconds > BACK_MAX_S:
+            self._zero_s -= self._last_s - seconds  # Launched anew, and counting from its own start.
+        elif seconds < self._last_s:
+            seconds = self._last_s
+        self._last_s = seconds
+        self.now = MonoNs(round((seconds - self._zero_s) * NS_PER_S))
+        return None
+
+
+class _Judge:
+    """One policy on a node of its own."""
+
+    def __init__(self, policy: Policy, price: UsdMicros | None, opened: StreamOpened) -> None:
+        self.policy = policy
+        # What is asked is what this policy says of the log: whatever else it matches.
+        policies = PolicySet((replace(policy, match={}),), digest="")
+        facts = NodeFacts("replay", "replay", price, "command line" if price is not None else None, observe=True)
+        self._modes = {rule.name: rule.mode.value for rule in policy.rules}
+        self.node: Node = new_node(facts, policies, BootNs(0), WallNs(0))
+        engine.step(self.node, opened)
+
+    def feed(self, event: Event, t: float | None) -> list[Told]:
+        effects = engine.step(self.node, event)
+        if not effects:
+            return []
+        return [
+            self._told(effect.data, t) for effect in effects if isinstance(effect, Record) and effect.kind == "verdict"
+        ]
+
+    def tick(self, tick: Tick, t: float | None) -> list[Told]:
+        self.node.kept_at = tick.at  # Nobody keeps what a replay would write every ten seconds.
+        return self.feed(tick, t)
+
+    def _told(self, data: Mapping[str, Any], t: float | None) -> Told:
+        return Told(
+            policy=self.policy.name,
+            rule=data["rule"],
+            trigger=data["trigger"],
+            response=data["response"],
+            mode=self._modes.get(data["rule"], "enforce"),
+            step=data["step"],
+            t=t,
+            reason=data["reason"],
+            text=data["text"],
+            evidence=data["evidence"],
+        )
+
+
+@dataclass
+class Replay:
+    """One log under one or several policies. Feed its records in order, then `end`."""
+
+    policies: Sequence[Policy]
+    price: UsdMicros | None = None  # Of the node, micro-dollars an hour.
+    told: list[Told] = field(default_factory=list)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    records: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock = LogClock()
+        self._reader = RecordReader(RUN)
+        self._judges: list[_Judge] = []
+        self._tick_at = MonoNs(0)
+        self._usual_ns = 0  # The longest pause lately, fading: what is no longer than this is no silence.
+        self._is_timed = True  # As the judges were told.
+
+    def read(self, record: dict[str, Any]) -> str | None:
+        """Judge one record. Returns what is wrong with it; then it is missing data, as in a stream."""
+        if not self._judges:
+            meta = record.get("meta")
+            if isinstance(meta, dict) and not self.records and not self.meta:
+                self.meta = meta
+                return None
+            self._open()
+        self.records += 1
+        before = self.clock.now
+        fault = self.clock.read(record)
+        self._pass(before, self.clock.now)
+        if self.clock.is_timed is not self._is_timed:
+            self._say_timed()
+        events = self._reader.read(record, self.clock.now)
+        if isinstance(events, list):
+            return "; ".join(events)
+        for event in events:
+            self._feed(event)
+        return fault
+
+    def end(self, run_on_ns: int = 0) -> None:
+        """The log has ended. Its clock may run on, as if the trainer were alive and silent."""
+        if not self._judges:
+            self._open()
+        if run_on_ns and self.clock.is_timed:
+            before = self.clock.now
+            self.clock.now = MonoNs(before + run_on_ns)
+            self._silence(before, self.clock.now, 0)
+            self._tick(self.clock.now)
+
+    @property
+    def t(self) -> float | None:
+        return self.clock.now / NS_PER_S if self.clock.is_timed else None
+
+    def spend(self, index: int) -> UsdMicros:
+        """What the log has cost by now, under the policy of this index."""
+        return self._judges[index].node.ledger.spend(RUN)
+
+    def _open(self) -> None:
+        stage, labels = self.meta.get("stage"), self.meta.get("labels")
+        labels = {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
+        opened = StreamOpened(MonoNs(0), RUN, 0, stage if isinstance(stage, str) else None, labels)
+        self._judges = [_Judge(policy, self.price, opened) for policy in self.policies]
+
+    def _say_timed(self) -> None:
+        """What has no time cannot be late: whatever waits for time answers UNKNOWN."""
+        self._is_timed = self.clock.is_timed
+        self._feed(StreamState(self.clock.now, RUN, None if self._is_timed else NO_TIME))
+
+    def _pass(self, before: MonoNs, now: MonoNs) -> None:
+        gap_ns = now - before
+        if gap_ns > self._usual_ns:
+            if gap_ns > TICK_PERIOD_NS:
+                self._silence(before, now, self._usual_ns)
+            self._usual_ns = gap_ns
+        else:
+            self._usual_ns -= self._usual_ns // 64
+        if now - self._tick_at >= TICK_PERIOD_NS:
+            self._tick(MonoNs(now - 1))  # Before the record: what it ends has lasted until now.
+
+    def _silence(self, before: MonoNs, now: MonoNs, usual_ns: int) -> None:
+        """Ticks amid a pause that is longer than usual: to 1 % exact, and an hour of it is some hundred."""
+        silent_ns = max(usual_ns, TICK_NS)
+        while before + silent_ns < now:
+            self._tick(MonoNs(before + silent_ns))
+            silent_ns += max(TICK_NS, silent_ns // SILENCE_PARTS)
+
+    def _tick(self, at: MonoNs) -> None:
+        self._tick_at = at
+        tick = Tick(at, BootNs(at), WallNs(at), unbroken=True)
+        t = at / NS_PER_S
+        for judge in self._judges:
+            told = judge.tick(tick, t)
+            if told:
+                self.told += told
+
+    def _feed(self, event: Event) -> None:
+        for judge in self._judges:
+            told = judge.feed(event, self.t)
+            if told:
+                self.told += told

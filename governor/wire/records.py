@@ -1,0 +1,253 @@
+"""One parsed record of a metrics log → events: what the daemon reads from a stream, and what replay reads from a log.
+
+A record is one of our own frames or any flat object with a field map. A reader remembers a little of its log, because
+three things cannot be told from one record: whether a bare "tokens" is this step's or a running total, over how many
+steps an overflow count runs, and what kind of record each set of keys is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from governor.core.events import Event, PhaseChange, Step
+from governor.core.units import MonoNs
+from governor.wire.frames import step_values
+from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
+from trainer_shim.wire import FRAMES, PHASES, WIRE_VERSION, faults, number
+
+Events = tuple[Event, ...]
+Faults = list[str]
+
+SHAPES_MAX: Final = 256  # Sets of keys remembered; a log has a handful. Beyond it each record is looked at anew.
+TOKENS_OF_A_STEP_MAX: Final = 2**30  # Global batches end at some 10^8 tokens: a "tokens" above this is a total.
+RISES_OF_A_TOTAL: Final = 8  # Counts of a step that rise so often in a row by chance: once in 40,000 logs.
+
+_WHOLE = frozenset((
+    "step", "attempt_step", "skipped_steps", "tokens", "tokens_total",
+    "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes",
+))  # fmt: skip
+_NUMBERS = frozenset(("loss", "grad_norm", "lr", "loss_scale", "overflow", "tokens_per_second"))
+_WORDS = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf, "-inf": -math.inf}
+_EVALUATED = ("eval", "train")
+_TRAINS = ("train",)
+_DONE = ("_stop", "_end", "_done")
+_MARKS: Mapping[str, tuple[str, ...]] = {
+    **{phase: (phase,) for phase in PHASES},
+    **{phase + begin: (phase,) for phase in PHASES for begin in ("_start", "_begin")},
+    # Its end says that there was one, also where nothing said that it began; then it trains again.
+    **{phase + end: (phase, "train") for phase in PHASES for end in _DONE},
+    "eval_value": _EVALUATED,  # MLPerf logs: a result, often the only sign of the evaluation.
+    "run_start": ("init",),
+    "run_stop": ("finish",),
+}
+_ASIDE = ("val", "eval", "test")  # Keys of records that validate and do not train.
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a record with one set of keys holds: which key is which field, and how its value is read."""
+
+    step: str | None
+    values: tuple[tuple[str, str, Callable[[Any], Any]], ...]  # (field, key, reader)
+    phase: str | None
+    is_aside: bool  # It has a value of validation, and no loss beside it.
+
+
+class RecordReader:
+    """Reads the records of one log, in their order."""
+
+    def __init__(self, run: str, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) -> None:
+        self.run = run
+        self._fields = fields
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
+        self._tokens = _Tokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
+        self._step: int | None = None
+        self._overflows = 0  # Counted by the log over intervals of several steps.
+
+    def read_line(self, line: bytes, at: MonoNs) -> Events | Faults:
+        """As `read`, of a line's bytes. A blank line holds no events."""
+        record = parse_line(line)
+        if record is None:
+            return ()
+        return record if isinstance(record, list) else self.read(record, at)
+
+    def read(self, record: dict[str, Any], at: MonoNs) -> Events | Faults:
+        """The record's events, none for a record that is no news of training (metadata); or what is wrong with it."""
+        if record.get("v") == WIRE_VERSION and record.get("kind") in FRAMES:
+            return _own(record, at, self.run)
+        keys = tuple(record)
+        shape = self._shapes.get(keys)
+        if shape is None:
+            shape = _shape(record, self._fields)
+            if len(self._shapes) < SHAPES_MAX:
+                self._shapes[keys] = shape
+        step = _whole(record[shape.step]) if shape.step is not None else None
+        word = record[shape.phase] if shape.phase is not None else None
+        phases = _MARKS.get(word, ()) if isinstance(word, str) else ()
+        if shape.is_aside and not phases:
+            phases = _EVALUATED
+        if phases and (phases != _TRAINS or not shape.values):
+            return self._phases(phases, step, at)
+        if step is None or (word is not None and not shape.values):
+            return ()  # A mark that we do not know is not a step.
+        if step < 0:
+            return ["step is negative"]
+        return (*self._phases(phases, step, at), self._read_step(record, shape, step, at))
+
+    def _phases(self, phases: Sequence[str], step: int | None, at: MonoNs) -> Events:
+        return tuple(PhaseChange(at, None, self.run, 0, phase, step=step) for phase in phases)
+
+    def _read_step(self, record: dict[str, Any], shape: _Shape, step: int, at: MonoNs) -> Step:
+        values: dict[str, Any] = {}
+        for field, name, read in shape.values:
+            value = read(record[name])
+            if value is not None:
+                values[field] = value
+            elif field == "loss":
+                values["loss_expected"] = True  # The key is there and its value has vanished: NaN turned into null.
+        if "overflow" in values:
+            self._see_overflow(values, step)
+        if "tokens" in values:
+            self._tokens.settle(values, step)
+        if "tokens_per_second" in values:
+            _derive(values)
+        self._step = step
+        return Step(at, None, self.run, 0, step, **values)
+
+    def _see_overflow(self, values: dict[str, Any], step: int) -> None:
+        count = values.pop("overflow")
+        if not count:
+            return
+        strides = self._step is not None and step - self._step > 1
+        if count == 1 and not strides:
+            values["applied"] = False
+        elif count >= 1 and math.isfinite(count):  # So many updates of this interval were skipped.
+            self._overflows += int(count)
+            values.setdefault("skipped_steps", self._overflows)
+
+
+class _Tokens:
+    """Whether a log's bare "tokens" is of each step, as on our own wire, or a total that only ever rises."""
+
+    def __init__(self, *, named: bool) -> None:
+        self._is_total: bool | None = False if named else None  # Whoever names the field knows what it is.
+        self._last: tuple[int, int] | None = None  # Step and tokens of the last record.
+        self._rises = 0
+
+    def settle(self, values: dict[str, Any], step: int) -> None:
+        """Leave the count where it belongs, or take it out while that cannot be told."""
+        tokens = values["tokens"]
+        if self._is_total is None:
+            self._learn(step, tokens)
+        if self._is_total:
+            values.setdefault("tokens_total", values.pop("tokens"))
+        elif self._is_total is None and self._rises:
+            del values["tokens"]  # Risen and not yet settled: unknown is unknown.
+
+    def _learn(self, step: int, tokens: int) -> None:
+        last, self._last = self._last, (step, tokens)
+        if tokens > TOKENS_OF_A_STEP_MAX:
+            self._is_total = True
+        elif last is not None and step > last[0]:
+            self._rises = self._rises + 1 if tokens > last[1] else 0
+            if self._rises >= RISES_OF_A_TOTAL:
+                self._is_total = True
+            elif not self._rises:
+                self._is_total = False
+
+
+def _own(frame: dict[str, Any], at: MonoNs, run: str) -> Events | Faults:
+    found = faults(frame, FRAMES)
+    if found:
+        return found
+    if frame["kind"] == "step":
+        if frame["step"] < 0 or frame["rank"] < 0:
+            return ["step or rank is negative"]
+        return (Step(at=at, connection=None, run=run, rank=frame["rank"], step=frame["step"], **step_values(frame)),)
+    if frame["kind"] == "phase" and frame["phase"] in PHASES:
+        return (PhaseChange(at=at, connection=None, run=run, rank=frame["rank"], phase=frame["phase"]),)
+    return ()  # Beats, hellos and acks mean something only on a connection.
+
+
+def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _Shape:
+    found: dict[str, str] = {}
+    for field, names in fields.items():
+        name = next((name for name in names if name in record), None)
+        if name is not None:
+            found[field] = name
+    step, phase = found.pop("step", None), found.pop("phase", None)
+    aside = "loss" not in found and any(name.startswith(_ASIDE) for name in record)
+    return _Shape(step, tuple((field, name, _reader(field, name)) for field, name in found.items()), phase, aside)
+
+
+def _reader(field: str, name: str) -> Callable[[Any], Any]:
+    if field in _WHOLE:
+        return _count
+    if field in _NUMBERS:
+        return _number
+    return _milliseconds if name.endswith("_ms") else _duration
+
+
+def _number(value: Any) -> float | None:
+    """A number, NaN and infinities included: there they are the news. None for what is no number."""
+    if type(value) is float:
+        return value
+    if isinstance(value, bool):
+        return 1.0 if value else 0.0
+    try:
+        if isinstance(value, str):
+            word = _WORDS.get(value.strip().lower())
+            return word if word is not None else float(value)
+        value = number(value)
+        return None if value is None else float(value)
+    except (ValueError, OverflowError):  # Not a number at all, or an integer beyond every float.
+        return None
+
+
+def _duration(value: Any) -> float | None:
+    """Seconds. Negative or not finite says nothing: one bad clock must not cost the loss beside it."""
+    seconds = value if type(value) is float else _seconds(value)
+    return seconds if seconds is not None and 0 <= seconds < math.inf else None
+
+
+def _milliseconds(value: Any) -> float | None:
+    milliseconds = _duration(value)
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _seconds(value: Any) -> float | None:
+    return None if isinstance(value, bool) else _number(value)
+
+
+def _whole(value: Any) -> int | None:
+    """An integer that fits the wire, also one written as a float; None for anything else."""
+    if type(value) is not int:
+        if isinstance(value, bool):
+            return None
+        value = _number(value)
+        if value is None or not math.isfinite(value) or value != int(value):
+            return None
+        value = int(value)
+    return value if -(2**63) < value < 2**63 else None
+
+
+def _count(value: Any) -> int | None:
+    count = _whole(value)
+    return count if count is not None and count >= 0 else None
+
+
+def _derive(values: dict[str, Any]) -> None:
+    """Of tokens, seconds and their quotient two are enough."""
+    tokens_per_second = values.pop("tokens_per_second")
+    if not 0 < tokens_per_second < math.inf:
+        return
+    tokens, step_s = values.get("tokens"), values.get("step_s")
+    if tokens is None and step_s is not None:
+        product = tokens_per_second * step_s
+        if product < 2**63:
+            values["tokens"] = round(product)
+    elif step_s is None and tokens is not None:
+        values["step_s"] = tokens / tokens_per_second

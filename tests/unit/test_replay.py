@@ -1,0 +1,113 @@
+"""Logs that are already written, on a clock that they drive: who decides is the daemon's own engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from governor.core.policy import Policy
+from governor.replay import Replay
+from governor.wire.policy_toml import load_policies
+
+NAN = {"step": 3, "loss": math.nan}
+
+
+def policy(*rules: str, mode: str = "enforce") -> Policy:
+    text = f'[policy]\nname = "p"\nmode = "{mode}"\n' + "".join(f"[[rule]]\n{rule}\n" for rule in rules)
+    policies, problems = load_policies([("p.toml", text)])
+    assert policies is not None, problems
+    return policies.policies[0]
+
+
+NONFINITE = 'name = "nan"\ntrigger = "nonfinite"\nfor = "1 step"\nresponse = "halt"'
+HANG = 'name = "hang"\ntrigger = "hang"\nresponse = "halt"\nbetween_limit = "1h"\nlog_gap_times = 2'
+
+
+def play(records: Iterable[dict[str, Any]], *policies: Policy, run_on_s: float = 0) -> Replay:
+    replay = Replay(policies or (policy(NONFINITE, HANG),))
+    for record in records:
+        replay.read(record)
+    replay.end(round(run_on_s * 1e9))
+    return replay
+
+
+def healthy(count: int, every_s: float = 10.0) -> list[dict[str, Any]]:
+    return [{"t": n * every_s, "step": n, "loss": 2.0} for n in range(count)]
+
+
+def test_a_broken_loss_is_told_with_its_step_and_time() -> None:
+    (told,) = play([*healthy(3), {"t": 30.0, **NAN}]).told
+    assert (told.rule, told.response, told.mode, told.step, told.t, told.reason) == (
+        "nan", "halt", "enforce", 3, 30.0, "loss_nan",
+    )  # fmt: skip
+
+
+def test_what_only_observes_is_told_as_what_it_would_do() -> None:
+    (told,) = play([*healthy(3), {"t": 30.0, **NAN}], policy(NONFINITE, mode="observe")).told
+    assert (told.response, told.mode) == ("halt", "observe")
+
+
+def test_a_halt_ends_no_log_and_hides_no_other_rule() -> None:
+    replay = play([*healthy(3), {"t": 30.0, **NAN}, {"t": 40.0, "step": 4, "loss": 2.0}], run_on_s=7200)
+    assert [told.rule for told in replay.told] == ["nan", "hang"]
+
+
+def test_silence_counts_only_while_the_clock_runs_on() -> None:
+    assert not play(healthy(30)).told
+    (told,) = play(healthy(30), run_on_s=7200).told
+    assert told.t is not None
+    assert 290 + 3600 <= told.t <= (290 + 3600) * 1.01
+
+
+def test_a_pause_amid_the_log_is_timed_to_a_hundredth() -> None:
+    records = [*healthy(30), {"t": 290 + 5400.0, "step": 31, "loss": 2.0}]
+    (told,) = play(records).told
+    assert told.t is not None
+    assert 3600 <= told.t - 290 <= 3600 * 1.01
+
+
+def test_a_pause_of_the_usual_length_costs_one_tick_and_is_judged_at_its_end() -> None:
+    slow = policy('name = "hang"\ntrigger = "hang"\nresponse = "halt"\nbetween_limit = "1h"\nlog_gap_times = 2')
+    replay = play(healthy(300, every_s=3000.0), slow)
+    assert not replay.told
+    longer = [*healthy(300, every_s=3000.0), {"t": 299 * 3000.0 + 6001.0, "step": 300, "loss": 2.0}]
+    assert [told.rule for told in play(longer, slow).told] == ["hang"]
+
+
+def test_a_log_without_times_is_judged_by_its_steps_and_never_as_late() -> None:
+    records = [{key: value for key, value in record.items() if key != "t"} for record in healthy(30)]
+    (told,) = play([*records, NAN], run_on_s=7200).told
+    assert (told.rule, told.t) == ("nan", None)
+
+
+def test_the_meta_line_is_no_record() -> None:
+    replay = play([{"meta": {"role": "healthy"}}, *healthy(2)])
+    assert (replay.meta["role"], replay.records) == ("healthy", 2)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e300])
+def test_an_impossible_time_is_said_and_its_record_judged_all_the_same(seconds: float) -> None:
+    replay = Replay((policy(NONFINITE),))
+    for record in healthy(3):
+        replay.read(record)
+    assert "time" in (replay.read({"t": seconds, **NAN}) or "")
+    assert [told.t for told in replay.told] == [20.0]
+
+
+def test_a_clock_that_begins_anew_goes_on() -> None:
+    replay = play([*healthy(30), *healthy(3)])
+    assert replay.t == 290 + 20
+
+
+def test_seconds_since_1970_count_from_the_first_record() -> None:
+    assert play([{"t": 1.7e9 + n, "step": n} for n in range(5)]).t == 4
+
+
+def test_a_policy_is_replayed_whatever_runs_it_is_for() -> None:
+    text = f'[policy]\nname = "p"\nmatch = {{ stage = "stage1" }}\n[[rule]]\n{NONFINITE}\n'
+    policies, problems = load_policies([("p.toml", text)])
+    assert policies is not None, problems
+    assert len(play([*healthy(3), {"t": 30.0, **NAN}], *policies.policies).told) == 1

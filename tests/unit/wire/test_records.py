@@ -1,0 +1,73 @@
+"""Records of foreign logs, in their order: what one alone cannot tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from governor.core.events import Event, PhaseChange, Step
+from governor.core.units import MonoNs
+from governor.wire.jsonl import field_map
+from governor.wire.records import RecordReader
+
+AT = MonoNs(7)
+
+
+def read(reader: RecordReader, **record: Any) -> tuple[Event, ...]:
+    events = reader.read(record, AT)
+    assert isinstance(events, tuple)
+    return events
+
+
+def steps(*records: dict[str, Any], reader: RecordReader | None = None) -> list[Step]:
+    reader = reader or RecordReader("run")
+    return [event for record in records for event in read(reader, **record) if isinstance(event, Step)]
+
+
+def phases(**record: Any) -> list[str]:
+    return [event.phase for event in read(RecordReader("run"), **record) if isinstance(event, PhaseChange)]
+
+
+def test_an_evaluation_that_only_its_end_speaks_of_has_been_one() -> None:
+    assert phases(phase="eval_stop", step=4, val_loss=1.0) == ["eval", "train"]
+    assert phases(phase="eval_value", eval_value=0.3) == ["eval", "train"]
+    assert phases(step=4, val_loss=1.0) == ["eval", "train"]
+
+
+def test_a_step_that_names_its_phase_is_a_step() -> None:
+    assert [type(event) for event in read(RecordReader("run"), phase="train", step=4, loss=1.0)] == [PhaseChange, Step]
+    assert phases(phase="eval", step=4, loss=1.0) == ["eval"]
+
+
+def test_tokens_that_stay_are_each_steps() -> None:
+    assert [s.tokens for s in steps(*({"step": n, "tokens": 512} for n in range(3)))] == [512] * 3
+
+
+def test_tokens_that_only_rise_are_a_total() -> None:
+    read_steps = steps(*({"step": n, "tokens": 512 * n} for n in range(1, 12)))
+    assert [s.tokens for s in read_steps] == [512, *[None] * 10]
+    assert [s.tokens_total for s in read_steps] == [*[None] * 8, *(512 * n for n in (9, 10, 11))]
+
+
+def test_batches_that_grow_for_a_while_are_each_steps() -> None:
+    sizes = [8, 16, 24, 24, 32, 40]
+    assert [s.tokens for s in steps(*({"step": n, "tokens": size} for n, size in enumerate(sizes)))] == [
+        8, None, None, 24, 32, 40,
+    ]  # fmt: skip
+
+
+def test_more_tokens_than_any_batch_are_a_total_at_once() -> None:
+    (step,) = steps({"step": 9, "tokens": 2**31})
+    assert (step.tokens, step.tokens_total) == (None, 2**31)
+
+
+def test_whoever_names_the_field_knows_what_it_is() -> None:
+    reader = RecordReader("run", field_map({"tokens": "tokens"}))
+    assert [s.tokens for s in steps(*({"step": n, "tokens": n} for n in range(1, 20)), reader=reader)] == [
+        *range(1, 20)
+    ]
+
+
+def test_an_overflow_count_of_an_interval_is_so_many_skipped_updates() -> None:
+    ten, eight, none = steps({"step": 10, "overflow": 10}, {"step": 20, "overflow": 8}, {"step": 30, "loss": 1.0})
+    assert (ten.skipped_steps, eight.skipped_steps, none.skipped_steps) == (10, 18, None)
+    assert steps({"step": 1, "overflow": 1})[0].applied is False

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from governor.adapters.accelerators import accelerators
-from governor.core.events import Event, GpuProcessesSeen
+from governor.core.events import Event
 from governor.core.identity import ProcessFacts, ProcessId
 from governor.core.killset import ANCESTORS_MAX, descends
+from governor.core.machine import HELD_BYTES_MIN
+from governor.core.machine_events import GpuProcessesSeen
 from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import GpuReading, Gpus, Processes
 
 LOOK_PERIOD_NS: Final = 2 * NS_PER_S  # A halt that is decided now relies on who was there this recently.
 COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices come and go with a reboot, or a person.
-# A driver keeps some of a GPU's memory for itself (below 1 GB), and a container does not see the processes of others.
-HELD_BYTES_MIN: Final = 4_000_000_000
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
 
-from governor.core.events import Event, GovernorsSeen
+from governor.core.events import Event
+from governor.core.machine_events import GovernorsSeen
 from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import Processes
 

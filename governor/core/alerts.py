@@ -78,6 +78,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "price_unknown": Severity.WARNING,
         "price_unlisted": Severity.INFO,
         "run_unreadable": Severity.WARNING,
+        "spot_notice": Severity.CRITICAL,
         "still_billed": Severity.CRITICAL,
         "stream_refused": Severity.WARNING,
         "superseded_by_reboot": Severity.WARNING,

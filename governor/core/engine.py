@@ -20,6 +20,7 @@ from governor.core import (
     judging,
     keeping,
     launched,
+    machine,
     node_stop,
     occupancy,
     pieces,
@@ -41,8 +42,6 @@ from governor.core.events import (
     Disconnected,
     Event,
     FramesLost,
-    GovernorsSeen,
-    GpuProcessesSeen,
     Hello,
     LauncherExited,
     LaunchersSeen,
@@ -65,6 +64,7 @@ from governor.core.halt import Fact
 from governor.core.idleness import NODE
 from governor.core.keeping import keep
 from governor.core.ledger import reserve
+from governor.core.machine_events import GovernorsSeen, GpuProcessesSeen, GpuSample, HostMemory, SpotNotice
 from governor.core.node import Node, Tracked
 from governor.core.policy import PolicySet
 from governor.core.units import MonoNs, UsdMicros, format_duration
@@ -233,6 +233,9 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     CheckpointRead: _on_incident_event,
     GpuProcessesSeen: occupancy.on_gpu_processes,
     GovernorsSeen: occupancy.on_governors,
+    GpuSample: machine.on_gpu_sample,
+    HostMemory: machine.on_host_memory,
+    SpotNotice: machine.on_spot_notice,
     CommandExited: _on_command_exited,
     PriceRead: repricing.on_price_read,
     OperatorHalt: _on_operator_halt,

@@ -12,6 +12,7 @@ from typing import Any
 
 from governor.core.budgets import Scope, ScopedBudget
 from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.machine_events import GovernorsSeen, GpuProcessesSeen, GpuSample, HostMemory, SpotNotice
 from governor.core.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 
 
@@ -320,35 +321,12 @@ class StreamRead:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuProcessesSeen:
-    """Every process that computes on a GPU of this node, by the driver's word; nobody where there is no GPU.
-
-    `own`: those of them that stand below the command of `costgov run`, whether they have said hello or not.
-    """
-
-    at: MonoNs
-    pids: frozenset[int]
-    unnamed: int = 0  # GPUs that work or hold memory for somebody whom the driver does not name: another container's.
-    problem: str | None = None  # One line where nobody can tell who computes here; `pids`: who is seen all the same.
-    own: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class CommandExited:
     """The command of `costgov run` is gone, and everybody of its session with it."""
 
     at: MonoNs
     run: str
     exit_code: int  # As a shell says it.
-
-
-@dataclass(frozen=True, slots=True)
-class GovernorsSeen:
-    """Other governors of this machine, whose runs we do not know. `problem`: one line where we could not look."""
-
-    at: MonoNs
-    pids: tuple[int, ...]
-    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,4 +372,7 @@ Event = (
     | PriceRead
     | CommandExited
     | GovernorsSeen
+    | GpuSample
+    | HostMemory
+    | SpotNotice
 )

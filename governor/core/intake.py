@@ -6,6 +6,7 @@ import math
 
 from governor.core.events import Beat, Hello, PhaseChange, Step
 from governor.core.identity import ConnectionId
+from governor.core.machine_events import GpuSample, HostMemory, MachineEvent
 from governor.core.run_state import Rank, Run
 from governor.core.units import NS_PER_S, MonoNs
 
@@ -30,6 +31,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.skipped_steps = None
     run.ended_at = None
     run.completed = False
+    run.gpus = run.group_memory = None  # Of the processes before; the machine's own go on.
     run.stream_phase, run.stream_phase_at, run.stream_paused = "train", at, False
 
 
@@ -64,6 +66,7 @@ def apply_hello(run: Run, hello: Hello) -> Rank:
             capabilities=hello.capabilities,
             hello_at=hello.at,
             last_frame_at=hello.at,
+            gpu_uuids=hello.gpu_uuids,
             progress_at=hello.at,
             phase_at=hello.at,
         )
@@ -124,6 +127,18 @@ def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
         rank.phase = change.phase
         rank.phase_at = change.at
     run.last_frame_at = change.at
+
+
+def apply_machine(run: Run, event: MachineEvent) -> None:
+    """Note what the machine under the run shows; of its GPUs, those that are the run's."""
+    if isinstance(event, GpuSample):
+        run.gpus = event
+    elif not isinstance(event, HostMemory):
+        run.spot_notice = event
+    elif event.run is None:
+        run.host_memory = event
+    else:
+        run.group_memory = event
 
 
 def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:

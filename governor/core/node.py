@@ -17,6 +17,7 @@ from governor.core.idleness import NODE, Idleness
 from governor.core.incident import Incident, process_row
 from governor.core.ledger import Ledger, TokenWindow, new_ledger
 from governor.core.lines import Lines, compute_line
+from governor.core.machine_events import SpotNotice
 from governor.core.policy import Policy, PolicySet
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
@@ -182,6 +183,7 @@ class Node:
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     gpu_pids_own: frozenset[int] = frozenset()  # Of these, whoever stands below the launched command.
+    spot_notice: SpotNotice | None = None  # What the provider said last.
     idle: Idleness = field(default_factory=Idleness)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     kept_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.

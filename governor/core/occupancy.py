@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from governor.core.effects import Effect
-from governor.core.events import GovernorsSeen, GpuProcessesSeen
+from governor.core.machine_events import GovernorsSeen, GpuProcessesSeen
 from governor.core.node import Node
 from governor.core.units import NS_PER_S, DurationNs, MonoNs
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from governor.core.budgets import Cap
 from governor.core.identity import ConnectionId, Peer
+from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
 from governor.core.saves import Saves
 from governor.core.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.windows import Reservoir
@@ -32,6 +33,7 @@ class Rank:
     capabilities: frozenset[str]
     hello_at: MonoNs
     last_frame_at: MonoNs
+    gpu_uuids: tuple[str, ...] = ()  # Those that it may use, where it knows them by name.
     lost_at: MonoNs | None = None
     said_bye: bool = False
     completed: bool = False  # Its last word was that it has trained to the end.
@@ -101,6 +103,11 @@ class Run:
     step_times: Reservoir = field(default_factory=lambda: Reservoir(512))
     step_tokens: int | None = None  # Of the last step.
     tokens_per_s: float | None = None  # Over the recent window.
+    # The machine under it.
+    gpus: GpuSample | None = None  # Its own GPUs, as last shown.
+    host_memory: HostMemory | None = None
+    group_memory: HostMemory | None = None
+    spot_notice: SpotNotice | None = None
     # Checkpoints.
     saves: Saves = field(default_factory=Saves)
     last_good: Mapping[str, Any] | None = None

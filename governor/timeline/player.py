@@ -14,12 +14,14 @@ from governor.core.budgets import Cap
 from governor.core.events import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
 from governor.core.findings import Finding
 from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.machine_events import GpuSample, MachineEvent
 from governor.core.policy import Policy
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, TICK_NS, BootNs, MonoNs, WallNs, parse_duration
 
 BEAT_NS: Final = NS_PER_S
+GPU_LOOK_NS: Final = 2 * NS_PER_S  # As the daemon looks.
 Settings = Mapping[str, str]
 
 
@@ -57,6 +59,7 @@ class Player:
         self.run.world_size = world_size
         self.book = RuleBook(policy, self.run)
         self.verdicts: list[Decided] = []
+        self.gpus_busy: tuple[float | None, ...] = ()  # As the driver, or the log, says from now on.
         self._attempt = 0
         self._tokens_total = 0
         self._skipped = 0
@@ -178,15 +181,24 @@ class Player:
     def let_pass(self, duration_ns: int, events: Iterable[Event] = ()) -> None:
         """Let time pass: events at their times, ticks on their grid, events first."""
         end = self.now + duration_ns
-        queue = [(event.at, 0, index, event) for index, event in enumerate(events)]
+        queue: list[tuple[MonoNs, int, int, Event]] = [
+            (event.at, 0, index, event) for index, event in enumerate(events)
+        ]
         first = self.now // TICK_NS + 1
         for number in range(first, end // TICK_NS + 1):
             at = MonoNs(number * TICK_NS)
+            if self.gpus_busy and at % GPU_LOOK_NS == 0:
+                queue.append((at, 0, -1, self._gpu_sample(at)))
             queue.append((at, 1, number, Tick(at, BootNs(at), WallNs(at))))
         for at, _, _, event in sorted(queue, key=lambda entry: entry[:3]):
             self.now = at
             self.apply(event)
         self.now = end
+
+    def _gpu_sample(self, at: MonoNs) -> GpuSample:
+        """A log's list names no GPU; the driver does, and the engine has shown the run its own."""
+        uuids = () if self.log else tuple(f"GPU-{place}" for place in range(len(self.gpus_busy)))
+        return GpuSample(at, "run", self.gpus_busy, uuids)
 
     def apply(self, event: Event) -> None:
         """Enter an event and show it to the rules; a step and a tick are judged."""
@@ -197,6 +209,8 @@ class Player:
             intake.apply_beat(run, run.ranks[event.rank], event)
         elif isinstance(event, PhaseChange):
             intake.apply_phase(run, None if self.log else run.ranks[event.rank], event)
+        elif isinstance(event, MachineEvent):
+            intake.apply_machine(run, event)
         self.book.observe(event)
         if isinstance(event, Step | Tick):
             self.judge(event if isinstance(event, Step) else None)

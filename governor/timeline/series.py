@@ -16,6 +16,9 @@
     money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say
     cap scope=day spend=9 reserve=1 ceiling=10  a budget of several runs, as the engine would put it on this one
     saved                            a good checkpoint now
+    gpus 0.97 0.03                   from now on the run's two GPUs are seen every 2 s, so busy; `gpus`: not any more
+    memory 4 of 64                   GiB of the machine's main memory that are left; `memory 1 of 8 group`: of its limit
+    spot terminate 110s              the provider takes the machine back then; `spot none`: it has announced nothing
 
 Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. After a # comes a comment.
 """
@@ -29,7 +32,8 @@ from typing import Any, Final
 
 from governor.core.budgets import Cap
 from governor.core.events import Step
-from governor.core.units import UsdMicros, parse_duration, usd
+from governor.core.machine_events import HostMemory, SpotNotice
+from governor.core.units import DurationNs, MonoNs, UsdMicros, parse_duration, usd
 from governor.timeline.player import Player
 
 STEPS_MAX: Final = 1_000_000  # Of one line; a million steps are a minute of playing.
@@ -153,6 +157,25 @@ def _saved(player: Player, words: Sequence[str]) -> None:
     player.saved()
 
 
+def _gpus(player: Player, words: Sequence[str]) -> None:
+    player.gpus_busy = tuple(None if one == "absent" else float(one) for one in words)
+
+
+def _memory(player: Player, words: Sequence[str]) -> None:
+    if len(words) not in (3, 4) or words[1] != "of" or words[3:] not in ([], ["group"]):
+        raise SeriesError("memory: write for example memory 4 of 64, in GiB, or memory 1 of 8 group")
+    left, total = (round(float(one) * 2**30) for one in (words[0], words[2]))
+    of_run = ("run", "/job") if words[3:] else (None, None)
+    player.apply(HostMemory(MonoNs(player.now), left, total, *of_run))
+
+
+def _spot(player: Player, words: Sequence[str]) -> None:
+    if not words or len(words) > 2:
+        raise SeriesError("spot: write for example spot terminate 110s, or spot none")
+    left_ns = DurationNs(_duration(words[1])) if words[1:] else None
+    player.apply(SpotNotice(MonoNs(player.now), None if words[0] == "none" else words[0], left_ns))
+
+
 WORDS: Final[Mapping[str, Callable[[Player, Sequence[str]], None]]] = {
     "hello": _hello,
     "steps": _steps,
@@ -168,6 +191,9 @@ WORDS: Final[Mapping[str, Callable[[Player, Sequence[str]], None]]] = {
     "money": _money,
     "cap": _cap,
     "saved": _saved,
+    "gpus": _gpus,
+    "memory": _memory,
+    "spot": _spot,
 }
 
 

@@ -13,11 +13,12 @@ from governor.core import intake
 from governor.core.events import Beat, Event, Hello, PhaseChange, Step, Tick
 from governor.core.findings import Finding, Reading
 from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.machine_events import GpuSample, HostMemory, MachineEvent, SpotNotice
 from governor.core.policy import Budget
 from governor.core.run_state import Run
 from governor.core.triggers import load
 from governor.core.triggers.base import Trigger, defaults
-from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.policy_explain import condition_of, named_in, sayings
 from governor.wire.policy_rules import RULE_KEYS
 
@@ -49,7 +50,7 @@ def history(seed: int) -> tuple[Run, list[Event]]:
         at, rank = MonoNs(now), rng.randrange(2)
         connection = ConnectionId(rank)
         phase = rng.choice(["train", "train", "eval", "compile", "checkpoint", "init"])
-        match rng.randrange(5):
+        match rng.randrange(6):
             case 0 | 1:
                 step += rng.choice([1, 1, 1, 0, -2, 5])
                 events.append(Step(at, connection, "r", rank, max(0, step), **_numbers(rng)))
@@ -57,6 +58,8 @@ def history(seed: int) -> tuple[Run, list[Event]]:
                 events.append(Beat(at, connection, "r", rank, rng.randrange(40), phase, at, in_step=rng.random() < 0.5))
             case 3:
                 events.append(PhaseChange(at, connection, "r", rank, phase, progress_seq=rng.randrange(40)))
+            case 4:
+                events.append(_machine(rng, at))
             case _:
                 events.append(Tick(at, BootNs(now), WallNs(now)))
     return run, events
@@ -73,6 +76,19 @@ def _numbers(rng: random.Random) -> dict[str, Any]:
     return {**fields, **flags}
 
 
+def _machine(rng: random.Random, at: MonoNs) -> MachineEvent:
+    """What the driver, the kernel and the provider may say; a log's GPU figures are anything at all."""
+    busy = tuple(rng.choice([rng.random(), *HOLES]) for _ in range(rng.randrange(3)))
+    used = tuple(rng.choice([None, 0, 70 << 30]) for _ in busy)
+    match rng.randrange(3):
+        case 0:
+            return GpuSample(at, "r", busy, memory_used_bytes=used, memory_total_bytes=tuple(80 << 30 for _ in busy))
+        case 1:
+            return HostMemory(at, rng.choice([0, 1 << 30]), rng.choice([0, 64 << 30]), *rng.choice([(), ("r", "/j")]))
+        case _:
+            return SpotNotice(at, rng.choice([None, "stop"]), rng.choice([None, DurationNs(NS_PER_S)]))
+
+
 def apply(run: Run, event: Event) -> None:
     if isinstance(event, Step):
         intake.apply_step(run, run.ranks[event.rank], event)
@@ -80,6 +96,8 @@ def apply(run: Run, event: Event) -> None:
         intake.apply_beat(run, run.ranks[event.rank], event)
     elif isinstance(event, PhaseChange):
         intake.apply_phase(run, run.ranks[event.rank], event)
+    elif isinstance(event, MachineEvent):
+        intake.apply_machine(run, event)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from governor.core.effects import Alarm, Effect, KeepIncident, StopCompute
-from governor.core.events import Event, GpuProcessesSeen, Hello, OperatorHold, Tick
+from governor.core.events import Event, Hello, OperatorHold, Tick
 from governor.core.idle_words import ABANDONED
 from governor.core.idleness import NODE
+from governor.core.machine_events import GpuProcessesSeen
 from tests.sim.node_invariants import BrokenError, play
 from tests.sim.node_world import World
 

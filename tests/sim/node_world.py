@@ -20,8 +20,6 @@ from governor.core.events import (
     Bye,
     Disconnected,
     Event,
-    GovernorsSeen,
-    GpuProcessesSeen,
     Hello,
     OperatorHold,
     StopAnswer,
@@ -32,6 +30,7 @@ from governor.core.events import (
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.idleness import NODE
 from governor.core.keeping import keep
+from governor.core.machine_events import GovernorsSeen, GpuProcessesSeen
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
 from governor.core.resume import restore_incidents, restore_runs

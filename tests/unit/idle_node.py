@@ -13,8 +13,6 @@ from governor.core.events import (
     BillingRead,
     Bye,
     Event,
-    GovernorsSeen,
-    GpuProcessesSeen,
     OperatorHold,
     StopAnswer,
     StopReplied,
@@ -24,6 +22,7 @@ from governor.core.events import (
 from governor.core.identity import ConnectionId
 from governor.core.idleness import NODE
 from governor.core.incident import Incident
+from governor.core.machine_events import GovernorsSeen, GpuProcessesSeen
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
 from governor.core.resume import restore_incidents, restore_runs

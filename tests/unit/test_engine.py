@@ -26,7 +26,6 @@ from governor.core.events import (
     CheckpointRead,
     Disconnected,
     Event,
-    GpuProcessesSeen,
     Hello,
     OperatorHalt,
     OperatorHold,
@@ -39,6 +38,7 @@ from governor.core.events import (
 from governor.core.findings import Response
 from governor.core.halt import Stage, StopTarget
 from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.machine_events import GpuProcessesSeen
 from governor.core.node import Node, NodeFacts, new_node, run_snapshot
 from governor.core.policy import AT_ONCE, Budget, HaltSettings, Mode, Policy, PolicySet, Rule
 from governor.core.resume import SUPERSEDED, restore_incidents, restore_runs

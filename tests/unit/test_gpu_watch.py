@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from governor.adapters.gpu_watch import LOOK_PERIOD_NS, GpuWatch
-from governor.core.events import CommandLaunched, GpuProcessesSeen
+from governor.core.events import CommandLaunched
 from governor.core.halt import StopTarget
 from governor.core.identity import ProcessFacts, ProcessId
+from governor.core.machine_events import GpuProcessesSeen
 from governor.core.policy import Budget, PolicySet
 from governor.core.units import MonoNs, UsdMicros
 from governor.ports import GpuReading

@@ -14,8 +14,9 @@ from governor.adapters.gpu_watch import LOOK_PERIOD_NS, GpuWatch
 from governor.adapters.neighbours import LOOK_PERIOD_NS as NEIGHBOURS_NS
 from governor.adapters.neighbours import NeighbourWatch, governs
 from governor.command_end import CommandEnd
-from governor.core.events import CommandExited, GovernorsSeen, GpuProcessesSeen
+from governor.core.events import CommandExited
 from governor.core.identity import ProcessFacts
+from governor.core.machine_events import GovernorsSeen, GpuProcessesSeen
 from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import GpuReading
 from tests.contract.fakes import FakeGpus, FakeProcesses

@@ -1,0 +1,108 @@
+"""What the machine shows reaches the run that it concerns, and no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core import engine
+from governor.core.effects import Alarm
+from governor.core.identity import ProcessId
+from governor.core.machine import own_places
+from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
+from governor.core.node import Node
+from governor.core.units import NS_PER_S, DurationNs
+from tests.unit.test_engine import at, hello, make_node, peer
+
+GIB = 1 << 30
+IDLE, BUSY = 0.01, 0.97
+
+
+def sample(**changes: object) -> GpuSample:
+    """Two GPUs of the node: nobody is named, both are in use."""
+    made = GpuSample(at(9), None, (BUSY, IDLE), ("GPU-a", "GPU-b"), (9 * GIB, 9 * GIB), (80 * GIB, 80 * GIB))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def uuids(node: Node, run: str = "llama") -> tuple[str, ...] | None:
+    gpus = node.runs[run].run.gpus
+    return gpus.uuids if gpus is not None else None
+
+
+def test_a_run_is_shown_the_gpus_on_which_its_processes_compute() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, sample(pids=(frozenset({999}), frozenset({100}))))
+    assert uuids(node) == ("GPU-b",)
+    gpus = node.runs["llama"].run.gpus
+    assert gpus is not None
+    assert (gpus.run, gpus.busy_frac, gpus.memory_used_bytes) == ("llama", (IDLE,), (9 * GIB,))
+
+
+def test_or_those_that_its_ranks_announced() -> None:
+    node = make_node()
+    engine.step(node, hello(gpu_uuids=("GPU-a",)))
+    engine.step(node, sample())
+    assert uuids(node) == ("GPU-a",)
+
+
+def test_or_all_that_are_in_use_where_it_is_the_only_run() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, sample(memory_used_bytes=(9 * GIB, GIB // 2)))
+    assert uuids(node) == ("GPU-a",), "an unused GPU is nobody's: it does not starve"
+    engine.step(node, sample(pids=(frozenset({999}), frozenset())))
+    assert uuids(node) == ("GPU-b",), "the first is a stranger's"
+
+
+def test_two_runs_that_nobody_can_tell_apart_are_shown_none() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, hello(1, run="other", peer=peer(200)))
+    engine.step(node, sample())
+    assert uuids(node) is uuids(node, "other") is None
+
+
+def test_a_log_speaks_of_its_own_run_and_is_heard_by_it() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, hello(1, run="other", peer=peer(200)))
+    engine.step(node, sample(run="other"))
+    assert uuids(node) is None
+    assert uuids(node, "other") == ("GPU-a", "GPU-b")
+    assert node.runs["other"].run.last_frame_at == at(9)
+
+
+def test_a_control_groups_memory_stands_beside_the_machines() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    host, group = HostMemory(at(1), 60 * GIB, 64 * GIB), HostMemory(at(1), GIB, 8 * GIB, "llama", "/job")
+    engine.step(node, host)
+    engine.step(node, group)
+    engine.step(node, replace(group, run="other"))
+    run = node.runs["llama"].run
+    assert (run.host_memory, run.group_memory) == (host, group)
+
+
+def test_a_notice_is_said_once_however_often_the_provider_repeats_it() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    said = [
+        effect
+        for second, action in ((0, None), (5, "terminate"), (10, "terminate"))
+        for effect in engine.step(node, SpotNotice(at(second), action, DurationNs((120 - second) * NS_PER_S)))
+    ]
+    assert [e.text for e in said if isinstance(e, Alarm)] == [
+        "the provider takes this spot machine back in 1m 55s (terminate)"
+    ]
+    notice = node.runs["llama"].run.spot_notice
+    assert notice is not None
+    assert notice.at == at(10)
+
+
+def test_what_computes_below_a_command_that_nobody_speaks_for_is_its_own() -> None:
+    node = make_node()
+    engine.step(node, hello(peer=peer(7)))
+    tracked = node.runs["llama"]
+    tracked.named = (ProcessId(7, 1, "boot-1"),)
+    shown = sample(pids=(frozenset({8}), frozenset({9})))
+    assert own_places(shown, tracked, frozenset({9}), is_alone=True) == [1]

@@ -174,8 +174,11 @@ class SqliteJournal:
             return True
         if not job.settled.wait(COMMIT_BOUND_S):
             self._stalled = True
-            self._fall_back(job)  # It may commit yet; then the second writing changes nothing.
-            return False
+            # With all that waits before it: a brake is kept first, and then the row whose commit answers for it.
+            with self._wake:
+                waiting = [one for one in self._jobs if not one.committed]
+            for one in waiting:
+                self._fall_back(one)  # It may commit yet; then the second writing changes nothing.
         return job.committed
 
     def _enqueue(self, job: _Job) -> bool:

@@ -224,6 +224,28 @@ def test_a_frozen_disk_holds_up_nobody_and_loses_nothing(tmp_path: Path) -> None
 
 
 @needs_ext4
+def test_what_waits_before_a_row_that_is_answered_for_is_where_that_row_is(tmp_path: Path) -> None:
+    """A hold, and the record of who set it: a governor that is killed while its disk hangs has confirmed both."""
+    with ext4(tmp_path) as state:
+        runtime = tmp_path / "run"
+        journal, _ = open_journal(str(state / "journal.db"), str(runtime))
+        assert journal.append([row(0)], full=True)
+        run("fsfreeze", "--freeze", str(state))
+        try:
+            assert journal.save_runs({"anna": {"run": "anna", "hold_reason": "debugging"}})
+            assert not journal.append([row(1)], full=True)
+            left = shutil.copytree(runtime, tmp_path / "left")  # As SIGKILL leaves it.
+        finally:
+            run("fsfreeze", "--unfreeze", str(state))
+        wait_for_recovery(journal, runtime / "journal-fallback.jsonl")
+        journal.close()
+        after, _ = open_journal(str(tmp_path / "another" / "journal.db"), str(left))
+        assert after.runs() == {"anna": {"run": "anna", "hold_reason": "debugging"}}
+        assert numbers(after) == [1]
+        after.close()
+
+
+@needs_ext4
 def test_a_start_on_a_frozen_disk_goes_on_with_what_the_runtime_directory_knows(tmp_path: Path) -> None:
     """Within its bound: of this boot it has every budget and every halt under way."""
     with ext4(tmp_path) as state:

@@ -5,6 +5,7 @@ Their frames belong to no run, so nothing of theirs is judged; that they train o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from governor.core.effects import Alarm, Effect
@@ -55,10 +56,11 @@ def alarms(node: Node, at: MonoNs) -> list[Effect]:
 
 def on_step(node: Node, event: Step) -> list[Effect]:
     """A step of nobody's: said once a rank where its loss is no number, for no rule will."""
-    if not is_nonfinite(event.loss):
-        return []
     assert event.connection is not None
-    one = node.unheard.pop(event.connection)
+    one = node.unheard[event.connection]
+    if one.is_said_broken or not is_nonfinite(event.loss):
+        return []
+    node.unheard[event.connection] = replace(one, is_said_broken=True)  # It trains on, and is somebody.
     text = (
         f"pid {one.pid} has loss {event.loss} at step {event.step} and is not judged: attempt {one.attempt} of run "
         f"{one.run} has lost its name to another, which trains beside it ({REMEDY})"

@@ -144,6 +144,7 @@ class Displaced:
     attempt: str
     pid: int
     since: MonoNs
+    is_said_broken: bool = False  # That its loss is no number.
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Node:
     past: dict[str, Past] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
-    unheard: dict[ConnectionId, Displaced] = field(default_factory=dict)  # Likewise: whose NaN is still to be said.
+    unheard: dict[ConnectionId, Displaced] = field(default_factory=dict)  # Likewise: until they hang up.
     refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.

@@ -18,6 +18,7 @@ from governor.core.events import (
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.node import RUNS_PER_UID_MAX, Node
+from governor.core.occupancy import occupants
 from governor.core.units import BootNs, MonoNs, WallNs
 from tests.unit.test_engine import a_step, ack, at, hello, make_node, only, peer, play, tick, training
 
@@ -176,6 +177,7 @@ def test_a_displaced_ranks_broken_loss_is_said_once_and_halts_nobody() -> None:
     assert alarm.name == "displaced_nonfinite"
     assert "pid 101 has loss nan at step 32 and is not judged: attempt a1 of run llama" in alarm.text
     assert node.runs["llama"].incident is None
+    assert [one.text for one in occupants(node, at(34)) if one.kind == "ranks"] == ["2 rank(s) that train unwatched"]
     play(node, Disconnected(at(34), ConnectionId(1)), Disconnected(at(34), ConnectionId(2)))
     assert node.unheard == {}
 

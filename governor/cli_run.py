@@ -14,6 +14,7 @@ import click
 
 from governor.cli_common import Usd, UsdPerHour, config_option, find_config, settings_from
 from governor.core.units import UsdMicros
+from governor.interrupts import exit_code_stands
 from governor.policy_files import PACKAGED_POLICY
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     settings = settings_from(find_config(config), {"observe": True} if observe else {})
     from governor.wiring import run_daemon
 
-    return run_daemon(settings, list(policies) or None)
+    code = run_daemon(settings, list(policies) or None)
+    exit_code_stands()
+    return code
 
 
 @click.command(
@@ -129,7 +132,7 @@ def run(
     settings = settings_from(config, {"observe": True} if observe else {}, beside=chosen)
     from governor.command import run_command
 
-    return run_command(
+    code = run_command(
         settings,
         _policy_paths(policies, ceiling, settings),
         command,
@@ -140,6 +143,8 @@ def run(
         fault_mark=fault_mark,
         console=_json_console() if as_json else _console(progress),
     )
+    exit_code_stands()
+    return code
 
 
 def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Settings) -> list[Path]:

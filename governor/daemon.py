@@ -11,6 +11,7 @@ import queue
 import select
 import signal
 import socket
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -120,6 +121,12 @@ class Daemon:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, lambda number, _frame: self._queue.put(signal.Signals(number)))
 
+    def _let_go_of_signals(self) -> None:
+        """Nobody is woken any more. The pipe ends with us, and its number may be a journal's next: a signal's byte
+        would be written there. The handlers stay, and nobody reads what they queue: who ends is not to be cut short."""
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+
     # --- the loop ----------------------------------------------------------------------------------------
 
     def run(self, begin: Sequence[Effect] = ()) -> bool:
@@ -130,6 +137,8 @@ class Daemon:
             # Say all of it, and let who started us do so again: the journal resumes the halt.
             log.critical("crashed", traceback=traceback.format_exc())
             return False
+        finally:
+            self._let_go_of_signals()
         return True
 
     def _serve(self, begin: Sequence[Effect]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from types import TracebackType
 
@@ -13,6 +14,16 @@ def _quietly(kind: type[BaseException], error: BaseException, where: TracebackTy
     if issubclass(kind, KeyboardInterrupt):
         os._exit(INTERRUPTED)  # Nothing is open yet, and nothing said.
     sys.__excepthook__(kind, error, where)
+
+
+def exit_code_stands() -> None:
+    """What it all came to is known: from here on no signal makes another exit code of it.
+
+    The interpreter gives our handlers back before it has ended; who insists would meet the default action then. What a
+    signal is told to ignore it leaves alone.
+    """
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
 
 
 sys.excepthook = _quietly

@@ -137,12 +137,20 @@ def keep_due(node: Node, at: MonoNs) -> list[KeepRuns]:
 
 
 def keep(node: Node, at: MonoNs, *ended: Tracked) -> KeepRuns:
-    """Everything at this moment: `ended` are runs that are not alive any more and have changed since they were kept."""
+    """Everything at this moment: `ended` are runs that are not alive any more and have changed since they were kept.
+
+    So have those whom a charge or a window names that goes along: what is said of a run's money is in one commit.
+    """
     node.kept_at = at
     charges = (*node.unkept, *node.charges.open_charges())
     records = tuple(node.windows_unkept)
     node.unkept.clear()
     node.windows_unkept.clear()
-    runs = {name: run_snapshot(node, tracked, at) for name, tracked in node.runs.items() if tracked.run.alive}
+    told = {charge.payer.run for charge in charges} | {record.run for record in records}
+    runs = {
+        name: run_snapshot(node, tracked, at)
+        for name, tracked in node.runs.items()
+        if tracked.run.alive or name in told
+    }
     runs |= {tracked.run.run: run_snapshot(node, tracked, at) for tracked in ended}
     return KeepRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records)

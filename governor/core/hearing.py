@@ -23,7 +23,7 @@ from governor.core.events import (
 from governor.core.findings import Finding, Reading
 from governor.core.halt import Fact, Stage
 from governor.core.identity import RUN_NAME, ConnectionId
-from governor.core.keeping import hand_over, keep, meter_tokens
+from governor.core.keeping import close_gap, hand_over, keep, meter_tokens
 from governor.core.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, Tracked, owner_of, track
 from governor.core.policy import NO_POLICY, Mode
 from governor.core.refusing import refuse
@@ -37,6 +37,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     refusal = _refusal(node, hello)
     if refusal is not None:
         return refuse(node, hello.connection, hello.peer, refusal, hello.at)
+    close_gap(node)
     tracked = node.runs.get(hello.run)
     if tracked is None:
         tracked = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
@@ -106,6 +107,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if tracked is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
     begins = True
+    close_gap(node)
     if tracked is None:
         tracked = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(tracked.run, "stream", event.at)
@@ -234,6 +236,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
 
 def _speaks_again(node: Node, tracked: Tracked, at: MonoNs) -> None:
     """A stream's run of an earlier boot, whose processes nobody names: that its log goes on is all that shows it."""
+    close_gap(node)
     intake.begin_attempt(tracked.run, "stream", at)
     tracked.book.new_attempt()
     pieces.charge_launch(node, tracked, at)

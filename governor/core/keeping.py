@@ -15,7 +15,7 @@ from governor.core.node import Node, Tracked, forget, payer_of, run_snapshot
 from governor.core.node_money import node_snapshot
 from governor.core.outlook import plan_of, tokens_goal
 from governor.core.token_windows import TokenMeter
-from governor.core.units import NS_PER_S, DurationNs, MonoNs, WallNs
+from governor.core.units import NS_PER_S, BootNs, DurationNs, MonoNs, WallNs
 
 KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
 WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is read in one go closes thousands.
@@ -29,11 +29,24 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
         node.ledger.pass_over(node.began)
     held = (node.runs[name] for name in holders if name != UNALLOCATED)
     node.was_held = node.was_held or any(not tracked.is_beside for tracked in held)
-    splits = node.ledger.charge(tick.boot, holders)
+    _charge(node, tick.boot, tick.wall, holders)
+
+
+def close_gap(node: Node) -> None:
+    """Before anybody new holds the node: what passed while nobody governed is theirs who held it then.
+
+    Ranks and logs are heard before the first tick. Beside one command all of it is the command's, or not charged.
+    """
+    if node.ledger.returning and not node.facts.exclusive:
+        _charge(node, node.began, node.began_wall, node.holders())
+
+
+def _charge(node: Node, boot: BootNs, wall: WallNs, holders: Mapping[str, int]) -> None:
+    splits = node.ledger.charge(boot, holders)
     if splits:
         node.unkept += node.charges.close_all_but(holders.keys() or {UNALLOCATED})
-        enter_splits(node, splits, WallNs(tick.wall - tick.boot))
-        node.metered_wall = tick.wall
+        enter_splits(node, splits, WallNs(wall - boot))
+        node.metered_wall = wall
 
 
 def enter_splits(node: Node, splits: Iterable[Split], wall_of_boot: WallNs) -> None:

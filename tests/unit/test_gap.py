@@ -1,0 +1,40 @@
+"""The time in which nobody governed: who is heard before the first tick behind it did not hold the node then."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.core.charges import UNALLOCATED
+from governor.core.events import Event, Step, StreamOpened, TrainerExited
+from governor.core.identity import ConnectionId
+from governor.core.units import NS_PER_HOUR
+from tests.unit.test_engine import PRICE, at, hello, make_node, peer
+from tests.unit.test_keeping import World
+
+DAY_S = 24 * 3600
+NEW_RANK = hello(0, DAY_S, run="new", world_size=1, connection=ConnectionId(9), peer=peer(900))
+NEW_LOG = StreamOpened(at(DAY_S), "new", 1000)
+OLD_LOG = Step(at(DAY_S), None, "log", 0, 1, tokens=1000)  # Of an ended run, whose log goes on.
+
+
+@pytest.mark.parametrize("held_by", [UNALLOCATED, "llama"])
+@pytest.mark.parametrize("first", [NEW_RANK, NEW_LOG, OLD_LOG], ids=["rank", "log", "old log"])
+def test_whoever_is_heard_first_behind_a_gap_pays_nothing_of_it(first: Event, held_by: str) -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.play(StreamOpened(at(0), "log", 1000))
+    world.play(TrainerExited(at(0), "log", None))
+    if held_by:
+        world.hear(run=held_by)
+    world.at(20)
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.play(first)
+    world.tick()
+    name = "log" if first is OLD_LOG else "new"
+    assert world.node.runs[name].run.alive
+    assert (world.node.ledger.spend(name), world.node.ledger.spend(held_by)) == (0, 24 * PRICE)
+    world.at(DAY_S + 10)
+    gap = sum(charge.quantity for charge in world.charges.values() if charge.reconstructed)
+    assert gap == 24 * NS_PER_HOUR - at(20)
+    assert world.charged(held_by) == world.node.ledger.spend(held_by)

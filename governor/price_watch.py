@@ -85,9 +85,12 @@ class PriceWatch:
         return pricing.price_of(self.settings, self.preflight, self.given, today, answer)
 
     def _ask(self, source: PriceSource, at: MonoNs) -> None:
+        # Of this question alone: an answer that comes after we gave it up is not taken for the next one's.
+        answers = self._answers = queue.SimpleQueue()
+
         def ask() -> None:
             answer = source.ask()
-            self._answers.put((answer, self._choose(answer)))
+            answers.put((answer, self._choose(answer)))
 
         self._gives_up_at = MonoNs(at + round(2 * source.bound_s * NS_PER_S))
         self.asking = threading.Thread(target=ask, name="price", daemon=True)

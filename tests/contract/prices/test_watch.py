@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from governor import pricing
 from governor.core.events import Event, PriceRead
 from governor.core.prices import NS_PER_DAY, Day
 from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.ports import PriceAnswer, PriceSource
 from governor.price_watch import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import WALL_NS, Loopback, Rig
@@ -35,6 +37,24 @@ class Hands:
 
     def wall(self) -> WallNs:
         return WallNs(WALL_NS + self.ns)
+
+
+@dataclass
+class Slow:
+    """A look-up that hands its answer over only once it may."""
+
+    source: PriceSource
+    released: threading.Event
+    name: str = "slow"
+
+    @property
+    def bound_s(self) -> float:
+        return self.source.bound_s
+
+    def ask(self) -> PriceAnswer:
+        answer = self.source.ask()
+        assert self.released.wait(ASKS_FOR)
+        return answer
 
 
 @dataclass
@@ -185,6 +205,28 @@ def test_nobody_is_waited_for(tmp_path: Path, server: Loopback) -> None:
     told.clock.ns += round(2 * rig.source().bound_s * NS_PER_S)
     assert told.watch.poll(told.clock.mono()) == []
     assert told.watch.asking is None, "given up"
+
+
+def test_an_answer_that_comes_after_it_was_given_up_is_not_taken_for_the_next_one(
+    tmp_path: Path, server: Loopback
+) -> None:
+    """As where a name is looked up for longer than any time-out of ours. It would be one question late for good."""
+    rig, told = runpod(tmp_path, server, "ask_again = '1h'\n")
+    source, released = told.watch.source, threading.Event()
+    assert source is not None
+    told.watch.source = Slow(source, released)
+    rig.costs(3.49)
+    told.clock.ns += NS_PER_HOUR
+    assert told.watch.poll(told.clock.mono()) == []
+    slow = told.watch.asking
+    assert slow is not None
+    told.clock.ns += round(2 * source.bound_s * NS_PER_S)
+    assert told.watch.poll(told.clock.mono()) == []
+    released.set()
+    slow.join(ASKS_FOR)
+    told.watch.source = source
+    rig.costs(3.99)
+    assert prices(told.after(SPOT_PERIOD_NS)) == [3_990_000]
 
 
 def test_a_dated_price_that_nobody_is_asked_for_grows_stale_in_mid_run(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from governor.core.policy import AT_ONCE, Budget, HoldKind, Mode, Policy, Rule
 from governor.core.triggers import load
 from governor.core.triggers.base import Key, Trigger, defaults
 from governor.core.units import format_usd
-from governor.policy_words import format_hold, format_span, format_value, head, tail
+from governor.policy_words import format_hold, format_match, format_span, format_value, format_warmup, head, tail
 
 WIDTH: Final = 100
 
@@ -55,7 +55,9 @@ def explain_rules(policy: Policy) -> list[Explained]:
 
 
 def _explained(policy: Policy, rule: Rule) -> Explained:
-    condition, *more = condition_of(rule.trigger, rule.params, policy.budget)
+    said = [condition_of(member.trigger, member.params, policy.budget) for member in rule.conditions]
+    condition = ", and at the same time ".join(first for first, *_ in said)
+    more = [text for _, *texts in said for text in texts]
     enforced = rule.mode is Mode.ENFORCE
     verb = _VERBS[rule.response][not enforced]
     return Explained(
@@ -65,7 +67,7 @@ def _explained(policy: Policy, rule: Rule) -> Explained:
         enforced=enforced,
         response=rule.response.value,
         says=f"{verb} {condition}{_held(rule)}.",
-        more=(*more, *_saving(policy, rule), *_observing(rule)),
+        more=(*more, *_when(rule), *_saving(policy, rule), *_observing(rule)),
     )
 
 
@@ -122,6 +124,18 @@ def _held(rule: Rule) -> str:
             return f", while {format_hold(rule.hold)} are trained on end"
         case HoldKind.DURATION:
             return f", for {format_hold(rule.hold)} on end"
+
+
+def _when(rule: Rule) -> list[str]:
+    """What keeps the rule from speaking, beside its condition."""
+    said = []
+    if rule.match:
+        said.append(f"It is only for {format_match(rule.match)}.")
+    if rule.warmup is not None:
+        said.append(f"It decides nothing in the first {format_warmup(rule.warmup)} of an attempt.")
+    if rule.cooldown_ns:
+        said.append(f"Once it has, it does not again for {format_span(rule.cooldown_ns)}.")
+    return said
 
 
 def _saving(policy: Policy, rule: Rule) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from governor.core.cost import exact_usd
 from governor.core.findings import Response
-from governor.core.policy import AT_ONCE, Hold, HoldKind, Mode, Policy, Rule
+from governor.core.policy import AT_ONCE, Hold, HoldKind, Mode, Policy, Rule, WarmUp
 from governor.core.triggers import load
 from governor.core.triggers.base import Key
 from governor.core.units import MTOK, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_usd
@@ -46,7 +47,7 @@ def tail(policy: Policy) -> list[str]:
 def _match(policy: Policy) -> str:
     if not policy.match:
         return "every run that no other policy matches"
-    return "runs with " + ", ".join(f"{label} = {' or '.join(values)}" for label, values in policy.match.items())
+    return format_match(policy.match)
 
 
 def _budget(policy: Policy) -> str:
@@ -79,17 +80,41 @@ def _rule(rule: Rule, width: int) -> str:
     if rule.response in (Response.HALT, Response.CHECKPOINT):
         acts += {"good": ", saving", "suspect": ", saving as suspect", "none": ", saving nothing"}[rule.checkpoint]
     held = "" if rule.hold == AT_ONCE else f" for {format_hold(rule.hold)}"
-    return f"  {rule.name:<{width}}  {rule.trigger}{held}: {acts}{_changed(rule)}"
+    asked = " and ".join(member.trigger for member in rule.conditions)
+    return f"  {rule.name:<{width}}  {asked}{held}: {acts}{_when(rule)}{_changed(rule)}"
+
+
+def _when(rule: Rule) -> str:
+    """What keeps the rule from speaking, beside its condition."""
+    parts = []
+    if rule.match:
+        parts.append(f"only for {format_match(rule.match)}")
+    if rule.warmup is not None:
+        parts.append(f"after {format_warmup(rule.warmup)} of an attempt")
+    if rule.cooldown_ns:
+        parts.append(f"at most once in {format_span(rule.cooldown_ns)}")
+    return f"; {', '.join(parts)}" if parts else ""
 
 
 def _changed(rule: Rule) -> str:
-    """The limits that differ from the trigger's defaults."""
+    """The limits that differ from the triggers' defaults."""
     changed = [
-        f"{key.name} {format_value(key, rule.params[key.name])}"
-        for key in load()[rule.trigger].KEYS
-        if key.name in rule.params and rule.params[key.name] != key.parse(key.default)
+        f"{f'{member.trigger} ' if rule.members else ''}{key.name} {format_value(key, member.params[key.name])}"
+        for member in rule.conditions
+        for key in load()[member.trigger].KEYS
+        if key.name in member.params and member.params[key.name] != key.parse(key.default)
     ]
     return f" [{', '.join(changed)}]" if changed else ""
+
+
+def format_warmup(warmup: WarmUp) -> str:
+    if warmup.kind is HoldKind.DURATION:
+        return format_span(warmup.need)
+    return f"{warmup.need:,} {warmup.kind.value}"
+
+
+def format_match(match: Mapping[str, tuple[str, ...]]) -> str:
+    return "runs with " + ", ".join(f"{label} = {' or '.join(values)}" for label, values in match.items())
 
 
 def format_hold(hold: Hold) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from governor.core.composition import evidence_of
 from governor.core.findings import Verdict
 from governor.core.node import Tracked
 from governor.core.units import NS_PER_S, MonoNs, format_duration
@@ -13,16 +17,15 @@ def obstacle(tracked: Tracked, verdict: Verdict, at: MonoNs) -> str | None:
         return None
     if tracked.is_unattached:
         return "no rank has attached: nobody can be asked for a checkpoint"
-    if verdict.trigger == "hang":
-        return _deaf(tracked, verdict, at)
-    return None
+    hang = evidence_of(verdict, "hang")
+    return _deaf(tracked, hang, at) if hang is not None else None
 
 
-def _deaf(tracked: Tracked, verdict: Verdict, at: MonoNs) -> str | None:
+def _deaf(tracked: Tracked, hang: Mapping[str, Any], at: MonoNs) -> str | None:
     """A step is agreed by every rank (ADR 0003), and its listener speaks for a rank also while its training hangs. One
     that has sent no beat for the whole limit of the verdict (stopped, or the interpreter's lock is never given up) will
     not vote either."""
-    limit_s = verdict.finding.evidence.get("limit_s")
+    limit_s = hang.get("limit_s")
     if not isinstance(limit_s, (int, float)):
         return None
     for rank in tracked.run.connected_ranks():

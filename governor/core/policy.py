@@ -40,23 +40,55 @@ class Hold:
         assert self.kind is not HoldKind.STEPS or self.of >= self.need >= 1
 
 
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What an attempt must have behind it before a rule may decide: "200 steps", "10m", "5M tokens"."""
+
+    kind: HoldKind
+    need: int
+
+    def __post_init__(self) -> None:
+        assert self.need >= 0
+
+
 HALTS_PER_DAY_MAX = 3  # The breaker: more halts of a run than this a day are our fault until a person has looked.
 AT_ONCE = Hold(HoldKind.DURATION, 0)
 COMMAND_LINE = "command line"  # Source of what was typed.
+ALL = "all"  # Stands where a rule of several triggers would name one.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the triggers that must fire together."""
+
+    trigger: str
+    params: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One trigger with its limits, and the response once it has fired for `hold`."""
+    """One trigger with its limits (or `all` of several), and the response once it has fired for `hold`."""
 
     name: str  # Unique within its policy.
-    trigger: str  # KIND of a file in governor/core/triggers.
-    params: Mapping[str, Any]  # Every key of the trigger, parsed; see triggers.base.
+    trigger: str  # KIND of a file in governor/core/triggers; ALL where there are members.
+    params: Mapping[str, Any]  # Every key of the trigger, parsed; see triggers.base. Empty where there are members.
     hold: Hold
     response: Response
     mode: Mode
     checkpoint: str  # good | suspect | none: what to ask for when this rule checkpoints or halts.
     source: str = ""  # "file:line".
+    members: tuple[Member, ...] = ()
+    match: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # As a policy's: other runs are not judged.
+    warmup: WarmUp | None = None  # Of each attempt: no verdict before, and nothing counts towards the hold.
+    cooldown_ns: DurationNs = DurationNs(0)  # After a verdict, none for so long. Never of a rule that halts.
+
+    @property
+    def conditions(self) -> tuple[Member, ...]:
+        """The triggers with their limits: one, or those that must fire together."""
+        return self.members or (Member(self.trigger, self.params),)
+
+    def applies_to(self, labels: Mapping[str, str], stage: str | None) -> bool:
+        return not self.match or labels_match(self.match, labels, stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +119,15 @@ class HaltSettings:
     destroy: bool = False  # May the provider ladder destroy the instance when stopping does not work?
 
 
+def labels_match(match: Mapping[str, tuple[str, ...]], labels: Mapping[str, str], stage: str | None) -> bool:
+    """Whether a run with these labels has, for each label of `match`, one of its values."""
+    for label, accepted in match.items():
+        value = stage if label == "stage" and stage is not None else labels.get(label)
+        if value not in accepted:
+            return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Everything decided beforehand about a kind of run."""
@@ -104,11 +145,7 @@ class Policy:
     source: str = ""
 
     def matches(self, labels: Mapping[str, str], stage: str | None) -> bool:
-        for label, accepted in self.match.items():
-            value = stage if label == "stage" and stage is not None else labels.get(label)
-            if value not in accepted:
-                return False
-        return True
+        return labels_match(self.match, labels, stage)
 
     @property
     def ceiling_is_typed(self) -> bool:
@@ -195,6 +232,8 @@ def _enforces_at_once(rule: Rule) -> bool:
         and rule.response is Response.HALT
         and rule.mode is Mode.ENFORCE
         and rule.hold == AT_ONCE
+        and not rule.match
+        and rule.warmup is None
         and rule.params.get("at_frac", 1.0) >= 1
     )
 

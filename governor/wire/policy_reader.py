@@ -69,3 +69,17 @@ class Reader:
         except ValueError as error:
             self.fail(path, str(error))
             return key.parse(key.default)
+
+    def labels(self, path: KeyPath, match: object) -> dict[str, tuple[str, ...]]:
+        """A table of labels, each with the value or the values that are accepted."""
+        if not isinstance(match, dict):
+            self.fail(path, 'is not a table of labels; write { stage = "stage1" }')
+            return {}
+        accepted: dict[str, tuple[str, ...]] = {}
+        for label, value in match.items():
+            values = value if isinstance(value, list) else [value]
+            if not values or not all(isinstance(item, str) for item in values):
+                self.fail((*path, label), "is not text or a list of texts")
+            else:
+                accepted[label] = tuple(values)
+        return accepted

@@ -14,9 +14,8 @@ from governor.core.policy import HALTS_PER_DAY_MAX, HaltSettings, Mode, Policy, 
 from governor.core.units import DurationNs
 from governor.wire.policy_budget import check_expected, check_watched, read_budget, read_expected
 from governor.wire.policy_reader import Reader
-from governor.wire.policy_rules import read_rules
+from governor.wire.policy_rules import check_reached, read_rules
 from governor.wire.policy_values import CHECKPOINTS, COUNT, DURATION, PolicyError, alert_rules, did_you_mean
-from governor.wire.toml_lines import KeyPath
 
 STOPS: Final = ("auto", "processes", "job", "instance")
 
@@ -67,7 +66,7 @@ def _policy(reader: Reader) -> Policy | None:
     head = reader.table("policy", ("name", "mode", "match"))
     name = reader.name(("policy",), head)
     mode = Mode(reader.choice(("policy", "mode"), head.get("mode", "enforce"), [mode.value for mode in Mode]))
-    match = _match(reader, head.get("match", {}))
+    match = reader.labels(("policy", "match"), head.get("match", {}))
     budget = read_budget(reader)
     expected = read_expected(reader)
     halt, per_day_max = _halt(reader)
@@ -76,6 +75,7 @@ def _policy(reader: Reader) -> Policy | None:
     node = reader.table("node", ("idle_stop",))
     rules = read_rules(reader, mode, halt)
     check_watched(reader, budget, rules)
+    check_reached(reader, match, budget, rules)
     check_expected(reader, budget, expected)
     policy = Policy(
         name=name,
@@ -91,21 +91,6 @@ def _policy(reader: Reader) -> Policy | None:
         source=reader.file,
     )
     return None if reader.errors else policy
-
-
-def _match(reader: Reader, match: object) -> dict[str, tuple[str, ...]]:
-    path: KeyPath = ("policy", "match")
-    if not isinstance(match, dict):
-        reader.fail(path, 'is not a table of labels; write { stage = "stage1" }')
-        return {}
-    accepted: dict[str, tuple[str, ...]] = {}
-    for label, value in match.items():
-        values = value if isinstance(value, list) else [value]
-        if not values or not all(isinstance(item, str) for item in values):
-            reader.fail((*path, label), "is not text or a list of texts")
-        else:
-            accepted[label] = tuple(values)
-    return accepted
 
 
 def _halt(reader: Reader) -> tuple[HaltSettings, int]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from governor.core.findings import Response
-from governor.core.policy import AT_ONCE, Budget, Hold, HoldKind, Mode, Rule
+from governor.core.policy import AT_ONCE, Budget, Hold, HoldKind, Mode, Rule, WarmUp
 from governor.core.triggers.base import Key
 from governor.core.units import parse_count
 
@@ -52,6 +52,26 @@ def parse_hold(text: object) -> Hold:
         return Hold(HoldKind.DURATION, DURATION.parse(text))
     except ValueError:
         raise ValueError(f'"{text}" is not a time to hold; {accepted}') from None
+
+
+def parse_warmup(text: object) -> WarmUp:
+    """Read a rule's `warmup`: "200 steps", "10m", "5M tokens". ValueError says what is accepted."""
+    accepted = 'write for example "200 steps", "10m" or "5M tokens"'
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is not a warm-up; {accepted}")
+    steps, tokens = _STEPS.fullmatch(text.strip()), _TOKENS.fullmatch(text.strip())
+    try:
+        if steps is not None and steps.group(2) is None:
+            warmup = WarmUp(HoldKind.STEPS, parse_count(steps.group(1)))
+        elif tokens is not None:
+            warmup = WarmUp(HoldKind.TOKENS, parse_count(tokens.group(1)))
+        else:
+            warmup = WarmUp(HoldKind.DURATION, DURATION.parse(text))
+    except ValueError:
+        raise ValueError(f'"{text[:40]}" is not a warm-up; {accepted}') from None
+    if warmup.need == 0:
+        raise ValueError(f'"{text}" warms nothing up; leave it out')
+    return warmup
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

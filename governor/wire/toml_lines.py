@@ -14,12 +14,17 @@ _KEY_PART = re.compile(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([A-Za-z0-9_-]+)
 def key_lines(text: str) -> dict[KeyPath, int]:
     """Return the 1-based line of every table header and every `key =` of a *valid* TOML text.
 
-    Keys inside inline tables are not listed: their line is that of the table's own key.
+    Keys inside inline tables are not listed: their line is that of the table's own key. The inline tables of an array
+    are, by their index: they often stand on lines of their own.
     """
     lines: dict[KeyPath, int] = {}
     arrays: dict[KeyPath, int] = {}  # Elements seen of each [[array]].
     table: KeyPath = ()
-    for number, line in _statements(text):
+    path: KeyPath = ()
+    for number, line, index in _statements(text):
+        if index is not None:
+            lines.setdefault((*path, index), number)
+            continue
         header = _HEADER.fullmatch(line)
         if header is not None:
             table = _enter(_parts(header.group(2)), header.group(1) == "[[", arrays)
@@ -75,9 +80,13 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of headers and assignments, leaving out comments and what continues a value."""
+def _statements(text: str) -> Iterator[tuple[int, str, int | None]]:
+    """Yield (line, text, None) of headers and assignments, leaving out comments and what continues a value.
+
+    After an assignment, (line, "", index) of each inline table in its value.
+    """
     depth = 0  # Open brackets of a value.
+    tables = 0  # Inline tables seen in it.
     quote = ""  # The multi-line quote we are inside of.
     for number, line in enumerate(text.splitlines(), start=1):
         starts = depth == 0 and not quote
@@ -85,15 +94,19 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
         if starts and (not stripped or stripped.startswith("#")):
             continue
         if starts:
-            yield number, line
+            tables = 0
+            yield number, line, None
             if stripped.startswith("["):
                 continue
-        depth, quote = _scan(line, depth, quote)
+        depth, quote, opened = _scan(line, depth, quote)
+        for index in range(tables, tables + opened):
+            yield number, "", index
+        tables += opened
 
 
-def _scan(line: str, depth: int, quote: str) -> tuple[int, str]:
-    """Follow brackets and quotes through one line of an assignment."""
-    position = 0
+def _scan(line: str, depth: int, quote: str) -> tuple[int, str, int]:
+    """Follow brackets and quotes through one line of an assignment; count the tables that open inside one bracket."""
+    position = opened = 0
     while position < len(line):
         if quote:
             if quote[0] == '"' and line[position] == "\\":
@@ -111,7 +124,8 @@ def _scan(line: str, depth: int, quote: str) -> tuple[int, str]:
             quote = character * 3 if line.startswith(character * 3, position) else character
             position += len(quote)
             continue
+        opened += character == "{" and depth == 1
         depth += (character in "[{") - (character in "]}")
         position += 1
     # A one-line quote cannot be open here in valid TOML.
-    return depth, quote if len(quote) == 3 else ""
+    return depth, quote if len(quote) == 3 else "", opened

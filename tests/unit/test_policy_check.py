@@ -62,3 +62,20 @@ def test_holds_and_spans_read_back_as_they_were_written() -> None:
     for text in ("1 step", "3 steps", "3 of 5 steps", "1m30s", "250ms", "2h"):
         assert format_hold(parse_hold(text)) == text
     assert format_span(0) == "0s"
+
+
+def test_when_a_rule_may_speak_is_said_too() -> None:
+    rule = """
+[[rule]]
+name = "both"
+all = [{ trigger = "nonfinite", skipped_streak = 9 }, { trigger = "hang" }]
+match = { stage = ["s1", "s2"] }
+warmup = "5M tokens"
+cooldown = "1h"
+response = "warn"
+"""
+    lines, _ = check([("p.toml", '[policy]\nname = "p"\n' + rule)])
+    assert lines[2] == (
+        "  both  nonfinite and hang: warn; only for runs with stage = s1 or s2, after 5,000,000 tokens of an attempt, "
+        "at most once in 1h [nonfinite skipped_streak 9]"
+    )

@@ -79,3 +79,19 @@ def test_a_trigger_without_words_of_its_own_is_said_by_its_file_and_its_keys() -
 
 def test_a_budget_that_is_not_set_is_said_to_be_none() -> None:
     assert "of the ceiling (none is set)" in condition_of("budget", {}, Budget())[0]
+
+
+def test_several_triggers_and_when_a_rule_may_speak() -> None:
+    rule = (
+        '[[rule]]\nname = "both"\n'
+        'all = [{ trigger = "data_starvation" }, { trigger = "data_starvation", share_frac = 0.9 }]\n'
+        'warmup = "200 steps"\ncooldown = "1h"\nmatch = { stage = "s1" }\nresponse = "warn"\n'
+    )
+    both = explain_rules(policy_of(rule))[-1]
+    assert both.says.startswith("Warns when a rank waits for data during 50% of its step time or more")
+    assert ", and at the same time a rank waits for data during 90% of" in both.says
+    assert both.more[-3:] == (
+        "It is only for runs with stage = s1.",
+        "It decides nothing in the first 200 steps of an attempt.",
+        "Once it has, it does not again for 1h.",
+    )

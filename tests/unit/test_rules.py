@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from governor.core.events import Step
 from governor.core.findings import Finding, Reading, Response
+from governor.core.hold_timer import HoldTimer
 from governor.core.policy import AT_ONCE, Budget, Hold, HoldKind, Mode, Policy, Rule
-from governor.core.rules import HoldTimer, RuleBook
+from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.triggers import load
 from governor.core.units import NS_PER_S, MonoNs, UsdMicros

@@ -48,7 +48,24 @@ def defaults(keys: tuple[Key, ...]) -> dict[str, Any]:
     return {key.name: key.parse(key.default) for key in keys}
 
 
-class Trigger(Protocol):
+class Condition(Protocol):
+    """What a rule asks: a trigger, or several together (governor.core.composition)."""
+
+    def observe(self, event: Event, run: Run) -> None:
+        """See an event that has already been applied to `run`. Must be cheap: called for every frame."""
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        """Answer now. Called after every step frame and on every tick; must not change what a second call returns."""
+
+    def new_attempt(self, run: Run) -> None:
+        """The run was launched again: drop what does not hold across attempts."""
+
+    def snapshot(self) -> Mapping[str, Any]: ...
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None: ...
+
+
+class Trigger(Condition, Protocol):
     """`KIND`, `KEYS` and the docstring make the documentation table; see governor.core.triggers.load."""
 
     KIND: ClassVar[str]  # The file's name.
@@ -64,19 +81,6 @@ class Trigger(Protocol):
 
         Beside them stands "budget", the policy's Budget.
         """
-
-    def observe(self, event: Event, run: Run) -> None:
-        """See an event that has already been applied to `run`. Must be cheap: called for every frame."""
-
-    def judge(self, at: MonoNs, run: Run) -> Finding:
-        """Answer now. Called after every step frame and on every tick; must not change what a second call returns."""
-
-    def new_attempt(self, run: Run) -> None:
-        """The run was launched again: drop what does not hold across attempts."""
-
-    def snapshot(self) -> Mapping[str, Any]: ...
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None: ...
 
 
 def _duration(value: object) -> int:

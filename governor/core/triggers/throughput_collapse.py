@@ -23,7 +23,7 @@ class ThroughputCollapse:
     Speed is tokens/s where tokens are known, else steps/s. Batch and sequence schedules make healthy steps up to 3.8
     times longer by design, which tokens/s mostly sees through and steps/s does not: hence two limits, `floor_frac`
     and `floor_frac_steps`. The baseline is the median over `baseline_steps` steps, begun only after `warmup_steps`
-    steps *and* `warmup` time: first steps compile (hundreds of times slower) or run on prefetched data (ten times
+    steps *and* `warmup_time`: first steps compile (hundreds of times slower) or run on prefetched data (ten times
     faster than what follows). Measured on the lead rank, without time spent saving or agreeing and without the steps
     around evaluation and compilation. A log without step times is timed by its arrival. UNKNOWN until the baseline
     stands and while no rank is connected. Starts anew with each attempt.
@@ -35,20 +35,20 @@ class ThroughputCollapse:
         Key("floor_frac_steps", "frac", 0.2, "Fires below this part of the baseline in steps/s, tokens being unknown."),
         Key("window_steps", "count", 20, "Steps whose median is compared: one slow step means nothing.", 1),
         Key("warmup_steps", "count", 30, "Steps left out before the baseline."),
-        Key("warmup", "duration", "60s", "Time left out before the baseline; both must have passed."),
+        Key("warmup_time", "duration", "60s", "Time left out before the baseline; both must have passed."),
         Key("baseline_steps", "count", 50, "Steps whose median is the baseline.", 1),
     )
     STEPPED: ClassVar[bool] = True
     SAYS: ClassVar[tuple[str, ...]] = (
         "the median speed of the last {window_steps} steps is below {floor_frac} of the run's own in tokens/s, or "
         "where tokens are unknown below {floor_frac_steps} in steps/s",
-        "Its own speed is the median of {baseline_steps} steps, after {warmup_steps} steps and {warmup}.",
+        "Its own speed is the median of {baseline_steps} steps, after {warmup_steps} steps and {warmup_time}.",
     )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._floor_frac = {TOKENS_PER_S: params["floor_frac"], STEPS_PER_S: params["floor_frac_steps"]}
         self._warmup_steps: int = params["warmup_steps"]
-        self._warmup_ns: DurationNs = params["warmup"]
+        self._warmup_ns: DurationNs = params["warmup_time"]
         self._baseline_steps: int = params["baseline_steps"]
         self._recent = Reservoir(params["window_steps"])
         self._early = Reservoir(params["baseline_steps"])

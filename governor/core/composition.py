@@ -1,0 +1,91 @@
+"""What a rule asks: one trigger, or several that must all fire (`all = [...]`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from governor.core.events import Event
+from governor.core.findings import Finding, Reading, Verdict, unknown
+from governor.core.policy import ALL, Budget, Rule
+from governor.core.run_state import Run
+from governor.core.triggers import load
+from governor.core.triggers.base import Condition, Trigger, defaults
+from governor.core.units import MonoNs
+
+
+def condition_of(rule: Rule, budget: Budget) -> Condition:
+    """Make the rule's condition, with nothing seen yet."""
+    if not rule.members:
+        return _trigger(rule.trigger, rule.params, budget)
+    return All([(member.trigger, _trigger(member.trigger, member.params, budget)) for member in rule.members])
+
+
+def _trigger(kind: str, params: Mapping[str, Any], budget: Budget) -> Trigger:
+    trigger = load()[kind]
+    return trigger({**defaults(trigger.KEYS), **params, "budget": budget})
+
+
+def evidence_of(verdict: Verdict, kind: str) -> Mapping[str, Any] | None:
+    """The evidence of that trigger, be it the rule's own or one of several; None where it has no part in it."""
+    if verdict.trigger == kind:
+        return verdict.finding.evidence
+    if verdict.trigger != ALL:
+        return None
+    members = verdict.finding.evidence.get("all", ())
+    return next((member for member in members if member["trigger"] == kind), None)
+
+
+class All:
+    """FIRING when all members fire, QUIET as soon as one is quiet, else UNKNOWN.
+
+    So what is not known of one member neither ends an episode nor makes one: a quiet member answers for all of them.
+    """
+
+    def __init__(self, members: Sequence[tuple[str, Trigger]]) -> None:
+        assert members, "a rule without a condition would fire on everything"
+        self._members = tuple(members)
+
+    def observe(self, event: Event, run: Run) -> None:
+        for _, trigger in self._members:
+            trigger.observe(event, run)
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        findings = [(kind, trigger.judge(at, run)) for kind, trigger in self._members]  # Each: windows stay warm.
+        for _, finding in findings:
+            if finding.reading is Reading.QUIET:
+                return finding
+        for kind, finding in findings:
+            if finding.reading is Reading.UNKNOWN:
+                return unknown(f"{kind}_{finding.reason}" if finding.reason else kind)
+        return _together(findings)
+
+    def new_attempt(self, run: Run) -> None:
+        for _, trigger in self._members:
+            trigger.new_attempt(run)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"members": [{"trigger": kind, "state": dict(trigger.snapshot())} for kind, trigger in self._members]}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        saved = snapshot["members"]
+        if [member["trigger"] for member in saved] != [kind for kind, _ in self._members]:
+            raise ValueError("the state is of other triggers")
+        for (_, trigger), member in zip(self._members, saved, strict=True):
+            trigger.restore(member["state"])
+
+
+def _together(findings: Sequence[tuple[str, Finding]]) -> Finding:
+    evidence: dict[str, Any] = {
+        "all": [{"trigger": kind, "reason": finding.reason, **finding.evidence} for kind, finding in findings]
+    }
+    steps = [step for _, finding in findings if isinstance(step := finding.evidence.get("step"), int)]
+    if steps:
+        # A `for` in steps counts the step that the evidence is about: what all of them say is as old as the oldest.
+        evidence["step"] = min(steps)
+    return Finding(
+        Reading.FIRING,
+        "_and_".join(finding.reason for _, finding in findings),
+        "; and ".join(finding.text for _, finding in findings),
+        evidence,
+    )

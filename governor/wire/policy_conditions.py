@@ -1,0 +1,71 @@
+"""What a rule asks: `trigger = "x"` with the keys of that trigger, or `all = [{trigger = "x", …}, …]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from governor.core.policy import ALL, Member
+from governor.core.triggers import load
+from governor.core.triggers.base import Trigger, defaults
+from governor.wire.policy_reader import Reader
+from governor.wire.policy_values import did_you_mean
+from governor.wire.toml_lines import KeyPath
+
+MEMBERS_MAX: Final = 8  # Each costs as much as a rule; nobody reads a condition of more.
+
+
+def read_condition(reader: Reader, path: KeyPath, table: Mapping[str, Any], rule_keys: Iterable[str]) -> list[Member]:
+    """The triggers of a rule, one or those that must fire together; empty with an error where there is none."""
+    if ALL not in table:
+        member = _member(reader, path, table, tuple(rule_keys))
+        return [member] if member is not None else []
+    if "trigger" in table:
+        reader.fail((*path, "trigger"), "stands beside `all`: a rule has one trigger, or several in `all`")
+    for name in table:
+        if name not in rule_keys:
+            reader.fail((*path, name), "belongs to one trigger: write it inside `all`, beside that trigger")
+    return _members(reader, (*path, ALL), table[ALL])
+
+
+def _members(reader: Reader, path: KeyPath, tables: object) -> list[Member]:
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        reader.fail(path, 'is not a list of triggers; write all = [{ trigger = "…" }, { trigger = "…" }]')
+        return []
+    if not 2 <= len(tables) <= MEMBERS_MAX:
+        said = "one trigger needs no `all`" if len(tables) == 1 else f"takes 2 to {MEMBERS_MAX} triggers"
+        reader.fail(path, f"has {len(tables)}: {said}")
+        return []
+    members: list[Member] = []
+    for index, table in enumerate(tables):
+        member = _member(reader, (*path, index), table, ("trigger",))
+        if member is not None and member in members:
+            reader.fail((*path, index), f'says the same as all[{members.index(member) + 1}]: "{member.trigger}"')
+        elif member is not None:
+            members.append(member)
+    return members
+
+
+def _member(reader: Reader, path: KeyPath, table: Mapping[str, Any], others: tuple[str, ...]) -> Member | None:
+    """A trigger and its limits; `others`: keys of the table that are not the trigger's."""
+    kinds = load()
+    kind = table.get("trigger")
+    if not isinstance(kind, str) or kind not in kinds:
+        said = "is missing" if kind is None else f"{kind!r} is not a trigger"
+        reader.fail((*path, "trigger"), f"{said}{did_you_mean(str(kind), [*kinds])}")
+        return None
+    return Member(kind, _params(reader, path, table, kinds[kind], others))
+
+
+def _params(
+    reader: Reader, path: KeyPath, table: Mapping[str, Any], trigger: type[Trigger], others: tuple[str, ...]
+) -> dict[str, Any]:
+    keys = {key.name: key for key in trigger.KEYS}
+    params = defaults(trigger.KEYS)
+    for name, value in table.items():
+        if name in keys:
+            params[name] = reader.value((*path, name), keys[name], value)
+        elif name not in others:
+            known = [*others, *keys]
+            reader.fail((*path, name), f'unknown key for trigger "{trigger.KIND}"{did_you_mean(name, known)}')
+    return params

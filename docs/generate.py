@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from docs import alerts_page, cli_page, clouds_page, halt_page, prices_page, triggers_page
+from docs import alerts_page, cli_page, clouds_page, halt_page, policies_page, prices_page, triggers_page
 from governor.adapters.exporters.prometheus_metrics import metrics_page
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -14,6 +14,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "clouds.md": clouds_page.render,
     "halt.md": halt_page.render,
     "metrics.md": metrics_page,
+    "policies.md": policies_page.render,
     "prices.md": prices_page.render,
     "triggers.md": triggers_page.render,
 }

@@ -9,13 +9,14 @@ import click
 
 from governor import policy_files
 from governor.cli_common import Failed, config_option, json_option, print_json, settings_from
+from governor.cli_policy_test import test
 from governor.cli_replay import replay
 from governor.exit_codes import ExitCode
 from governor.policy_files import POLICY_BYTES_MAX
 from governor.regular_file import read_bounded
 
 
-@click.group(short_help="What policies would do: check, explain, replay.")
+@click.group(short_help="What policies would do: check, explain, test, replay.")
 def policy() -> None:
     """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
 
@@ -84,6 +85,9 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
         return
     for number, one in enumerate(policies.policies):
         click.echo("\n".join(["", *explain_policy(one)] if number else explain_policy(one)))
+
+
+policy.add_command(test)
 
 
 def _read(paths: tuple[Path, ...]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ What a timeline's lines do, without their text (governor.timeline.series). Bookk
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from governor.core import intake
@@ -47,7 +47,18 @@ class Decided(NamedTuple):
 class Player:
     """Plays a run of some ranks, or a log (`log`: no connections, no beats). `verdicts` fills as time goes by."""
 
-    def __init__(self, policy: Policy, ranks: int, world_size: int, *, log: bool = False) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        ranks: int,
+        world_size: int,
+        *,
+        log: bool = False,
+        stage: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        recorded: Collection[str] = (),
+    ) -> None:
+        """`recorded`: rules whose findings are kept as they change, in `history`."""
         self.policy = policy
         self.ranks = range(ranks)
         self.world_size = world_size
@@ -57,9 +68,11 @@ class Player:
         self.seq = 0  # Progress: of all ranks alike.
         self.run = Run("run", uid=1000, first_seen_at=MonoNs(0), jsonl_only=log)
         self.run.world_size = world_size
+        self.run.stage, self.run.labels = stage, dict(labels or {})
         self.book = RuleBook(policy, self.run)
         self.verdicts: list[Decided] = []
         self.gpus_busy: tuple[float | None, ...] = ()  # As the driver, or the log, says from now on.
+        self.history: dict[str, list[tuple[int, Finding]]] = {rule: [] for rule in recorded}
         self._attempt = 0
         self._tokens_total = 0
         self._skipped = 0
@@ -218,10 +231,20 @@ class Player:
     def judge(self, event: Step | None = None) -> None:
         for verdict in self.book.judge(MonoNs(self.now), event):
             self.verdicts.append(Decided(self.now, verdict.rule, verdict.finding.reason))
+        if self.history:
+            findings = self.book.findings
+            for rule, changes in self.history.items():
+                finding = findings.get(rule)
+                if finding is not None and (not changes or not _alike(changes[-1][1], finding)):
+                    changes.append((self.now, finding))
 
     def findings(self) -> Mapping[str, Finding]:
         """What each rule's trigger says now."""
         return self.book.findings
+
+
+def _alike(one: Finding, other: Finding) -> bool:
+    return one.reading is other.reading and one.reason == other.reason
 
 
 def connection_of(rank: int) -> ConnectionId:

@@ -65,6 +65,7 @@ def play(player: Player, line: str) -> None:
 
 def _hello(player: Player, words: Sequence[str]) -> None:
     _nothing_more("hello", words)
+    _ranked(player, "hello")
     player.hello()
 
 
@@ -132,6 +133,7 @@ def _restart(player: Player, words: Sequence[str]) -> None:
 
 def _attempt(player: Player, words: Sequence[str]) -> None:
     _nothing_more("attempt", words)
+    _ranked(player, "attempt")
     player.attempt()
 
 
@@ -206,6 +208,11 @@ def _connected(player: Player, word: str) -> None:
     """A log has no ranks; everybody else says hello first."""
     if not player.log and not player.run.ranks:
         raise SeriesError(f'{word}: no rank is connected; begin with "hello", or write log = true for a log')
+
+
+def _ranked(player: Player, word: str) -> None:
+    if player.log:
+        raise SeriesError(f"{word}: a log has no ranks; leave it out, or leave log = true out")
 
 
 def _duration(text: str) -> int:

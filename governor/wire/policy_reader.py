@@ -45,7 +45,10 @@ class Reader:
         return table
 
     def source(self, path: KeyPath) -> str:
-        return f"{self.file}:{line_of(self._lines, path)}"
+        return f"{self.file}:{self.line(path)}"
+
+    def line(self, path: KeyPath) -> int:
+        return line_of(self._lines, path)
 
     def name(self, path: KeyPath, table: Mapping[str, Any]) -> str:
         name = table.get("name")

@@ -1,47 +1,40 @@
-"""Every [[case]] of the TOML files here: a series in, verdicts and last readings out.
+"""Every [[case]] of the TOML files here, and of the tests that are shipped with the policies: series in, verdicts out.
 
-The language of a series: governor/timeline/series.py.
+What `costgov policy test` plays. The format: governor/timeline/cases.py; the language: governor/timeline/series.py.
 """
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from governor.core.policy import Policy
-from governor.timeline.player import Decided, Player
-from governor.timeline.series import play
-from governor.wire.policy_toml import load_policies
+from governor.policy_tests import loaded_for, run_case
+from governor.timeline.cases import Case, read_cases
 
 HERE = Path(__file__).parent
 POLICIES = HERE.parents[1] / "policies"
+FILES = sorted([*HERE.glob("*.toml"), *(POLICIES / "tests").glob("*.toml")])
+
+
+def cases_of(file: Path) -> list[Case]:
+    cases, errors = read_cases(str(file), file.read_text())
+    assert not errors, [str(error) for error in errors]
+    return cases
+
+
 CASES = [
-    pytest.param(file, case, id=f"{file.stem}-{case['name'].replace(' ', '-')}")
-    for file in sorted(HERE.glob("*.toml"))
-    for case in tomllib.loads(file.read_text())["case"]
+    pytest.param(case, id=f"{file.stem}-{case.name.replace(' ', '-')}") for file in FILES for case in cases_of(file)
 ]
 
 
-def policy_of(file: Path, case: dict[str, Any]) -> Policy:
-    """The case's own rules, else the shipped policy it names."""
-    if "shipped" in case:
-        text = (POLICIES / f"{case['shipped']}.toml").read_text()
-    else:
-        text = '[policy]\nname = "timeline"\n' + case.get("rules", tomllib.loads(file.read_text()).get("rules", ""))
-    policies, errors = load_policies([(file.name, text)])
-    assert policies is not None, [str(error) for error in errors]
-    return policies.policies[0]
+@pytest.mark.parametrize("case", CASES)
+def test_timeline(case: Case) -> None:
+    policies, errors = loaded_for(case)
+    assert policies is not None, errors
+    assert not run_case(case, policies).problems
 
 
-@pytest.mark.parametrize(("file", "case"), CASES)
-def test_timeline(file: Path, case: dict[str, Any]) -> None:
-    ranks = case.get("ranks", 2)
-    player = Player(policy_of(file, case), ranks, case.get("world_size", ranks), log=case.get("log", False))
-    for line in case["series"]:
-        play(player, line)
-    assert player.verdicts == [Decided.read(text) for text in case["verdicts"]]
-    readings = {rule: finding.reading.value for rule, finding in player.findings().items()}
-    assert {name: readings[name] for name in case.get("readings", {})} == case.get("readings", {})
+def test_every_shipped_policy_is_tested() -> None:
+    named = {file for case in cases_of(POLICIES / "tests/shipped.toml") for file in case.rules.files}
+    assert named >= {f"../{policy.name}" for policy in POLICIES.glob("*.toml")}

@@ -1,0 +1,63 @@
+"""docs/policies.md: the tools around policies. The language of a series and the format of tests are the code's own."""
+
+from __future__ import annotations
+
+import inspect
+
+from governor.timeline import cases, series
+
+_HEAD = """# Policies: reading, writing, testing
+
+<!-- Drawn from docs/policies_page.py and governor/timeline by `make docs`: change it there. -->
+
+A policy is a page of TOML: budget, halt, and rules, each of which names a [trigger](triggers.md) and what follows when it
+fires. What a policy does can be known before a run depends on it:
+
+| command | answers |
+|---|---|
+| `costgov policy check FILE…` | Is it valid? What does it do, a line each rule? Every error names file, line and key. |
+| `costgov policy explain FILE…` | What does each rule mean, in whole sentences, with its values? |
+| `costgov policy test TESTS…` | Does it do what I expect of it? Tests of your own, played in simulated time. |
+| `costgov policy replay --policy FILE LOG…` | What would it have done in runs that I have logs of? |
+
+All of them are in [cli.md](cli.md); each takes `--json`.
+
+## Tests
+
+A test is a series of a few lines that stands for a run, and what is expected of the rules. Time is simulated, on the same
+rules, triggers and bookkeeping that the daemon has; an hour of training takes about a second. Keep tests beside the
+policies, not in the directory that the daemon reads: whatever ends in `.toml` there is a policy. The shipped policies have
+theirs in [policies/tests](../policies/tests/shipped.toml).
+
+```toml
+"""
+
+_KEYS = """```
+
+`costgov policy test tests.toml` says what failed and how, and exits with 1; `--json` and `--junit FILE` are for programs,
+`--only TEXT` plays the cases that have it in their name, `-v` shows what passed and every verdict.
+
+| key of a case | default | meaning |
+|---|---|---|
+| `name` | | What it proves, in a few words. |
+| `policy` | the file's | A policy file, relative to this one, or a list of which the daemon would choose by `stage` and `labels`. |
+| `rules` | the file's | Instead: text of rules (or of a whole policy) in the test itself. |
+| `ranks`, `world_size` | 2, `ranks` | How many ranks connect, and how many the run says it has. |
+| `log` | false | A metrics log without the shim: no ranks, no beats. |
+| `stage`, `labels` | none | What the run says of itself. |
+| `series` | | The lines, as a list or as one text. |
+| `verdicts` | not looked at | Every verdict, in order: "AT RULE REASON". `quiet = true` is short for none. |
+| `findings` | none | "AT RULE quiet\\|firing\\|unknown [REASON]": what a rule's trigger says at a time. |
+| `readings` | none | The same at the end of the series, by rule. |
+
+### The language of a series
+
+```text
+"""
+
+
+def render() -> str:
+    form = inspect.cleandoc(cases.__doc__ or "").partition("\n\n")[2].rpartition("\n\n")[0]
+    language = inspect.cleandoc(series.__doc__ or "").partition("\n\n")[2]
+    lines, _, note = language.rpartition("\n\n")
+    return _HEAD + inspect.cleandoc(form) + "\n" + _KEYS + inspect.cleandoc(lines) + f"\n```\n\n{note}\n"

@@ -12,8 +12,8 @@ from governor.cli_common import Failed, config_option, json_option, print_json, 
 from governor.cli_policy_test import test
 from governor.cli_replay import replay
 from governor.exit_codes import ExitCode
-from governor.policy_files import POLICY_BYTES_MAX
-from governor.regular_file import read_bounded
+from governor.policy_includes import PolicyUnreadable
+from governor.wire.policy_layers import PolicyText
 
 
 @click.group(short_help="What policies would do: check, explain, test, replay.")
@@ -90,26 +90,13 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
 policy.add_command(test)
 
 
-def _read(paths: tuple[Path, ...]) -> list[tuple[str, str]]:
-    """Read files, and the *.toml of directories in order; fail with a line for each that cannot be read."""
-    texts: list[tuple[str, str]] = []
-    problems: list[str] = []
-    for path in paths:
-        files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
-        if not files:
-            problems.append(f"{path}: holds no *.toml; put a policy there or name a file")
-        for file in files:
-            try:
-                data = read_bounded(file, POLICY_BYTES_MAX)
-                text = data.decode()
-            except OSError as error:
-                problems.append(f"{file}: {error.strerror}; name a policy file or a directory of them")
-            except UnicodeDecodeError as error:
-                problems.append(f"{file}: not UTF-8 (byte {error.start}); save it as UTF-8")
-            else:
-                texts.append((str(file), text))
-                if len(data) > POLICY_BYTES_MAX:
-                    problems.append(f"{file}: larger than {POLICY_BYTES_MAX} bytes; this is not a policy")
-    if problems:
-        raise Failed("\n".join(problems))
+def _read(paths: tuple[Path, ...]) -> list[PolicyText]:
+    """Read policies; fail with a line for each that cannot be read."""
+    empty = [path for path in paths if path.is_dir() and not any(path.glob("*.toml"))]
+    try:
+        texts = policy_files.policy_texts(paths)
+    except PolicyUnreadable as unreadable:
+        raise Failed(str(unreadable)) from unreadable
+    if empty:
+        raise Failed("\n".join(f"{path}: holds no *.toml; put a policy there or name a file" for path in empty))
     return texts

@@ -15,7 +15,7 @@ from governor.cli_common import Failed, UsdPerHour, json_option
 from governor.core.policy import Policy
 from governor.core.units import NS_PER_S, DurationNs, UsdMicros, format_duration, parse_duration
 from governor.exit_codes import ExitCode
-from governor.policy_files import PolicyUnreadable
+from governor.policy_includes import PolicyUnreadable
 from governor.replay import Replay, Told
 from governor.replay_input import LogUnreadable, lines, logs
 from governor.report_moments import plain

@@ -8,11 +8,12 @@ from governor.core.node import NodeFacts
 from governor.core.units import UsdMicros
 from governor.policy_loading import ceiling_fault
 from governor.policy_words import describe
+from governor.wire.policy_layers import PolicyText
 from governor.wire.policy_toml import load_policies
 
 
-def check(texts: Sequence[tuple[str, str]], rate: UsdMicros | None = None) -> tuple[list[str], int]:
-    """Check files given as (file name, text). Returns the lines to print and the exit status: 0 valid, 1 not.
+def check(texts: Sequence[PolicyText | tuple[str, str]], rate: UsdMicros | None = None) -> tuple[list[str], int]:
+    """Check policies, as load_policies takes them. Returns the lines to print and the exit status: 0 valid, 1 not.
 
     `rate`: what the node costs an hour, where that is known: a ceiling below what the halt itself costs cannot hold.
     """

@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from governor.regular_file import read_bounded
+from governor.policy_includes import PolicyUnreadable, layered, unused_drop_ins
+from governor.wire.policy_layers import PolicyText
 
-POLICY_BYTES_MAX: Final = 256 * 1024  # A policy is a page; larger is a mistake in a path.
 PACKAGED_POLICY: Final = Path(__file__).parent / "data" / "default.toml"  # policies/default.toml, installed with us.
-
-
-class PolicyUnreadable(Exception):  # noqa: N818 - the condition is the name.
-    """The message is one line: which file and why."""
 
 
 def of_node(directory: Path) -> list[Path]:
@@ -27,23 +23,29 @@ def of_node(directory: Path) -> list[Path]:
     return [directory]
 
 
-def policy_texts(paths: Sequence[Path]) -> list[tuple[str, str]]:
-    """Read policy files; a directory stands for its *.toml in order. PolicyUnreadable names what cannot be read."""
+def policy_texts(paths: Sequence[Path]) -> list[PolicyText]:
+    """Read policies, each with what it includes and its drop-ins; a directory stands for its *.toml in order.
+
+    PolicyUnreadable has a line for each that cannot be read.
+    """
     texts = []
+    problems: list[str] = []
     for path in paths:
         try:
-            files = sorted(path.glob("*.toml")) if path.is_dir() else [path]
+            files = [path]
+            if path.is_dir():
+                files = sorted(path.glob("*.toml"))
+                problems.extend(unused_drop_ins(path))
         except OSError as error:  # A directory above it that we may not enter.
-            raise PolicyUnreadable(f"{path}: cannot be read: {error.strerror}") from error
+            problems.append(f"{path}: cannot be read: {error.strerror}")
+            continue
         for file in files:
             try:
-                data = read_bounded(file, POLICY_BYTES_MAX)
-                if len(data) > POLICY_BYTES_MAX:
-                    raise PolicyUnreadable(f"{file}: larger than {POLICY_BYTES_MAX} bytes; is this a policy?")
-                texts.append((str(file), data.decode()))
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-                raise PolicyUnreadable(f"{file}: cannot be read: {reason}") from error
+                texts.append(layered(file))
+            except PolicyUnreadable as unreadable:
+                problems.extend(unreadable.problems)
+    if problems:
+        raise PolicyUnreadable(*problems)
     return texts
 
 

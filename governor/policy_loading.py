@@ -13,7 +13,7 @@ from governor.core.node import NodeFacts
 from governor.core.planning import UNSAVED_MIN_NS, bounds_ns
 from governor.core.policy import PolicySet
 from governor.core.units import UsdMicros, format_usd
-from governor.policy_files import PolicyUnreadable
+from governor.policy_includes import PolicyUnreadable
 from governor.wire.policy_toml import load_policies
 
 
@@ -30,7 +30,7 @@ def policy_loader(
         try:
             texts = policy_files.policy_texts(paths())
         except PolicyUnreadable as error:
-            return None, [str(error)]
+            return None, [*error.problems]
         policies, problems = load_policies(texts)
         if policies is None:
             return None, [str(problem) for problem in problems]

@@ -14,7 +14,8 @@ from typing import Final
 from governor.core.findings import Finding
 from governor.core.policy import NO_POLICY, Policy, PolicySet
 from governor.core.rules import NOT_JUDGED
-from governor.policy_files import PolicyUnreadable, policy_texts
+from governor.policy_files import policy_texts
+from governor.policy_includes import PolicyUnreadable
 from governor.regular_file import read_bounded
 from governor.timeline.cases import Case, Expected, Rules, read_cases
 from governor.timeline.player import Decided, Player, clock

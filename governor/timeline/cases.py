@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from governor.core.findings import Reading
 from governor.core.units import parse_duration
 from governor.timeline.player import Decided
+from governor.wire.policy_layers import alone
 from governor.wire.policy_reader import Reader
 from governor.wire.policy_values import PolicyError, did_you_mean
 from governor.wire.toml_lines import KeyPath
@@ -79,7 +80,7 @@ class Case:
 
 def read_cases(file: str, text: str) -> tuple[list[Case], list[PolicyError]]:
     """Read one file. Cases are empty when anything is wrong."""
-    reader = Reader(file, text)
+    reader = Reader(alone(file, text))
     if reader.errors:
         return [], reader.errors
     for key in reader.doc:

@@ -1,37 +1,34 @@
-"""One policy file while it is read: its document, its lines, and everything that is wrong with it."""
+"""One policy while it is read: its document, where each key stands, and everything that is wrong with it."""
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from governor.core.triggers.base import Key
+from governor.wire.policy_layers import Layered, PolicyText
 from governor.wire.policy_values import NAME, PolicyError, did_you_mean
-from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
-
-_TOML_LINE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
+from governor.wire.toml_lines import KeyPath
 
 
 class Reader:
-    """Reads one file, collecting errors instead of stopping at the first."""
+    """Reads one policy, collecting errors instead of stopping at the first."""
 
-    def __init__(self, file: str, text: str) -> None:
-        self.file = file
-        self.errors: list[PolicyError] = []
-        self._lines: dict[KeyPath, int] = {}
-        self.doc: dict[str, Any] = {}
-        try:
-            self.doc = tomllib.loads(text)
-            self._lines = key_lines(text)
-        except tomllib.TOMLDecodeError as error:
-            found = _TOML_LINE.search(str(error))
-            line = int(found.group(1)) if found is not None and found.group(1) else max(1, len(text.splitlines()))
-            self.errors.append(PolicyError(file, line, "", f"not TOML: {_TOML_LINE.sub('', str(error))}"))
+    def __init__(self, policy: PolicyText) -> None:
+        self.file = policy.file
+        self._layered = Layered(policy)
+        self._order = {file: index for index, (file, _) in enumerate(policy.layers)}
+        self.doc = self._layered.doc
+        self.errors = self._layered.errors
 
     def fail(self, path: KeyPath, message: str) -> None:
-        self.errors.append(PolicyError(self.file, line_of(self._lines, path), show(path), message))
+        file, line, key = self._layered.place(path)
+        self.errors.append(PolicyError(file, line, key, message))
+
+    @property
+    def sorted_errors(self) -> list[PolicyError]:
+        """As a person would meet them: file by file, the lowest first, each from top to bottom."""
+        return sorted(self.errors, key=lambda error: (self._order.get(error.file, 0), error.line))
 
     def table(self, name: str, known: Sequence[str]) -> dict[str, Any]:
         """The table of that name, empty where it is absent or none; a key that is not known is an error."""
@@ -45,10 +42,16 @@ class Reader:
         return table
 
     def source(self, path: KeyPath) -> str:
-        return f"{self.file}:{self.line(path)}"
+        """ "file:line" of a key, or of the nearest thing around it."""
+        place = self._layered.place(path)
+        return f"{place.file}:{place.line}"
 
     def line(self, path: KeyPath) -> int:
-        return line_of(self._lines, path)
+        return self._layered.place(path).line
+
+    def stands(self, path: KeyPath) -> bool:
+        """Whether somebody wrote this key."""
+        return self._layered.stands(path)
 
     def name(self, path: KeyPath, table: Mapping[str, Any]) -> str:
         name = table.get("name")

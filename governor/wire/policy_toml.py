@@ -13,6 +13,7 @@ from typing import Final
 from governor.core.policy import HALTS_PER_DAY_MAX, HaltSettings, Mode, Policy, PolicySet
 from governor.core.units import DurationNs
 from governor.wire.policy_budget import check_expected, check_watched, read_budget, read_expected
+from governor.wire.policy_layers import PolicyText, alone
 from governor.wire.policy_reader import Reader
 from governor.wire.policy_rules import check_reached, read_rules
 from governor.wire.policy_values import CHECKPOINTS, COUNT, DURATION, PolicyError, alert_rules, did_you_mean
@@ -23,22 +24,28 @@ _TABLES: Final = ("policy", "budget", "expected", "halt", "run", "node", "rule")
 _HALT_KEYS: Final = ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max")
 
 
-def load_policies(texts: Sequence[tuple[str, str]]) -> tuple[PolicySet | None, list[PolicyError]]:
-    """Read policy files given as (file name, text). None with at least one error when anything is wrong."""
+def load_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> tuple[PolicySet | None, list[PolicyError]]:
+    """Read policies, given with their layers or as (file name, text). None with an error when anything is wrong."""
     readers: list[Reader] = []
     policies: list[tuple[Policy, Reader]] = []
-    for file, text in texts:
-        reader = Reader(file, text)
+    for text in texts:
+        reader = Reader(text if isinstance(text, PolicyText) else alone(*text))
         readers.append(reader)
         policy = _policy(reader)
         if policy is not None:
             policies.append((policy, reader))
     _check_together(policies)
-    errors = [error for reader in readers for error in sorted(reader.errors, key=lambda error: error.line)]
+    # A file that several of them include is wrong once.
+    errors = list(dict.fromkeys(error for reader in readers for error in reader.sorted_errors))
     if errors:
         return None, errors
-    digest = hashlib.sha256("\0".join(text for _, text in texts).encode()).hexdigest()
-    return PolicySet(tuple(policy for policy, _ in policies), digest), []
+    return PolicySet(tuple(policy for policy, _ in policies), _digest(texts)), []
+
+
+def _digest(texts: Sequence[PolicyText | tuple[str, str]]) -> str:
+    """Of every text that was read, includes and drop-ins too."""
+    layers = [text.layers if isinstance(text, PolicyText) else (text,) for text in texts]
+    return hashlib.sha256("\0".join(text for policy in layers for _, text in policy).encode()).hexdigest()
 
 
 def _check_together(policies: Sequence[tuple[Policy, Reader]]) -> None:

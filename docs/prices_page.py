@@ -25,7 +25,8 @@ order:
 1. what the provider says of this very machine (AWS spot, Lambda, RunPod, Vast.ai);
 2. `node.price_usd_per_hour` in costgov.toml, or `--price`;
 3. the provider's public price list, read now (Azure);
-4. the built-in table, by the instance type, else by the number of GPUs.
+4. the built-in table, by the instance type, else by the number of GPUs;
+5. where the provider does not answer at a start: what was charged before it, within the same boot.
 
 A price always has a source and a date. An answer that contradicts another beyond rounding (a cent, or 1 %) is shown
 with both figures; a price of 0 or less is refused in a line; one older than {STALE_AFTER_DAYS} days counts, and is

@@ -34,6 +34,7 @@ PERIOD_NS: Final = DurationNs(NS_PER_HOUR)
 # A price that was to be confirmed so many times and was not: an hour for spot, half a day for any other.
 STALE_AFTER_PERIODS: Final = 12
 _ASKED: Final = (Origin.MACHINE, Origin.LIST)  # Who was asked now; the others said it once.
+_TO_CONFIRM: Final = (*_ASKED, Origin.LEFT)
 
 
 @dataclass(slots=True)
@@ -123,7 +124,7 @@ class PriceWatch:
         assert self._next_at is not None
         self._next_at = min(self._next_at, MonoNs(at + SPOT_PERIOD_NS))
         quote, unconfirmed = self.chosen.quote, at - self._confirmed_at
-        if quote is None or quote.origin not in _ASKED or self._is_stale_said:
+        if quote is None or quote.origin not in _TO_CONFIRM or self._is_stale_said:
             return []
         if unconfirmed < STALE_AFTER_PERIODS * self.period_ns:
             return []

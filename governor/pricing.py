@@ -6,9 +6,10 @@ import queue
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from governor.adapters import prices
+from governor.core import node_money
 from governor.core.prices import Chosen, Day, Machine, Origin, PriceKind, Quote, Remark, RemarkKind, choose, day_text
 from governor.core.units import UsdMicros
 from governor.ports import Preflight, PriceAnswer, PriceSource
@@ -19,11 +20,12 @@ _NOBODY: Final[Mapping[str, str]] = {}
 
 
 def price_of(
-    settings: Settings, preflight: Preflight | None, given: UsdMicros | None, today: Day, answer: PriceAnswer | None
-) -> Chosen:
+    settings: Settings, preflight: Preflight | None, given: UsdMicros | None, today: Day, answer: PriceAnswer | None,
+    left: Quote | None = None,
+) -> Chosen:  # fmt: skip
     """Choose among the provider's answer, `given` (the command line's), costgov.toml's and the built-in table's price.
 
-    `answer` is what `ask` returned. Every problem met on the way is a remark of the choice.
+    `answer` is what `ask` returned, `left` what price_left() did. Every problem met on the way is a remark.
     """
     remarks: list[Remark] = []
     if answer is not None and answer.problem:
@@ -34,8 +36,29 @@ def price_of(
     table = _listed(machine, remarks, is_needed=config is None) if machine is not None else None
     answers = [quote for quote in (_of_preflight(settings, preflight, today), answer and answer.quote) if quote]
     return choose(
-        answers, config, table, today, stale_after_days=settings.price.stale_after_days, remarks=remarks
+        answers, config, table, today, left=left, stale_after_days=settings.price.stale_after_days, remarks=remarks
     )  # fmt: skip
+
+
+def price_left(
+    settings: Settings, answer: PriceAnswer | None, journaled: Mapping[str, Any] | None, boot_id: str
+) -> Quote | None:
+    """The price that the governor before us charged in this boot, where the look-up was asked and does not answer.
+
+    As while runs go on: a failed answer changes nothing. Or an upgrade while a provider's API is down would leave the
+    node unmetered, and no policy with a ceiling could be started. `journaled`: the node's snapshot.
+    """
+    if journaled is None or answer is None or answer.quote is not None or not answer.problem:
+        return None
+    kind = settings.price.kind or (answer.machine.kind if answer.machine is not None else None) or PriceKind.ON_DEMAND
+    basis = "as it was charged before this start"
+    try:
+        line = node_money.price_left(journaled, boot_id)
+        if line is None:
+            return None
+        return Quote(UsdMicros(line.price_usd_micros), line.source, line.as_of, kind, basis, Origin.LEFT)
+    except (KeyError, TypeError, ValueError):  # Another version's, or torn: then nobody knows it.
+        return None
 
 
 def source_name(settings: Settings) -> str | None:

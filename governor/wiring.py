@@ -30,6 +30,7 @@ from governor.adapters.selftest import run_selftest
 from governor.adapters.streams import LeftAt, Stream
 from governor.adapters.systemd import SystemdNotifier
 from governor.core import idle_limit
+from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect
 from governor.core.metrics import GovernorHealth
 from governor.core.node import Node, new_node
@@ -74,7 +75,8 @@ class Governor:
         # A halt that is under way goes on, whatever became of the price since, and waits no longer for it than this.
         resumes = bool(self.journal.open_incidents())
         answer = pricing.ask(price_source, RESUMED_PRICE_S if resumes else None)
-        self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer)
+        left = pricing.price_left(settings, answer, self.journal.runs().get(UNALLOCATED), self.clock.boot_id)
+        self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer, left)
         self.prices = PriceWatch(settings, self.clock, price_source, self.preflight, price, self.price, answer)
         lines = lines_of(settings.line, today(self.clock))
         facts = node_facts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.charges import UNALLOCATED
+from governor.core.charges import UNALLOCATED, Line
 from governor.core.launched import command_left, launched_row
 from governor.core.line_meter import LineMeter
 from governor.core.lines import Metered, compute_line
@@ -80,6 +80,15 @@ def _priced(row: Mapping[str, Any] | None) -> Metered | None:
     if row is None:
         return None
     return compute_line(UsdMicros(int(row["usd_micros_per_hour"])), str(row["source"]), str(row["as_of"]))
+
+
+def price_left(snapshot: Mapping[str, Any], boot_id: str) -> Line | None:
+    """What the machine was charged at when this journal was last written; None: of another boot, or unknown.
+
+    KeyError, TypeError or ValueError when the snapshot is not one of ours.
+    """
+    metered = _priced(snapshot.get("price")) if snapshot["boot_id"] == boot_id else None
+    return metered.line if metered is not None else None
 
 
 def _in_force_from(node: Node) -> BootNs:

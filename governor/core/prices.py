@@ -45,6 +45,7 @@ class Origin(Enum):
     CONFIG = "config"  # The user: costgov.toml or the command line.
     LIST = "list"  # The provider's public price list, read now.
     TABLE = "table"  # The table that is shipped with this program.
+    LEFT = "journal"  # What the governor before us charged in this boot: where the look-up does not answer now.
 
 
 _RANK: Final = {origin: rank for rank, origin in enumerate(Origin)}
@@ -196,16 +197,20 @@ def choose(
     table: Quote | None,
     today: Day,
     *,
+    left: Quote | None = None,
     stale_after_days: int = STALE_AFTER_DAYS,
     remarks: Iterable[Remark] = (),
 ) -> Chosen:
     """Take the first usable price in the order of `Origin`; among equals the first given.
 
-    `answers` are the provider's (MACHINE or LIST). `remarks` is what was learned while asking; it comes first.
+    `answers` are the provider's (MACHINE or LIST). `left` counts where nobody else is usable, and contradicts nobody.
+    `remarks` is what was learned while asking; it comes first.
     """
     given = [*answers, *(quote for quote in (config, table) if quote is not None)]
     said = [*remarks, *(remark for quote in given if (remark := _refusal(quote)) is not None)]
     usable = sorted((quote for quote in given if _refusal(quote) is None), key=lambda quote: _RANK[quote.origin])
+    if not usable and left is not None and _refusal(left) is None:
+        usable = [left]
     if not usable:
         text = "the price of this machine is unknown: what it costs is not metered, and no ceiling can be held to"
         advice = "set node.price_usd_per_hour in costgov.toml, or pass --price"

@@ -10,14 +10,17 @@ import pytest
 
 from governor import pricing
 from governor.adapters.clouds import CloudConfigError
+from governor.core.node import NodeFacts, new_node
+from governor.core.node_money import node_snapshot
+from governor.core.policy import PolicySet
 from governor.core.prices import Chosen, Day, Origin, PriceKind, RemarkKind, span_of
-from governor.core.units import UsdMicros
+from governor.core.units import BootNs, UsdMicros, WallNs
 from governor.core.utc import NS_PER_DAY
 from governor.ports import Preflight
 from governor.settings import Settings, load_settings
 from governor.wire.price_table import built_in
 from tests.contract.prices import rigs
-from tests.contract.prices.rigs import Loopback, spot_history, spot_item
+from tests.contract.prices.rigs import Loopback, Rig, spot_history, spot_item
 
 TODAY = Day(span_of("2026-11-21")[0])
 # A look-up dates its answer by the real clock. Judged a day later it is from no future, also across midnight.
@@ -209,3 +212,37 @@ def test_no_secret_is_in_the_document(tmp_path: Path, server: Loopback, monkeypa
     chosen = pricing.price_of(read, None, None, TODAY, answer)
     assert rigs.SECRET not in f"{json.dumps(chosen.document())}{read!r}{answer!r}"
     assert "http_401" in chosen.remarks[0].line
+
+
+# --- at a start that the provider does not answer -------------------------------------------------------------
+
+
+def journaled(price: int, boot_id: str = "boot-1") -> dict[str, object]:
+    facts = NodeFacts("node-a", boot_id, UsdMicros(price), "EC2 spot price history", "2026-11-20")
+    return dict(node_snapshot(new_node(facts, PolicySet((), "digest"), BootNs(0), WallNs(0))))
+
+
+def restarted(directory: Path, rig: Rig | None, journal: dict[str, object] | None, node: str = "") -> Chosen:
+    read = settings(directory, f'[price]\nsource = "{rig.name if rig is not None else "none"}"\n{node}')
+    answer = pricing.ask(rig.source() if rig is not None else None)
+    left = pricing.price_left(read, answer, journal, "boot-1")
+    return pricing.price_of(read, None, None, TOMORROW, answer, left)
+
+
+def test_a_restart_that_the_provider_does_not_answer_goes_on_at_the_price_of_before(
+    tmp_path: Path, server: Loopback
+) -> None:
+    rig = rigs.runpod(server)
+    rig.says(500)
+    chosen = restarted(tmp_path, rig, journaled(17_500_000))
+    assert chosen.usd_micros_per_hour == 17_500_000
+    assert kinds(chosen) == [RemarkKind.UNANSWERED], "said, and no other alarm"
+    assert "EC2 spot price history, as of 2026-11-20" in chosen.text
+    assert "as it was charged before this start" in chosen.text
+    for torn in (None, {}, {**journaled(1), "price": {}}, journaled(17_500_000, "boot-0")):
+        assert kinds(restarted(tmp_path, rig, torn)) == [RemarkKind.UNANSWERED, RemarkKind.UNKNOWN]
+    stated = restarted(tmp_path, rig, journaled(17_500_000), "[node]\nprice_usd_per_hour = 3.0\n")
+    assert (stated.usd_micros_per_hour, kinds(stated)) == (3_000_000, [RemarkKind.UNANSWERED])
+    rig.costs(2.99)
+    assert restarted(tmp_path, rig, journaled(17_500_000)).usd_micros_per_hour == 2_990_000
+    assert restarted(tmp_path, None, journaled(17_500_000)).quote is None, "nobody was asked: what was removed is gone"

@@ -11,7 +11,7 @@ import pytest
 
 from governor import pricing
 from governor.core.events import Event, PriceRead
-from governor.core.prices import NS_PER_DAY, Day
+from governor.core.prices import NS_PER_DAY, Day, Origin, PriceKind, Quote
 from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.ports import PriceAnswer, PriceSource
 from governor.price_watch import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
@@ -173,6 +173,21 @@ def test_who_did_not_answer_at_the_start_is_asked_again_soon(tmp_path: Path, ser
     assert told.watch.chosen.quote is None
     rig.costs(2.99)
     assert prices(told.after(SPOT_PERIOD_NS)) == [2_990_000]
+
+
+def test_a_price_of_before_the_start_counts_on_until_somebody_answers(tmp_path: Path, server: Loopback) -> None:
+    rig = rigs.runpod(server)
+    rig.says(500)
+    read, clock, source = settings(tmp_path, '[price]\nsource = "runpod"\nask_again = "1h"\n'), Hands(), rig.source()
+    left = Quote(UsdMicros(2_990_000), "RunPod", "2026-11-01", PriceKind.ON_DEMAND, "", Origin.LEFT)
+    answer = pricing.ask(source)
+    chosen = pricing.price_of(read, None, None, Day(clock.wall() // NS_PER_DAY), answer, left)
+    told = Watched(PriceWatch(read, clock, source, None, None, chosen, answer), clock)
+    assert told.watch.poll(clock.mono()) == []
+    asked = [alarms(told.after(NS_PER_HOUR)) for _ in range(STALE_AFTER_PERIODS)]
+    assert [names for names in asked if names] == [["price_stale"]], "once"
+    rig.costs(3.49)
+    assert prices(told.after(NS_PER_HOUR)) == [3_490_000]
 
 
 def test_a_price_of_nothing_does_not_replace_what_was_said(tmp_path: Path, server: Loopback) -> None:

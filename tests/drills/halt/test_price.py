@@ -124,6 +124,29 @@ def test_a_price_that_moves_is_followed_and_kept_over_a_kill(service: Callable[.
     assert abs(sum(charge.usd_micros for charge in compute) - exact) < len(compute)
 
 
+def test_a_restart_while_the_provider_is_down_keeps_the_ceiling_and_the_price(
+    service: Callable[..., Service], tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text(SECRET)
+    key.chmod(0o600)
+    with loopback() as server:
+        rig = runpod(server)
+        rig.costs(20)
+        governor = service(cloud=LINES.format(url=server.url, key=key), policy=CEILING)
+        without_price(governor)
+        governor.start()
+        governor.trainee("healthy")
+        governor.until(lambda: governor.run().get("spend_usd"), "the run is metered")
+        governor.kill9()
+        rig.says(500)
+        governor.start()  # With a ceiling: while the price is unknown this is refused.
+        assert node(governor)["price_usd_per_hour"] == 20
+        governor.until_said("runpod does not say what this machine costs")
+        rig.costs(30)
+        governor.until(lambda: node(governor).get("price_usd_per_hour") == 30, "it is asked again")
+
+
 def node(governor: Service) -> dict[str, Any]:
     told: dict[str, Any] = (governor.ask({"cmd": "status"}) or {"governor": {}})["governor"]
     return told

@@ -18,13 +18,15 @@ def note_overrun(node: Node, tracked: Tracked, at: MonoNs) -> None:
     """
     incident, ceiling = tracked.incident, tracked.policy.budget.ceiling_usd_micros
     assert incident is not None, "the caller has just closed one"
-    own = f"run:{incident.run}"
+    own, rate = f"run:{incident.run}", tracked.run.spend_rate_usd_micros_per_hour
     if ceiling is not None:
-        _note(node, incident, Cap(own, ceiling, node.ledger.spend(incident.run)), at)
+        spend = node.ledger.spend(incident.run)
+        _note(node, incident, Cap(own, ceiling, spend, rate_usd_micros_per_hour=rate), at)
     group = incident.evidence.get("scope", own) if incident.trigger == "budget" else own
     budget = next((budget for budget in node.budgets.of_groups() if budget.scope.text == group), None)
     if budget is not None:
-        _note(node, incident, Cap(group, budget.ceiling_usd_micros, spent(node, budget.scope, at)), at)
+        spend = spent(node, budget.scope, at)
+        _note(node, incident, Cap(group, budget.ceiling_usd_micros, spend, rate_usd_micros_per_hour=rate), at)
 
 
 def _note(node: Node, incident: Incident, cap: Cap, at: MonoNs) -> None:
@@ -39,9 +41,10 @@ def _note(node: Node, incident: Incident, cap: Cap, at: MonoNs) -> None:
         over_usd_micros=over,
         ceiling_usd_micros=cap.ceiling_usd_micros,
         because=causes(
-            incident, cap.ceiling_usd_micros, node.facts.stop_bound_ns, at, scope=cap.scope, rise=node.price_rise
+            incident, cap.ceiling_usd_micros, node.facts.stop_bound_ns, at,
+            scope=cap.scope, rise=node.price_rise, rate=cap.rate_usd_micros_per_hour,
         ),
-    )
+    )  # fmt: skip
 
 
 def causes(
@@ -52,10 +55,12 @@ def causes(
     *,
     scope: str | None = None,
     rise: Rise | None = None,
+    rate: UsdMicros | None = None,
 ) -> list[str]:
     """In words, from the incident's own timeline; never empty.
 
-    `scope`: whose ceiling; None: the run's own. `rise`: the last one of the machine's price.
+    `scope`: whose ceiling; None: the run's own. `rise`: the last one of the machine's price. `rate`: what an hour of
+    the run costs at the end.
     """
     found = []
     if rise is not None and rise.at >= incident.opened_at - JUST_BEFORE_NS:
@@ -63,6 +68,12 @@ def causes(
         found.append(f"the price rose from {before}/h to {after}/h at or after the verdict")
     evidence = incident.evidence
     is_of_verdict = incident.trigger == "budget" and scope is not None and evidence.get("scope") == scope
+    # Of a group it is what all of them cost: one alone is above that only where strangers to the group have left.
+    rate_then = evidence.get("spend_rate_usd_micros_per_hour") if is_of_verdict else None
+    rate_then = rate_then if rate_then is not None else incident.spend_rate_usd_micros_per_hour
+    if not found and rate is not None and rate_then is not None and rate > rate_then:
+        before, after = format_usd(rate_then), format_usd(rate)
+        found.append(f"others left the node during the halt: its share rose from {before}/h to {after}/h")
     spent_then = evidence["spend_usd_micros"] if is_of_verdict else incident.spend_at_verdict_usd_micros
     if spent_then >= ceiling:
         found.append("the ceiling was passed before the verdict")

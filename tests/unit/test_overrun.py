@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from governor.core.effects import KeepIncident
-from governor.core.events import BillingAnswer, BillingRead, OperatorHalt, ProcessesSeen, StopAnswer, StopReplied
+from governor.core.events import (
+    BillingAnswer,
+    BillingRead,
+    OperatorHalt,
+    ProcessesSeen,
+    StopAnswer,
+    StopReplied,
+    TrainerExited,
+)
+from governor.core.identity import ConnectionId
 from governor.core.incident import Incident
 from governor.core.node import Node, run_snapshot
 from governor.core.overrun import causes
@@ -12,7 +23,7 @@ from governor.core.resume import restore_incidents, restore_runs
 from governor.core.snapshots import incident_snapshot
 from governor.core.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.report_moments import moments
-from tests.unit.test_engine import at, hello, make_node, play, rule, tick
+from tests.unit.test_engine import at, hello, make_node, peer, play, rule, tick
 
 INCIDENT = "llama.node-a.1"
 
@@ -93,6 +104,30 @@ def test_a_governor_that_was_down_during_the_halt_is_said() -> None:
         "the verdict was another rule's, with less room than the reserve",
         "the governor was down during the halt",
     ]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_neighbour_that_leaves_the_node_to_a_run_that_is_being_halted_is_a_cause(leaves: bool) -> None:
+    """The reserve is of the verdict's moment: half of the node for all that the halt may take, which it takes."""
+    budget = Budget(ceiling_usd_micros=UsdMicros(10_000_000))
+    node = make_node(rule("budget", params={"budget": budget}), budget=budget, stop_bound_ns=DurationNs(60 * NS_PER_S))
+    silent = {"world_size": 1, "capabilities": frozenset[str]()}
+    other = hello(0, 200, run="other", connection=ConnectionId(9), peer=peer(900), **silent)
+    play(node, tick(0), hello(0, 0, **silent), tick(200), other)
+    verdict = next(second for second in range(201, 800) if play(node, tick(second)) and node.runs["llama"].incident)
+    if leaves:
+        play(node, TrainerExited(at(verdict), "other", 0))
+    halt = node.runs["llama"].policy.halt
+    ended = verdict + (halt.term_grace_ns + halt.kill_grace_ns) // NS_PER_S
+    play(node, ProcessesSeen(at(ended), INCIDENT, ()))
+    play(node, StopReplied(at(ended), INCIDENT, StopAnswer.ACCEPTED, False, "accepted"))
+    stopped = ended + 60
+    play(node, tick(stopped), BillingRead(at(stopped), INCIDENT, BillingAnswer.ENDED, "stopped"))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.is_closed
+    expected = ["others left the node during the halt: its share rose from $49.16/h to $98.32/h"] if leaves else []
+    assert told(incident) == expected
 
 
 def test_where_no_cause_was_observed_the_reserve_is_blamed() -> None:

@@ -43,6 +43,7 @@ class StepMeter:
         self.learn_directory: Callable[[str], None] = _forget  # A saver's, once there is one.
         self.reports_comm = False  # True once an engine's collectives are wrapped.
         self.tokens_total = 0
+        self.tokens_known = True  # False: what went before a checkpoint that was loaded is not in `tokens_total`.
         self.loader_timed = False
         self.loss_is_share = False  # Micro-step losses arrive divided by their number: sum, not mean.
         self._cold = True  # The next step compiles, allocates, fills caches: not like the others.
@@ -219,6 +220,7 @@ class StepMeter:
         """Weights of absolute step `step` were loaded."""
         self.progress.step = step
         self._cold = True
+        self.tokens_known = tokens_total is not None or step == 0
         if tokens_total is not None:
             self.tokens_total = tokens_total
         self.watch.hello_field("resumed_step", step)
@@ -305,7 +307,8 @@ class StepMeter:
         if step_tokens is not None:
             self.tokens_total += step_tokens
             fields["tokens"] = step_tokens
-            fields["tokens_total"] = self.tokens_total
+            if self.tokens_known:  # Else the governor, who heard the attempts before, counts on by step.
+                fields["tokens_total"] = self.tokens_total
         self._loss_ever = self._loss_ever or self._losses > 0
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
         if facts.lr is not None:

@@ -191,9 +191,21 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     if step.tokens_total is not None:
         run.tokens_total = step.tokens_total
     elif tokens is not None:
-        run.tokens_total = (run.tokens_total or 0) + tokens
+        run.tokens_total = _tokens_before(run, step, tokens) + tokens
+    run.counted_step = step.step
     run.step_tokens = tokens
     run.tokens_per_s = _tokens_per_s(run, tokens)
+
+
+def _tokens_before(run: Run, step: Step, tokens: int) -> int:
+    """What had been trained before this step, of a rank that does not know: its script loaded a checkpoint of its own.
+
+    Such a rank tells every step, so one that is behind the last counted one was trained before, with as many tokens.
+    """
+    known = run.tokens_total or 0
+    if step.connection is None or run.counted_step is None or step.step > run.counted_step:
+        return known
+    return max(0, known - (run.counted_step - step.step + 1) * tokens)
 
 
 def _tokens_per_s(run: Run, tokens: int | None) -> float | None:

@@ -119,6 +119,7 @@ class Past:
     hold_reason: str
     step: int | None
     tokens_total: int | None
+    counted_step: int | None
     paid_from: BootNs
     paid_before: UsdMicros
     meter: TokenMeter | None
@@ -306,6 +307,7 @@ def forget(node: Node, tracked: Tracked) -> None:
         hold_reason=tracked.hold_reason,
         step=run.step,
         tokens_total=run.tokens_total,
+        counted_step=run.counted_step,
         paid_from=tracked.paid_from,
         paid_before=tracked.paid_before,
         meter=tracked.meter,
@@ -327,7 +329,7 @@ def recall(node: Node, tracked: Tracked) -> None:
     tracked.incidents_total = past.incidents_total
     tracked.halts_wall = list(past.halts_wall)
     tracked.hold_until, tracked.hold_reason = past.hold_until, past.hold_reason
-    run.step, run.tokens_total = past.step, past.tokens_total
+    run.step, run.tokens_total, run.counted_step = past.step, past.tokens_total, past.counted_step
     tracked.paid_from, tracked.paid_before = past.paid_from, past.paid_before
     tracked.meter = past.meter
 
@@ -362,6 +364,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "paid_from": tracked.paid_from,
         "paid_before_usd_micros": tracked.paid_before,
         "tokens_total": run.tokens_total,
+        "counted_step": run.counted_step,
         "step": run.step,
         "completed": run.ended_well,
         "last_good": dict(run.last_good) if run.last_good is not None else None,

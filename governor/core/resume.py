@@ -132,6 +132,7 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     run.labels = dict(snapshot["labels"])
     run.tokens_total = snapshot["tokens_total"]
     run.step = snapshot["step"]
+    run.counted_step = snapshot.get("counted_step", run.step)  # A journal of before has none.
     run.completed = bool(snapshot.get("completed", False))  # A journal of before has none.
     run.last_good = snapshot["last_good"]
     run.save_longest_ns = snapshot["save_longest_ns"]

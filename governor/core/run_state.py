@@ -94,6 +94,7 @@ class Run:
     working_since: MonoNs | None = None  # Of this attempt: its first step, or its start where we came later.
     step_at: MonoNs | None = None
     tokens_total: int | None = None
+    counted_step: int | None = None  # The step that `tokens_total` is of, across attempts.
     loss: float | None = None
     grad_norm: float | None = None
     lr: float | None = None

@@ -37,7 +37,8 @@ class PositionSaver:
     def position(self) -> Dict[str, Any]:
         """See seam.Saver."""
         meter = self._meter
-        return {"step": meter.progress.step, "tokens_total": meter.tokens_total, "loaders": loader_states()}
+        tokens_total = meter.tokens_total if meter.tokens_known else None
+        return {"step": meter.progress.step, "tokens_total": tokens_total, "loaders": loader_states()}
 
     def restore_position(self, position: Dict[str, Any]) -> None:
         """See seam.Saver."""
@@ -48,7 +49,7 @@ class PositionSaver:
 def tell_last_good(meter: StepMeter, step: int, path: str) -> None:
     """Announce a whole checkpoint that the script saved by itself."""
     record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
-    if meter.tokens_total:
+    if meter.tokens_total and meter.tokens_known:
         record["tokens_total"] = meter.tokens_total
     meter.watch.hello_field("last_good", record)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trainer_shim.current import CURRENT
+from trainer_shim.engines.saving import PositionSaver
 from trainer_shim.loader import wrap_loader
 from trainer_shim.meter import EngineFacts, StepMeter
 from trainer_shim.phases import phase
@@ -172,6 +173,18 @@ def test_the_first_step_is_compile_and_so_is_the_one_after_evaluation_or_resume(
     told = ["compile", "train", "eval", "train", "compile", "train", "compile", "train"]
     assert meter.watch.phases == told
     assert (frame["step"], frame["attempt_step"], frame["tokens_total"]) == (41, 4, 1_000_512)
+
+
+def test_a_checkpoint_of_the_scripts_own_does_not_say_what_went_before_and_nor_does_the_frame(
+    meter: StepMeter,
+) -> None:
+    """The governor has heard the attempts before; a total that began anew at 0 would make waste of all progress."""
+    meter.resumed(40, None)
+    frame = train_step(meter, Scalar(1.0))
+    assert (frame["step"], frame["tokens"], "tokens_total" in frame) == (41, 512, False)
+    assert PositionSaver(meter).position()["tokens_total"] is None
+    meter.resumed(40, 1_000_000)
+    assert train_step(meter, Scalar(1.0))["tokens_total"] == 1_000_512
 
 
 def test_a_forward_pass_without_training_counts_no_tokens_and_no_time_of_the_step(meter: StepMeter) -> None:

@@ -1,0 +1,55 @@
+"""A script that loads a checkpoint of its own: its ranks know the step, and not the tokens that went before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.core.events import Disconnected, Step, TrainerExited
+from governor.core.identity import ConnectionId
+from governor.core.units import MonoNs
+from tests.unit.test_engine import at, make_node, peer
+from tests.unit.test_keeping import World
+
+STEP_TOKENS = 250_000
+
+
+def trains(world: World, since: int, until: int, *, first: int, knows: bool) -> None:
+    """One step a second; `first` is the attempt's first one."""
+    for number in range(since, until):
+        world.at(world.mono / 10**9 + 1)
+        total = STEP_TOKENS * number if knows else None
+        told = Step(MonoNs(world.mono), ConnectionId(1), "llama", 0, number, number - first + 1, STEP_TOKENS, total)
+        world.play(told)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_is_trained_on_is_progress_and_what_is_trained_again_is_waste(knows: bool, killed: bool) -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear()
+    trains(world, 1, 23, first=1, knows=True)
+    world.play(Disconnected(MonoNs(world.mono), ConnectionId(1)))
+    world.play(TrainerExited(MonoNs(world.mono), "llama", 1))
+    if killed:
+        world.at(60)
+        world.restart()
+        world.tick()
+    world.hear(attempt="a2", peer=peer(200), resumed_step=18)
+    trains(world, 19, 41, first=19, knows=knows)
+    world.at(world.mono / 10**9 + 20)
+    meter = world.node.runs["llama"].meter
+    assert meter is not None
+    assert world.node.runs["llama"].run.tokens_total == meter.progress_tokens == 40 * STEP_TOKENS
+    assert meter.wasted_tokens == 4 * STEP_TOKENS, "steps 19 to 22"
+    edges = [(row["from_tokens"], row["to_tokens"]) for row in world.windows]
+    assert edges == [(million * 10**6, (million + 1) * 10**6) for million in range(10)]
+
+
+def test_a_step_that_is_told_twice_counts_once() -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear(resumed_step=40)
+    for number in (41, 42, 42, 43):
+        world.play(Step(at(number), ConnectionId(1), "llama", 0, number, number - 40, STEP_TOKENS))
+    assert world.node.runs["llama"].run.tokens_total == 3 * STEP_TOKENS

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from governor.core import engine
-from governor.core.effects import Record
+from governor.core.effects import Effect, Record
 from governor.core.events import Event, StreamOpened, StreamState, Tick
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
@@ -56,9 +56,11 @@ class LogClock:
 
     def read(self, record: Mapping[str, Any]) -> str | None:
         """Go on to the record's time, where it has one. Returns what is wrong with it."""
-        seconds = next((record[key] for key in TIME_KEYS if key in record), None)
+        seconds = record.get("t")
         if seconds is None:
-            return None
+            seconds = next((record[key] for key in TIME_KEYS if key in record), None)
+            if seconds is None:
+                return None
         if type(seconds) is not float and type(seconds) is not int:
             return None  # A date, written out: no clock of ours.
         if not math.isfinite(seconds):
@@ -90,17 +92,11 @@ class _Judge:
         self.node: Node = new_node(facts, policies, BootNs(0), WallNs(0))
         engine.step(self.node, opened)
 
-    def feed(self, event: Event, t: float | None) -> list[Told]:
-        effects = engine.step(self.node, event)
-        if not effects:
-            return []
+    def told_of(self, effects: Sequence[Effect], t: float | None) -> list[Told]:
+        """The verdicts among what the engine would have done."""
         return [
             self._told(effect.data, t) for effect in effects if isinstance(effect, Record) and effect.kind == "verdict"
         ]
-
-    def tick(self, tick: Tick, t: float | None) -> list[Told]:
-        self.node.kept_at = tick.at  # Nobody keeps what a replay would write every ten seconds.
-        return self.feed(tick, t)
 
     def _told(self, data: Mapping[str, Any], t: float | None) -> Told:
         return Told(
@@ -206,14 +202,14 @@ class Replay:
     def _tick(self, at: MonoNs) -> None:
         self._tick_at = at
         tick = Tick(at, BootNs(at), WallNs(at), unbroken=True)
-        t = at / NS_PER_S
         for judge in self._judges:
-            told = judge.tick(tick, t)
-            if told:
-                self.told += told
+            judge.node.kept_at = at  # Nobody keeps what a replay would write every ten seconds.
+            effects = engine.step(judge.node, tick)
+            if effects:
+                self.told += judge.told_of(effects, at / NS_PER_S)
 
     def _feed(self, event: Event) -> None:
         for judge in self._judges:
-            told = judge.feed(event, self.t)
-            if told:
-                self.told += told
+            effects = engine.step(judge.node, event)
+            if effects:
+                self.told += judge.told_of(effects, self.t)

@@ -10,7 +10,7 @@ from governor.core.findings import Finding, Reading, Verdict, unknown
 from governor.core.policy import ALL, Budget, Rule
 from governor.core.run_state import Run
 from governor.core.triggers import load
-from governor.core.triggers.base import Condition, Trigger, defaults
+from governor.core.triggers.base import Condition, Trigger, defaults, listens
 from governor.core.units import MonoNs
 
 
@@ -46,9 +46,10 @@ class All:
         assert members, "a rule without a condition would fire on everything"
         self._members = tuple(members)
 
-    def observe(self, event: Event, run: Run) -> None:
-        for _, trigger in self._members:
-            trigger.observe(event, run)
+    def observe(self, event: Event, run: Run) -> bool:
+        """False when none of them says that it may fire: what is FIRING of all was made so by the last of them."""
+        shown = [trigger.observe(event, run) for _, trigger in self._members if listens(trigger, type(event))]
+        return any(may_fire is not False for may_fire in shown)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         findings = [(kind, trigger.judge(at, run)) for kind, trigger in self._members]  # Each: windows stay warm.

@@ -225,7 +225,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     if event.connection is None and not run.alive and not tracked.processes() and tracked.incident is None:
         _speaks_again(node, tracked, event.at)
     leads = intake.apply_step(run, rank, event)
-    run.last_frame_wall_ns = node.wall(event.at)
+    run.last_frame_wall_ns = event.at + node.wall_offset_ns
     if leads and run.tokens_total is not None:
         tracked.window.add(run.tokens_total, node.ledger.spend(run.run), tracked.policy.budget.window_tokens)
         run.usd_micros_per_mtok = tracked.window.usd_micros_per_mtok()

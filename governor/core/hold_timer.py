@@ -54,6 +54,11 @@ class HoldTimer:
         self._count(at, run)
         return self._counted >= self._hold.need
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing that fired is counted: a reading that does not fire would leave it so."""
+        return not self._fired and not self._counted and self._last_at is None and self._last_tokens is None
+
     def _add_step(self, step: int, fired: bool) -> None:
         known = self._steps.get(step)
         if known is None:

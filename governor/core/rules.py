@@ -5,7 +5,7 @@ Every trigger sees every event and is asked every time, also while another rule 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from governor.core.findings import Finding, Reading, Verdict, unknown
 from governor.core.hold_timer import HoldTimer
 from governor.core.policy import Mode, Policy, Rule
 from governor.core.run_state import Run
-from governor.core.triggers.base import Condition
+from governor.core.triggers.base import Condition, listens
 from governor.core.units import MonoNs
 from governor.core.warm_up import Attempt
 
@@ -26,7 +26,7 @@ ATTEMPT: Final = "@attempt"  # In a snapshot, beside the rules: no rule's name b
 class _Watched:
     """One rule with its trigger, its timer and whether this episode has already been reported."""
 
-    __slots__ = ("condition", "finding", "rule", "standing", "timer", "told_at")
+    __slots__ = ("calm", "condition", "finding", "rule", "standing", "timer", "told_at")
 
     def __init__(self, rule: Rule, condition: Condition) -> None:
         self.rule = rule
@@ -35,6 +35,8 @@ class _Watched:
         self.finding: Finding = NOT_JUDGED
         self.standing: Verdict | None = None  # Set from the verdict until the trigger is QUIET again.
         self.told_at: MonoNs | None = None  # Its last verdict, of whichever attempt.
+        # Nothing fires, is counted or stands: while that is so, only a condition that may fire is asked after a step.
+        self.calm = False
 
     @property
     def meaning(self) -> list[Any]:
@@ -57,33 +59,54 @@ class RuleBook:
         self._run = run
         self._attempt = Attempt()
         self._watched = {rule.name: _Watched(rule, condition_of(rule, policy.budget)) for rule in policy.rules}
+        self._listeners: dict[type, list[tuple[_Watched, bool]]] = {}  # By kind of event: all, and who is shown it.
+        self._due: list[_Watched] = []  # Whom the step observed last concerns.
 
     def observe(self, event: Event) -> None:
         """Show an event that has already been applied to the run."""
-        self._attempt.observe(event, self._run)
-        for watched in self._watched.values():
-            watched.condition.observe(event, self._run)
+        run, kind = self._run, type(event)
+        listeners = self._listeners.get(kind)
+        if listeners is None:
+            watched = self._watched.values()
+            listeners = self._listeners[kind] = [(one, listens(one.condition, kind)) for one in watched]
+        if kind is not Step:
+            for one, is_shown in listeners:
+                if is_shown:
+                    one.condition.observe(event, run)
+            return
+        self._attempt.observe(event, run)
+        self._due = [
+            one for one, is_shown in listeners
+            if (is_shown and one.condition.observe(event, run) is not False) or not one.calm
+        ]  # fmt: skip
 
     def judge(self, at: MonoNs, event: Event | None = None) -> list[Verdict]:
         """Return the verdicts reached now, each once per episode; `event` is the step frame just observed, if any.
 
-        An episode ends with the first QUIET reading (for a hold in steps: when too few of its steps fired).
+        An episode ends with the first QUIET reading (for a hold in steps: when too few of its steps fired). After a
+        step only those rules are asked that it concerns: what does not, and is calm, answers at the next tick.
         """
-        verdicts = []
-        for watched in self._watched.values():
-            if not self._applies(watched):
+        verdicts: list[Verdict] = []
+        asked: Iterable[_Watched] = self._watched.values() if event is None else self._due
+        for watched in asked:
+            if watched.rule.match and not self._applies(watched):
                 continue
             finding = watched.finding = watched.condition.judge(at, self._run)
+            reading = finding.reading
+            if reading is Reading.FIRING:
+                watched.calm = False
+            elif watched.calm:
+                continue
             warmup = watched.rule.warmup
             if warmup is not None and not self._attempt.is_past(warmup, at, self._run):
-                if finding.reading is Reading.FIRING:  # Seen, and told to whoever looks; but no evidence yet.
+                if reading is Reading.FIRING:  # Seen, and told to whoever looks; but no evidence yet.
                     watched.finding = replace(finding, reading=Reading.UNKNOWN, reason="warming_up")
                 continue
             lasted = watched.timer.add(finding, at, event, self._run)
             if not lasted:
-                if finding.reading is Reading.QUIET:
+                if reading is Reading.QUIET:
                     watched.standing = None
-            elif finding.reading is Reading.FIRING:
+            elif reading is Reading.FIRING:
                 verdict = self._verdict(watched.rule, finding, event)
                 if watched.standing is None:
                     if not watched.may_tell(at):
@@ -91,6 +114,9 @@ class RuleBook:
                     verdicts.append(verdict)
                     watched.told_at = at
                 watched.standing = verdict
+            if reading is not Reading.FIRING and watched.standing is None and watched.timer.is_empty:
+                watched.timer.reset()  # Of a window in which no step fired, nothing is worth remembering.
+                watched.calm = True
         return verdicts
 
     def _applies(self, watched: _Watched) -> bool:
@@ -137,6 +163,7 @@ class RuleBook:
             watched.timer.reset()
             watched.finding = NOT_JUDGED
             watched.standing = None
+            watched.calm = False
 
     def with_policy(self, policy: Policy) -> RuleBook:
         """Return the book of a reloaded policy, taking over the state of every rule whose meaning is unchanged."""

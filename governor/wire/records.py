@@ -30,6 +30,7 @@ _WHOLE = frozenset((
     "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes",
 ))  # fmt: skip
 _NUMBERS = frozenset(("loss", "grad_norm", "lr", "loss_scale", "overflow", "tokens_per_second"))
+_INVOLVED = frozenset(("overflow", "tokens", "tokens_per_second"))
 _WORDS = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf, "-inf": -math.inf}
 _EVALUATED = ("eval", "train")
 _TRAINS = ("train",)
@@ -54,6 +55,8 @@ class _Shape:
     values: tuple[tuple[str, str, Callable[[Any], Any]], ...]  # (field, key, reader)
     phase: str | None
     is_aside: bool  # It has a value of validation, and no loss beside it.
+    is_plain: bool  # Nothing but a step.
+    is_involved: bool  # One of its values cannot be read alone.
 
 
 class RecordReader:
@@ -85,6 +88,8 @@ class RecordReader:
             if len(self._shapes) < SHAPES_MAX:
                 self._shapes[keys] = shape
         step = _whole(record[shape.step]) if shape.step is not None else None
+        if shape.is_plain and step is not None and step >= 0:
+            return (self._read_step(record, shape, step, at),)
         word = record[shape.phase] if shape.phase is not None else None
         phases = _MARKS.get(word, ()) if isinstance(word, str) else ()
         if shape.is_aside and not phases:
@@ -108,12 +113,13 @@ class RecordReader:
                 values[field] = value
             elif field == "loss":
                 values["loss_expected"] = True  # The key is there and its value has vanished: NaN turned into null.
-        if "overflow" in values:
-            self._see_overflow(values, step)
-        if "tokens" in values:
-            self._tokens.settle(values, step)
-        if "tokens_per_second" in values:
-            _derive(values)
+        if shape.is_involved:
+            if "overflow" in values:
+                self._see_overflow(values, step)
+            if "tokens" in values:
+                self._tokens.settle(values, step)
+            if "tokens_per_second" in values:
+                _derive(values)
         self._step = step
         return Step(at, None, self.run, 0, step, **values)
 
@@ -180,7 +186,8 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
             found[field] = name
     step, phase = found.pop("step", None), found.pop("phase", None)
     aside = "loss" not in found and any(name.startswith(_ASIDE) for name in record)
-    return _Shape(step, tuple((field, name, _reader(field, name)) for field, name in found.items()), phase, aside)
+    values = tuple((field, name, _reader(field, name)) for field, name in found.items())
+    return _Shape(step, values, phase, aside, phase is None and not aside, not _INVOLVED.isdisjoint(found))
 
 
 def _reader(field: str, name: str) -> Callable[[Any], Any]:

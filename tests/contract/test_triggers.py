@@ -17,7 +17,7 @@ from governor.core.machine_events import GpuSample, HostMemory, MachineEvent, Sp
 from governor.core.policy import Budget
 from governor.core.run_state import Run
 from governor.core.triggers import load
-from governor.core.triggers.base import Trigger, defaults
+from governor.core.triggers.base import Trigger, defaults, listens
 from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.policy_explain import condition_of, named_in, sayings
 from governor.wire.policy_rules import RULE_KEYS
@@ -139,6 +139,20 @@ def test_takes_anything_and_says_the_same_when_asked_again(kind: str, seed: int)
             assert re.fullmatch(r"[a-z][a-z0-9_]*", finding.reason)
             assert finding.text
         json.dumps(dict(finding.evidence), allow_nan=False)
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if load()[kind].STEPPED])
+def test_a_step_that_is_said_not_to_concern_it_makes_nothing_fire(kind: str, seed: int) -> None:
+    """After such a step nobody asks before the next tick: the verdict would be late, or of the wrong step."""
+    trigger = make(kind)
+    run, events = history(seed)
+    for event in events:
+        before = trigger.judge(event.at, run).reading
+        apply(run, event)
+        concerns = trigger.observe(event, run) if listens(trigger, type(event)) else False
+        if isinstance(event, Step) and concerns is False and before is not Reading.FIRING:
+            assert trigger.judge(event.at, run).reading is not Reading.FIRING
 
 
 @pytest.mark.parametrize("seed", SEEDS)

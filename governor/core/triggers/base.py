@@ -51,11 +51,15 @@ def defaults(keys: tuple[Key, ...]) -> dict[str, Any]:
 class Condition(Protocol):
     """What a rule asks: a trigger, or several together (governor.core.composition)."""
 
-    def observe(self, event: Event, run: Run) -> None:
-        """See an event that has already been applied to `run`. Must be cheap: called for every frame."""
+    def observe(self, event: Event, run: Run) -> bool | None:
+        """See an event that has already been applied to `run`. Must be cheap: called for every frame.
+
+        False, of a step: it cannot have made a reading FIRING that was not, so nobody asks before the next tick. Most
+        steps of most runs cost no more. Anything else: ask.
+        """
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        """Answer now. Called after every step frame and on every tick; must not change what a second call returns."""
+        """Answer now. Called on every tick and after steps; must not change what a second call returns."""
 
     def new_attempt(self, run: Run) -> None:
         """The run was launched again: drop what does not hold across attempts."""
@@ -75,12 +79,19 @@ class Trigger(Condition, Protocol):
     # said. {key} is a key's value, {ceiling} and {tokens} are the policy's budget. Its own class body must name every
     # key; one that leaves SAYS out is said by the first line of its file and a list of its keys.
     SAYS: ClassVar[tuple[str, ...]]
+    # LISTENS: ClassVar[frozenset[type]], where there is one: the kinds of event that it uses. Others it is not shown.
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float.
 
         Beside them stands "budget", the policy's Budget.
         """
+
+
+def listens(condition: Condition, kind: type) -> bool:
+    """Whether it is shown events of this kind."""
+    wanted: frozenset[type] | None = getattr(condition, "LISTENS", None)
+    return wanted is None or kind in wanted
 
 
 def _duration(value: object) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from governor.core.budgets import Cap
-from governor.core.events import Event
+from governor.core.events import Event, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
 from governor.core.policy import Budget
 from governor.core.run_state import Run
@@ -32,6 +32,7 @@ class BudgetReached:
         Key("at_frac", "frac", 1.0, "Part of the ceiling at which it fires; below 1 the token budget is left out."),
     )
     STEPPED: ClassVar[bool] = False  # A hung run spends too.
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     SAYS: ClassVar[tuple[str, ...]] = (
         "what is spent, with the price of the halt itself, reaches {at_frac} of the ceiling ({ceiling})",
         "At 100% also when the last of its tokens ({tokens}) is trained, or a budget of its stage, labels, day or node "
@@ -48,8 +49,8 @@ class BudgetReached:
         # In integers: 0.8 of a ceiling must not drift with its size.
         self._limit = None if self._ceiling is None else self._ceiling * round(self._at_frac * 10**6) // 10**6
 
-    def observe(self, event: Event, run: Run) -> None:
-        pass
+    def observe(self, event: Event, run: Run) -> bool:
+        return self._tokens is not None  # Money moves at ticks alone.
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         # Of an attempt that has not trained a step we know money alone: what was reached was the one before it.

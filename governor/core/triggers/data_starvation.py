@@ -49,6 +49,7 @@ class DataStarvation:
         Key("warmup_steps", "count", 20, "First steps of each rank that are left out."),
     )
     STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     SAYS: ClassVar[tuple[str, ...]] = (
         "a rank waits for data during {share_frac} of its step time or more, over its last {window_steps} steps",
         "The first {warmup_steps} steps of each rank are left out.",
@@ -60,20 +61,23 @@ class DataStarvation:
         self._warmup_steps: int = params["warmup_steps"]
         self._ranks: dict[int, _Rank] = {}
 
-    def observe(self, event: Event, run: Run) -> None:
-        if not isinstance(event, Step) or event.data_s is None or event.step_s is None:
-            return
+    def observe(self, event: Event, run: Run) -> bool:
+        if not isinstance(event, Step):
+            return False
+        if event.data_s is None or event.step_s is None:
+            return False
         step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
         if not is_step_time(step_s) or not 0 <= event.data_s < math.inf:  # NaN fails too.
-            return
+            return False
         state = self._ranks.get(event.rank)
         if state is None:
             if len(self._ranks) >= RANKS_MAX:
-                return
+                return False
             state = self._ranks[event.rank] = _Rank(self._window_steps)
         state.steps_seen += 1
         if state.steps_seen > self._warmup_steps:
             state.add(min(event.data_s, step_s), step_s)
+        return state.share_frac is not None and state.share_frac >= self._share_frac
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if run.is_cut_off():

@@ -98,6 +98,7 @@ class Hang:
         Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm.", 2),
     )
     STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Beat, PhaseChange, Tick})
     SAYS: ClassVar[tuple[str, ...]] = (
         "no rank makes progress for longer than what the slowest of them is doing may take",
         "In a step, once {armed_after} are done: the longest of {p99_times} times the 99th percentile of step times, "
@@ -120,14 +121,15 @@ class Hang:
         self._log_at: MonoNs | None = None
         self._log_gaps_s = Reservoir(LOG_GAPS_KEPT)
 
-    def observe(self, event: Event, run: Run) -> None:
+    def observe(self, event: Event, run: Run) -> bool | None:
         if isinstance(event, Step):
             self._restarted.discard(event.rank)
             if event.connection is None:
                 if self._log_at is not None:
                     self._log_gaps_s.add((event.at - self._log_at) / NS_PER_S)
                 self._log_at = event.at
-        elif isinstance(event, Beat | PhaseChange):
+            return False  # Stillness is counted at ticks.
+        if isinstance(event, Beat | PhaseChange):
             if event.phase in _RESTARTERS and len(self._restarted) < RANKS_MAX:
                 self._restarted.add(event.rank)
         elif isinstance(event, Tick):
@@ -135,6 +137,7 @@ class Hang:
             if since_ns >= BLIND_AFTER_NS and not event.unbroken:
                 self._watching_since = event.at
             self._tick_at = event.at
+        return None
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if not run.alive:

@@ -68,6 +68,7 @@ class Nonfinite:
         ),
     )
     STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     SAYS: ClassVar[tuple[str, ...]] = (
         "the loss of a rank is NaN or infinite or has vanished ({vanished_records} records without one, after "
         "{vanished_after} that had it), {skipped_streak} updates in a row are skipped, or {gradient_streak} gradient "
@@ -85,13 +86,13 @@ class Nonfinite:
         self._search_streak: int = params["search_streak"]
         self._ranks: dict[int, _Rank] = {}
 
-    def observe(self, event: Event, run: Run) -> None:
+    def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
-            return
+            return False
         state = self._ranks.get(event.rank)
         if state is None:
             if len(self._ranks) >= RANKS_MAX:
-                return
+                return False
             state = self._ranks[event.rank] = _Rank()
         steps_advanced = event.step - state.step if state.records else 1
         state.records += 1
@@ -99,6 +100,7 @@ class Nonfinite:
         self._see_update(state, event, steps_advanced)
         self._see_gradient(state, event)
         state.step = event.step
+        return bool(state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak)
 
     def _see_loss(self, state: _Rank, event: Step, steps_advanced: int) -> None:
         state.loss_expected = event.loss_expected

@@ -39,6 +39,7 @@ class ThroughputCollapse:
         Key("baseline_steps", "count", 50, "Steps whose median is the baseline.", 1),
     )
     STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Beat, PhaseChange})
     SAYS: ClassVar[tuple[str, ...]] = (
         "the median speed of the last {window_steps} steps is below {floor_frac} of the run's own in tokens/s, or "
         "where tokens are unknown below {floor_frac_steps} in steps/s",
@@ -65,12 +66,12 @@ class ThroughputCollapse:
         self._recent.clear()
         self._early.clear()
 
-    def observe(self, event: Event, run: Run) -> None:
+    def observe(self, event: Event, run: Run) -> bool | None:
         if isinstance(event, Step):
-            if self._is_lead(event.rank, run):
-                self._see(event, run)
-        elif isinstance(event, Beat | PhaseChange) and event.rank == self._lead and event.phase in _PAUSES:
+            return self._is_lead(event.rank, run) and self._see(event, run)
+        if isinstance(event, Beat | PhaseChange) and event.rank == self._lead and event.phase in _PAUSES:
             self._paused = True
+        return None
 
     def _is_lead(self, rank: int, run: Run) -> bool:
         """The lowest rank that is connected; when the lead is lost the next to speak takes over."""
@@ -82,30 +83,33 @@ class ThroughputCollapse:
             self._lead, self._last = rank, None
         return True
 
-    def _see(self, event: Step, run: Run) -> None:
+    def _see(self, event: Step, run: Run) -> bool:
+        """Take the step's speed; return whether it can have pulled the median below the floor."""
         last, self._last = self._last, (event.at, event.step, event.tokens_total)
         paused, self._paused = self._paused, False
         if self._first_at is None:
             self._first_at = event.at
         step_s = _own_step_s(event, last)
         if step_s is None or paused:
-            return
+            return False
         self._steps_seen += 1
         if self._steps_seen <= self._warmup_steps or event.at - self._first_at < self._warmup_ns:
-            return
+            return False
         tokens = _tokens(event, last, run)
         if tokens is not None and self._unit == STEPS_PER_S and self._baseline is None:
             self._unit = TOKENS_PER_S  # Tokens have become known while the baseline is still being measured.
             self._early.clear()
         if self._unit == TOKENS_PER_S and tokens is None:
-            return
+            return False
         speed = tokens / step_s if tokens is not None and self._unit == TOKENS_PER_S else 1 / step_s
         if self._baseline is not None:
+            was_full = len(self._recent) == self._recent.size
             self._recent.add(speed)
-            return
+            return not was_full or speed < self._baseline * self._floor_frac[self._unit]
         self._early.add(speed)
         if len(self._early) == self._baseline_steps:
             self._baseline = self._early.median()
+        return False
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if run.is_cut_off():

@@ -65,8 +65,8 @@ test-sim:
 
 test: check drills ## Everything: check, then drills.
 
-drills: env drill-packages ## Real processes, signals, sockets, DeepSpeed, systemd, Prometheus.
-	@$(PYTEST) tests/drills
+drills: env drill-packages ## Real processes, signals, sockets, DeepSpeed, systemd, Prometheus; real runs, replayed.
+	@$(PYTEST) tests/drills tests/real_runs
 
 drill-packages:
 	@.ci/system-packages drills

@@ -17,9 +17,8 @@ from governor.core.units import NS_PER_S, DurationNs, UsdMicros, format_duration
 from governor.exit_codes import ExitCode
 from governor.policy_includes import PolicyUnreadable
 from governor.replay import Replay, Told
-from governor.replay_input import LogUnreadable, lines, logs
+from governor.replay_input import LogUnreadable, logs, records
 from governor.report_moments import plain
-from governor.wire.jsonl import parse_line
 from governor.wire.policy_toml import load_policies
 from trainer_shim.wire import worded
 
@@ -61,10 +60,11 @@ def replay(
 ) -> None:
     """Play recorded logs through the decisions of the daemon, on a clock that the logs drive, and tell what would halt.
 
-    A LOG is a metrics JSONL file (also .gz or .xz) or a directory of them. A first {"meta": …} line is skipped. Nothing
-    is acted on: rules in observe mode are told as what they would do, with their mode, and a halt ends no log, so the
-    first one is the one that counts. --json prints a line for each verdict and one for each log. Exit code 1 when a log
-    or a line of one could not be read; the other logs are replayed all the same.
+    A LOG is a metrics JSONL file, recorded frames, or a Hugging Face trainer_state.json (each also .gz or .xz), or a
+    directory of them. A first {"meta": …} line is skipped. Nothing is acted on: rules in observe mode are told as what
+    they would do, with their mode, and a halt ends no log, so the first one is the one that counts. --json prints a
+    line for each verdict and one for each log. Exit code 1 when a log or a line of one could not be read; the other
+    logs are replayed all the same.
     """
     loaded = _load(policies)
     try:
@@ -117,10 +117,7 @@ def _play(
     problem: str | None = None
     faulty = 0
     try:
-        for number, line in lines(path):
-            record = parse_line(line) if line is not None else ["longer than 1 MiB"]
-            if record is None:
-                continue
+        for number, record in records(path):
             fault = "; ".join(record) if isinstance(record, list) else replay.read(record)
             if fault is not None:
                 faulty += 1

@@ -17,7 +17,8 @@ from governor.core.events import Event, StreamOpened, StreamState, Tick
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
 from governor.core.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
-from governor.wire.records import RecordReader
+from governor.wire.recorded import RecordedRanks, is_frame
+from governor.wire.records import Events, Faults, RecordReader
 
 RUN: Final = "log"  # Each log is the only run of a node of its own.
 TICK_PERIOD_NS: Final = NS_PER_S  # While records come: a quarter of the daemon's ticks, and every one of its steps.
@@ -46,11 +47,12 @@ class Told:
 
 
 class LogClock:
-    """Seconds of a log → a clock that never goes back."""
+    """The times of a log → a clock that never goes back."""
 
     def __init__(self) -> None:
         self.now = MonoNs(0)
         self.is_timed = False
+        self.began = MonoNs(0)  # Where it stands at the log's begin.
         self._zero_s = 0.0
         self._last_s = 0.0
 
@@ -79,18 +81,29 @@ class LogClock:
         self.now = MonoNs(round((seconds - self._zero_s) * NS_PER_S))
         return None
 
+    def read_frame(self, frame: Mapping[str, Any]) -> str | None:
+        """Go on to a frame's own clock: other times in it are of the same one. Ranks overtake one another."""
+        mono_ns = frame.get("mono_ns")
+        if type(mono_ns) is not int or not 0 <= mono_ns < 2**63:
+            return "its mono_ns is no time"
+        if not self.is_timed:
+            self.is_timed, self.began = True, MonoNs(mono_ns)
+        elif mono_ns - self.now > GAP_MAX_S * NS_PER_S:
+            return f"its time is {(mono_ns - self.now) // NS_PER_S} s after the last frame's"
+        self.now = MonoNs(max(self.now, mono_ns))
+        return None
+
 
 class _Judge:
     """One policy on a node of its own."""
 
-    def __init__(self, policy: Policy, price: UsdMicros | None, opened: StreamOpened) -> None:
+    def __init__(self, policy: Policy, price: UsdMicros | None, at: MonoNs) -> None:
         self.policy = policy
         # What is asked is what this policy says of the log: whatever else it matches.
         policies = PolicySet((replace(policy, match={}),), digest="")
         facts = NodeFacts("replay", "replay", price, "command line" if price is not None else None, observe=True)
         self._modes = {rule.name: rule.mode.value for rule in policy.rules}
-        self.node: Node = new_node(facts, policies, BootNs(0), WallNs(0))
-        engine.step(self.node, opened)
+        self.node: Node = new_node(facts, policies, BootNs(at), WallNs(at))
 
     def told_of(self, effects: Sequence[Effect], t: float | None) -> list[Told]:
         """The verdicts among what the engine would have done."""
@@ -126,6 +139,7 @@ class Replay:
     def __post_init__(self) -> None:
         self.clock = LogClock()
         self._reader = RecordReader(RUN)
+        self._ranks: RecordedRanks | None = None
         self._judges: list[_Judge] = []
         self._tick_at = MonoNs(0)
         self._usual_ns = 0  # The longest pause lately, fading: what is no longer than this is no silence.
@@ -138,24 +152,33 @@ class Replay:
             if isinstance(meta, dict) and not self.records and not self.meta:
                 self.meta = meta
                 return None
-            self._open()
         self.records += 1
         before = self.clock.now
-        fault = self.clock.read(record)
+        own = "v" in record and is_frame(record)
+        fault = self.clock.read_frame(record) if own else self.clock.read(record)
+        if not self._judges:
+            self._open(record)
+            before = self.clock.began
         self._pass(before, self.clock.now)
         if self.clock.is_timed is not self._is_timed:
             self._say_timed()
-        events = self._reader.read(record, self.clock.now)
+        events = self._events(record, own=own)
         if isinstance(events, list):
             return "; ".join(events)
         for event in events:
             self._feed(event)
         return fault
 
+    def _events(self, record: dict[str, Any], *, own: bool) -> Events | Faults:
+        if self._ranks is None or not own:
+            return self._reader.read(record, self.clock.now)
+        event = self._ranks.read(record, self.clock.now)
+        return event if isinstance(event, list) else (event,)
+
     def end(self, run_on_ns: int = 0) -> None:
         """The log has ended. Its clock may run on, as if the trainer were alive and silent."""
         if not self._judges:
-            self._open()
+            self._open({})
         if run_on_ns and self.clock.is_timed:
             before = self.clock.now
             self.clock.now = MonoNs(before + run_on_ns)
@@ -164,17 +187,22 @@ class Replay:
 
     @property
     def t(self) -> float | None:
-        return self.clock.now / NS_PER_S if self.clock.is_timed else None
+        return self._t(self.clock.now) if self.clock.is_timed else None
 
-    def spend(self, index: int) -> UsdMicros:
-        """What the log has cost by now, under the policy of this index."""
-        return self._judges[index].node.ledger.spend(RUN)
+    def _t(self, at: MonoNs) -> float:
+        return (at - self.clock.began) / NS_PER_S
 
-    def _open(self) -> None:
+    def _open(self, first: Mapping[str, Any]) -> None:
+        """Frames that begin with a hello are of connections; anything else is a stream."""
+        self._tick_at = self.clock.began
+        self._judges = [_Judge(policy, self.price, self.clock.began) for policy in self.policies]
+        run = first.get("run")
+        if first.get("kind") == "hello" and isinstance(run, str):
+            self._ranks = RecordedRanks(run)
+            return
         stage, labels = self.meta.get("stage"), self.meta.get("labels")
         labels = {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
-        opened = StreamOpened(MonoNs(0), RUN, 0, stage if isinstance(stage, str) else None, labels)
-        self._judges = [_Judge(policy, self.price, opened) for policy in self.policies]
+        self._feed(StreamOpened(self.clock.began, RUN, 0, stage if isinstance(stage, str) else None, labels))
 
     def _say_timed(self) -> None:
         """What has no time cannot be late: whatever waits for time answers UNKNOWN."""
@@ -206,7 +234,7 @@ class Replay:
             judge.node.kept_at = at  # Nobody keeps what a replay would write every ten seconds.
             effects = engine.step(judge.node, tick)
             if effects:
-                self.told += judge.told_of(effects, at / NS_PER_S)
+                self.told += judge.told_of(effects, self._t(at))
 
     def _feed(self, event: Event) -> None:
         for judge in self._judges:

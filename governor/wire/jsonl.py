@@ -34,6 +34,7 @@ DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
     "tokens_per_second": ("tokens_per_second", "tokens_per_sec", "tok/s", "tokens/s", "tps", "throughput_tokens"),
     "overflow": ("overflow",),
     "phase": ("phase",),
+    "gpu_util": ("gpu_util_each", "gpu_util"),  # Percent: a list of all GPUs, or one figure, their mean.
 }  # fmt: skip
 
 

@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.events import Event, PhaseChange, Step
+from governor.core.machine_events import GpuSample
 from governor.core.units import MonoNs
 from governor.wire.frames import step_values
 from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
-from trainer_shim.wire import FRAMES, PHASES, WIRE_VERSION, faults, number
+from governor.wire.recorded import is_frame
+from trainer_shim.wire import FRAMES, PHASES, faults, number
 
 Events = tuple[Event, ...]
 Faults = list[str]
 
+KEYS_MAX: Final = 256  # Of a set of keys worth remembering.
+GPUS_MAX: Final = 64  # Of one log's record: more than any node has.
 SHAPES_MAX: Final = 256  # Sets of keys remembered; a log has a handful. Beyond it each record is looked at anew.
 TOKENS_OF_A_STEP_MAX: Final = 2**30  # Global batches end at some 10^8 tokens: a "tokens" above this is a total.
 RISES_OF_A_TOTAL: Final = 8  # Counts of a step that rise so often in a row by chance: once in 40,000 logs.
@@ -54,6 +58,7 @@ class _Shape:
     step: str | None
     values: tuple[tuple[str, str, Callable[[Any], Any]], ...]  # (field, key, reader)
     phase: str | None
+    gpu: str | None
     is_aside: bool  # It has a value of validation, and no loss beside it.
     is_plain: bool  # Nothing but a step.
     is_involved: bool  # One of its values cannot be read alone.
@@ -79,17 +84,23 @@ class RecordReader:
 
     def read(self, record: dict[str, Any], at: MonoNs) -> Events | Faults:
         """The record's events, none for a record that is no news of training (metadata); or what is wrong with it."""
-        if record.get("v") == WIRE_VERSION and record.get("kind") in FRAMES:
+        if "v" in record and is_frame(record):
             return _own(record, at, self.run)
         keys = tuple(record)
         shape = self._shapes.get(keys)
         if shape is None:
             shape = _shape(record, self._fields)
-            if len(self._shapes) < SHAPES_MAX:
+            if len(self._shapes) < SHAPES_MAX and len(keys) <= KEYS_MAX:
                 self._shapes[keys] = shape
         step = _whole(record[shape.step]) if shape.step is not None else None
         if shape.is_plain and step is not None and step >= 0:
             return (self._read_step(record, shape, step, at),)
+        events = self._of_training(record, shape, step, at)
+        if shape.gpu is None or isinstance(events, list):
+            return events
+        return (GpuSample(at, self.run, _busy_fracs(record[shape.gpu])), *events)
+
+    def _of_training(self, record: dict[str, Any], shape: _Shape, step: int | None, at: MonoNs) -> Events | Faults:
         word = record[shape.phase] if shape.phase is not None else None
         phases = _MARKS.get(word, ()) if isinstance(word, str) else ()
         if shape.is_aside and not phases:
@@ -184,10 +195,11 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
         name = next((name for name in names if name in record), None)
         if name is not None:
             found[field] = name
-    step, phase = found.pop("step", None), found.pop("phase", None)
+    step, phase, gpu = (found.pop(name, None) for name in ("step", "phase", "gpu_util"))
     aside = "loss" not in found and any(name.startswith(_ASIDE) for name in record)
     values = tuple((field, name, _reader(field, name)) for field, name in found.items())
-    return _Shape(step, values, phase, aside, phase is None and not aside, not _INVOLVED.isdisjoint(found))
+    is_plain = phase is None and gpu is None and not aside
+    return _Shape(step, values, phase, gpu, aside, is_plain, not _INVOLVED.isdisjoint(found))
 
 
 def _reader(field: str, name: str) -> Callable[[Any], Any]:
@@ -216,7 +228,7 @@ def _number(value: Any) -> float | None:
 
 def _duration(value: Any) -> float | None:
     """Seconds. Negative or not finite says nothing: one bad clock must not cost the loss beside it."""
-    seconds = value if type(value) is float else _seconds(value)
+    seconds = value if type(value) is float else _plain_number(value)
     return seconds if seconds is not None and 0 <= seconds < math.inf else None
 
 
@@ -225,7 +237,7 @@ def _milliseconds(value: Any) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-def _seconds(value: Any) -> float | None:
+def _plain_number(value: Any) -> float | None:
     return None if isinstance(value, bool) else _number(value)
 
 
@@ -244,6 +256,13 @@ def _whole(value: Any) -> int | None:
 def _count(value: Any) -> int | None:
     count = _whole(value)
     return count if count is not None and count >= 0 else None
+
+
+def _busy_fracs(percent: Any) -> tuple[float | None, ...]:
+    """Busy fractions of percentages; None for what is none."""
+    values = percent[:GPUS_MAX] if isinstance(percent, list) else [percent]
+    figures = [_plain_number(value) for value in values]
+    return tuple(figure / 100 if figure is not None and 0 <= figure <= 100 else None for figure in figures)
 
 
 def _derive(values: dict[str, Any]) -> None:

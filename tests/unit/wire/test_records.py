@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from governor.core.events import Event, PhaseChange, Step
+from governor.core.machine_events import GpuSample
 from governor.core.units import MonoNs
 from governor.wire.jsonl import field_map
 from governor.wire.records import RecordReader
@@ -71,3 +72,9 @@ def test_an_overflow_count_of_an_interval_is_so_many_skipped_updates() -> None:
     ten, eight, none = steps({"step": 10, "overflow": 10}, {"step": 20, "overflow": 8}, {"step": 30, "loss": 1.0})
     assert (ten.skipped_steps, eight.skipped_steps, none.skipped_steps) == (10, 18, None)
     assert steps({"step": 1, "overflow": 1})[0].applied is False
+
+
+def test_gpu_figures_stand_beside_a_step_or_alone() -> None:
+    (sample,) = read(RecordReader("run"), gpu_util=50.0, gpu_util_each=[0, 100.0, "x", 101])
+    assert sample == GpuSample(AT, "run", (0.0, 1.0, None, None))
+    assert [type(event) for event in read(RecordReader("run"), step=1, gpu_util=7)] == [GpuSample, Step]

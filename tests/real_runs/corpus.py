@@ -1,0 +1,82 @@
+"""Runs that others trained: an archive of their logs, unpacked and replayed once for every test."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import tarfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from governor.core.units import NS_PER_HOUR
+from governor.replay import Replay, Told
+from governor.replay_input import records
+from governor.wire.policy_toml import load_policies
+
+ROOT = Path(__file__).resolve().parents[2]
+ARCHIVE = Path(os.environ.get("COSTGOV_REAL_RUNS", ROOT.parent / "shared/data/real_runs.tar.xz"))
+DEFAULT_POLICY = ROOT / "policies/default.toml"
+RUN_ON_NS = 4 * NS_PER_HOUR  # More than the longest limit for silence: whoever is not caught by then is not caught.
+CUT_SEED = 20261122
+RECORDS_MIN = 20  # Below, a log has no rhythm and is no run.
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the policy said of one log; `cut`: of its first part, with a clock that ran on."""
+
+    log: str
+    meta: dict[str, Any]
+    halts: tuple[Told, ...]
+    steps: tuple[tuple[int | None, float | None, bool], ...]  # Of a troubled log: step, time, is its loss broken.
+    hours: float
+    cut_at: float | None = None
+    cut_halts: tuple[Told, ...] = ()
+
+
+def unpack(into: Path) -> list[Path]:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(into, filter="data")
+    return sorted(into.rglob("*.jsonl"))
+
+
+def replay_all(logs: Sequence[Path], policy: Path = DEFAULT_POLICY) -> list[Outcome]:
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(_outcome, logs, [policy] * len(logs), chunksize=8))
+
+
+def _outcome(log: Path, policy: Path) -> Outcome:
+    policies, problems = load_policies([(str(policy), policy.read_text())])
+    assert policies is not None, problems
+    read = [record for _, record in records(log) if isinstance(record, dict)]
+    whole = Replay(policies.policies)
+    for record in read:
+        assert whole.read(record) is None, (log, record)
+    whole.end()
+    meta = dict(whole.meta)
+    steps = tuple(_step(record) for record in read[1:]) if meta["role"] == "troubled" else ()
+    hours = (whole.t or 0.0) / 3600
+    cut_at, cut_halts = None, ()
+    if meta["role"] == "healthy" and meta["clock"] == "wall" and len(read) > RECORDS_MIN:
+        # The same cut every time, also when other logs come or go.
+        cut = random.Random(f"{CUT_SEED} {log.name}").randrange(2, len(read))
+        hung = Replay(policies.policies)
+        for record in read[:cut]:
+            hung.read(record)
+        cut_at = hung.t
+        hung.end(RUN_ON_NS)
+        cut_halts = _halts(hung)
+    return Outcome(log.stem, meta, _halts(whole), steps, hours, cut_at, cut_halts)
+
+
+def _halts(replay: Replay) -> tuple[Told, ...]:
+    return tuple(told for told in replay.told if told.response == "halt")
+
+
+def _step(record: dict[str, Any]) -> tuple[int | None, float | None, bool]:
+    loss = record.get("loss")
+    return record.get("step"), record.get("t"), isinstance(loss, float) and not math.isfinite(loss)

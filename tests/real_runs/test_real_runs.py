@@ -1,0 +1,86 @@
+"""The default policy on runs that nobody here trained: who is well is left alone, who is not is caught in time.
+
+Rules in observe mode count as if they enforced. `COSTGOV_REAL_RUNS` names the archive where it is not in its place.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.real_runs.corpus import ARCHIVE, Outcome, replay_all, unpack
+
+pytestmark = pytest.mark.skipif(not ARCHIVE.exists(), reason=f"no archive of real runs at {ARCHIVE}")
+
+SEQ_HALTS_MAX = 1  # Of 98 healthy translation and speech runs.
+SLOW_S, STARVED_S = 600.0, 600.0  # Of log time after the onset.
+CAUGHT_FRAC_MIN = 0.99
+MS = 0.001  # To which logs round their times, and labels do not.
+# Caught by nothing yet, each for its reason. One that is caught has to leave this list.
+MISSED = {
+    "wandb_sae_das__run-9t44gvra": "idle GPUs: no trigger looks at them",
+    "wandb_sae_das__run-c084ci4k": "idle GPUs: no trigger looks at them",
+    "megatron_golden__gpt3_mcore_te_tp4_pp1_resume_torch_dist_dist_optimizer_overlap_grad_reduce_param_gather__dev_dgxh100"
+    "_dgxc": "slow from its 30th second on: the baseline begins after a minute",
+    "issue_quotes__epfLLM_MegatronLLM_33": "three records in all, and its loss is gone in one",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
+    return replay_all(unpack(tmp_path_factory.mktemp("real_runs")))
+
+
+def of(outcomes: list[Outcome], role: str, tier: str = "", label: str = "") -> list[Outcome]:
+    return [
+        one for one in outcomes
+        if one.meta["role"] == role and one.meta["tier"].startswith(tier) and one.meta["label"].startswith(label)
+    ]  # fmt: skip
+
+
+def told(outcome: Outcome) -> str:
+    first = outcome.halts[0]
+    return f"{outcome.log}: {first.rule} at step {first.step}, {first.t} s: {first.text}"
+
+
+def test_the_archive_is_the_one_that_is_described(outcomes: list[Outcome]) -> None:
+    counted = [len(of(outcomes, "healthy", "lm")), len(of(outcomes, "healthy", "seq")), len(of(outcomes, "troubled"))]
+    assert counted == [1346, 98, 17]
+
+
+def test_no_healthy_language_model_is_halted(outcomes: list[Outcome]) -> None:
+    assert [told(one) for one in of(outcomes, "healthy", "lm") if one.halts] == []
+
+
+def test_hardly_a_healthy_translation_or_speech_run_is_halted(outcomes: list[Outcome]) -> None:
+    halted = [told(one) for one in of(outcomes, "healthy", "seq") if one.halts]
+    assert len(halted) <= SEQ_HALTS_MAX, halted
+
+
+def test_a_broken_loss_is_caught_with_its_record(outcomes: list[Outcome]) -> None:
+    for one in of(outcomes, "troubled", label="nan"):
+        if one.log in MISSED:
+            continue
+        broken = next(t for _, t, is_broken in one.steps if is_broken)
+        assert one.halts, one.log
+        assert one.meta["onset_t"] - MS <= one.halts[0].t <= broken, told(one)
+
+
+@pytest.mark.parametrize(("label", "within_s"), [("slow", SLOW_S), ("starved", STARVED_S)])
+def test_slow_and_starved_runs_are_caught_in_minutes(outcomes: list[Outcome], label: str, within_s: float) -> None:
+    for one in of(outcomes, "troubled", label=label):
+        if one.log not in MISSED:
+            assert one.halts, one.log
+            assert one.meta["onset_t"] - MS <= one.halts[0].t <= one.meta["onset_t"] + within_s, told(one)
+
+
+def test_what_is_missed_is_said(outcomes: list[Outcome]) -> None:
+    assert {one.log for one in of(outcomes, "troubled") if not one.halts} == {*MISSED}
+
+
+def test_runs_that_fall_silent_are_caught(outcomes: list[Outcome]) -> None:
+    """Healthy logs, cut at a random record while their clock runs on. Real hangs are hardly ever published."""
+    cut = [one for one in of(outcomes, "healthy", "lm") if one.cut_at is not None]
+    caught = [one for one in cut if any(halt.t >= one.cut_at for halt in one.cut_halts)]
+    assert len(cut) > 300
+    assert len(caught) >= CAUGHT_FRAC_MIN * len(cut), [one.log for one in cut if one not in caught]
+    assert not [one.log for one in cut if any(halt.t < one.cut_at for halt in one.cut_halts)]

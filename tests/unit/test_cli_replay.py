@@ -1,0 +1,146 @@
+"""`costgov policy replay`: any log that a person may name, and one line for what cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from governor.cli_replay import replay
+from governor.replay_input import LINE_BYTES_MAX
+from trainer_shim.wire import encode, head
+
+SICK = [*({"t": 10.0 * n, "step": n, "loss": 2.0} for n in range(5)), {"t": 50.0, "step": 5, "loss": math.nan}]
+WELL = SICK[:5]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(replay, [str(argument) for argument in arguments])
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def text(records: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+@pytest.fixture
+def sick(tmp_path: Path) -> Path:
+    path = tmp_path / "sick.jsonl"
+    path.write_bytes(text(SICK))
+    return path
+
+
+def test_verdict_and_summary_are_as_the_documentation_has_them(sick: Path) -> None:
+    result = run(sick, "--json")
+    verdict, summary = rows(result)
+    assert result.exit_code == 0
+    assert {*verdict} >= {"log", "rule", "trigger", "response", "step", "t", "reason", "evidence"}
+    assert (verdict["rule"], verdict["step"], verdict["t"], verdict["evidence"]["loss"]) == (
+        "nonfinite",
+        5,
+        50.0,
+        "nan",
+    )
+    assert summary == {
+        "log": str(sick), "halts": 1, "halts_enforced": 1, "first_halt_step": 5, "first_halt_t": 50.0, "records": 6,
+    }  # fmt: skip
+
+
+def test_packed_logs_are_the_same_logs(sick: Path, tmp_path: Path) -> None:
+    packed = [tmp_path / "a.jsonl.gz", tmp_path / "a.jsonl.xz"]
+    packed[0].write_bytes(gzip.compress(text(SICK)))
+    packed[1].write_bytes(lzma.compress(text(SICK)))
+    for path in packed:
+        told = rows(run(path, "--json"))
+        assert [{**row, "log": ""} for row in told] == [{**row, "log": ""} for row in rows(run(sick, "--json"))]
+
+
+def test_the_order_of_logs_changes_only_the_order_of_lines(sick: Path, tmp_path: Path) -> None:
+    well = tmp_path / "well.jsonl"
+    well.write_bytes(text(WELL))
+    there, back = run(sick, well, "--json").stdout.splitlines(), run(well, sick, "--json").stdout.splitlines()
+    assert there[-1:] + there[:-1] == back
+    assert [row["log"] for row in rows(run(tmp_path, "--json")) if "records" in row] == [str(sick), str(well)]
+
+
+def test_a_trainer_state_is_a_log_without_times(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_state.json"
+    history = [{"step": n, "loss": 2.0} for n in range(5)] + [
+        {"step": 5, "loss": math.nan},
+        {"step": 5, "eval_loss": 1},
+    ]
+    path.write_text(json.dumps({"log_history": history, "best_metric": None}))
+    verdict, summary = rows(run(path, "--json"))
+    assert (verdict["reason"], verdict["t"], summary["records"]) == ("loss_nan", None, 7)
+
+
+def frames() -> list[bytes]:
+    """Two ranks for a minute, of a machine that has been up for a while; then only their beats."""
+    up_ns = 9_000_000_000_000
+    told = []
+    for rank in (0, 1):
+        hello = {"seq": 1, "run": "r", "attempt": "a", "local_rank": rank, "world_size": 2, "signal": 0}
+        told.append(encode({**head("hello", rank, up_ns), **hello}))
+    for n in range(1, 60):
+        for rank in (0, 1):
+            at = up_ns + n * 1_000_000_000
+            beat = {"progress_seq": n, "phase": "train", "phase_since_ns": up_ns, "in_step": True}
+            step = {"step": n, "attempt_step": n, "loss": 2.0, "step_s": 1.0, "progress_seq": n}
+            told += [encode({**head("beat", rank, at - 1), **beat}), encode({**head("step", rank, at), **step})]
+    return told
+
+
+def test_recorded_frames_are_told_from_where_they_begin(tmp_path: Path) -> None:
+    path = tmp_path / "frames.jsonl"
+    path.write_bytes(b"\n".join(frames()) + b"\n")
+    (summary,) = rows(run(path, "--json"))
+    assert (summary["halts"], summary["records"]) == (0, 238)
+    *verdicts, summary = rows(run(path, "--json", "--run-on", "2h"))
+    assert [verdict["rule"] for verdict in verdicts] == ["hang"]
+    assert 59 < summary["first_halt_t"] < 59 + 10 * 60, "ranks that beat have the tight limit"
+
+
+def test_what_cannot_be_read_is_said_in_one_line_and_the_others_go_on(sick: Path, tmp_path: Path) -> None:
+    torn, long, binary = tmp_path / "torn.jsonl.gz", tmp_path / "long.jsonl", tmp_path / "binary.jsonl"
+    torn.write_bytes(gzip.compress(text(SICK * 50))[:-20])
+    long.write_bytes(text(WELL) + b'{"x": "' + b"x" * (2 * LINE_BYTES_MAX) + b'"}\n' + text(SICK[5:]))
+    binary.write_bytes(bytes(range(256)) * 8)
+    missing = tmp_path / "missing.jsonl"
+    result = run(torn, long, binary, missing, sick, "--json")
+    assert result.exit_code == 1
+    said = result.stderr.splitlines()
+    assert len(said) == 4
+    assert said[0].startswith(f"costgov: {torn}:")
+    assert "damaged" in said[0]
+    assert said[1] == f"costgov: {long}:6: longer than {LINE_BYTES_MAX} bytes; skipped"
+    assert said[2].startswith(f"costgov: {binary}:1: not JSON")
+    assert said[3].startswith(f"costgov: {missing}: No such file or directory")
+    halts = {row["log"]: row["halts"] for row in rows(result) if "records" in row}
+    assert (halts[str(long)], halts[str(sick)], halts[str(missing)]) == (1, 1, 0)
+
+
+def test_several_policies_each_name_themselves(sick: Path, tmp_path: Path) -> None:
+    rule = '[[rule]]\nname = "nan"\ntrigger = "nonfinite"\nfor = "{} step"\nresponse = "halt"\n'
+    for name, steps in (("hasty", 1), ("slow", 2)):
+        (tmp_path / f"{name}.toml").write_text(f'[policy]\nname = "{name}"\n' + rule.format(steps))
+    told = rows(run(sick, "--policy", tmp_path / "hasty.toml", "--policy", tmp_path / "slow.toml", "--json"))
+    assert [row["policy"] for row in told if "rule" in row] == ["hasty"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--run-on", "90"], "is not a duration"), (["--run-on", "90d"], "longer than"), (["--price", "0"], "above 0")],
+)
+def test_a_wrong_command_line_says_so(sick: Path, arguments: list[str], said: str) -> None:
+    result = run(sick, *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 
+from governor.core.expression_variables import VARIABLES
 from governor.core.triggers import load
 from governor.core.triggers.base import Key, Trigger
 
@@ -36,7 +37,14 @@ def _summary(trigger: type[Trigger]) -> str:
 def _section(kind: str, trigger: type[Trigger]) -> str:
     rows = [f"| `{key.name}` | {key.kind} | `{_literal(key)}` | {key.meaning} |\n" for key in trigger.KEYS]
     table = "\n| key | kind | default | meaning |\n|---|---|---|---|\n" + "".join(rows) if rows else ""
+    if any(key.kind == "expression" for key in trigger.KEYS):
+        table += _variables()
     return f"\n## {kind}\n\n{inspect.getdoc(trigger)}\n{table}"
+
+
+def _variables() -> str:
+    rows = [f"| `{name}` | {variable.kind} | {variable.meaning} |\n" for name, variable in VARIABLES.items()]
+    return "\n| variable | type | meaning |\n|---|---|---|\n" + "".join(rows)
 
 
 def _literal(key: Key) -> str:

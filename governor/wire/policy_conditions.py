@@ -62,6 +62,9 @@ def _params(
 ) -> dict[str, Any]:
     keys = {key.name: key for key in trigger.KEYS}
     params = defaults(trigger.KEYS)
+    for key in trigger.KEYS:
+        if key.required and table.get(key.name, key.default) == key.default:
+            reader.fail((*path, key.name), f'is missing: trigger "{trigger.KIND}" judges by it')
     for name, value in table.items():
         if name in keys:
             params[name] = reader.value((*path, name), keys[name], value)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
 
+from governor.core import expressions
 from governor.core.events import Event
 from governor.core.findings import Finding
 from governor.core.run_state import Run
@@ -27,16 +28,19 @@ def is_step_time(step_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One policy key of a trigger: `kind` is duration|count|number|frac|text|flag; the default stands as in TOML."""
+    """One policy key of a trigger: `kind` is one of _PARSERS; the default stands as in TOML."""
 
     name: str
     kind: str
     default: str | float | int | bool
     meaning: str
     least: str | float | int = 0  # The smallest value that makes sense, as in TOML: limits of 0 fire on everything.
+    required: bool = False  # A rule without it is none; the default then stands for nothing.
 
     def parse(self, value: object) -> Any:
         """Read a value as it stands in TOML. ValueError says what is accepted."""
+        if self.required and value == self.default:
+            return value  # Of a trigger that is asked without one, which knows nothing.
         parsed = _PARSERS[self.kind](value)
         if self.least and not parsed >= _PARSERS[self.kind](self.least):
             raise ValueError(f"{value!r} is less than {self.least}")
@@ -133,6 +137,10 @@ def _flag(value: object) -> bool:
     return value
 
 
+def _expression(value: object) -> str:
+    return expressions.check(_text(value))
+
+
 _PARSERS: Mapping[str, Callable[[object], Any]] = {
     "duration": _duration,
     "count": _count,
@@ -140,4 +148,5 @@ _PARSERS: Mapping[str, Callable[[object], Any]] = {
     "frac": _frac,
     "text": _text,
     "flag": _flag,
+    "expression": _expression,
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +14,11 @@ import click
 from governor import policy_files
 from governor.cli_common import Failed, UsdPerHour, json_option
 from governor.core.policy import Policy
-from governor.core.units import NS_PER_S, DurationNs, UsdMicros, format_duration, parse_duration
+from governor.core.units import NS_PER_S, DurationNs, UsdMicros, format_duration, format_usd, parse_duration
 from governor.exit_codes import ExitCode
 from governor.policy_includes import PolicyUnreadable
-from governor.replay import Replay, Told
+from governor.replay import Replay
+from governor.replay_compare import Tally, halts
 from governor.replay_input import LogUnreadable, logs, records
 from governor.report_moments import plain
 from governor.wire.policy_toml import load_policies
@@ -24,6 +26,12 @@ from trainer_shim.wire import worded
 
 RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # As long as the longest pause that is believed.
 TEXT_CHARS_MAX: Final = 300
+UNKNOWN: Final = "-"
+COLUMNS: Final = (
+    "POLICY", "HALTED", "ENFORCED", "FALSE", "PER 1000 H", "CAUGHT", "DELAY MEDIAN", "DELAY MAX",
+    "SAVED", "WRONGLY CUT",
+)  # fmt: skip
+_VERDICT_KEYS: Final = ("rule", "trigger", "response", "mode", "step", "t", "reason", "text")
 
 
 class Duration(click.ParamType[DurationNs]):
@@ -63,30 +71,36 @@ def replay(
     A LOG is a metrics JSONL file, recorded frames, or a Hugging Face trainer_state.json (each also .gz or .xz), or a
     directory of them. A first {"meta": …} line is skipped. Nothing is acted on: rules in observe mode are told as what
     they would do, with their mode, and a halt ends no log, so the first one is the one that counts. --json prints a
-    line for each verdict and one for each log. Exit code 1 when a log or a line of one could not be read; the other
-    logs are replayed all the same.
+    line for each verdict and one for each log.
+
+    At the end stands a table of the policies. Where the meta line has a label (role healthy or troubled, onset_t) it
+    tells false halts and how late trouble was caught; with --price also dollars: SAVED from the halt to the log's end,
+    WRONGLY CUT likewise of healthy runs. Exit code 1 when a log or a line of one could not be read; the other logs are
+    replayed all the same.
     """
     loaded = _load(policies)
     try:
         found = logs(paths)
     except LogUnreadable as error:
-        raise Failed(str(error), ExitCode.FAILED) from error
+        raise Failed(str(error)) from error
     is_bad = False
-    totals = _Totals()
+    tallies = [Tally(policy.name, price) for policy in loaded]
+    records_total = 0
     for path in found:
-        played, problem = _play(path, loaded, price, run_on)
+        played, problem = _play(path, loaded, price, run_on, tallies)
+        records_total += played.records
         if problem is not None:
             is_bad = True
             click.echo(f"costgov: {problem}", err=True)
-        rows = verdict_rows(path, played, several=len(loaded) > 1)
-        summary = summary_row(path, played)
-        if as_json:
-            for row in (*rows, summary):
-                click.echo(json.dumps(worded(row), allow_nan=False))
-        else:
-            totals.add(path, played)
+        for line in _json_lines(path, played, loaded) if as_json else _text_lines(path, played, loaded):
+            click.echo(line)
     if not as_json:
-        totals.show()
+        click.echo(f"{len(found)} logs, {records_total:,} records")
+        for line in table([tally.row() for tally in tallies]):
+            click.echo(line)
+    elif len(loaded) > 1:
+        for tally in tallies:
+            click.echo(_json({"comparison": tally.row()}))
     if is_bad:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -103,16 +117,18 @@ def _load(paths: Sequence[Path]) -> tuple[Policy, ...]:
             policies, problems = load_policies([text])
             if policies is None:
                 raise Failed("\n".join(str(problem) for problem in problems))
-            loaded += policies.policies
+            for policy in policies.policies:
+                known = any(policy.name == other.name for other in loaded)
+                loaded.append(replace(policy, name=f"{policy.name} ({text[0]})") if known else policy)
     if not loaded:
         raise Failed(f"{paths[0]}: holds no *.toml; name a policy file")
     return tuple(loaded)
 
 
 def _play(
-    path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs
+    path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs, tallies: Sequence[Tally]
 ) -> tuple[Replay, str | None]:
-    """Replay one log. The problem is one line, of the first line that could not be read."""
+    """Replay one log, and count it. The problem is one line, of the first place that could not be read."""
     replay = Replay(policies, price)
     problem: str | None = None
     faulty = 0
@@ -126,69 +142,68 @@ def _play(
         problem = problem or str(error)
     if faulty > 1:
         problem = f"{problem}, as were {faulty - 1} more lines"
+    end_ns = replay.length_ns
     replay.end(run_on)
+    for tally in tallies:
+        tally.add(replay, end_ns)
     return replay, problem
 
 
-def verdict_rows(path: Path, replay: Replay, *, several: bool) -> list[dict[str, Any]]:
-    """One JSON object a verdict; with several policies each names its own."""
-    return [
-        {
+def _json(row: dict[str, Any]) -> str:
+    return json.dumps(worded(row), allow_nan=False)
+
+
+def _json_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Iterator[str]:
+    several = len(policies) > 1
+    for told in replay.told:
+        named = {"policy": told.policy} if several else {}
+        row = {name: getattr(told, name) for name in _VERDICT_KEYS}
+        yield _json({"log": str(path), **named, **row, "evidence": dict(told.evidence)})
+    for policy in policies:
+        found = halts(replay, policy.name)
+        row = {
             "log": str(path),
-            **({"policy": told.policy} if several else {}),
-            "rule": told.rule,
-            "trigger": told.trigger,
-            "response": told.response,
-            "mode": told.mode,
-            "step": told.step,
-            "t": told.t,
-            "reason": told.reason,
-            "text": told.text,
-            "evidence": dict(told.evidence),
+            **({"policy": policy.name} if several else {}),
+            "halts": len(found),
+            "halts_enforced": sum(told.mode == "enforce" for told in found),
+            "first_halt_step": found[0].step if found else None,
+            "first_halt_t": found[0].t if found else None,
+            "records": replay.records,
         }
-        for told in replay.told
-    ]
+        yield _json(row)
 
 
-def summary_row(path: Path, replay: Replay) -> dict[str, Any]:
-    halts = _halts(replay)
-    first = halts[0] if halts else None
-    return {
-        "log": str(path),
-        "halts": len(halts),
-        "halts_enforced": sum(told.mode == "enforce" for told in halts),
-        "first_halt_step": first.step if first else None,
-        "first_halt_t": first.t if first else None,
-        "records": replay.records,
-    }
+def _text_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Iterator[str]:
+    for told in replay.told:
+        whose = f"{plain(told.policy)}, " if len(policies) > 1 else ""
+        response = told.response if told.mode == "enforce" else f"would {told.response} (observe mode)"
+        at = "no time" if told.t is None else format_duration(math.floor(told.t * NS_PER_S))
+        what = plain(told.text)[:TEXT_CHARS_MAX]
+        yield f"{plain(str(path))}: step {told.step}, {at}: {whose}{plain(told.rule)}: {response}: {what}"
 
 
-def _halts(replay: Replay) -> list[Told]:
-    return [told for told in replay.told if told.response == "halt"]
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The policies side by side: one line each, with what the logs' labels tell."""
+    cells = [[*COLUMNS]]
+    for row in rows:
+        per = row["false_halts_per_1000_run_hours"]
+        cells.append([
+            plain(row["policy"]),
+            f"{row['halted']}/{row['logs']}",
+            str(row["halted_enforced"]),
+            f"{row['false_halts']}/{row['healthy']}",
+            UNKNOWN if per is None else f"{per:.2f}",
+            f"{row['caught']}/{row['troubled']}",
+            *(_seconds(row[name]) for name in ("delay_median_s", "delay_max_s")),
+            *(_usd(row[name]) for name in ("saved_usd_micros", "wrongly_cut_usd_micros")),
+        ])  # fmt: skip
+    widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
-class _Totals:
-    """What a person reads: each log in which something fired, then sums."""
+def _seconds(seconds: float | None) -> str:
+    return UNKNOWN if seconds is None else format_duration(round(seconds * NS_PER_S))
 
-    def __init__(self) -> None:
-        self.logs = self.records = self.halted = self.halted_enforced = 0
 
-    def add(self, path: Path, replay: Replay) -> None:
-        self.logs += 1
-        self.records += replay.records
-        halts = _halts(replay)
-        self.halted += bool(halts)
-        self.halted_enforced += any(told.mode == "enforce" for told in halts)
-        for told in replay.told:
-            would = "" if told.mode == "enforce" else " (observe mode: would)"
-            at = "no time" if told.t is None else format_duration(math.floor(told.t * NS_PER_S))
-            click.echo(
-                f"{plain(str(path))}: step {told.step}, {at}: rule {told.rule}{would}: {told.response}: "
-                f"{plain(told.text)[:TEXT_CHARS_MAX]}"
-            )
-
-    def show(self) -> None:
-        click.echo(
-            f"{self.logs} logs, {self.records:,} records: {self.halted} would be halted, "
-            f"{self.halted_enforced} of them by a rule that enforces"
-        )
+def _usd(micros: int | None) -> str:
+    return UNKNOWN if micros is None else format_usd(micros)

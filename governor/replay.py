@@ -189,6 +189,11 @@ class Replay:
     def t(self) -> float | None:
         return self._t(self.clock.now) if self.clock.is_timed else None
 
+    @property
+    def length_ns(self) -> int:
+        """What the log's clock has counted so far."""
+        return self.clock.now - self.clock.began
+
     def _t(self, at: MonoNs) -> float:
         return (at - self.clock.began) / NS_PER_S
 

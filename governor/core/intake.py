@@ -191,21 +191,22 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     if step.tokens_total is not None:
         run.tokens_total = step.tokens_total
     elif tokens is not None:
-        run.tokens_total = _tokens_before(run, step, tokens) + tokens
+        run.tokens_total = _counted_on(run, step, tokens)
     run.counted_step = step.step
     run.step_tokens = tokens
     run.tokens_per_s = _tokens_per_s(run, tokens)
 
 
-def _tokens_before(run: Run, step: Step, tokens: int) -> int:
-    """What had been trained before this step, of a rank that does not know: its script loaded a checkpoint of its own.
+def _counted_on(run: Run, step: Step, tokens: int) -> int:
+    """The total of a step that does not tell it, as where a script has loaded a checkpoint of its own.
 
-    Such a rank tells every step, so one that is behind the last counted one was trained before, with as many tokens.
+    A rank takes every step, so by its number: what lies behind the last one was trained before, what lies between was
+    trained unheard. The lines of a log may be any steps: each counts for itself.
     """
     known = run.tokens_total or 0
-    if step.connection is None or run.counted_step is None or step.step > run.counted_step:
-        return known
-    return max(0, known - (run.counted_step - step.step + 1) * tokens)
+    if step.connection is None or run.counted_step is None:
+        return known + tokens
+    return max(tokens, known + (step.step - run.counted_step) * tokens)
 
 
 def _tokens_per_s(run: Run, tokens: int | None) -> float | None:

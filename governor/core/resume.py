@@ -48,11 +48,10 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             known.append(snapshot)
             continue
         try:
-            moment = BootNs(int(snapshot["boot_ns"]))
-            restore_node(node, snapshot)
-            if snapshot["boot_id"] == node.facts.boot_id:
-                moments.append(moment)
+            if snapshot["boot_id"] == node.facts.boot_id:  # Up to where it was metered stands, whatever else does not.
+                moments.append(BootNs(int(snapshot["boot_ns"])))
                 is_continued = True
+            restore_node(node, snapshot)
         except (KeyError, TypeError, ValueError) as error:
             effects.append(_unreadable("node", node.facts.node, error))
         effects.extend(_restore_idle(node, snapshot, at))

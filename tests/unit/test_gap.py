@@ -38,3 +38,15 @@ def test_whoever_is_heard_first_behind_a_gap_pays_nothing_of_it(first: Event, he
     gap = sum(charge.quantity for charge in world.charges.values() if charge.reconstructed)
     assert gap == 24 * NS_PER_HOUR - at(20)
     assert world.charged(held_by) == world.node.ledger.spend(held_by)
+
+
+def test_a_gap_is_charged_also_where_the_rest_of_the_nodes_snapshot_cannot_be_read() -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.at(20)
+    world.runs[UNALLOCATED] = {**world.runs[UNALLOCATED], "carry": "?"}
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.tick()
+    gap = [charge for charge in world.charges.values() if charge.reconstructed]
+    assert sum(charge.quantity for charge in gap) == at(DAY_S) - at(20)

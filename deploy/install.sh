@@ -95,7 +95,7 @@ install_config() {
     install -m 0640 deploy/costgov.toml.example "$config/costgov.toml"
     [ -n "$dest" ] || chgrp "$user" "$config/costgov.toml"
   fi
-  install -m 0644 policies/*.toml "$dest$prefix/share/policies/"
+  install -m 0644 policies/*.toml policies/policy.schema.json "$dest$prefix/share/policies/"
   # Only the default is put in force. The others have ceilings, and those want a price of this node first.
   if [ ! -e "$config/policies.d/default.toml" ]; then
     install -m 0644 policies/default.toml "$config/policies.d/"

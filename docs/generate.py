@@ -1,12 +1,14 @@
-"""Draws the pages of docs/ that come from the code: `make docs`. A tidy test fails when one is stale."""
+"""Draws what comes from the code, pages of docs/ and the schema of policies: `make docs`. A tidy test fails when stale."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from docs import alerts_page, cli_page, clouds_page, halt_page, policies_page, prices_page, triggers_page
 from governor.adapters.exporters.prometheus_metrics import metrics_page
+from governor.wire.policy_schema import schema
 
 PAGES: dict[str, Callable[[], str]] = {
     "alerts.md": alerts_page.render,
@@ -17,6 +19,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "policies.md": policies_page.render,
     "prices.md": prices_page.render,
     "triggers.md": triggers_page.render,
+    "../policies/policy.schema.json": lambda: json.dumps(schema(), indent=1, ensure_ascii=False) + "\n",
 }
 
 

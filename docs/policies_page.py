@@ -20,7 +20,34 @@ fires. What a policy does can be known before a run depends on it:
 | `costgov policy test TESTS…` | Does it do what I expect of it? Tests of your own, played in simulated time. |
 | `costgov policy replay --policy FILE LOG…` | What would it have done in runs that I have logs of? |
 
+| `costgov policy schema` | What may stand in a policy: the JSON Schema, for an editor. |
+
 All of them are in [cli.md](cli.md); each takes `--json`.
+
+## In an editor
+
+[policies/policy.schema.json](../policies/policy.schema.json) (`costgov policy schema` prints it) completes keys and shows
+their meaning, units and defaults while one writes. Taplo, which is the extension Even Better TOML in VS Code, takes it from
+the first line of the file, a path beside it or a URL:
+
+```toml
+#:schema ./policy.schema.json
+```
+
+or for whole directories from `.taplo.toml`, where drop-ins have a schema of their own (`costgov policy schema --drop-in`):
+
+```toml
+[[rule]]
+include = ["policies.d/*.toml"]
+schema = { path = "policy.schema.json" }
+
+[[rule]]
+include = ["policies.d/*.d/*.toml"]
+schema = { path = "policy-drop-in.schema.json" }
+```
+
+The schema knows the shape; what contradicts what (a ceiling that nothing watches, a plan dearer than its ceiling) only
+`costgov policy check` says.
 
 ## Tests
 

@@ -16,7 +16,7 @@ from governor.policy_includes import PolicyUnreadable
 from governor.wire.policy_layers import PolicyText
 
 
-@click.group(short_help="What policies would do: check, explain, test, replay.")
+@click.group(short_help="What policies would do: check, explain, test, replay, schema.")
 def policy() -> None:
     """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
 
@@ -88,6 +88,19 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
 
 
 policy.add_command(test)
+
+
+@policy.command(short_help="Print the JSON Schema of a policy file.")
+@click.option("--drop-in", is_flag=True, help="Of the files in NAME.d, which may change single keys of NAME.toml.")
+def schema(drop_in: bool) -> None:
+    """Print the JSON Schema of a policy file, for editors: completion, types, units and choices while one writes.
+
+    It is drawn from the keys that the governor reads. An editor with Taplo (Even Better TOML) takes it from the file's
+    first line: "#:schema ./policy.schema.json", or a path, or a URL. What contradicts what only `check` can say.
+    """
+    from governor.wire.policy_schema import schema as drawn
+
+    print_json(drawn(drop_in=drop_in))
 
 
 def _read(paths: tuple[Path, ...]) -> list[PolicyText]:

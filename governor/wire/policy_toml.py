@@ -20,8 +20,11 @@ from governor.wire.policy_values import CHECKPOINTS, COUNT, DURATION, PolicyErro
 
 STOPS: Final = ("auto", "processes", "job", "instance")
 
-_TABLES: Final = ("policy", "budget", "expected", "halt", "run", "node", "rule")
-_HALT_KEYS: Final = ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max")
+TABLES: Final = ("policy", "budget", "expected", "halt", "run", "node", "rule")
+POLICY_KEYS: Final = ("name", "mode", "match")
+RUN_KEYS: Final = ("on_finish",)
+NODE_KEYS: Final = ("idle_stop",)
+HALT_KEYS: Final = ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max")
 
 
 def load_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> tuple[PolicySet | None, list[PolicyError]]:
@@ -68,18 +71,18 @@ def _policy(reader: Reader) -> Policy | None:
     if reader.errors:
         return None
     for name in reader.doc:
-        if name not in _TABLES:
-            reader.fail((name,), f"unknown table{did_you_mean(name, _TABLES)}")
-    head = reader.table("policy", ("name", "mode", "match"))
+        if name not in TABLES:
+            reader.fail((name,), f"unknown table{did_you_mean(name, TABLES)}")
+    head = reader.table("policy", POLICY_KEYS)
     name = reader.name(("policy",), head)
     mode = Mode(reader.choice(("policy", "mode"), head.get("mode", "enforce"), [mode.value for mode in Mode]))
     match = reader.labels(("policy", "match"), head.get("match", {}))
     budget = read_budget(reader)
     expected = read_expected(reader)
     halt, per_day_max = _halt(reader)
-    run = reader.table("run", ("on_finish",))
+    run = reader.table("run", RUN_KEYS)
     on_finish = reader.choice(("run", "on_finish"), run.get("on_finish", "keep"), ["keep", "stop"])
-    node = reader.table("node", ("idle_stop",))
+    node = reader.table("node", NODE_KEYS)
     rules = read_rules(reader, mode, halt)
     check_watched(reader, budget, rules)
     check_reached(reader, match, budget, rules)
@@ -101,7 +104,7 @@ def _policy(reader: Reader) -> Policy | None:
 
 
 def _halt(reader: Reader) -> tuple[HaltSettings, int]:
-    table = reader.table("halt", _HALT_KEYS)
+    table = reader.table("halt", HALT_KEYS)
     plain = HaltSettings()
     checkpoint = reader.choice(("halt", "checkpoint"), table.get("checkpoint", plain.checkpoint), CHECKPOINTS)
     stop = reader.choice(("halt", "stop"), table.get("stop", plain.stop), STOPS)

@@ -1,0 +1,155 @@
+"""The schema says of a policy's shape what its reader says: what an editor takes, the governor takes, and back."""
+
+from __future__ import annotations
+
+import random
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator, Draft202012Validator
+
+from governor.core.triggers import load
+from governor.wire.policy_schema import schema
+from governor.wire.policy_toml import load_policies
+
+POLICIES = sorted((Path(__file__).parents[3] / "policies").glob("*.toml"))
+WHOLE = Draft202012Validator(schema())
+OVER = Draft202012Validator(schema(drop_in=True))
+SEED = 20_261
+WRONG_PER_POLICY = 60
+LINE = re.compile(r"(\w+)(\s*=\s*)([^#\n]+?)(\s*(?:#.*)?)")
+# None of them is fit for every key, some are for a few: reader and schema have to agree about each.
+VALUES = (
+    "true",
+    "-1",
+    "[]",
+    "{}",
+    '"90"',
+    '"5 stepz"',
+    '"2 steps"',
+    '"90s"',
+    '"3k tokens"',
+    "1.5",
+    "0",
+    "[1]",
+    '"x y"',
+)
+
+
+def literal(value: str | float | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def every_key(kind: str) -> str:
+    """A policy with a rule, which has each key of its trigger at its default."""
+    keys = "".join(f"{key.name} = {literal(key.default)}\n" for key in load()[kind].KEYS)
+    rule = f'[[rule]]\nname = "{kind}"\ntrigger = "{kind}"\nresponse = "warn"\nmode = "observe"\n{keys}'
+    return f'[policy]\nname = "p"\n{rule}' + (WATCHED if kind != "budget" else "")
+
+
+WATCHED = '[[rule]]\nname = "watched"\ntrigger = "budget"\nresponse = "halt"\nfor = "90s"\n'
+TEXTS = {
+    **{path.name: path.read_text() for path in POLICIES},
+    # Without those that have a key of the user's own words: whether these are right is no matter of shape.
+    **{
+        f"every key of {kind}": every_key(kind)
+        for kind, trigger in load().items()
+        if not any(key.required for key in trigger.KEYS)
+    },
+}
+
+
+def is_read(text: str) -> bool:
+    return load_policies([("p.toml", text)])[0] is not None
+
+
+def is_taken(text: str) -> bool:
+    return WHOLE.is_valid(tomllib.loads(text))
+
+
+def wrong(text: str, rng: random.Random) -> str:
+    """One line of a policy renamed, emptied of its meaning, or taken away."""
+    lines = text.splitlines()
+    # A plan's price is compared with the ceiling: a contradiction, which is no matter of shape.
+    fit = [number for number, line in enumerate(lines) if LINE.fullmatch(line) and "usd_per_mtok" not in line]
+    at = rng.choice(fit)
+    found = LINE.fullmatch(lines[at])
+    assert found is not None
+    key, equals, _, end = found.groups()
+    match rng.randrange(6):
+        case 0:
+            lines[at] = f"{key}x{equals}{found.group(3)}{end}"
+        case 1 if key in ("name", "trigger", "response"):
+            del lines[at]
+        case _:
+            lines[at] = f"{key}{equals}{rng.choice(VALUES)}{end}"
+    return "\n".join(lines)
+
+
+def test_it_is_a_schema_also_for_the_editors_that_know_draft_7() -> None:
+    for drawn in (schema(), schema(drop_in=True)):
+        Draft202012Validator.check_schema(drawn)
+        Draft7Validator.check_schema(drawn)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_shipped_is_valid_and_so_is_every_key_of_every_trigger(name: str) -> None:
+    assert is_read(TEXTS[name]), load_policies([(name, TEXTS[name])])[1]
+    for validator in (WHOLE, OVER, Draft7Validator(schema())):
+        assert not [error.message for error in validator.iter_errors(tomllib.loads(TEXTS[name]))]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_schema_and_reader_agree_on_seeded_wrong_policies(name: str) -> None:
+    rng = random.Random(SEED)
+    refused = 0
+    for _ in range(WRONG_PER_POLICY):
+        text = wrong(TEXTS[name], rng)
+        read = is_read(text)
+        refused += not read
+        assert is_taken(text) == read, f"seed {SEED}: {load_policies([('p.toml', text)])[1]}\n{text}"
+    assert refused > WRONG_PER_POLICY // 2, "most of them are wrong"
+
+
+RULE = '[policy]\nname = "p"\n[[rule]]\nname = "r"\nresponse = "warn"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ('all = [{ trigger = "nonfinite" }, { trigger = "data_starvation", share_frac = 0.7 }]', True),
+        ('all = [{ trigger = "nonfinite" }]', False),
+        ('all = [{ trigger = "nonfinite" }, { trigger = "data_starvation", floor_frac = 0.7 }]', False),
+        ('trigger = "nonfinite"\nwarmup = "200 steps"\ncooldown = "1h"\nmatch = { team = ["a", "b"] }', True),
+        ('trigger = "nonfinite"\nfor = "3 of 5 steps"', True),
+        ('trigger = "hang"\nfor = "3 of 5 steps"', False),
+        ('trigger = "nonfinite"\nmatch = { team = [] }', False),
+        ('trigger = "nonfinite"\nfor = "2M tokens"', True),
+        ('trigger = "nonfinite"\nvanished_after = "1.5k"', True),
+        ('trigger = "nonfinite"\nvanished_after = 0', False),
+    ],
+)
+def test_schema_and_reader_agree_on_conditions(text: str, taken: bool) -> None:
+    assert is_read(RULE + text) is taken, load_policies([("p.toml", RULE + text)])[1]
+    assert is_taken(RULE + text) is taken
+
+
+def test_a_key_that_a_trigger_cannot_do_without_is_required() -> None:
+    document: dict[str, Any] = tomllib.loads(RULE + 'trigger = "expression"')
+    assert not WHOLE.is_valid(document)
+    document["rule"][0]["when"] = "loss > 5.0"
+    assert WHOLE.is_valid(document)
+    document["rule"][0]["when"] = ""
+    assert not WHOLE.is_valid(document)
+
+
+def test_a_drop_in_may_change_one_key_of_a_rule_and_a_policy_may_not() -> None:
+    change: dict[str, Any] = tomllib.loads('[[rule]]\nname = "nonfinite"\nmode = "observe"\nskipped_streak = 9\n')
+    assert OVER.is_valid(change)
+    assert not WHOLE.is_valid(change)
+    assert not WHOLE.is_valid({"policy": {"name": "p"}, **change})
+    assert WHOLE.is_valid({"include": ["base.toml"], **change}), "what it includes may have the rest"
+    assert not WHOLE.is_valid({"include": "base.toml", **change})

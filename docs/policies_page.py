@@ -20,9 +20,22 @@ fires. What a policy does can be known before a run depends on it:
 | `costgov policy test TESTS…` | Does it do what I expect of it? Tests of your own, played in simulated time. |
 | `costgov policy replay --policy FILE LOG…` | What would it have done in runs that I have logs of? |
 
+| `costgov policy tune LOG…` | Which limits fit my own healthy runs, with what margin? |
 | `costgov policy schema` | What may stand in a policy: the JSON Schema, for an editor. |
 
 All of them are in [cli.md](cli.md); each takes `--json`.
+
+## Limits from your own logs
+
+`costgov policy tune LOG…` replays logs of runs that went well under the rules of a policy (`--policy FILE`), moving one limit
+at a time until a log would have been told of. That value is the worst healthy case, found to 6 % with the rule's own `for` and
+the detector itself. `--margin` (2 unless you say otherwise) is how many times a limit should be away from it:
+
+- a limit with less than the margin comes as TOML, to be put over the policy as `NAME.d/tuned.toml`;
+- one that could be tighter and keep the margin comes as a comment there: what few logs do not show, healthy runs may still do;
+- where nothing within 16 times either way makes a difference, or the logs have no such data, nothing is suggested.
+
+It replays the logs three times under some variants of every limit: about a minute for 10,000 records.
 
 ## In an editor
 

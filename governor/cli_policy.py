@@ -10,13 +10,14 @@ import click
 from governor import policy_files
 from governor.cli_common import Failed, config_option, json_option, print_json, settings_from
 from governor.cli_policy_test import test
+from governor.cli_policy_tune import tune
 from governor.cli_replay import replay
 from governor.exit_codes import ExitCode
 from governor.policy_includes import PolicyUnreadable
 from governor.wire.policy_layers import PolicyText
 
 
-@click.group(short_help="What policies would do: check, explain, test, replay, schema.")
+@click.group(short_help="What policies would do: check, explain, test, replay, tune, schema.")
 def policy() -> None:
     """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
 
@@ -88,6 +89,7 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
 
 
 policy.add_command(test)
+policy.add_command(tune)
 
 
 @policy.command(short_help="Print the JSON Schema of a policy file.")

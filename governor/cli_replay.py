@@ -78,7 +78,7 @@ def replay(
     WRONGLY CUT likewise of healthy runs. Exit code 1 when a log or a line of one could not be read; the other logs are
     replayed all the same.
     """
-    loaded = _load(policies)
+    loaded = load_each(policies)
     try:
         found = logs(paths)
     except LogUnreadable as error:
@@ -87,7 +87,7 @@ def replay(
     tallies = [Tally(policy.name, price) for policy in loaded]
     records_total = 0
     for path in found:
-        played, problem = _play(path, loaded, price, run_on, tallies)
+        played, problem = play(path, loaded, price, run_on, tallies)
         records_total += played.records
         if problem is not None:
             is_bad = True
@@ -105,7 +105,7 @@ def replay(
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-def _load(paths: Sequence[Path]) -> tuple[Policy, ...]:
+def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
     """The policies of these files, each judged by itself: two of them may well be for the same runs."""
     loaded: list[Policy] = []
     for path in paths or (policy_files.PACKAGED_POLICY,):
@@ -125,8 +125,8 @@ def _load(paths: Sequence[Path]) -> tuple[Policy, ...]:
     return tuple(loaded)
 
 
-def _play(
-    path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs, tallies: Sequence[Tally]
+def play(
+    path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs, tallies: Sequence[Tally] = ()
 ) -> tuple[Replay, str | None]:
     """Replay one log, and count it. The problem is one line, of the first place that could not be read."""
     replay = Replay(policies, price)

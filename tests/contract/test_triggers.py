@@ -125,6 +125,14 @@ def test_says_its_condition_with_the_value_of_every_key(kind: str) -> None:
     assert all(re.fullmatch(r"[A-Z].*\.", sentence) for sentence in more)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_limits_are_keys_that_can_be_moved(kind: str) -> None:
+    """What `costgov policy tune` moves: numbers above zero."""
+    keys = {key.name: key for key in load()[kind].KEYS}
+    for name in vars(load()[kind]).get("LIMITS", ()):
+        assert keys[name].kind in ("duration", "count", "number", "frac")
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_takes_anything_and_says_the_same_when_asked_again(kind: str, seed: int) -> None:

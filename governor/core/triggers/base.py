@@ -84,6 +84,9 @@ class Trigger(Condition, Protocol):
     # key; one that leaves SAYS out is said by the first line of its file and a list of its keys.
     SAYS: ClassVar[tuple[str, ...]]
     # LISTENS: ClassVar[frozenset[type]], where there is one: the kinds of event that it uses. Others it is not shown.
+    # Keys that are limits, for `costgov policy tune`: moved one way the trigger fires earlier, the other way later. May
+    # be left out.
+    LIMITS: ClassVar[tuple[str, ...]]
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float.

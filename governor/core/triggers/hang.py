@@ -99,6 +99,15 @@ class Hang:
     )
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Beat, PhaseChange, Tick})
+    LIMITS: ClassVar[tuple[str, ...]] = (
+        "tight_min",
+        "start_limit",
+        "start_limit_without_beats",
+        "between_limit",
+        "eval_limit",
+        "checkpoint_limit",
+        "log_gap_times",
+    )
     SAYS: ClassVar[tuple[str, ...]] = (
         "no rank makes progress for longer than what the slowest of them is doing may take",
         "In a step, once {armed_after} are done: the longest of {p99_times} times the 99th percentile of step times, "

@@ -69,6 +69,7 @@ class Nonfinite:
     )
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
+    LIMITS: ClassVar[tuple[str, ...]] = ("vanished_records", "skipped_streak", "gradient_streak", "search_streak")
     SAYS: ClassVar[tuple[str, ...]] = (
         "the loss of a rank is NaN or infinite or has vanished ({vanished_records} records without one, after "
         "{vanished_after} that had it), {skipped_streak} updates in a row are skipped, or {gradient_streak} gradient "

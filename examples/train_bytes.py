@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import statistics
 import sysconfig
 import threading
 import time
@@ -30,8 +31,8 @@ from trainer_shim import attach, wrap_loader
 CONTEXT = 128  # Bytes per sample.
 BATCH = 8  # Samples per rank: about 70 ms per step on two slow cores.
 SOURCE_BYTES = 4_000_000  # Enough not to repeat within a demonstration, little enough to read in a moment.
-COLLAPSE_TIMES = 8  # How much slower each step becomes.
-STARVED_FETCH_S = 0.5
+SLOWER_TIMES = 8  # Than the median of the steps before.
+STARVED_FETCH_S_MIN = 0.5
 FAULTS = (
     "none",
     "nan",
@@ -108,15 +109,17 @@ class Fault:
         self.engine, self.sources = engine, sources
         self.is_sick_rank = engine.global_rank == engine.world_size - 1
         self.begun = False
-        self.step_began_s = time.monotonic()
-        self.step_s = 0.0
+        self.step_began_s: float | None = None
+        self.steps_s: list[float] = []  # Of the healthy ones; a single one says little on a busy machine.
 
     def before_forward(self) -> None:
         """Strike at the start of step `at_step`."""
         now_s = time.monotonic()
         step = self.engine.global_steps + 1  # The step that now begins.
         if step < self.at_step:
-            self.step_s, self.step_began_s = now_s - self.step_began_s, now_s
+            if self.step_began_s is not None:
+                self.steps_s.append(now_s - self.step_began_s)
+            self.step_began_s = now_s
             return
         if step == self.at_step and not self.begun:
             self.begun = True
@@ -131,10 +134,14 @@ class Fault:
             with torch.no_grad():
                 self.engine.module.norm.weight[0] = float("nan")
         if self.kind == "starve":
-            self.sources.fetch_s = STARVED_FETCH_S
+            self.sources.fetch_s = max(STARVED_FETCH_S_MIN, self.lost_s())
         if self.mark and self.is_sick_rank and self.kind not in ("none", "budget"):
             Path(self.mark + ".tmp").write_text(f"{time.monotonic_ns()}\n")
             os.replace(self.mark + ".tmp", self.mark)
+
+    def lost_s(self) -> float:
+        """What a slow step takes beyond a healthy one."""
+        return (SLOWER_TIMES - 1) * statistics.median(self.steps_s) if self.steps_s else 0.0
 
     def before_backward(self) -> None:
         """What happens inside every step from then on."""
@@ -142,7 +149,7 @@ class Fault:
             return
         if self.kind == "collapse":
             work = torch.randn(128, 128)
-            until_s = time.monotonic() + (COLLAPSE_TIMES - 1) * self.step_s
+            until_s = time.monotonic() + self.lost_s()
             while time.monotonic() < until_s:
                 work = torch.tanh(work @ work)
         stuck = self.kind == "hang" or (self.kind == "deaf" and self.engine.global_steps >= self.at_step)

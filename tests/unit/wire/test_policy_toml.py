@@ -221,6 +221,7 @@ def test_the_default_enforces_what_is_certain_and_observes_what_is_statistical()
         "budget": Mode.ENFORCE,
         "throughput_collapse": Mode.OBSERVE,
         "data_starvation": Mode.OBSERVE,
+        "gpu_starvation": Mode.OBSERVE,
     }
 
 

@@ -7,23 +7,23 @@ from typing import Any
 
 from governor.core.events import Event
 from governor.core.findings import Finding, Reading, Verdict, unknown
-from governor.core.policy import ALL, Budget, Rule
+from governor.core.policy import ALL, Policy, Rule
 from governor.core.run_state import Run
 from governor.core.triggers import load
 from governor.core.triggers.base import Condition, Trigger, defaults, listens
 from governor.core.units import MonoNs
 
 
-def condition_of(rule: Rule, budget: Budget) -> Condition:
+def condition_of(rule: Rule, policy: Policy) -> Condition:
     """Make the rule's condition, with nothing seen yet."""
     if not rule.members:
-        return _trigger(rule.trigger, rule.params, budget)
-    return All([(member.trigger, _trigger(member.trigger, member.params, budget)) for member in rule.members])
+        return _trigger(rule.trigger, rule.params, policy)
+    return All([(member.trigger, _trigger(member.trigger, member.params, policy)) for member in rule.members])
 
 
-def _trigger(kind: str, params: Mapping[str, Any], budget: Budget) -> Trigger:
+def _trigger(kind: str, params: Mapping[str, Any], policy: Policy) -> Trigger:
     trigger = load()[kind]
-    return trigger({**defaults(trigger.KEYS), **params, "budget": budget})
+    return trigger({**defaults(trigger.KEYS), **params, "budget": policy.budget, "expected": policy.expected})
 
 
 def evidence_of(verdict: Verdict, kind: str) -> Mapping[str, Any] | None:

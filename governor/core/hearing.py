@@ -315,6 +315,7 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
     if found is not None:
         tracked, rank = found
         rank.said_bye = True
+        tracked.book.observe(event)
         if event.completed:
             rank.completed = tracked.run.completed = True
             node.kept_at = None  # With the next tick: a governor after us hears no rank say it again.

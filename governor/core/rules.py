@@ -58,7 +58,7 @@ class RuleBook:
         self.policy = policy
         self._run = run
         self._attempt = Attempt()
-        self._watched = {rule.name: _Watched(rule, condition_of(rule, policy.budget)) for rule in policy.rules}
+        self._watched = {rule.name: _Watched(rule, condition_of(rule, policy)) for rule in policy.rules}
         self._listeners: dict[type, list[tuple[_Watched, bool]]] = {}  # By kind of event: all, and who is shown it.
         self._due: list[_Watched] = []  # Whom the step observed last concerns.
 
@@ -215,7 +215,7 @@ class RuleBook:
             try:
                 watched.condition.restore(saved["state"])
             except (KeyError, TypeError, ValueError):
-                watched.condition = condition_of(watched.rule, self.policy.budget)
+                watched.condition = condition_of(watched.rule, self.policy)
                 continue
             if saved["meaning"] == watched.meaning:
                 watched.timer.restore(saved["timer"])

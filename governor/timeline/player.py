@@ -18,9 +18,20 @@ from governor.core.machine_events import GpuSample, MachineEvent
 from governor.core.policy import Policy
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
-from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, TICK_NS, BootNs, MonoNs, WallNs, parse_duration
+from governor.core.units import (
+    NS_PER_HOUR,
+    NS_PER_MINUTE,
+    NS_PER_S,
+    TICK_NS,
+    BootNs,
+    MonoNs,
+    UsdMicros,
+    WallNs,
+    parse_duration,
+)
 
 BEAT_NS: Final = NS_PER_S
+GPU_BYTES: Final = 80 * 2**30
 GPU_LOOK_NS: Final = 2 * NS_PER_S  # As the daemon looks.
 Settings = Mapping[str, str]
 
@@ -71,6 +82,7 @@ class Player:
         self.run.stage, self.run.labels = stage, dict(labels or {})
         self.book = RuleBook(policy, self.run)
         self.verdicts: list[Decided] = []
+        self.accrues = False  # The ledger charges the run at its rate, with each tick.
         self.gpus_busy: tuple[float | None, ...] = ()  # As the driver, or the log, says from now on.
         self.history: dict[str, list[tuple[int, Finding]]] = {rule: [] for rule in recorded}
         self._attempt = 0
@@ -96,10 +108,14 @@ class Player:
         self.hello()
         self.book.new_attempt()
 
-    def one_step(self, dt_ns: int, fields: Mapping[str, Any], *, micro: int = 1, stride: int = 1) -> None:
+    def one_step(
+        self, dt_ns: int, fields: Mapping[str, Any], *, micro: int = 1, stride: int = 1,
+        of_rank: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> None:  # fmt: skip
         """Progress at the start of each micro-step, beats in between, the step frames at the end.
 
-        `fields` are those of core.events.Step; "skipped" counts the updates skipped in this step.
+        `fields` are those of core.events.Step, and `of_rank` what single ranks say in their place; "skipped" counts
+        the updates skipped in this step.
         """
         start = self.now
         events: list[Event] = []
@@ -114,7 +130,7 @@ class Player:
             if self.log:
                 events.append(Step(at, None, "run", 0, **common))
             else:
-                own = {"step_s": dt_ns / NS_PER_S, "progress_seq": self.seq, **common}
+                own = {"step_s": dt_ns / NS_PER_S, "progress_seq": self.seq, **common, **(of_rank or {}).get(rank, {})}
                 events.append(Step(at, connection_of(rank), "run", rank, **own))
         self.let_pass(dt_ns, events)
 
@@ -211,7 +227,7 @@ class Player:
     def _gpu_sample(self, at: MonoNs) -> GpuSample:
         """A log's list names no GPU; the driver does, and the engine has shown the run its own."""
         uuids = () if self.log else tuple(f"GPU-{place}" for place in range(len(self.gpus_busy)))
-        return GpuSample(at, "run", self.gpus_busy, uuids)
+        return GpuSample(at, "run", self.gpus_busy, uuids, memory_total_bytes=tuple(GPU_BYTES for _ in uuids))
 
     def apply(self, event: Event) -> None:
         """Enter an event and show it to the rules; a step and a tick are judged."""
@@ -224,6 +240,9 @@ class Player:
             intake.apply_phase(run, None if self.log else run.ranks[event.rank], event)
         elif isinstance(event, MachineEvent):
             intake.apply_machine(run, event)
+        elif isinstance(event, Tick) and self.accrues and run.spend_rate_usd_micros_per_hour is not None:
+            charged = run.spend_rate_usd_micros_per_hour * TICK_NS // NS_PER_HOUR
+            run.spend_usd_micros = UsdMicros(run.spend_usd_micros + charged)
         self.book.observe(event)
         if isinstance(event, Step | Tick):
             self.judge(event if isinstance(event, Step) else None)

@@ -3,6 +3,7 @@
     hello                            every rank connects (0 .. ranks-1 of world_size)
     steps 30 every 2s loss=1.5       30 steps on every rank; a beat at each full second within a step
     steps 4 every 2s micro=128       progress inside the step as well
+    steps 9 every 2s 1: data_s=0.9   rank 1 says something else than the others
     steps 9 every 2s stride=10       only each tenth step is reported
     stand 29s in_step device_wait=wait   beats go on, progress stands still
     stand 29s 0: phase=eval 1: in_step   the same, rank by rank; `silent`: this rank does not even beat
@@ -13,7 +14,7 @@
     lose 1 / bye 0                   a rank's connection is lost / it leaves
     restart                          the governor is: its rules are saved, thrown away and restored
     attempt                          the run is launched again
-    money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say
+    money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say; with `accrues` they grow at that rate
     cap scope=day spend=9 reserve=1 ceiling=10  a budget of several runs, as the engine would put it on this one
     saved                            a good checkpoint now
     gpus 0.97 0.03                   from now on the run's two GPUs are seen every 2 s, so busy; `gpus`: not any more
@@ -26,7 +27,7 @@ Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. Afte
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields
 from typing import Any, Final
 
@@ -78,13 +79,20 @@ def _steps(player: Player, words: Sequence[str]) -> None:
     dt_ns = _duration(words[2])
     if dt_ns == 0:
         raise SeriesError("steps: a step that takes no time is none")
-    settings = _settings("steps", words[3:], _STEPS_SETTINGS)
+    common, own = _split(player, "steps", words[3:])
+    settings = _settings("steps", common, _STEPS_SETTINGS)
+    of_rank = {rank: _settings("steps", said, STEP_FIELDS) for rank, said in own.items()}
     micro = _whole("micro", settings.pop("micro", "1"))
     for index in range(int(words[0])):
-        chosen = {name: _pick(value, index) for name, value in settings.items()}
-        given = {name: _value(name, value) for name, value in chosen.items() if value is not None}
+        given = _given(settings, index)
         stride = _whole("stride", str(given.pop("stride", 1)))
-        player.one_step(dt_ns, given, micro=micro, stride=stride)
+        told = {rank: _given(said, index) for rank, said in of_rank.items()}
+        player.one_step(dt_ns, given, micro=micro, stride=stride, of_rank=told)
+
+
+def _given(settings: Mapping[str, str], index: int) -> dict[str, Any]:
+    chosen = {name: _pick(value, index) for name, value in settings.items()}
+    return {name: _value(name, value) for name, value in chosen.items() if value is not None}
 
 
 def _stand(player: Player, words: Sequence[str]) -> None:
@@ -138,7 +146,8 @@ def _attempt(player: Player, words: Sequence[str]) -> None:
 
 
 def _money(player: Player, words: Sequence[str]) -> None:
-    given = _dollars(_settings("money", words, ("spend", "reserve", "rate")))
+    player.accrues = "accrues" in words
+    given = _dollars(_settings("money", [one for one in words if one != "accrues"], ("spend", "reserve", "rate")))
     player.run.spend_usd_micros = _needed("money", given, "spend")
     player.run.reserve_usd_micros = given.get("reserve")
     player.run.spend_rate_usd_micros_per_hour = given.get("rate")
@@ -242,7 +251,7 @@ def _rank(player: Player, word: str, text: str) -> int:
     return int(text)
 
 
-def _settings(word: str, words: Sequence[str], known: Sequence[str] | set[str]) -> dict[str, str]:
+def _settings(word: str, words: Sequence[str], known: Sequence[str] | Set[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for one in words:
         name, _, value = one.partition("=")
@@ -253,7 +262,13 @@ def _settings(word: str, words: Sequence[str], known: Sequence[str] | set[str]) 
 
 
 def _by_rank(player: Player, word: str, words: Sequence[str]) -> dict[int, dict[str, str]]:
-    """Settings for each rank: those before the first "N:" are everyone's."""
+    """Settings for each rank."""
+    common, own = _split(player, word, words)
+    return {rank: _settings(word, [*common, *own.get(rank, [])], _BEAT_SETTINGS) for rank in player.ranks}
+
+
+def _split(player: Player, word: str, words: Sequence[str]) -> tuple[list[str], dict[int, list[str]]]:
+    """What stands before the first "N:" is everyone's, the rest of rank N."""
     common: list[str] = []
     own: dict[int, list[str]] = {}
     into = common
@@ -262,7 +277,7 @@ def _by_rank(player: Player, word: str, words: Sequence[str]) -> dict[int, dict[
             into = own.setdefault(_rank(player, word, one[:-1]), [])
         else:
             into.append(one)
-    return {rank: _settings(word, [*common, *own.get(rank, [])], _BEAT_SETTINGS) for rank in player.ranks}
+    return common, own
 
 
 def _dollars(settings: Mapping[str, str]) -> dict[str, UsdMicros]:

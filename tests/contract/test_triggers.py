@@ -14,7 +14,7 @@ from governor.core.events import Beat, Event, Hello, PhaseChange, Step, Tick
 from governor.core.findings import Finding, Reading
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.machine_events import GpuSample, HostMemory, MachineEvent, SpotNotice
-from governor.core.policy import Budget
+from governor.core.policy import Budget, Expected
 from governor.core.run_state import Run
 from governor.core.triggers import load
 from governor.core.triggers.base import Trigger, defaults, listens
@@ -24,13 +24,14 @@ from governor.wire.policy_rules import RULE_KEYS
 
 KINDS = sorted(load())
 SEEDS = range(8)
+ACROSS_ATTEMPTS = ("budget", "restart_loop", "runtime")  # What they are about does not end with an attempt.
 HOLES = [None, float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e308, 5e-324]
 
 
 def make(kind: str) -> Trigger:
     trigger = load()[kind]
     budget = Budget(UsdMicros(1_000_000), 10_000, (0.5,))
-    return trigger({**defaults(trigger.KEYS), "budget": budget})
+    return trigger({**defaults(trigger.KEYS), "budget": budget, "expected": Expected(1)})
 
 
 def history(seed: int) -> tuple[Run, list[Event]]:
@@ -186,7 +187,7 @@ def test_knows_nothing_of_an_empty_run(kind: str) -> None:
     assert finding.reading is Reading.UNKNOWN, "no data is not health"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "budget"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ACROSS_ATTEMPTS])
 def test_a_new_attempt_starts_anew(kind: str) -> None:
     trigger = make(kind)
     run, events = history(1)

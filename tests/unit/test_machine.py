@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from governor.core import engine
 from governor.core.effects import Alarm
-from governor.core.identity import ProcessId
+from governor.core.events import Bye, Disconnected
+from governor.core.findings import Reading
+from governor.core.identity import ConnectionId, ProcessId
 from governor.core.machine import own_places
 from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
 from governor.core.node import Node
 from governor.core.units import NS_PER_S, DurationNs
-from tests.unit.test_engine import at, hello, make_node, peer
+from tests.unit.test_engine import at, hello, make_node, peer, rule, tick
 
 GIB = 1 << 30
 IDLE, BUSY = 0.01, 0.97
@@ -106,3 +108,15 @@ def test_what_computes_below_a_command_that_nobody_speaks_for_is_its_own() -> No
     tracked.named = (ProcessId(7, 1, "boot-1"),)
     shown = sample(pids=(frozenset({8}), frozenset({9})))
     assert own_places(shown, tracked, frozenset({9}), is_alone=True) == [1]
+
+
+def test_attempts_that_trained_to_the_end_are_no_loop() -> None:
+    """Short jobs under one name, such as evaluations: each ends well after a step or none."""
+    node = make_node(rule("restart_loop"))
+    for number in range(5):
+        engine.step(node, hello(when=number * 60.0, attempt=f"a{number}", connection=ConnectionId(number + 1)))
+        engine.step(node, tick(number * 60.0 + 1))
+        end = Bye(at(number * 60.0 + 30), ConnectionId(number + 1), "llama", 0, 2, completed=number != 4)
+        engine.step(node, end)
+        engine.step(node, Disconnected(at(number * 60.0 + 31), ConnectionId(number + 1)))
+    assert node.runs["llama"].book.findings["r-restart_loop"].reading is Reading.QUIET

@@ -91,7 +91,7 @@ class Trigger(Condition, Protocol):
     def __init__(self, params: Mapping[str, Any]) -> None:
         """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float.
 
-        Beside them stands "budget", the policy's Budget.
+        Beside them stand "budget" and "expected", the policy's Budget and Expected.
         """
 
 

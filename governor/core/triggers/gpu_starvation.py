@@ -81,6 +81,7 @@ class GpuStarvation:
         Key("pause_min", "duration", "60s", "And further apart than this: below it no pause is worth its name."),
     )
     STEPPED: ClassVar[bool] = False  # A starved job may finish no step at all.
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step, GpuSample})
     SAYS: ClassVar[tuple[str, ...]] = (
         "a GPU that is known to be the run's, or of a log's GPUs the busiest, is busy for less than {floor_frac} of "
         "the last {window} of training",
@@ -111,8 +112,10 @@ class GpuStarvation:
         self._pending: dict[str, int] = {}  # Busy nanoseconds of each GPU.
         self._finding = WARMING_UP
 
-    def observe(self, event: Event, run: Run) -> None:
-        if isinstance(event, Step):
+    def observe(self, event: Event, run: Run) -> bool:
+        if isinstance(event, GpuSample):
+            self._sample(event, run)
+        elif isinstance(event, Step):
             if not self._has_stepped:
                 self._has_stepped = True
                 self._drop_pending()
@@ -120,9 +123,10 @@ class GpuStarvation:
                 self._finding = WARMING_UP
             elif self._pending_ns:
                 self._settle(event.at)
+                self._stepped_at = event.at
+                return self._finding.reading is Reading.FIRING
             self._stepped_at = event.at
-        elif isinstance(event, GpuSample):
-            self._sample(event, run)
+        return False
 
     def _sample(self, sample: GpuSample, run: Run) -> None:
         last, self._sampled_at = self._sampled_at, sample.at

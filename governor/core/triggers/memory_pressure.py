@@ -40,6 +40,7 @@ class MemoryPressure:
         Key("gpu_left_frac", "frac", 0.02, "Fires when less of a rank's GPU memory is free of live tensors."),
     )
     STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     SAYS: ClassVar[tuple[str, ...]] = (
         "less than {host_left_frac} of main memory (of the machine, or of the run's control group) is available, or "
         "live tensors leave less than {gpu_left_frac} of a rank's GPU memory",
@@ -50,11 +51,12 @@ class MemoryPressure:
         self._gpu_left_frac: float = params["gpu_left_frac"]
         self._allocated: dict[int, tuple[MonoNs, int]] = {}  # By rank: when told, and bytes.
 
-    def observe(self, event: Event, run: Run) -> None:
+    def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step) or event.mem_allocated_bytes is None:
-            return
+            return False
         if event.rank in self._allocated or len(self._allocated) < RANKS_MAX:
             self._allocated[event.rank] = event.at, event.mem_allocated_bytes
+        return True
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         known = False

@@ -37,6 +37,7 @@ class RestartLoop:
         Key("within", "duration", "6h", "Attempts that began longer ago than this do not count.", "1m"),
     )
     STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Hello, Bye})
     SAYS: ClassVar[tuple[str, ...]] = (
         "{attempts} attempts in a row, all begun within {within}, ended less than {progress_steps} steps beyond the "
         "furthest step reached before, and the present attempt has not got there either",
@@ -53,7 +54,7 @@ class RestartLoop:
         self._began_at: MonoNs | None = None  # None: nothing was heard yet.
         self._barren: deque[MonoNs] = deque(maxlen=self._attempts)  # When attempts without progress began, in a row.
 
-    def observe(self, event: Event, run: Run) -> None:
+    def observe(self, event: Event, run: Run) -> bool:
         if isinstance(event, Step):
             if event.step > self._reached:
                 self._reached = event.step
@@ -64,6 +65,7 @@ class RestartLoop:
             self._see(run)
         elif isinstance(event, Bye) and event.completed:
             self._is_complete = True
+        return False  # What fires is that an attempt has ended; steps are what may end it.
 
     def _see(self, run: Run) -> None:
         if self._began_at is None:

@@ -27,6 +27,7 @@ class Runtime:
         Key("attempt", "duration", "0s", "Fires when the attempt is this old; 0s: however old."),
     )
     STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Tick})
     SAYS: ClassVar[tuple[str, ...]] = (
         "the run is older than {run}, or its attempt older than {attempt} (0: however old)",
     )

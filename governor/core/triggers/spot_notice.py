@@ -25,6 +25,7 @@ class SpotNoticeGiven:
         Key("fresh", "duration", "30s", "An answer older than this is none: six questions without one.", "5s"),
     )
     STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset()
     SAYS: ClassVar[tuple[str, ...]] = (
         "the provider has announced that it takes the machine back",
         "Its last answer may be {fresh} old.",

@@ -54,6 +54,7 @@ class Straggler:
         Key("ranks", "count", 3, "Ranks that must be seen.", 3),
     )
     STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     SAYS: ClassVar[tuple[str, ...]] = (
         "a rank's own time a step, without waiting for others, is {times} times that of the median of its peers or "
         "more, over {window_steps} steps, and the difference is {lost_frac} of the step or more",
@@ -69,24 +70,25 @@ class Straggler:
         self._ranks: dict[int, _Rank] = {}
         self._finding = unknown("no_own_times")
 
-    def observe(self, event: Event, run: Run) -> None:
+    def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step) or event.step_s is None:
-            return
+            return False
         own_s = _own_s(event)
         if own_s is None:
-            return
+            return False
         state = self._ranks.get(event.rank)
         if state is None:
             if len(self._ranks) >= RANKS_MAX:
-                return
+                return False
             state = self._ranks[event.rank] = _Rank(self._window_steps)
         state.steps_seen += 1
         if state.steps_seen <= self._warmup_steps:
-            return
+            return False
         state.own_s.add(own_s)
         state.step_s.add(event.step_s)
         if event.rank == max(self._ranks):  # Once a step is enough: most of the others have told theirs by then.
             self._compare()
+        return self._finding.reading is Reading.FIRING
 
     def _compare(self) -> None:
         full = {number: state for number, state in self._ranks.items() if state.is_full}

@@ -35,6 +35,7 @@ class UnsavedWork:
         Key("usd", "number", 0, "Fires with unsaved training that has cost so many dollars; 0: time alone counts."),
     )
     STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset()
     SAYS: ClassVar[tuple[str, ...]] = (
         "{time} of training, or what has cost {usd} dollars of it (0: time alone), are not in a good checkpoint",
     )

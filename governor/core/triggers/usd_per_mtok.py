@@ -37,6 +37,7 @@ class UsdPerMtok:
         Key("warmup_time", "duration", "30m", "Time from the first step of an attempt that is left out."),
     )
     STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Tick})
     SAYS: ClassVar[tuple[str, ...]] = (
         "a million tokens cost {times} times what the policy expects or more, over the last {window}",
         "The first {warmup_time} of each attempt are left out.",

@@ -48,11 +48,11 @@ def test_it_stops_an_instance_under_faults_and_ends_on_sigterm(tmp_path: Path) -
         assert cloud.preflight().ok
         assert cloud.stop("run-7-1", 0).reason == "RequestThrottled"
         order = {"faults": [{"kind": "dryrun_denied"}]}
-        assert httpx.post(str(ready["control"]), json=order, trust_env=False).status_code == 200
+        assert httpx.post(str(ready["control"]), json=order, trust_env=False, timeout=DEADLINE_S).status_code == 200
         assert not cloud.preflight().ok
         assert cloud.stop("run-7-1", 0).answer is StopAnswer.ACCEPTED
         assert cloud.billing().answer is BillingAnswer.ENDED
-        seen = httpx.get(str(ready["control"]), trust_env=False).json()
+        seen = httpx.get(str(ready["control"]), trust_env=False, timeout=DEADLINE_S).json()
         assert seen["state"] == "stopped"
         assert {tuple(call["ids"]) for call in seen["calls"] if "Stop" in call["action"]} == {(ready["instance_id"],)}
     finally:

@@ -23,22 +23,22 @@ from governor.core.killset import find_launchers, is_launcher, kill_set, strays
 SAFETY_S = 120  # Launchers import torch, and deepspeed everything else, on a machine that may be busy.
 BIN = Path(sys.executable).parent
 
-# It says who it is by connecting, and its end shows as the connection's.
+# It says who it is by connecting, and its end shows as the connection's. It ends with us, also where a test has failed.
 RANK = """
 import signal, socket, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 sock.connect(sys.argv[-1])
-while True: signal.pause()
+sock.recv(1)
 """
 
 
 def torchrun(rank: str, path: str) -> list[str]:
-    return [str(BIN / "torchrun"), "--nproc_per_node", "2", "--max-restarts", "3", rank, path]
+    return [str(BIN / "torchrun"), "--standalone", "--nproc_per_node", "2", "--max-restarts", "3", rank, path]
 
 
 def torchrun_module(rank: str, path: str) -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", rank, path]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", rank, path]
 
 
 def deepspeed(rank: str, path: str) -> list[str]:

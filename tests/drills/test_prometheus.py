@@ -74,7 +74,7 @@ def exporter() -> Iterator[PrometheusExporter]:
 
 
 def test_promtool_finds_nothing_to_say(exporter: PrometheusExporter) -> None:
-    page = httpx.get(exporter.url, trust_env=False).content
+    page = httpx.get(exporter.url, trust_env=False, timeout=DEADLINE_S).content
     found = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=DEADLINE_S)
     assert (found.returncode, found.stdout, found.stderr) == (0, b"", b"")
 
@@ -99,7 +99,9 @@ class Prometheus:
     def value(self, query: str) -> str | None:
         """Return the value of a query that has one sample, or None while there is no answer."""
         try:
-            reply = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, trust_env=False)
+            reply = httpx.get(
+                f"{self.url}/api/v1/query", params={"query": query}, trust_env=False, timeout=DEADLINE_S
+            )  # fmt: skip
             result: list[Any] = reply.json()["data"]["result"] if reply.status_code == 200 else []
         except httpx.TransportError:
             return None

@@ -29,7 +29,6 @@ from governor.core.events import (
 )
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.idleness import NODE
-from governor.core.keeping import keep
 from governor.core.machine_events import GovernorsSeen, GpuProcessesSeen
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
@@ -181,8 +180,6 @@ class World:
                 self.held = {visit: self.boot}  # The newest hold counts.
                 lasts = DurationNs((min(visit.ended, 10**6) - self.now) * NS_PER_S)
                 self.put(OperatorHold(self.mono(), NODE, lasts, "x", 0))
-                assert self.node is not None
-                self._perform([keep(self.node, self.mono())])  # As the control socket does: it is promised.
             elif visit.kind == "run" and visit not in self.said and (is_here or self._unheard(visit)):
                 self.said.add(visit)
                 self.heard.add(visit)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from examples import demo_cloud
-from tests.contract.clouds.rigs import LOST_REPLY_S, AwsRig, CommandRig, FakeRig, Rig, aws_rig
+from tests.contract.clouds.rigs import AwsRig, CommandRig, FakeRig, Rig, aws_rig
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     """Every provider that can end billing. A new one is added here and passes the suite unedited."""
     match request.param:
         case "aws":
-            with aws_rig(request.getfixturevalue("moto_port"), timeout_s=LOST_REPLY_S) as rig:
+            with aws_rig(request.getfixturevalue("moto_port")) as rig:
                 yield rig
         case "command":
             yield CommandRig(tmp_path)

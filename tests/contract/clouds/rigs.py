@@ -95,6 +95,8 @@ class AwsRig:
 
     def next_stop(self, fault: str) -> None:
         self.demo.faults = [Fault(AWS_FAULTS[fault])]
+        if fault == "lost_reply":  # It never comes: nobody else is so impatient, for a machine may be slow.
+            self.cloud = aws(self.demo, timeout_s=LOST_REPLY_S)
 
     def slow_to_end(self) -> None:
         self.demo.stopping_reads = 1
@@ -111,7 +113,7 @@ class AwsRig:
 
 
 def aws(demo: DemoCloud, surroundings: clouds.Surroundings | None = None, **config: Any) -> Cloud:
-    config = {"timeout_s": 5.0, **config}
+    config = {"timeout_s": 30.0, **config}
     here = {"endpoint": demo.endpoint, "metadata_endpoint": demo.metadata_endpoint}
     # Tests may run on an EC2 machine with disks of its own: the adapter must not see them.
     surroundings = surroundings or clouds.Surroundings(sys=Path("/nonexistent"))

@@ -12,7 +12,7 @@ from tests.contract.clouds.rigs import AwsRig
 
 
 def source(rig: AwsRig) -> PriceSource:
-    cloud = {"endpoint": rig.demo.endpoint, "metadata_endpoint": rig.demo.metadata_endpoint, "timeout_s": 5.0}
+    cloud = {"endpoint": rig.demo.endpoint, "metadata_endpoint": rig.demo.metadata_endpoint, "timeout_s": 30.0}
     return prices.load("aws", {}, cloud, Surroundings(environ={}))
 
 

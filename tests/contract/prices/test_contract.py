@@ -136,7 +136,7 @@ def test_a_provider_that_does_not_answer_is_left_at_the_deadline(rig: Rig) -> No
     source = rig.source(timeout_s=0.3)
     begun = time.monotonic()
     _unknown(source.ask(), "timeout")
-    assert time.monotonic() - begun < 10.0  # The server would hold it for thirty.
+    assert time.monotonic() - begun < 25.0  # The server would hold it for thirty.
     assert source.bound_s < 20
 
 

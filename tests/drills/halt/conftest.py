@@ -73,6 +73,21 @@ def _state(pid: int) -> str | None:
         return None
 
 
+def until_gone(pid: int, meanwhile: Callable[[], object]) -> None:
+    """Wait for a process's end, and do something about it again and again."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    deadline = time.monotonic() + SAFETY_S
+    try:
+        while not select.select([pidfd], [], [], 0.005)[0]:
+            assert time.monotonic() < deadline, f"pid {pid} does not end"
+            meanwhile()
+    finally:
+        os.close(pidfd)
+
+
 def configuration(work: Path, cloud: str = "") -> Path:
     config = work / "costgov.toml"
     config.write_text(
@@ -185,9 +200,13 @@ class Service:
 
         return self.until(look, f"stage {stages}")
 
-    def trainee(self, mode: str) -> subprocess.Popen[bytes]:
+    def go_on(self) -> None:
+        """End what the trainee lets last until the drill goes on."""
+        (self.work / "go_on").touch()
+
+    def trainee(self, mode: str, unsaved_s: int = 0) -> subprocess.Popen[bytes]:
         environ = {**os.environ, "COSTGOV_SOCKET": str(self.work / "run" / "trainer.sock"), "COSTGOV_RUN": "drill"}
-        argv = [sys.executable, str(HERE / "trainee.py"), mode, str(self.work)]
+        argv = [sys.executable, str(HERE / "trainee.py"), mode, str(self.work), str(unsaved_s)]
         with (self.work / "trainee.log").open("ab") as log:
             self.trainees.append(subprocess.Popen(argv, env=environ, stdout=log, stderr=log, start_new_session=True))
         return self.trainees[-1]

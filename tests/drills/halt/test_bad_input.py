@@ -94,14 +94,16 @@ def _as_nobody(directory: Path, packet: bytes) -> bytes:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.chdir(directory)  # While we may: what leads there is for root alone.
-        os.setgroups([])
-        os.setresuid(65534, 65534, 65534)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.connect("trainer.sock")
-            sock.send(packet)
-            os.write(writing, sock.recv(65536))
-        os._exit(0)
+        try:
+            os.chdir(directory)  # While we may: what leads there is for root alone.
+            os.setgroups([])
+            os.setresuid(65534, 65534, 65534)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+                sock.connect("trainer.sock")
+                sock.send(packet)
+                os.write(writing, sock.recv(65536))
+        finally:
+            os._exit(0)  # Whatever happens: a second pytest would go on from here.
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         answer = pipe.read()

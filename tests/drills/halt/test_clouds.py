@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from examples.demo_cloud import DemoCloud, Fault
-from tests.drills.halt.conftest import HERE, Run, Service, cloud_table
+from tests.drills.halt.conftest import HERE, POLICY, Run, Service, cloud_table
 from trainer_shim.wire import HALT_EXIT_CODE
 
 
@@ -64,11 +64,13 @@ def test_an_accepted_stop_that_stops_nothing_climbs_to_force(service: Callable[.
 
 
 def test_two_incidents_at_once_are_one_halt(service: Callable[..., Service], cloud: DemoCloud) -> None:
-    governor = service(stop="instance", cloud=cloud_table(cloud))
+    patient = POLICY.replace('grace = "10s"', 'grace = "90s"', 1)
+    governor = service(stop="instance", cloud=cloud_table(cloud), policy=patient)
     governor.start()
-    governor.trainee("slow_save")
+    governor.trainee("slow_save", unsaved_s=600)
     governor.until_stage("ASKED", "SAVING")
     governor.ask({"cmd": "halt", "run": "drill", "reason": "a person was quicker"})
+    governor.go_on()
     incident = governor.until_stage("HALTED")
     assert "merged" in [entry["what"] for entry in incident["timeline"]]
     assert len(governor.incidents()) == 1

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,15 +14,16 @@ import pytest
 
 from governor.adapters.journal_db import JournalReader
 from governor.adapters.journal_mirror import MIRROR_NAME
-from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, Halted, Run, configuration
+from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, Halted, Run, configuration, until_gone
 
 Trainee = Callable[..., Halted]
 
 
 @pytest.mark.parametrize(("mode", "code"), [("finish", 0), ("crash", 3)])
 def test_a_trainer_that_ends_by_itself_is_no_incident_and_its_code_is_ours(
-    mode: str, code: int, trainee: Trainee
+    mode: str, code: int, trainee: Trainee, tmp_path: Path
 ) -> None:
+    (tmp_path / "go_on").touch()
     done = trainee(mode)
     assert done.code == code, done.output
     assert done.incidents == []
@@ -59,6 +58,7 @@ def test_who_is_left_behind_unannounced_is_named_and_no_socket_stays(tmp_path: P
     launcher, left = map(int, run.stdout.readline().split())
     try:
         until_gone(launcher, lambda: None)
+        # To its last moment: whoever insists changes nothing about how it ends.
         until_gone(run.pid, lambda: run.send_signal(signal.SIGTERM))
         assert run.wait(SAFETY_S) == 0
         line = next(text for text in (tmp_path / "said").read_text().splitlines() if "UNWATCHED" in text)
@@ -72,20 +72,3 @@ def test_who_is_left_behind_unannounced_is_named_and_no_socket_stays(tmp_path: P
     finally:
         os.kill(left, signal.SIGKILL)
         run.stdout.close()
-
-
-INSIST_S = 0.005  # To its last moment: whoever insists changes nothing about how it ends.
-
-
-def until_gone(pid: int, insist: Callable[[], None]) -> None:
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    deadline = time.monotonic() + SAFETY_S
-    try:
-        while not select.select([pidfd], [], [], INSIST_S)[0]:
-            assert time.monotonic() < deadline, f"pid {pid} does not end"
-            insist()
-    finally:
-        os.close(pidfd)

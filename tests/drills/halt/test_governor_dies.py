@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from examples.demo_cloud import DemoCloud, Fault
-from tests.drills.halt.conftest import SAFETY_S, Service, cloud_table
+from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, cloud_table
 
 HOLD_NS = 3600 * 10**9
-# Stage -> how a trainee (and the cloud) make it last long enough to be killed in.
+# Stage -> how a trainee (and the cloud, and the policy) make it last long enough to be killed in.
 LASTING = {
     "ASKED": "stopped",
     "SAVING": "slow_save",
@@ -20,20 +20,28 @@ LASTING = {
     "STOPPING": "polite",
     "VERIFYING": "polite",
 }
+POLICIES = {
+    "ASKED": POLICY.replace('grace = "10s"', 'grace = "5s"', 1),
+    "SAVING": POLICY.replace('grace = "10s"', 'grace = "90s"', 1),
+    "TERMED": POLICY.replace('term_grace = "1s"', 'term_grace = "5s"'),
+}
+UNSAVED_S = {"ASKED": 600, "SAVING": 600}  # Work that is worth the grace.
 
 
 @pytest.mark.parametrize("stage", LASTING)
 def test_the_halt_completes_after_sigkill_in(stage: str, service: Callable[..., Service], cloud: DemoCloud) -> None:
     if stage == "STOPPING":
-        cloud.faults.append(Fault("slow", seconds=2.0))
+        cloud.faults.append(Fault("slow", seconds=5.0))
     if stage == "VERIFYING":
-        cloud.stopping_s = 2.0
-    governor = service(stop="instance", cloud=cloud_table(cloud))
+        cloud.stopping_s = 10**9  # Until we say so.
+    governor = service(stop="instance", cloud=cloud_table(cloud), policy=POLICIES.get(stage, POLICY))
     governor.start()
-    trainee = governor.trainee(LASTING[stage])
+    trainee = governor.trainee(LASTING[stage], UNSAVED_S.get(stage, 0))
     governor.until_stage(stage)
     governor.kill9()
     governor.start()
+    governor.go_on()
+    cloud.stopping_s = 0.0
     incident = governor.until_stage("HALTED")
     assert trainee.wait(SAFETY_S) != 0
     assert len(governor.incidents()) == 1, "one halt, resumed; not a second one"

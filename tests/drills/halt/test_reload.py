@@ -85,14 +85,16 @@ def test_frames_that_stream_in_during_reloads_are_all_heard_and_judged(service: 
 
 
 def test_a_halt_under_way_goes_on_by_the_plan_of_its_verdict(service: Make, cloud: DemoCloud) -> None:
-    governor = service(stop="instance", cloud=cloud_table(cloud))
+    patient = POLICY.replace('grace = "10s"', 'grace = "90s"', 1)
+    governor = service(stop="instance", cloud=cloud_table(cloud), policy=patient)
     governor.start()
-    trainee = governor.trainee("slow_save")
+    trainee = governor.trainee("slow_save", unsaved_s=600)
     governor.until_stage("SAVING")
     milder = POLICY.format(stop="processes").replace('name = "drill"', 'name = "milder"\nmode = "observe"')
     _put(governor.policy, milder.replace("suspect", "none"))
     _hang_up(governor)
     governor.until(lambda: _status(governor)["policies"] == ["milder"], "the milder policy is in force")
+    governor.go_on()
     incident = governor.until_stage("HALTED")
     trainee.wait(SAFETY_S)
     assert incident["policy"] == "drill"

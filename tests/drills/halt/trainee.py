@@ -1,8 +1,10 @@
 """A training process for drills, without torch: real shim, real frames, real signals; it misbehaves as told.
 
-    python trainee.py MODE DIRECTORY
+    python trainee.py MODE DIRECTORY [UNSAVED_S]
 
-Trains 30 healthy steps, writes its pids to DIRECTORY/pids, then reports a NaN loss and misbehaves.
+Trains 30 healthy steps, writes its pids to DIRECTORY/pids, then reports a NaN loss and misbehaves. It has trained for
+UNSAVED_S seconds before: a halt waits for a checkpoint no longer than the work that is unsaved took. What lasts until
+the drill goes on (slow_save: its save; finish: its training) lasts until there is a file DIRECTORY/go_on.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ FOR_EVER_S = 3600
 class FileSaver:
     """Saves a file a rank: enough for a whole, hashed, verified checkpoint."""
 
-    def __init__(self, directory: Path, slow_s: float = 0.0) -> None:
+    def __init__(self, directory: Path, until: Path | None = None) -> None:
         self.directory: str | None = str(directory)
-        self.slow_s = slow_s
+        self.until = until
 
     def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
-        if self.slow_s:
-            time.sleep(self.slow_s)
+        while self.until is not None and not self.until.exists():
+            time.sleep(STEP_S)
         target = Path(directory) / tag
         target.mkdir(parents=True, exist_ok=True)
         (target / "weights.bin").write_bytes(bytes(range(256)) * 64)
@@ -54,8 +56,9 @@ class FileSaver:
 
 
 class Trainee:
-    def __init__(self, mode: str, work: Path) -> None:
+    def __init__(self, mode: str, work: Path, unsaved_s: int = 0) -> None:
         self.mode, self.work = mode, work
+        self.steps_before = 1 if unsaved_s else 0  # Then the first step that the governor sees is not its first.
         self.children: list[subprocess.Popen[bytes]] = []
         self.progress = Progress(threading.main_thread().ident or 0)
         hello = {
@@ -68,8 +71,9 @@ class Trainee:
             "checkpoint_dir": str(work / "checkpoints"),
             "framework": "torch",
             "resume_argv": [sys.executable, *sys.argv],
+            "started_mono_ns": max(1, time.monotonic_ns() - unsaved_s * 10**9),
         }
-        saver = FileSaver(work / "checkpoints", slow_s=2.0 if mode == "slow_save" else 0.0)
+        saver = FileSaver(work / "checkpoints", work / "go_on" if mode == "slow_save" else None)
         self.watcher = Watcher(hello, self.progress, saver)
 
     def step(self, number: int, loss: float) -> None:
@@ -78,12 +82,12 @@ class Trainee:
         progress.bump("forward")
         time.sleep(STEP_S)
         progress.bump("backward")
-        progress.step = progress.attempt_step = number
+        progress.step, progress.attempt_step = number, number + self.steps_before
         progress.in_step = False
         progress.bump("step")
         fields = {
             "step": number,
-            "attempt_step": number,
+            "attempt_step": progress.attempt_step,
             "tokens": 1000,
             "tokens_total": number * 1000,
             "loss": loss,
@@ -105,9 +109,7 @@ class Trainee:
             signal.signal(signal.SIGUSR1, lambda *_: (self.work / "foreign").write_text("rung"))
         self.watcher.start()
         self.progress.set_phase("train")
-        # A halt waits no longer than the unsaved work took: a slow save needs work that is worth waiting for.
-        self.healthy_steps = 400 if self.mode == "slow_save" else HEALTHY_STEPS
-        for number in range(1, self.healthy_steps + 1):
+        for number in range(1, HEALTHY_STEPS + 1):
             self.step(number, 2.0)
         if self.mode in ("grandchildren", "zombie"):
             self.spawn()
@@ -129,13 +131,13 @@ class Trainee:
             self.children.append(child)
 
     def misbehave(self) -> None:
-        number = self.healthy_steps + 1
+        number = HEALTHY_STEPS + 1
         if self.mode == "crash":
             os._exit(3)
         if self.mode == "finish":
-            # Long enough for a governor that fails and comes back; then the end, said as it should be.
-            for later in range(number, number + 500):
-                self.step(later, 2.0)
+            while not (self.work / "go_on").exists():  # Then the end, said as it should be.
+                self.step(number, 2.0)
+                number += 1
             self.watcher.finish("trained to the end", True)
             self.watcher.close()
             sys.exit(0)
@@ -165,4 +167,4 @@ class Trainee:
 
 
 if __name__ == "__main__":
-    Trainee(sys.argv[1], Path(sys.argv[2])).run()
+    Trainee(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])).run()

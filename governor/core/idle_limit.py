@@ -11,7 +11,7 @@ from governor.core.idleness import NODE, Finish
 from governor.core.node import Node, Tracked
 from governor.core.occupancy import Occupant
 from governor.core.policy import Mode, Policy
-from governor.core.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
+from governor.core.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs, format_duration
 
 FINISH_NS: Final = DurationNs(60 * NS_PER_S)  # Of on_finish: for whoever starts the next run from a script.
 SETTLE_NS: Final = DurationNs(60 * NS_PER_S)  # What a run leaves behind on the GPUs has gone by then, or is somebody.
@@ -66,9 +66,20 @@ def finish_over(node: Node, here: list[Occupant], why: str | None, at: MonoNs) -
     staying = [one.text for one in here if one.kind in ("run", "hold", "command") or at - finish.at >= SETTLE_NS]
     if not staying and (why is None or at - finish.at < PATIENCE_NS):
         return []
+    return _kept(node, finish, f"{staying[0]} is here" if staying else f"nobody can tell who is here ({why})")
+
+
+def finish_left(node: Node, at: MonoNs) -> list[Effect]:
+    """Of a governor before us. Who brings one back after a while mends something, and is not to be stopped under it."""
+    finish = node.idle.finish
+    if finish is None or at - finish.at < PATIENCE_NS:
+        return []
+    return _kept(node, finish, f"no governor was here for most of {format_duration(at - finish.at)} since")
+
+
+def _kept(node: Node, finish: Finish, reason: str) -> list[Effect]:
     node.idle.finish = node.idle.warned_at = None  # What was said was of that stop.
     node.kept_at = None
-    reason = f"{staying[0]} is here" if staying else f"nobody can tell who is here ({why})"
     return [Alarm("node_kept", NODE, f"{_source(finish)}, but {reason}: the node goes on")]
 
 

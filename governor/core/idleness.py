@@ -21,7 +21,7 @@ class Finish:
     run: str
     policy: str
     observed: bool
-    at: MonoNs  # When it ended; after our restart, when we came back.
+    at: MonoNs  # When it ended.
 
 
 @dataclass(slots=True)
@@ -63,9 +63,10 @@ class Idleness:
         self.is_done = False
 
     def snapshot(self) -> Mapping[str, Any]:
+        wish = self.finish
         return {
             "last_runs": list(self.last_runs),
-            "finish": [self.finish.run, self.finish.policy, self.finish.observed] if self.finish is not None else None,
+            "finish": [wish.run, wish.policy, wish.observed, wish.at] if wish is not None else None,
             "incidents_total": self.incidents_total,
             "hold_until": self.hold_until,
             "hold_reason": self.hold_reason,
@@ -81,6 +82,7 @@ def restored(row: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Idleness
         until = row["hold_until"]
         idle.hold_until, idle.hold_reason = MonoNs(int(until)) if until is not None else None, str(row["hold_reason"])
         if row["finish"] is not None:
-            run, policy, observed = row["finish"]
-            idle.finish = Finish(str(run), str(policy), bool(observed), at)
+            run, policy, observed, *ended = row["finish"]
+            ended_at = MonoNs(int(ended[0])) if ended else at  # A journal of before does not say.
+            idle.finish = Finish(str(run), str(policy), bool(observed), ended_at)
     return idle

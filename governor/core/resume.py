@@ -17,6 +17,7 @@ from governor.core.effects import Alarm, Effect, KeepIncident, Record
 from governor.core.forecast import told_of
 from governor.core.halt import Stage
 from governor.core.halting import keep, number_of
+from governor.core.idle_limit import finish_left
 from governor.core.idleness import NODE
 from governor.core.incident import process_of
 from governor.core.keeping import enter_splits
@@ -120,7 +121,7 @@ def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[E
         node.idle = idleness.restored(snapshot["idle"], at, same_boot=same_boot)
     except (KeyError, TypeError, ValueError) as error:
         return [_unreadable("idle", node.facts.node, error)]  # A hold, or a finished run's wish: the node goes on.
-    return []
+    return finish_left(node, at)
 
 
 def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:

@@ -99,6 +99,16 @@ def test_a_restart_within_the_minute_goes_on_with_it_from_the_beginning() -> Non
     assert len(world.stops()) == 1
 
 
+def test_a_governor_that_was_away_for_long_leaves_the_node_to_whoever_brings_it_back() -> None:
+    world = Idle(policy=STOP_WELL)
+    ended = trained(world)
+    world.until(ended + 5)
+    world.restart(down=700)
+    world.until(world.now + 200)
+    assert world.stops() == []
+    assert 'on_finish = "stop", but no governor was here for most of 11m 45s since: the node' in world.said("node_kept")
+
+
 def test_ranks_that_said_so_before_a_restart_have_ended_well_when_they_are_gone_after_it() -> None:
     world = Idle(policy=STOP_WELL)
     world.until(4)

@@ -17,6 +17,7 @@ from governor.ports import GpuReading, Gpus, Processes
 
 LOOK_PERIOD_NS: Final = 2 * NS_PER_S  # A halt that is decided now relies on who was there this recently.
 COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices come and go with a reboot, or a person.
+UNLISTED: Final = "the kernel does not list the machine's devices"
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class GpuWatch:
     accelerators: Callable[[], Sequence[str] | None] = accelerators
     _look_at: MonoNs = MonoNs(0)
     _count_at: MonoNs = MonoNs(0)
-    _counted: int | None = None
+    _counted: int | None = None  # None also where the kernel does not list them.
 
     def poll(self, at: MonoNs) -> list[Event]:
         if at < self._look_at:
@@ -50,9 +51,12 @@ class GpuWatch:
 
     def _hidden(self, at: MonoNs, shown: int) -> str | None:
         """A container with some of a machine's GPUs does not see who computes on the others."""
-        if self._counted is None or at >= self._count_at:
+        if at >= self._count_at:
             self._count_at = MonoNs(at + COUNT_PERIOD_NS)
-            self._counted = len(self.accelerators() or ())
+            found = self.accelerators()
+            self._counted = len(found) if found is not None else None
+        if self._counted is None:
+            return f"{UNLISTED}, of which the driver may show only some"
         return (
             f"the driver shows {shown} of the machine's {self._counted} accelerators" if shown < self._counted else None
         )
@@ -63,7 +67,7 @@ class GpuWatch:
             return self.gpus.status
         found = self.accelerators()
         if found is None:
-            return f"{self.gpus.status}, and the kernel does not list the machine's devices"
+            return f"{self.gpus.status}, and {UNLISTED}"
         return f"{self.gpus.status}, and the machine has accelerators ({', '.join(found[:4])})" if found else None
 
     def _own(self, pids: frozenset[int]) -> frozenset[int]:

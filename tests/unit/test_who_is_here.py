@@ -70,12 +70,21 @@ def test_no_gpu_is_told_from_a_sampler_that_is_silent(
     made.close()
 
 
-def test_a_container_with_some_of_the_gpus_does_not_know_about_the_others() -> None:
+@pytest.mark.parametrize(
+    ("devices", "problem"),
+    [
+        ([f"0000:{n}" for n in range(8)], "the driver shows 2 of the machine's 8 accelerators"),
+        (None, "the kernel does not list the machine's devices, of which the driver may show only some"),
+    ],
+)
+def test_a_container_with_some_of_the_gpus_does_not_know_about_the_others(
+    devices: list[str] | None, problem: str
+) -> None:
     gpus = FakeGpus()
     gpus.offer((FREE, replace(FREE, pids=(7,))))
-    (seen,) = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: [f"0000:{n}" for n in range(8)]).poll(AT)
+    (seen,) = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: devices).poll(AT)
     assert isinstance(seen, GpuProcessesSeen)
-    assert seen.problem == "the driver shows 2 of the machine's 8 accelerators"
+    assert seen.problem == problem
     assert seen.pids == {7}, "whom it sees is a tenant all the same"
     gpus.close()
 

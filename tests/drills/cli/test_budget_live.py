@@ -18,13 +18,14 @@ from tests.drills.halt.conftest import Service
 from tests.drills.halt.puppet import Puppet
 
 # No budget of its own: what halts here is what an operator sets. $3,600/h is a dollar a second; ending a run is bounded
-# by 1 s of grace, 1 + 5 s of ending and 1 s of ticks, so $8 for the node.
+# by 1 s of grace, 1 + 5 s of ending and 1 s of ticks, so $8 for the node, however long a drill takes: a longer grace
+# would grow with the work that is unsaved.
 POLICY = """
 [policy]
 name = "drill"
 [halt]
 checkpoint = "none"
-grace = "10s"
+grace = "1s"
 term_grace = "1s"
 kill_grace = "5s"
 stop = "processes"

@@ -45,6 +45,10 @@ class Sent(Enum):
 
 
 class Processes(Protocol):
+    @property
+    def is_stuck(self) -> bool:
+        """Command lines cannot be read now: rows show those that were seen before, or none."""
+
     def table(self) -> Mapping[int, ProcessFacts]:
         """Scan /proc once. Processes that vanish meanwhile are left out."""
 

@@ -33,6 +33,8 @@ class NeighbourWatch:
             table = self.processes.table()
         except OSError as error:
             return [GovernorsSeen(at, (), f"the process table cannot be read: {error.strerror}")]
+        if self.processes.is_stuck:  # Whoever was started since has no command line to be known by.
+            return [GovernorsSeen(at, (), "command lines cannot be read: some process's memory map is locked")]
         found = [
             pid
             for pid, facts in table.items()

@@ -73,6 +73,7 @@ class FakeProcesses:
 
     def __init__(self, boot_id: str = BOOT_ID) -> None:
         self.boot_id = boot_id
+        self.is_stuck = False
         self.by_pid: dict[int, FakeProcess] = {}
         self._ticks = 1_000
 

@@ -150,6 +150,15 @@ def test_another_governor_is_somebody_and_we_and_what_we_fork_are_not() -> None:
     assert beside.poll(MonoNs(AT + NEIGHBOURS_NS - 1)) == []
 
 
+def test_without_command_lines_nobody_knows_who_is_a_governor() -> None:
+    processes = FakeProcesses()
+    processes.add(10, argv=())  # Started since a wedged driver holds somebody's memory map.
+    processes.is_stuck = True
+    (seen,) = NeighbourWatch(processes, ("run",), own_pid=1).poll(AT)
+    assert isinstance(seen, GovernorsSeen)
+    assert seen.problem == "command lines cannot be read: some process's memory map is locked"
+
+
 class Blind(FakeProcesses):
     def table(self) -> Mapping[int, ProcessFacts]:
         raise OSError(errno.EMFILE, "Too many open files")

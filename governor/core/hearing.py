@@ -312,14 +312,17 @@ def _join(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
 
 def on_bye(node: Node, event: Bye) -> list[Effect]:
     found = _rank_of(node, event.connection)
+    kept: list[Effect] = []
     if found is not None:
         tracked, rank = found
         rank.said_bye = True
         tracked.book.observe(event)
-        if event.completed:
+        if event.completed and not rank.completed:
             rank.completed = tracked.run.completed = True
-            node.kept_at = None  # With the next tick: a governor after us hears no rank say it again.
-    return [Confirm(event.connection, event.seq)]
+            if tracked.run.ended_well:  # Confirmed last, as an ack is: a governor after us hears no rank say it again.
+                record = Record("run", event.run, None, {"completed": True, "step": tracked.run.step}, durable=True)
+                kept = [keep(node, event.at, tracked), record]
+    return [*kept, Confirm(event.connection, event.seq)]
 
 
 def on_disconnected(node: Node, event: Disconnected) -> list[Effect]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from governor.core.effects import Confirm, KeepRuns, Record
 from governor.core.events import Bye, CommandExited, CommandLaunched, OperatorHalt, TrainerExited
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId
@@ -114,8 +115,11 @@ def test_ranks_that_said_so_before_a_restart_have_ended_well_when_they_are_gone_
     world.until(4)
     world.begins()
     world.until(10)
-    world.tell(Bye(at(10), ConnectionId(1), "llama", 0, 9, completed=True))
-    world.until(11)
+    kept, record, confirmed = world.tell(Bye(at(10), ConnectionId(1), "llama", 0, 9, completed=True))
+    assert isinstance(kept, KeepRuns)
+    assert isinstance(record, Record)
+    assert record.durable, "before it is confirmed: no rank says it again"
+    assert isinstance(confirmed, Confirm)
     world.restart()
     world.tell(TrainerExited(at(world.now), "llama", None))
     world.until(world.now + 66)

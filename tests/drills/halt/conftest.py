@@ -263,7 +263,8 @@ def costgov_run(tmp_path: Path) -> Run:
             "--policy", str(path), "--name", "drill", "--", *argv,
         ]  # fmt: skip
         env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", **(environ or {})}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SAFETY_S, env=env, check=False)
+        # A node's stop waits a minute by itself.
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SAFETY_S, env=env, check=False)
         reports = sorted((tmp_path / "state" / "incidents").glob("*.json"))
         output = done.stdout + done.stderr
         return Halted(done.returncode, output, [json.loads(report.read_text()) for report in reports], tmp_path)

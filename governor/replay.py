@@ -153,27 +153,29 @@ class Replay:
                 self.meta = meta
                 return None
         self.records += 1
-        before = self.clock.now
+        clock = self.clock
+        before = clock.now
         own = "v" in record and is_frame(record)
-        fault = self.clock.read_frame(record) if own else self.clock.read(record)
+        fault = clock.read_frame(record) if own else clock.read(record)
         if not self._judges:
             self._open(record)
-            before = self.clock.began
-        self._pass(before, self.clock.now)
-        if self.clock.is_timed is not self._is_timed:
+            before = clock.began
+        now = clock.now
+        if now != before or now - self._tick_at >= TICK_PERIOD_NS:
+            self._pass(before, now)
+        if clock.is_timed is not self._is_timed:
             self._say_timed()
-        events = self._events(record, own=own)
+        events: Events | Faults
+        if self._ranks is None or not own:
+            events = self._reader.read(record, now)
+        else:
+            event = self._ranks.read(record, now)
+            events = event if isinstance(event, list) else (event,)
         if isinstance(events, list):
             return "; ".join(events)
         for event in events:
             self._feed(event)
         return fault
-
-    def _events(self, record: dict[str, Any], *, own: bool) -> Events | Faults:
-        if self._ranks is None or not own:
-            return self._reader.read(record, self.clock.now)
-        event = self._ranks.read(record, self.clock.now)
-        return event if isinstance(event, list) else (event,)
 
     def end(self, run_on_ns: int = 0) -> None:
         """The log has ended. Its clock may run on, as if the trainer were alive and silent."""

@@ -222,7 +222,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         return displaced.on_step(node, event) if event.connection in node.unheard else []
     run = tracked.run
     node.frames_total += 1
-    if event.connection is None and not run.alive and not tracked.processes() and tracked.incident is None:
+    if event.connection is None and run.ended_at is not None and not tracked.processes() and tracked.incident is None:
         _speaks_again(node, tracked, event.at)
     leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = event.at + node.wall_offset_ns

@@ -194,7 +194,7 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
         run.tokens_total = _counted_on(run, step, tokens)
     run.counted_step = step.step
     run.step_tokens = tokens
-    run.tokens_per_s = _tokens_per_s(run, tokens)
+    run.tokens_per_s = _tokens_per_s(run, tokens) if tokens is not None else None
 
 
 def _counted_on(run: Run, step: Step, tokens: int) -> int:
@@ -209,8 +209,8 @@ def _counted_on(run: Run, step: Step, tokens: int) -> int:
     return max(tokens, known + (step.step - run.counted_step) * tokens)
 
 
-def _tokens_per_s(run: Run, tokens: int | None) -> float | None:
-    if tokens is None or not len(run.step_times):
+def _tokens_per_s(run: Run, tokens: int) -> float | None:
+    if not len(run.step_times):
         return None
     recent = run.step_times.newest(RATE_STEPS)
     rate = tokens * len(recent) / sum(recent)

@@ -59,26 +59,24 @@ class RuleBook:
         self._run = run
         self._attempt = Attempt()
         self._watched = {rule.name: _Watched(rule, condition_of(rule, policy)) for rule in policy.rules}
-        self._listeners: dict[type, list[tuple[_Watched, bool]]] = {}  # By kind of event: all, and who is shown it.
+        self._shown: dict[type, list[_Watched]] = {}  # By kind of event.
         self._due: list[_Watched] = []  # Whom the step observed last concerns.
+        self._restless = True  # One of them at least is not calm.
 
     def observe(self, event: Event) -> None:
         """Show an event that has already been applied to the run."""
         run, kind = self._run, type(event)
-        listeners = self._listeners.get(kind)
-        if listeners is None:
-            watched = self._watched.values()
-            listeners = self._listeners[kind] = [(one, listens(one.condition, kind)) for one in watched]
+        shown = self._shown.get(kind)
+        if shown is None:
+            shown = self._shown[kind] = [one for one in self._watched.values() if listens(one.condition, kind)]
         if kind is not Step:
-            for one, is_shown in listeners:
-                if is_shown:
-                    one.condition.observe(event, run)
+            for one in shown:
+                one.condition.observe(event, run)
             return
         self._attempt.observe(event, run)
-        self._due = [
-            one for one, is_shown in listeners
-            if (is_shown and one.condition.observe(event, run) is not False) or not one.calm
-        ]  # fmt: skip
+        self._due = [one for one in shown if one.condition.observe(event, run) is not False]
+        if self._restless:
+            self._due = [one for one in self._watched.values() if one in self._due or not one.calm]
 
     def judge(self, at: MonoNs, event: Event | None = None) -> list[Verdict]:
         """Return the verdicts reached now, each once per episode; `event` is the step frame just observed, if any.
@@ -86,10 +84,13 @@ class RuleBook:
         An episode ends with the first QUIET reading (for a hold in steps: when too few of its steps fired). After a
         step only those rules are asked that it concerns: what does not, and is calm, answers at the next tick.
         """
+        if event is not None and not self._due:
+            return []
         verdicts: list[Verdict] = []
         asked: Iterable[_Watched] = self._watched.values() if event is None else self._due
         for watched in asked:
             if watched.rule.match and not self._applies(watched):
+                watched.calm = watched.standing is None and watched.timer.is_empty
                 continue
             finding = watched.finding = watched.condition.judge(at, self._run)
             reading = finding.reading
@@ -117,6 +118,7 @@ class RuleBook:
             if reading is not Reading.FIRING and watched.standing is None and watched.timer.is_empty:
                 watched.timer.reset()  # Of a window in which no step fired, nothing is worth remembering.
                 watched.calm = True
+        self._restless = not all(watched.calm for watched in self._watched.values())
         return verdicts
 
     def _applies(self, watched: _Watched) -> bool:
@@ -164,6 +166,7 @@ class RuleBook:
             watched.finding = NOT_JUDGED
             watched.standing = None
             watched.calm = False
+        self._restless = True
 
     def with_policy(self, policy: Policy) -> RuleBook:
         """Return the book of a reloaded policy, taking over the state of every rule whose meaning is unchanged."""

@@ -33,7 +33,8 @@ class Attempt:
         """See an event that has already been applied to the run."""
         if not isinstance(event, Step):
             return
-        self._steps = max(self._steps, run.attempt_step)
+        if run.attempt_step > self._steps:
+            self._steps = run.attempt_step
         total = run.tokens_total
         if total is None:
             return

@@ -105,7 +105,7 @@ def test_recorded_frames_are_told_from_where_they_begin(tmp_path: Path) -> None:
     (summary,) = rows(run(path, "--json"))
     assert (summary["halts"], summary["records"]) == (0, 238)
     *verdicts, summary = rows(run(path, "--json", "--run-on", "2h"))
-    assert [verdict["rule"] for verdict in verdicts] == ["hang"]
+    assert [verdict["rule"] for verdict in verdicts if verdict["response"] == "halt"] == ["hang"]
     assert 59 < summary["first_halt_t"] < 59 + 10 * 60, "ranks that beat have the tight limit"
 
 

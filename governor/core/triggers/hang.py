@@ -219,9 +219,11 @@ class Hang:
         if run.step_at is None:
             limit = _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
         else:
-            rhythm_ns = int(self._times["log_gap_times"] * (self._log_gaps_s.median() or 0.0) * NS_PER_S)
             # A mark may lengthen and never shorten: nobody but the log itself says what it began, or that it ended.
             marked_ns = self._ns[_LIMIT_OF_MARK.get(run.stream_phase, "between_limit")]
+            if still_ns < self._ns["between_limit"] or still_ns < marked_ns:
+                return QUIET  # Most of the time: then nobody has to sort the rhythm.
+            rhythm_ns = int(self._times["log_gap_times"] * (self._log_gaps_s.median() or 0.0) * NS_PER_S)
             what = run.stream_phase if run.stream_phase in _LIMIT_OF_MARK else "step"
             limit = _Limit(max(self._ns["between_limit"], rhythm_ns, marked_ns), f"overdue_{what}", None)
         if still_ns < limit.ns:

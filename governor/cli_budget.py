@@ -145,7 +145,8 @@ def list_budgets(control: str | None, as_json: bool) -> None:
     if as_json:
         print_json([{"node": one["node"], "run": one.get("run"), "budgets": one["budgets"]} for one in governors])
         return
-    from governor.cli_table import Head, render_rows, who
+    from governor.cli_rows import Head, render_rows
+    from governor.cli_table import who
 
     for governor in governors:
         _say(who(governor))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -15,6 +16,9 @@ from governor.core.cost import Sum, clip
 from governor.core.expected import WindowRow
 from governor.core.token_windows import TokenMeter
 from governor.core.utc import parse_utc, utc_text
+
+if TYPE_CHECKING:
+    from governor.adapters.charges_db import ChargesUnreadable, Unreadable
 
 NOTHING_YET: Final = (
     "nothing charged yet in {state_dir}: start a governor that knows its price, for example "
@@ -79,59 +83,102 @@ def state_dir_of(config: Path | None) -> Path:
     return settings_from(config).paths.state_dir
 
 
-def charges_in(state_dir: Path, scope: Scope) -> Iterator[Charge]:
-    """Yield the charges of every journal below the state directory, cut to the scope. Fails in one line."""
-    from governor.adapters.charges_db import ChargesUnreadable, journal_paths, read_charges
+class Unread:
+    """What of the ledger cannot be read. The rest is shown, and the command's end says how much is missing."""
 
-    try:
-        for path in journal_paths(state_dir):
-            for charge in read_charges(path, scope.since, scope.until):
+    SHOWN_MAX: Final = 20  # Of a newer costgov's journal it may be every row.
+
+    def __init__(self, scope: Scope) -> None:
+        self._runs = scope.runs
+        self._lines: list[str] = []
+        self.count = 0
+
+    def row(self, row: Unreadable) -> None:
+        """As charges_db.Unreadables."""
+        if not self._runs or row.run in self._runs:
+            self._add(f"{row.text()}; it is in no figure here")
+
+    def file(self, error: ChargesUnreadable) -> None:
+        self._add(f"{error}; what could not be read of it is in no figure here")
+
+    def _add(self, line: str) -> None:
+        self.count += 1
+        if self.count <= self.SHOWN_MAX:
+            self._lines.append(line)
+
+    def end(self) -> None:
+        """Say what is missing, on stderr and by the exit code; nothing where nothing is."""
+        if not self.count:
+            return
+        what = "1 part of the ledger is" if self.count == 1 else f"{self.count:,} parts of the ledger are"
+        rest = ", the first of them above" if self.count > len(self._lines) else ""
+        why = "the figures are too low; what a newer costgov wrote, that one reads"
+        raise Failed("\n".join([*self._lines, f"{what} missing{rest}: {why}"]))
+
+
+def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge]:
+    """Yield the charges of every journal below the state directory, cut to the scope."""
+    from governor.adapters.charges_db import read_charges
+
+    for path in _journals(state_dir):
+        with _told(unread):
+            for charge in read_charges(path, scope.since, scope.until, unread.row):
                 if not scope.runs or charge.payer.run in scope.runs:
                     yield _in_scope(charge, scope)
-    except ChargesUnreadable as error:
-        raise Failed(str(error)) from error
 
 
-def sums_in(state_dir: Path, scope: Scope, by: str) -> Iterator[Sum]:
-    """The same, added up as far as `by` allows: what a table needs of a year of them. Fails in one line."""
-    from governor.adapters.charges_db import ChargesUnreadable, journal_paths
+def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> Iterator[Sum]:
+    """The same, added up as far as `by` allows: what a table needs of a year of them."""
     from governor.adapters.charges_sums import read_sums
 
-    try:
-        for path in journal_paths(state_dir):
-            for one in read_sums(path, by, scope.runs, scope.since, scope.until):
+    for path in _journals(state_dir):
+        with _told(unread):
+            for one in read_sums(path, by, scope.runs, scope.since, scope.until, unread.row):
                 yield one if one.charges > 1 else Sum(_in_scope(one.charge, scope), 1)
-    except ChargesUnreadable as error:
-        raise Failed(str(error)) from error
 
 
-def windows_in(state_dir: Path, scope: Scope) -> Iterator[tuple[str, WindowRow]]:
-    """Yield (run, window) of those that closed in the scope; of each run in their order. Fails in one line."""
-    from governor.adapters.charges_db import ChargesUnreadable, journal_paths
+def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, WindowRow]]:
+    """Yield (run, window) of those that closed in the scope; of each run in their order."""
     from governor.adapters.windows_db import read_windows
 
-    try:
-        # The journal written last comes last: a run that has windows in two of them went on in that one.
-        for path in reversed(journal_paths(state_dir)):
-            yield from read_windows(path, scope.runs, scope.since, scope.until)
-    except ChargesUnreadable as error:
-        raise Failed(str(error)) from error
+    # The journal written last comes last: a run that has windows in two of them went on in that one.
+    for path in reversed(_journals(state_dir)):
+        with _told(unread):
+            yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
 
 
-def open_windows_in(state_dir: Path, scope: Scope) -> Iterator[tuple[str, str | None, TokenMeter]]:
+def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, str | None, TokenMeter]]:
     """Yield (run, stage, meter) of the windows that are open now, of each run in the journal written last."""
-    from governor.adapters.charges_db import ChargesUnreadable, journal_paths
     from governor.adapters.windows_db import read_open
 
     seen: set[str] = set()
-    try:
-        for path in journal_paths(state_dir):
-            for run, stage, meter in read_open(path, scope.runs, scope.since):
+    for path in _journals(state_dir):
+        with _told(unread):
+            for run, stage, meter in read_open(path, scope.runs, scope.since, unread.row):
                 if run not in seen:
                     seen.add(run)
                     yield run, stage, meter
+
+
+def _journals(state_dir: Path) -> list[str]:
+    """Fails in one line where nobody can tell which there are."""
+    from governor.adapters.charges_db import ChargesUnreadable, journal_paths
+
+    try:
+        return journal_paths(state_dir)
     except ChargesUnreadable as error:
         raise Failed(str(error)) from error
+
+
+@contextmanager
+def _told(unread: Unread) -> Iterator[None]:
+    # Of a hundred journals one may be torn for good: nobody starts a `costgov run` of that name again.
+    from governor.adapters.charges_db import ChargesUnreadable
+
+    try:
+        yield
+    except ChargesUnreadable as error:
+        unread.file(error)
 
 
 def _in_scope(charge: Charge, scope: Scope) -> Charge:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from governor.cli_charges import NOTHING_YET, Scope, scope_of, scope_options, state_dir_of, sums_in
+from governor.cli_charges import NOTHING_YET, Scope, Unread, scope_of, scope_options, state_dir_of, sums_in
 from governor.cli_common import config_option, json_option, print_json
 from governor.cli_focus import export
 from governor.cli_reconcile import reconcile
@@ -42,7 +43,8 @@ def cost(
 
     Always reads the journals of the state directory, beside a running governor too: what it has charged stands in
     them within ten seconds. Hours are those of the node: a run that holds 2 of 8 GPUs is charged a quarter of them.
-    Amounts in the table add up to the cent; --json and --csv give exact dollars.
+    Amounts in the table add up to the cent; --json and --csv give exact dollars. What of the ledger cannot be read is
+    named on stderr, with exit code 1; the rest is shown.
     """
     if ctx.invoked_subcommand is not None:
         given = [name for name in ctx.params if ctx.get_parameter_source(name) is _TYPED]
@@ -53,19 +55,21 @@ def cost(
         raise click.UsageError("--csv and --json exclude one another")
     scope = scope_of(since, until, runs)
     state_dir = state_dir_of(config)
+    unread = Unread(scope)
     try:
-        groups = tally_sums(sums_in(state_dir, scope, by), by)
+        groups = tally_sums(sums_in(state_dir, scope, by, unread), by)
     except ValueError as error:
         raise click.UsageError(f"--by: {error}") from error
     if as_json:
-        print_json(_document(groups, by, scope))
+        print_json(_document(groups, by, scope, unread.count))
     elif as_csv:
         _print_csv(groups)
-    elif not groups:
+    elif groups:
+        _print_table(groups, by)
+    elif not unread.count:
         asked = scope.text()
         click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
-    else:
-        _print_table(groups, by)
+    unread.end()
 
 
 cost.add_command(export)
@@ -77,7 +81,7 @@ cost.add_command(stages)
 
 
 def _print_table(groups: Sequence[Group], by: str) -> None:
-    from governor.cli_table import Head, render_rows
+    from governor.cli_rows import Head, render_rows
 
     total = sum_of(groups)
     marked = total.reconstructed_usd_micros > 0
@@ -123,6 +127,7 @@ def _prices(group: Group) -> str:
     return f"${_price(low)}{'' if low == high else '–' + _price(high)}{_PER[unit]}"
 
 
+@lru_cache(maxsize=4096)  # A year of spot prices; thousands of runs share a day's.
 def _price(micros: int) -> str:
     """At least cents, and whatever more a price has."""
     whole, _, digits = exact_usd(micros).partition(".")
@@ -138,7 +143,7 @@ def _sources(group: Group) -> str:
 # --- for programs -------------------------------------------------------------------------------------------
 
 
-def _document(groups: Sequence[Group], by: str, scope: Scope) -> dict[str, Any]:
+def _document(groups: Sequence[Group], by: str, scope: Scope, unreadable: int) -> dict[str, Any]:
     total = sum_of(groups)
     return {
         "by": by,
@@ -148,6 +153,7 @@ def _document(groups: Sequence[Group], by: str, scope: Scope) -> dict[str, Any]:
         "currency": "USD",
         "groups": [_record(group, total) for group in groups],
         "total": {name: value for name, value in _record(total, total).items() if name not in _OF_A_GROUP},
+        "unreadable": unreadable,
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
-from governor.cli_charges import Scope, charges_in, scope_of, scope_options, state_dir_of
+from governor.cli_charges import Scope, Unread, charges_in, scope_of, scope_options, state_dir_of
 from governor.cli_common import Failed, config_option
 from governor.core.cost import exact_usd
 
@@ -60,16 +60,20 @@ def _write(file: str, state_dir: Path, scope: Scope, issuer: Issuer) -> None:
     from governor.core.focus import COLUMNS, VERSION, focus_rows
 
     rows, usd_micros = 0, 0
+    unread = Unread(scope)
     with _opened(file) as stream:
         out = csv.writer(stream, lineterminator="\n")
         out.writerow(COLUMNS)
-        for charge in charges_in(state_dir, scope):
+        for charge in charges_in(state_dir, scope, unread):
             usd_micros += charge.usd_micros
             for row in focus_rows(charge, issuer):
                 rows += 1
                 out.writerow("" if row[name] is None else row[name] for name in COLUMNS)
+        if not rows:
+            unread.end()  # Within: a file of nothing does not appear.
     if file != "-":
         click.echo(f"{file}: {_rows(rows)} of FOCUS {VERSION}, ${exact_usd(usd_micros)}")
+    unread.end()
 
 
 @contextmanager

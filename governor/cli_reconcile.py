@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli_charges import charges_in, scope_of, state_dir_of, time_options
+from governor.cli_charges import Unread, charges_in, scope_of, state_dir_of, time_options
 from governor.cli_common import Failed, config_option, json_option, print_json
 from governor.core.cost import decimal_text, rounded_together
 from governor.core.utc import utc_text
@@ -48,7 +48,8 @@ def reconcile(
     named with its likely cause; together they are exactly what the totals differ by.
 
     Exits with 0 when all that differs is below a cent or of a line that costgov does not meter (tax, credits, disks,
-    traffic, plans and reservations), with 6 when more than that differs.
+    traffic, plans and reservations), with 6 when more than that differs; with 1 when a part of the ledger cannot be
+    read.
     """
     from governor.core.reconcile import reconcile as compare
 
@@ -57,16 +58,18 @@ def reconcile(
     assert scope.since is not None, "the bill's own bounds stand in"
     assert scope.until is not None, "and for both"
     state_dir = state_dir_of(config)
-    own = [charge for charge in charges_in(state_dir, scope) if _is_of(charge, resources)]
-    if not own:
+    unread = Unread(scope)
+    own = [charge for charge in charges_in(state_dir, scope, unread) if _is_of(charge, resources)]
+    if not own and not unread.count:
         click.echo(
             f"costgov: {state_dir}: nothing was charged in that time; is it the right ledger (--config)?", err=True
         )
     result = compare(own, found, scope.since, scope.until)
     if as_json:
-        print_json(_document(result, bill, found.form))
+        print_json(_document(result, bill, found.form, unread.count))
     else:
         _print(result, bill, found)
+    unread.end()  # Before the verdict: what differs may be what is missing.
     if not result.agrees:
         raise click.exceptions.Exit(ExitCode.DIFFERS)
 
@@ -125,7 +128,7 @@ def _half_up(value: Fraction) -> int:
 
 
 def _print(result: Reconciliation, path: str, bill: Bill) -> None:
-    from governor.cli_table import Head, render_rows
+    from governor.cli_rows import Head, render_rows
     from governor.core.differences import CENT_USD
 
     shown, rest = result.differences[:ROWS_SHOWN], result.differences[ROWS_SHOWN:]
@@ -213,7 +216,7 @@ def _decimal(value: Fraction, digits: int) -> str:
 # --- for programs -------------------------------------------------------------------------------------------
 
 
-def _document(result: Reconciliation, path: str, form: str) -> dict[str, Any]:
+def _document(result: Reconciliation, path: str, form: str, unreadable: int) -> dict[str, Any]:
     """Amounts are decimal strings of micro-dollars, and add up as they stand there."""
     scale, digits = _MICROS
     ours, theirs, parts = _amounts(result, [one.usd for one in result.differences], scale)
@@ -231,6 +234,7 @@ def _document(result: Reconciliation, path: str, form: str) -> dict[str, Any]:
         "differences": [
             _record(one, decimal_text(part, scale, digits)) for one, part in zip(result.differences, parts, strict=True)
         ],
+        "unreadable": unreadable,
     }
 
 

@@ -15,6 +15,7 @@ import click
 from governor.cli_charges import (
     NOTHING_YET,
     Scope,
+    Unread,
     open_windows_in,
     scope_of,
     scope_options,
@@ -60,27 +61,30 @@ def stages(
         raise click.UsageError("--json, --csv and --md exclude one another")
     scope = scope_of(since, until, runs)
     state_dir = state_dir_of(config)
+    unread = Unread(scope)
     tally = StageTally(from_the_beginning=scope.since is None)
     # Of another time nobody knows how far the window was then.
-    beginnings = list(open_windows_in(state_dir, scope)) if until is None else []
-    for one in sums_in(state_dir, scope, STAGE_OF_RUN):
+    beginnings = list(open_windows_in(state_dir, scope, unread)) if until is None else []
+    for one in sums_in(state_dir, scope, STAGE_OF_RUN, unread):
         tally.enter_charges(one)
-    for run, row in windows_in(state_dir, scope):
+    for run, row in windows_in(state_dir, scope, unread):
         tally.enter_window(run, row)
     for run, stage, meter in beginnings:
         tally.enter_open(run, stage, meter)
     rows = tally.rows()
     if as_json:
-        print_json(_document(rows, scope))
+        print_json(_document(rows, scope, unread.count))
     elif as_csv:
         _print_csv(rows)
     elif not rows:
         asked = scope.text()
-        click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
+        if not unread.count:
+            click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
     elif as_md:
         _print_markdown(rows)
     else:
         click.echo(table_text(rows, colour=sys.stdout.isatty()).rstrip("\n"))
+    unread.end()
 
 
 # --- for people ---------------------------------------------------------------------------------------------
@@ -119,7 +123,7 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
 
 def table_text(rows: Sequence[StageRow], *, colour: bool) -> str:
     """A stage a line; in a terminal that is too narrow for that, a stage a column."""
-    from governor.cli_table import GAP, Head, fitting, render_rows
+    from governor.cli_rows import GAP, Head, fitting, render_rows
 
     cells = _cells(rows)
     heads = [Head(title, is_number=place > 0, may_be_cut=place == 0) for place, title in enumerate(_COLUMNS)]
@@ -140,7 +144,7 @@ def _width() -> int:
 
 def _beside_one_another(cells: Sequence[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
     """As many stages as a narrow terminal holds, each a column of its own; at least one."""
-    from governor.cli_table import GAP
+    from governor.cli_rows import GAP
 
     titles = max(map(len, _SPELT_OUT))
     part: list[tuple[str, ...]] = []
@@ -230,7 +234,7 @@ def _grouped(number: str) -> str:
 # --- for programs -------------------------------------------------------------------------------------------
 
 
-def _document(rows: Sequence[StageRow], scope: Scope) -> dict[str, Any]:
+def _document(rows: Sequence[StageRow], scope: Scope, unreadable: int) -> dict[str, Any]:
     return {
         "since": None if scope.since is None else utc_text(scope.since),
         "until": None if scope.until is None else utc_text(scope.until),
@@ -238,6 +242,7 @@ def _document(rows: Sequence[StageRow], scope: Scope) -> dict[str, Any]:
         "currency": "USD",
         "stages": [_record(row) for row in rows],
         "total": {name: value for name, value in _record(total_of(rows)).items() if name != "stage"},
+        "unreadable": unreadable,
     }
 
 

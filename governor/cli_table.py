@@ -1,4 +1,4 @@
-"""`costgov status` and `costgov cost` as a person reads them. Every text from a trainer is made printable first."""
+"""`costgov status` as a person reads it. Every text from a trainer is made printable first."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import io
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from governor.cli_idle import idle_notes
+from governor.cli_rows import COLUMNS_WITHOUT_TERMINAL, GAP, fitting
 from governor.core.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.report_lines import loss_text
 from governor.report_moments import plain
 
-COLUMNS_WITHOUT_TERMINAL: Final = 200  # A file or a pipe has no width: nothing is cut, nothing wraps.
-GAP: Final = 2  # Columns of space between two columns.
-TEXT_COLUMNS_MIN: Final = 12  # Less of a name tells two of them no longer apart.
 STALE_AFTER_S: Final = 5.0  # Five beats.
 _STYLES: Final = {
     "training": "green",
@@ -158,62 +155,6 @@ def _cells(run: Mapping[str, Any]) -> tuple[Text | str, ...]:
         f"{run['ranks_connected']}/{run['world_size']}",
         _age(run),
     )
-
-
-class Head(NamedTuple):
-    """A column's title. Numbers stand to the right, and are never cut; of the others, what `may_be_cut`."""
-
-    title: str
-    is_number: bool = False
-    may_be_cut: bool = False
-
-
-def render_rows(
-    heads: Sequence[Head], rows: Sequence[Sequence[str]], *, total: bool, colour: bool, notes: Sequence[str] = ()
-) -> str:
-    """A plain table as text that ends with a newline; with `total` its last row is set apart as a sum.
-
-    Cells that a trainer had a say in are made printable here. A terminal too narrow for what must not be cut wraps.
-    """
-    cells = [[plain(cell) for cell in row] for row in rows]
-    titles = [head.title for head in heads]
-
-    def draw(console: Console) -> None:
-        widths = fitting([titles, *cells], [colour and head.may_be_cut for head in heads], console.width)
-        console.width = max(console.width, sum(widths) + GAP * len(widths))
-        # By hand: rich's own table takes three seconds for ten thousand rows.
-        lines = [_row_text(row, heads, widths) for row in (titles, *cells)]
-        console.print(Text(lines[0], style="bold"))
-        console.file.writelines(f"{line}\n" for line in (lines[1:-1] if total else lines[1:]))
-        if total:
-            console.print(Text(lines[-1], style="bold"))
-        for note in notes:
-            console.print(Text(plain(note), style="dim"), soft_wrap=True)
-
-    return _printed(draw, colour)
-
-
-def _row_text(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) -> str:
-    texts = []
-    for cell, head, width in zip(row, heads, widths, strict=True):
-        used = len(cell) if cell.isascii() else cell_len(cell)
-        if used > width:
-            texts.append(set_cell_size(cell, width - 1) + "…")
-        else:
-            texts.append(" " * (width - used) + cell if head.is_number else cell + " " * (width - used))
-    return (" " * GAP).join(texts)
-
-
-def fitting(rows: Sequence[Sequence[str]], may_be_cut: Sequence[bool], width: int) -> list[int]:
-    """The widths of columns that should fit beside one another, titles among the rows; the last is cut first."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    excess = sum(widths) + GAP * (len(widths) - 1) - width
-    for column in reversed(range(len(widths))):
-        if excess > 0 and may_be_cut[column]:
-            spared = min(excess, max(0, widths[column] - TEXT_COLUMNS_MIN))
-            widths[column] -= spared
-            excess -= spared
-    return widths
 
 
 def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -9,14 +9,15 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from governor.core.alerts import Alert
-from governor.core.events import BillingAnswer, StopAnswer
-from governor.core.identity import ConnectionId, Peer, ProcessFacts, ProcessId
-from governor.core.outbox import Delivery
-from governor.core.prices import Machine, Quote
-from governor.core.units import BootNs, MonoNs, UsdMicros, WallNs
+if TYPE_CHECKING:  # Words of signatures alone: a command that asks for a port need not load the whole core.
+    from governor.core.alerts import Alert
+    from governor.core.events import BillingAnswer, StopAnswer
+    from governor.core.identity import ConnectionId, Peer, ProcessFacts, ProcessId
+    from governor.core.outbox import Delivery
+    from governor.core.prices import Machine, Quote
+    from governor.core.units import BootNs, MonoNs, UsdMicros, WallNs
 
 
 class Clock(Protocol):

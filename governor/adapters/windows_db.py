@@ -8,7 +8,17 @@ from collections.abc import Collection, Iterator
 from contextlib import closing
 from typing import Any, Final
 
-from governor.adapters.charges_db import ChargesUnreadable, opened, window_of
+from governor.adapters.charges_db import (
+    ChargesUnreadable,
+    Unreadable,
+    Unreadables,
+    opened,
+    refuse,
+    shown,
+    text_in,
+    what_of,
+    window_of,
+)
 from governor.core.expected import WindowRow, row_of
 from governor.core.token_windows import TokenMeter, Window
 from governor.core.units import DurationNs, UsdMicros
@@ -27,75 +37,93 @@ _ALIKE: Final = (
     "began_tokens",
     "unpriced",
 )
-_PAGE: Final = """
-SELECT seq, run, json_extract(data, {paths}), data ->> 'from_tokens',
-       data ->> 'to_tokens', data ->> 'duration_ns', data ->> 'usd_micros', data ->> 'wasted_tokens'
+_FIGURES: Final = ("from_tokens", "to_tokens", "duration_ns", "usd_micros", "wasted_tokens")
+_WINDOW: Final = """
 FROM journal WHERE kind = 'window' AND seq > :after AND wall_ns >= :since AND wall_ns < :until
-ORDER BY seq LIMIT :rows""".format(paths=", ".join(f"'$.{name}'" for name in _ALIKE))
+ORDER BY seq LIMIT :rows"""
+_PAGE: Final = "SELECT seq, run, wall_ns, json_extract(data, {alike}), {figures}".format(
+    alike=", ".join(f"'$.{name}'" for name in _ALIKE), figures=", ".join(f"data ->> '{name}'" for name in _FIGURES)
+)
+# Of a page with a row that is no JSON, which is an error of the whole query: each window by itself.
+_EACH: Final = "SELECT seq, run, wall_ns, data"
 
-# One that was kept last before the asked time has ended before it.
-_METERS: Final = """
-SELECT run, snapshot ->> 'stage', snapshot ->> 'tokens' FROM runs
-WHERE coalesce(snapshot ->> 'wall_ns', :since) >= :since ORDER BY seq"""
+_RUNS: Final = "SELECT run, snapshot FROM runs ORDER BY seq"
 
 
 def read_windows(
-    path: str, runs: Collection[str] = (), since: int | None = None, until: int | None = None
-) -> Iterator[tuple[str, WindowRow]]:
+    path: str, runs: Collection[str] = (), since: int | None = None, until: int | None = None,
+    unread: Unreadables = refuse,
+) -> Iterator[tuple[str, WindowRow]]:  # fmt: skip
     """Yield (run, window) of those that closed in [since, until) of wall time, in that order; no runs named: of all.
 
-    Raises `ChargesUnreadable`.
+    `unread` is told of each row that is no window. Raises `ChargesUnreadable` where the file itself cannot be read, on.
     """
-    known: dict[str, WindowRow] = {}
+    known: dict[bytes, WindowRow] = {}
     bounds = {**window_of(since, until), "rows": PAGE_ROWS}
     try:
         with closing(opened(path)) as connection:
             if connection.execute(_HAS_TABLE).fetchone() is None:
                 return
-            for run, alike, *figures in _rows(connection, bounds):
+            for whose, wall, *cells in _rows(connection, bounds):
+                run = shown(whose)
                 if runs and run not in runs:
                     continue
                 try:
-                    like = known.get(alike) or known.setdefault(alike, _like(alike))
-                    yield run, WindowRow(like.stage, like.attempt, _window(figures), like.plan, like.is_unpriced)
-                except (KeyError, TypeError, ValueError) as error:
-                    raise _not_ours(path, error) from None
+                    if len(cells) == 1:
+                        row = row_of(json.loads(cells[0]))
+                    else:
+                        like = known.get(cells[0]) or known.setdefault(cells[0], _like(cells[0]))
+                        window = _window(cells[1:])
+                        row = WindowRow(like.stage, like.attempt, window, like.plan, like.is_unpriced)
+                except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                    unread(Unreadable(path, "a window of tokens", run, wall, None, what_of(error)))
+                    continue
+                yield run, row
     except sqlite3.Error as error:
         raise ChargesUnreadable.of(path, error) from error
 
 
 def read_open(
-    path: str, runs: Collection[str] = (), since: int | None = None
+    path: str, runs: Collection[str] = (), since: int | None = None, unread: Unreadables = refuse
 ) -> Iterator[tuple[str, str | None, TokenMeter]]:
     """Yield (run, stage, meter) of each run as it was kept last, every ten seconds while it lived, if after `since`.
 
-    Raises `ChargesUnreadable`.
+    `unread` is told of each whose state cannot be read. Raises `ChargesUnreadable`.
     """
     try:
         with closing(opened(path)) as connection:
             if connection.execute(_HAS_TABLE).fetchone() is None:
                 return
-            kept = connection.execute(_METERS, {"since": window_of(since, None)["since"]}).fetchall()
+            kept = connection.execute(_RUNS).fetchall()
     except sqlite3.Error as error:
         raise ChargesUnreadable.of(path, error) from error
-    for run, stage, tokens in kept:
-        if tokens is None or (runs and run not in runs):
-            continue  # It has shown no tokens.
+    for whose, snapshot in kept:
+        run = shown(whose)
+        if runs and run not in runs:
+            continue
         try:
-            yield run, stage, TokenMeter.restored(json.loads(tokens), same_boot=False)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _not_ours(path, error) from None
-
-
-def _not_ours(path: str, error: Exception) -> ChargesUnreadable:
-    what = f"{type(error).__name__}: {error}"
-    return ChargesUnreadable(f"{path}: a window in it is not one of ours ({what}); a newer costgov wrote it?")
+            found = json.loads(snapshot)
+            wall, tokens = found.get("wall_ns"), found.get("tokens")
+            # None: it has shown no tokens. One that was kept last before the asked time has ended before it.
+            if tokens is None or (since is not None and wall is not None and wall < since):
+                continue
+            meter = TokenMeter.restored(tokens, same_boot=False)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            unread(Unreadable(path, "the state of its tokens", run, None, None, what_of(error)))
+            continue
+        yield run, found.get("stage"), meter
 
 
 def _rows(connection: sqlite3.Connection, bounds: dict[str, int]) -> Iterator[tuple[Any, ...]]:
     after = -1
     while True:
-        page = connection.execute(_PAGE, {**bounds, "after": after}).fetchall()
+        place = {**bounds, "after": after}
+        try:
+            page = connection.execute(_PAGE + _WINDOW, place).fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            page = connection.execute(_EACH + _WINDOW, place).fetchall()
         for row in page:
             yield row[1:]
         if len(page) < PAGE_ROWS:
@@ -103,9 +131,9 @@ def _rows(connection: sqlite3.Connection, bounds: dict[str, int]) -> Iterator[tu
         after = page[-1][0]
 
 
-def _like(alike: str) -> WindowRow:
+def _like(alike: bytes) -> WindowRow:
     """A row with the fields that windows share, and a window of no account."""
-    fields = dict(zip(_ALIKE, json.loads(alike), strict=True))
+    fields = dict(zip(_ALIKE, json.loads(text_in(alike)), strict=True))
     window = {"from_tokens": 0, "to_tokens": 1, "duration_ns": 0, "usd_micros": 0, "wasted_tokens": 0}
     return row_of(fields | window)
 

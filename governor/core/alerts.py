@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.halt_state import Stage
 from governor.core.idleness import NODE
-from governor.core.node import Node
 from governor.core.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
+
+if TYPE_CHECKING:  # It and all below it take a tenth of a command's start.
+    from governor.core.node import Node
 
 TEXT_CHARS_MAX: Final = 2_000  # The longest alarm names 16 pids; chat services cut at 3,000 to 4,000.
 LABEL_CHARS_MAX: Final = 128  # As in metrics; with 32 labels it keeps an alert below what receivers like to take.

@@ -149,16 +149,23 @@ def charge_of(row: Mapping[str, Any]) -> Charge:
             LineKind(row["line"]),
             row["name"],
             Unit(row["unit"]),
-            int(row["price_usd_micros"]),
+            _whole(row["price_usd_micros"]),
             row["price_source"],
             row["price_as_of"],
         ),
-        from_wall=WallNs(int(row["from_wall_ns"])),
-        to_wall=WallNs(int(row["to_wall_ns"])),
-        quantity=int(row["quantity"]),
-        usd_micros=UsdMicros(int(row["usd_micros"])),
+        from_wall=WallNs(_whole(row["from_wall_ns"])),
+        to_wall=WallNs(_whole(row["to_wall_ns"])),
+        quantity=_whole(row["quantity"]),
+        usd_micros=UsdMicros(_whole(row["usd_micros"])),
         reconstructed=bool(row["reconstructed"]),
     )
+
+
+def _whole(value: Any) -> int:
+    # int() would take 1.5 for 1, and fail in its own way over 1e999: one byte of damage makes that of 10999.
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
 
 
 def labels_of(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

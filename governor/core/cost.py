@@ -58,7 +58,10 @@ def tally_sums(sums: Iterable[Sum], by: str) -> list[Group]:
     for one in sums:
         for charge in slices(one.charge, day_of) if by == "day" else (one.charge,):
             key = key_of(charge)
-            _enter(groups.setdefault(key, Group(key)), charge, one.charges, one_line=by == "line")
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = Group(key)
+            _enter(group, charge, one.charges, one_line=by == "line")
     if by == "day":
         return sorted(groups.values(), key=lambda group: group.key)
     return sorted(groups.values(), key=lambda group: (-group.usd_micros, group.key))

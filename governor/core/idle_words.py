@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from governor.core.halt_state import Fact, Halt
-from governor.core.node import Node, NodeFacts
 from governor.core.units import NS_PER_MINUTE, format_duration
+
+if TYPE_CHECKING:  # A table in a terminal has these words, and no node.
+    from governor.core.node import Node, NodeFacts
 
 ABANDONED: Final = "abandoned"  # In the place of a stage: somebody came, and the node goes on.
 KEEP_IT: Final = "keep it with: costgov hold @node 2h --reason …"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sqlite3
-from contextlib import closing
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -88,15 +86,6 @@ def test_a_runs_name_steers_no_terminal(state_dir: Path, costgov: Call) -> None:
 
     write_ledger(state_dir / "costgov.db", [charge("2026-11-02", 1.0, Payer("evil\x1b[2J\nrun"))])
     assert "evil [2J run" in costgov().out
-
-
-def test_a_broken_journal_is_one_line(ledger: Path, costgov: Call) -> None:
-    with closing(sqlite3.connect(ledger / "costgov.db")) as connection, connection:
-        connection.execute("UPDATE charges SET data = '[]' WHERE run = 'ben'")
-    done = costgov()
-    assert (done.code, done.out) == (ExitCode.FAILED, "")
-    assert done.err.startswith(f"{ledger / 'costgov.db'}: a charge in it is not one of ours")
-    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

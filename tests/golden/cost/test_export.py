@@ -116,8 +116,9 @@ def test_a_file_that_cannot_be_written_is_one_line(ledger: Path, costgov: Call, 
     )
 
 
-def test_a_broken_journal_leaves_no_half_file(ledger: Path, costgov: Call, tmp_path: Path) -> None:
-    (ledger / "costgov.db").write_text("not a database " * 100)
+def test_a_broken_journal_leaves_no_empty_file(ledger: Path, costgov: Call, tmp_path: Path) -> None:
+    for path in ledger.rglob("costgov.db"):
+        path.write_text("not a database " * 100)
     done = costgov("export", "--focus", str(tmp_path / "focus.csv"))
     assert done.code == ExitCode.FAILED
     assert [path.name for path in tmp_path.iterdir()] == ["state"]

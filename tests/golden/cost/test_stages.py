@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from governor.cli_charges import Scope, sums_in, windows_in
+from governor.cli_charges import Scope, Unread, sums_in, windows_in
 from governor.cli_stages import table_text
 from governor.core.charges import Payer
 from governor.core.cost import STAGE_OF_RUN
@@ -139,9 +139,10 @@ def test_a_narrow_terminal_shows_stages_beside_one_another(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     tally = StageTally()
-    for one in sums_in(stages, Scope(None, None, ()), STAGE_OF_RUN):
+    scope = Scope(None, None, ())
+    for one in sums_in(stages, scope, STAGE_OF_RUN, Unread(scope)):
         tally.enter_charges(one)
-    for run, row in windows_in(stages, Scope(None, None, ())):
+    for run, row in windows_in(stages, scope, Unread(scope)):
         tally.enter_window(run, row)
     text = re.sub("\x1b\\[[0-9;]*m", "", table_text(tally.rows(), colour=True))
     assert max(map(len, text.splitlines())) <= 80
@@ -286,11 +287,13 @@ def test_a_run_younger_than_a_window_has_a_price_already(state_dir: Path, costgo
     assert (row["tokens"], row["actual_usd_per_mtok"], row["expected_usd"]) == (500_000, "1.000000000", None)
 
 
-def test_a_broken_meter_is_one_line(state_dir: Path, costgov: Call) -> None:
+def test_a_broken_meter_costs_its_window_alone(state_dir: Path, costgov: Call) -> None:
     broken = half_open(0) | {"tokens": {"progress_tokens": "many"}}
     write_stages(state_dir / "costgov.db", spent("r", "s", "0.50", 1), [], {"r": broken})
-    done = costgov("stages")
-    assert (done.code, done.out, done.err.count("\n")) == (ExitCode.FAILED, "", 1)
+    done = costgov("stages", "--json")
+    [row] = json.loads(done.out)["stages"]
+    assert (done.code, row["actual_usd"], row["tokens"]) == (ExitCode.FAILED, "0.500000", 0)
+    assert done.err.startswith(f"{state_dir / 'costgov.db'}: the state of its tokens of run r: cannot be read (")
 
 
 def test_a_stage_of_charges_alone_knows_what_was_spent(state_dir: Path, costgov: Call) -> None:
@@ -328,13 +331,26 @@ def test_a_stages_name_steers_no_terminal_and_breaks_no_table(state_dir: Path, c
     assert "| evil [2J\\| stage | 1 |" in costgov("stages", "--md").out
 
 
-@pytest.mark.parametrize("data", ["[]", '{"stage":null}', '{"stage":null,"from_tokens":5,"to_tokens":5}'])
-def test_a_broken_window_is_one_line(data: str, stages: Path, costgov: Call) -> None:
+@pytest.mark.parametrize(
+    "data", ["[]", "{", b"{\xff", '{"stage":null}', '{"stage":null,"from_tokens":5,"to_tokens":5}']
+)
+def test_a_broken_window_costs_itself_alone(data: str | bytes, stages: Path, costgov: Call) -> None:
+    """What a million has cost is unknown then; what was spent is not, nor is anything of the other stages."""
+    before = {row["stage"]: row for row in json.loads(costgov("stages", "--json").out)["stages"]}
     with closing(sqlite3.connect(stages / "costgov.db")) as connection, connection:
-        connection.execute("UPDATE journal SET data = ? WHERE kind = 'window' AND run = 'node'", (data,))
-    done = costgov("stages")
-    assert (done.code, done.out, done.err.count("\n")) == (ExitCode.FAILED, "", 1)
-    assert done.err.startswith(f"{stages / 'costgov.db'}: a window in it is not one of ours")
+        [(seq, run, own)] = connection.execute(
+            "SELECT seq, run, data FROM journal WHERE kind = 'window' AND run = 'node' ORDER BY seq LIMIT 1"
+        )
+        connection.execute("UPDATE journal SET data = CAST(? AS TEXT) WHERE seq = ?", (data, seq))
+    done = costgov("stages", "--json")
+    after = {row["stage"]: row for row in json.loads(done.out)["stages"]}
+    torn = after.pop(json.loads(own)["stage"])
+    assert {name: before[name] for name in after} == after
+    known = before[torn["stage"]]
+    assert (torn["actual_usd"], torn["actual_usd_per_mtok"]) == (known["actual_usd"], None)
+    assert torn["tokens"] + torn["untold_tokens"] == known["tokens"]
+    assert (done.code, json.loads(done.out)["unreadable"]) == (ExitCode.FAILED, 1)
+    assert done.err.startswith(f"{stages / 'costgov.db'}: a window of tokens of run {run}, ")
 
 
 @pytest.mark.parametrize("words", [("--json", "--csv"), ("--csv", "--md"), ("--json", "--md")])

@@ -17,7 +17,7 @@ from governor.adapters import charges_sums
 from governor.adapters.charges_db import ChargesUnreadable, read_charges
 from governor.adapters.charges_sums import read_sums
 from governor.adapters.journal_sqlite import open_journal
-from governor.cli_charges import Scope, charges_in, sums_in
+from governor.cli_charges import Scope, Unread, charges_in, sums_in
 from governor.core.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
 from governor.core.cost import Group, tally, tally_sums
 from governor.core.units import NS_PER_HOUR, UsdMicros, WallNs
@@ -90,9 +90,9 @@ def test_sums_come_to_what_the_charges_come_to(written: Write, ledger: list[Char
     directory = written(ledger)
     for since, until, runs in SCOPES:
         scope = Scope(*(None if bound is None else BEGIN + bound for bound in (since, until)), runs)
-        charges = list(charges_in(directory, scope))
+        charges = list(charges_in(directory, scope, Unread(scope)))
         for by in GROUPINGS:
-            assert shown(tally_sums(sums_in(directory, scope, by), by)) == shown(tally(charges, by))
+            assert shown(tally_sums(sums_in(directory, scope, by, Unread(scope)), by)) == shown(tally(charges, by))
 
 
 def test_pages_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
@@ -140,11 +140,11 @@ def test_a_journal_of_a_version_without_charges_has_none(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ("""'{"charge_id": 1}'""", "its quantity is no whole number"),
-        ("""json_set(data, '$.quantity', 1.5)""", "its quantity is no whole number"),
-        ("""json_set(data, '$.line', 'magic')""", "a charge in it is not one of ours"),
-        ("""json_remove(data, '$.unit')""", "a charge in it is not one of ours"),
-        ("'{'", "malformed JSON"),
+        ("""'{"charge_id": 1}'""", "its quantity or amount is no whole number"),
+        ("""json_set(data, '$.quantity', 1.5)""", "its quantity or amount is no whole number"),
+        ("""json_set(data, '$.line', 'magic')""", "'magic' is not a valid LineKind"),
+        ("""json_remove(data, '$.unit')""", "None is not a valid Unit"),
+        ("'{'", "JSONDecodeError"),
     ],
 )
 def test_a_row_that_is_no_charge_is_one_line(tmp_path: Path, data: str, said: str) -> None:

@@ -53,9 +53,12 @@ def check(connection: sqlite3.Connection) -> None:
     # SQLite has no sums of what stands in a page. One byte amiss here would stop every start, or a halt's going on.
     for name, snapshot in connection.execute(_RESUMED):
         try:
-            name.decode(), json.loads(snapshot)
+            name.decode()
+            is_read = isinstance(json.loads(snapshot), dict)
         except ValueError:
-            raise corrupt(f"what it has of {name.decode(errors='replace')!r} cannot be read") from None
+            is_read = False
+        if not is_read:
+            raise corrupt(f"what it has of {name.decode(errors='replace')!r} cannot be read")
 
 
 def corrupt(verdict: str) -> sqlite3.DatabaseError:

@@ -23,6 +23,7 @@ from governor.core.policy import COMMAND_LINE, Policy, PolicySet
 from governor.core.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.utc import NS_PER_DAY, day_of
 
+UNREAD_SHOWN: Final = 5  # Of live budgets that cannot be read; an alarm is bounded.
 _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 
 
@@ -322,11 +323,19 @@ def restore_counters(node: Node, kept: Mapping[str, Any]) -> bool:
     return True
 
 
-def restore_live(node: Node, kept: Mapping[str, Any]) -> None:
-    """Take up live budgets and what was said; raises as restore_counters() does."""
-    if "budgets" in kept:
-        node.budgets.restore(kept["budgets"])
-        pin(node)
+def restore_live(node: Node, kept: Mapping[str, Any]) -> list[Effect]:
+    """Take up live budgets and what was said: each that can be read holds. Raises as restore_counters() does."""
+    if "budgets" not in kept:
+        return []
+    problems = node.budgets.restore(kept["budgets"])
+    pin(node)
+    if not problems:
+        return []
+    rest = f"; and {len(problems) - UNREAD_SHOWN} more" if len(problems) > UNREAD_SHOWN else ""
+    which = "; ".join(problems[:UNREAD_SHOWN]) + rest
+    count, what = len(problems), "live budget" if len(problems) == 1 else "live budgets"
+    text = f"{count} {what} of the journal cannot be taken up and hold nothing, set them again: {which}"
+    return [Alarm("budgets_unreadable", None, text)]
 
 
 def typed_anew(node: Node) -> list[Effect]:

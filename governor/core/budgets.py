@@ -6,6 +6,7 @@ What counts is what this governor meters: its own node's ledger. Pure data; core
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -18,6 +19,9 @@ from governor.core.units import UsdMicros, WallNs
 BUDGETS_MAX: Final = 64  # Of each source; each is judged at every tick. One team's list on one node is shorter.
 CEILING_MAX_USD_MICROS: Final = 10**15  # A billion dollars: the dearest node takes a thousand years for it.
 GROUP_ALERT_AT: Final = (0.5, 0.8, 0.95)  # Where nobody says otherwise: as the shipped policies have it.
+NAMED_CHARS_MAX: Final = 80  # Of a scope, or of an error about it: five of each fit into an alarm.
+# What it may raise to read a row of another version, or a torn one. int() of 1e999 is an OverflowError.
+TORN: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 SCOPES: Final = "run:NAME, stage:NAME, label:KEY=VALUE, day or node"
 
 
@@ -189,19 +193,36 @@ class Budgets:
             "said": {scope: [said.frac, said.ceiling_usd_micros, said.day] for scope, said in self.said.items()},
         }
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """KeyError, TypeError, ValueError or AttributeError when it is not one of ours."""
-        live = [_of_row(row) for row in snapshot["live"]]
-        said = {
-            str(scope): Said(float(frac), int(ceiling), None if day is None else int(day))
-            for scope, (frac, ceiling, day) in snapshot["said"].items()
-        }
+    def restore(self, snapshot: Mapping[str, Any]) -> list[str]:
+        """Take up each live budget that can be read; return what is wrong with every other.
+
+        What was said and cannot be read is said again. One of TORN when there is no list of budgets at all.
+        """
+        live, problems = [], []
+        for row in snapshot["live"]:
+            try:
+                live.append(_of_row(row))
+            except TORN as error:
+                problems.append(f"{_named(row)}: {type(error).__name__} {str(error)[:NAMED_CHARS_MAX]}")
         self.live = {budget.scope.text: budget for budget in live}
-        self.said = {scope: one for scope, one in said.items() if scope in self.live or scope in self.configured}
+        said = snapshot.get("said")
+        for scope, told in said.items() if isinstance(said, Mapping) else ():
+            with suppress(*TORN):
+                frac, ceiling, day = told
+                if scope in self.live or scope in self.configured:
+                    self.said[scope] = Said(float(frac), int(ceiling), None if day is None else int(day))
+        return problems
 
 
 def by_scope(budgets: Sequence[ScopedBudget]) -> dict[str, ScopedBudget]:
     return {budget.scope.text: budget for budget in budgets}
+
+
+def _named(row: object) -> str:
+    """What a person needs of a row that cannot be read to set it again."""
+    if not isinstance(row, Mapping):
+        return repr(row)[:NAMED_CHARS_MAX]
+    return f"{row.get('scope')!s:.{NAMED_CHARS_MAX}} of {row.get('ceiling_usd_micros')!s:.20} micro-dollars"
 
 
 def _row(budget: ScopedBudget) -> dict[str, Any]:

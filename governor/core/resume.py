@@ -12,6 +12,7 @@ from typing import Any
 
 from governor.core import budgeting, idleness
 from governor.core import halt as table
+from governor.core.budgets import TORN
 from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, KeepIncident, Record
 from governor.core.forecast import told_of
@@ -53,24 +54,24 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
                 moments.append(BootNs(int(snapshot["boot_ns"])))
                 is_continued = True
             restore_node(node, snapshot)
-        except (KeyError, TypeError, ValueError) as error:
+        except TORN as error:
             effects.append(_unreadable("node", node.facts.node, error))
         effects.extend(_restore_idle(node, snapshot, at))
         try:
             has_counters = budgeting.restore_counters(node, snapshot)
-            budgeting.restore_live(node, snapshot)
+            effects.extend(budgeting.restore_live(node, snapshot))
             effects.extend(budgeting.typed_anew(node))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except TORN as error:
             effects.append(_unreadable("budgets", node.facts.node, error))
     for place, snapshot in enumerate(known):
-        if snapshot.get("salvaged"):  # Of a damaged journal nothing but its charges: it may come back to its budget.
-            node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
-            node.ledger.forget(str(snapshot["run"]))
-            continue
         try:
+            if snapshot.get("salvaged"):  # Nothing but its charges: it may come back to its budget.
+                node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
+                node.ledger.forget(str(snapshot["run"]))
+                continue
             tracked = _tracked_of(node, snapshot, at)
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except TORN as error:
             effects.append(_unreadable("run", str(snapshot.get("run")), error))
             if node.unread is not None:
                 node.unread.add(str(snapshot.get("run")))
@@ -119,7 +120,7 @@ def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[E
     try:
         same_boot = snapshot["boot_id"] == node.facts.boot_id
         node.idle = idleness.restored(snapshot["idle"], at, same_boot=same_boot)
-    except (KeyError, TypeError, ValueError) as error:
+    except TORN as error:
         return [_unreadable("idle", node.facts.node, error)]  # A hold, or a finished run's wish: the node goes on.
     return finish_left(node, at)
 
@@ -189,7 +190,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
                 effects.extend(resume_stop(node, incident, at))
                 continue
             tracked = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
-        except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        except (*TORN, AssertionError) as error:
             # It stays open in the journal for a version that can read it; its run is judged anew meanwhile.
             effects.append(_unreadable("incident", str(snapshot.get("incident_id")), error))
             continue

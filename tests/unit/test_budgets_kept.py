@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from governor.core.budgets import ScopedBudget, parse_scope
+from governor.core.alerts import TEXT_CHARS_MAX
+from governor.core.budgets import BUDGETS_MAX, ScopedBudget, parse_scope
 from governor.core.effects import Alarm, KeepRuns
 from governor.core.events import OperatorBudget
 from governor.core.keeping import keep
@@ -89,7 +90,49 @@ def test_counters_that_cannot_be_read_are_said_and_cost_no_start() -> None:
             row["budgets"] = {"live": [{"scope": "month"}], "said": {}}
     new = new_node(node.facts, node.policies, BootNs(0), WallNs(0))
     [text] = alarms(restore_runs(new, rows, BootNs(0), at(0)))
-    assert text.startswith("the journal's budgets 'node-a' cannot be taken up")
+    assert text.startswith("1 live budget of the journal cannot be taken up")
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        {"scope": "mon"},
+        {"ceiling_usd_micros": -1},
+        {"ceiling_usd_micros": float("inf")},  # As JSON has 1e999.
+        {"alert_at": None},
+        {"uid": "root"},
+    ],
+)
+def test_one_live_budget_that_cannot_be_read_costs_itself_alone(torn: dict[str, object]) -> None:
+    node = make()
+    play(node, tick(0))
+    join(node)
+    for scope, dollars in (("stage:stage1", 10), ("day", 500), ("run:mistral", 60)):
+        set_live(node, 1, scope, dollars)
+    rows = [dict(row) for row in keep(node, at(0)).runs.values()]
+    [own] = [row for row in rows if "budgets" in row]
+    for row in own["budgets"]["live"]:
+        row.update(torn if row["scope"] == "day" else {})
+    own["budgets"]["said"] = {"run:mistral": [float("inf")], "stage:stage1": [0.5, 10_000_000, None]}
+    new = new_node(node.facts, node.policies, BootNs(0), WallNs(0))
+    [text] = alarms(restore_runs(new, rows, BootNs(0), at(0)))
+    assert new.budgets.live == {scope: one for scope, one in node.budgets.live.items() if scope != "day"}
+    assert new.runs[OTHER].policy.budget.ceiling_usd_micros == usd(60), "and holds"
+    assert set(new.budgets.said) == {"stage:stage1"}
+    assert "cannot be taken up and hold nothing, set them again: " in text
+    assert f"{torn.get('scope', 'day')} of {torn.get('ceiling_usd_micros', 500_000_000)} micro-dollars: " in text
+
+
+def test_many_live_budgets_that_cannot_be_read_are_one_bounded_alarm() -> None:
+    node = make()
+    play(node, tick(0))
+    rows = [dict(row) for row in keep(node, at(0)).runs.values()]
+    [own] = [row for row in rows if "budgets" in row]
+    own["budgets"]["live"] = [{"scope": f"{number}" * 500} for number in range(BUDGETS_MAX)] + [5]
+    [text] = alarms(restore_runs(new_node(node.facts, node.policies, BootNs(0), WallNs(0)), rows, BootNs(0), at(0)))
+    assert text.startswith(f"{BUDGETS_MAX + 1} live budgets ")
+    assert text.endswith(f"; and {BUDGETS_MAX + 1 - 5} more")
+    assert len(text) < TEXT_CHARS_MAX
 
 
 def test_counters_stand_where_the_live_budgets_beside_them_cannot_be_read() -> None:

@@ -91,6 +91,7 @@ class Unread:
     def __init__(self, scope: Scope) -> None:
         self._runs = scope.runs
         self._lines: list[str] = []
+        self._files: set[str] = set()
         self.count = 0
 
     def row(self, row: Unreadable) -> None:
@@ -98,7 +99,10 @@ class Unread:
         if not self._runs or row.run in self._runs:
             self._add(f"{row.text()}; it is in no figure here")
 
-    def file(self, error: ChargesUnreadable) -> None:
+    def file(self, path: str, error: ChargesUnreadable) -> None:
+        if path in self._files:  # Some questions ask each file more than once.
+            return
+        self._files.add(path)
         self._add(f"{error}; what could not be read of it is in no figure here")
 
     def _add(self, line: str) -> None:
@@ -121,7 +125,7 @@ def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge
     from governor.adapters.charges_db import read_charges
 
     for path in _journals(state_dir):
-        with _told(unread):
+        with _told(unread, path):
             for charge in read_charges(path, scope.since, scope.until, unread.row):
                 if not scope.runs or charge.payer.run in scope.runs:
                     yield _in_scope(charge, scope)
@@ -132,7 +136,7 @@ def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> Iterator[
     from governor.adapters.charges_sums import read_sums
 
     for path in _journals(state_dir):
-        with _told(unread):
+        with _told(unread, path):
             for one in read_sums(path, by, scope.runs, scope.since, scope.until, unread.row):
                 yield one if one.charges > 1 else Sum(_in_scope(one.charge, scope), 1)
 
@@ -143,7 +147,7 @@ def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[
 
     # The journal written last comes last: a run that has windows in two of them went on in that one.
     for path in reversed(_journals(state_dir)):
-        with _told(unread):
+        with _told(unread, path):
             yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
 
 
@@ -153,7 +157,7 @@ def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[t
 
     seen: set[str] = set()
     for path in _journals(state_dir):
-        with _told(unread):
+        with _told(unread, path):
             for run, stage, meter in read_open(path, scope.runs, scope.since, unread.row):
                 if run not in seen:
                     seen.add(run)
@@ -171,14 +175,14 @@ def _journals(state_dir: Path) -> list[str]:
 
 
 @contextmanager
-def _told(unread: Unread) -> Iterator[None]:
+def _told(unread: Unread, path: str) -> Iterator[None]:
     # Of a hundred journals one may be torn for good: nobody starts a `costgov run` of that name again.
     from governor.adapters.charges_db import ChargesUnreadable
 
     try:
         yield
     except ChargesUnreadable as error:
-        unread.file(error)
+        unread.file(path, error)
 
 
 def _in_scope(charge: Charge, scope: Scope) -> Charge:

@@ -150,7 +150,7 @@ def _state(settings: Settings) -> Iterator[Check]:
             still_open = len(reader.incidents(1_000, only_open=True))
         finally:
             reader.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # The latter: what SQLite says of a damaged schema.
         text = f"{journal}: {error}"
         yield Check(WARN, "journal", text, "a start keeps a corrupt file aside and takes over what can be read of it")
         return

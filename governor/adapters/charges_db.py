@@ -26,7 +26,7 @@ PAGE_ROWS: Final = 5_000  # Half a year of one run.
 _HAS_TABLE: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'charges'"
 # In the order of time. A charge that grows keeps its name and its beginning, so no page holds it twice.
 _PAGE: Final = """
-SELECT charge_id, from_wall_ns, rowid, data FROM charges
+SELECT charge_id, from_wall_ns, rowid, data, usd_micros FROM charges
 WHERE from_wall_ns < :until AND (to_wall_ns > :since OR from_wall_ns >= :since)
 AND (from_wall_ns, charge_id) > (:after_wall, CAST(:after_id AS TEXT))
 ORDER BY from_wall_ns, charge_id LIMIT :rows"""
@@ -40,8 +40,9 @@ class ChargesUnreadable(Exception):  # noqa: N818 - the condition is the name.
     """The message is one line: which file, what is wrong, what to do."""
 
     @classmethod
-    def of(cls, path: str, error: sqlite3.Error) -> ChargesUnreadable:
-        if is_corruption(error):
+    def of(cls, path: str, error: sqlite3.Error | UnicodeDecodeError) -> ChargesUnreadable:
+        # The latter is of what SQLite says of a damaged schema, names included.
+        if isinstance(error, UnicodeDecodeError) or is_corruption(error):
             what = "the governor keeps it aside at its next start and takes over what can still be read"
             return cls(f"{path}: corrupt ({error}); {what}")
         return cls(f"{path}: cannot be read: {error}; read it as the governor's user or root")
@@ -99,11 +100,11 @@ def read_charges(
         # A closing() at each level: a generator that is left early must not leave the file open.
         with closing(opened(path)) as connection:
             if has_charges(connection):
-                for rowid, data in _rows(connection, window_of(since, until)):
-                    charge = charge_in(path, connection, rowid, data, unread)
+                for rowid, data, micros in _rows(connection, window_of(since, until)):
+                    charge = charge_in(path, connection, rowid, data, micros, unread)
                     if charge is not None:
                         yield charge
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise ChargesUnreadable.of(path, error) from error
 
 
@@ -124,22 +125,30 @@ def window_of(since: int | None, until: int | None) -> dict[str, int]:
     return {"since": _WALL_MIN if since is None else since, "until": _WALL_MAX if until is None else until}
 
 
-def _rows(connection: sqlite3.Connection, window: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
+def _rows(connection: sqlite3.Connection, window: Mapping[str, int]) -> Iterator[tuple[int, bytes, int]]:
     after_wall, after_id = _WALL_MIN, b""
     while True:
         place = {"after_wall": after_wall, "after_id": after_id, "rows": PAGE_ROWS}
         page = connection.execute(_PAGE, {**window, **place}).fetchall()
-        for _, _, rowid, data in page:
-            yield rowid, data
+        for _, _, rowid, data, micros in page:
+            yield rowid, data, micros
         if len(page) < PAGE_ROWS:
             return
         after_id, after_wall = page[-1][:2]
 
 
-def charge_in(path: str, connection: sqlite3.Connection, rowid: int, data: bytes, unread: Unreadables) -> Charge | None:
-    """The charge of a row; None of one that is none, of which `unread` is told."""
+def charge_in(
+    path: str, connection: sqlite3.Connection, rowid: int, data: bytes, micros: int, unread: Unreadables
+) -> Charge | None:
+    """The charge of a row; None of one that is none, of which `unread` is told.
+
+    `micros`: its amount as the column has it. A row says it twice, and SQLite has no sums of what stands in a page.
+    """
     try:
-        return charge_of(json.loads(data))
+        charge = charge_of(json.loads(data))
+        if charge.usd_micros != micros:
+            raise ValueError(f"it says ${exact_usd(charge.usd_micros)} as well")
+        return charge
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         unread(unreadable(path, connection, rowid, error))
         return None

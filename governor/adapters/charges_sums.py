@@ -39,11 +39,11 @@ AND from_wall_ns < :until AND (to_wall_ns > :since OR from_wall_ns >= :since)
 ORDER BY rowid LIMIT :rows"""
 _PAGE: Final = """
 SELECT rowid, data ->> 'quantity', usd_micros,
-       CASE WHEN from_wall_ns < :since OR to_wall_ns > :until OR (:is_daily AND
-         (from_wall_ns < 0 OR to_wall_ns > (from_wall_ns / :day_ns + 1) * :day_ns)) THEN data END,
+       CASE WHEN data ->> 'usd_micros' IS NOT usd_micros OR from_wall_ns < :since OR to_wall_ns > :until
+         OR (:is_daily AND (from_wall_ns < 0 OR to_wall_ns > (from_wall_ns / :day_ns + 1) * :day_ns)) THEN data END,
        json_extract(data, {line}), CASE WHEN :is_daily THEN from_wall_ns / :day_ns ELSE 0 END {fields}"""
 # Of a page with a row that is no JSON, which is an error of the whole query: each charge by itself.
-_EACH: Final = "SELECT rowid, 0, 0, data"
+_EACH: Final = "SELECT rowid, 0, usd_micros, data"
 
 _Like = tuple[Line, Payer, Place, bool]  # In what the charges of a sum agree.
 
@@ -70,7 +70,7 @@ def read_sums(
             for row in _rows(connection, page, bounds):
                 rowid, quantity, micros, data = row[:4]
                 if data is not None:
-                    charge = charge_in(path, connection, rowid, data, unread)
+                    charge = charge_in(path, connection, rowid, data, micros, unread)
                     if charge is not None and (not runs or charge.payer.run in runs):
                         yield Sum(charge, 1)
                     continue
@@ -88,7 +88,7 @@ def read_sums(
                 figures[0] += 1
                 figures[1] += quantity
                 figures[2] += micros
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise ChargesUnreadable.of(path, error) from error
     for key, ((line, payer, place, reconstructed), (count, quantity, micros)) in sums.items():
         if not runs or payer.run in runs:

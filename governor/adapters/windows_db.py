@@ -79,7 +79,7 @@ def read_windows(
                     unread(Unreadable(path, "a window of tokens", run, wall, None, what_of(error)))
                     continue
                 yield run, row
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise ChargesUnreadable.of(path, error) from error
 
 
@@ -95,7 +95,7 @@ def read_open(
             if connection.execute(_HAS_TABLE).fetchone() is None:
                 return
             kept = connection.execute(_RUNS).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise ChargesUnreadable.of(path, error) from error
     for whose, snapshot in kept:
         run = shown(whose)

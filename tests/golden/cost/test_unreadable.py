@@ -26,6 +26,7 @@ BROKEN = {
     "a field gone": "json_remove(data, '$.unit')",
     "a kind that we do not know": "json_set(data, '$.line', 'magic')",
     "no whole number": "json_set(data, '$.quantity', 1.5)",
+    "another amount than the column": "json_set(data, '$.usd_micros', 27520001)",
     "no number at all": "replace(data, '\"quantity\":1', '\"quantity\":1e999')",
 }
 TOTALS = {  # Each question's own way to a total, in micro-dollars.
@@ -100,6 +101,19 @@ def test_one_journal_of_many_that_is_torn_costs_itself_alone(ledger: Path, costg
     assert done.code == ExitCode.FAILED
     assert micros(json.loads(done.out)["total"]["usd"]) == SPENT - a_month()[-1].usd_micros
     assert done.err.startswith(f"{ledger}/runs/anna/costgov.db: corrupt (")
+
+
+@pytest.mark.parametrize("words", [(), ("stages",), ("export", "--focus")], ids=" ".join)
+def test_one_byte_amiss_in_a_schema_is_one_line(words: tuple[str, ...], ledger: Path, costgov: Call) -> None:
+    """SQLite quotes the damaged text in its error, which then is no UTF-8."""
+    path = ledger / "runs/anna/costgov.db"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"charge_id TEXT PRIMARY KEY", b"charge_id TEXT PR\xbfMARY KEY", 1))
+    assert path.read_bytes() != whole
+    done = costgov(*words)
+    assert (done.code, done.err.count("\n")) == (ExitCode.FAILED, 2)
+    assert done.err.startswith(f"{path}: corrupt (")
+    assert "anna" in done.out or "stage1" in done.out, "the other journal is shown"
 
 
 def test_where_nothing_can_be_read_nothing_is_said_to_be_free(state_dir: Path, costgov: Call) -> None:

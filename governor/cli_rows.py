@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from governor.report_moments import plain
@@ -34,7 +34,9 @@ def render_rows(
     screen = shutil.get_terminal_size((COLUMNS_WITHOUT_TERMINAL, 50)).columns if colour else COLUMNS_WITHOUT_TERMINAL
     natural = [_widest(column) for column in columns]
     widths = _fitted(natural, [colour and head.may_be_cut for head in heads], screen)
-    lines = _lines(columns, heads, widths, is_cut=widths != natural)
+    # Where each character is one column wide and nothing is cut, Python's own form does.
+    is_even = widths == natural and all(map(_is_narrow, columns))
+    lines = _lines(columns, heads, widths) if is_even else _cut_lines(columns, heads, widths)
     said = [plain(note) for note in notes]
     if colour:
         width = max(screen, sum(widths) + GAP * len(widths))
@@ -68,8 +70,14 @@ def _plain_column(cells: Sequence[str]) -> Sequence[str]:
     return cells if is_plain else [plain(cell) for cell in cells]
 
 
-def _widest(column: Iterable[str]) -> int:
-    return max(map(_columns_of, column))
+def _widest(column: Sequence[str]) -> int:
+    return max(map(len if _is_narrow(column) else _columns_of, column))
+
+
+def _is_narrow(column: Sequence[str]) -> bool:
+    """Whether each of its characters takes one column of a terminal."""
+    text = "".join(column)
+    return text.isascii() or all(_columns_of(char) == 1 for char in set(text))
 
 
 def _columns_of(cell: str) -> int:
@@ -81,15 +89,14 @@ def _columns_of(cell: str) -> int:
     return cell_len(cell)
 
 
-def _lines(
-    columns: Sequence[Sequence[str]], heads: Sequence[Head], widths: Sequence[int], *, is_cut: bool
-) -> list[str]:
-    if is_cut or not all("".join(column).isascii() for column in columns):
-        return [_row_text(row, heads, widths) for row in zip(*columns, strict=True)]
-    form = (" " * GAP).join(
-        f"%{'' if head.is_number else '-'}{width}s" for head, width in zip(heads, widths, strict=True)
-    )
+def _lines(columns: Sequence[Sequence[str]], heads: Sequence[Head], widths: Sequence[int]) -> list[str]:
+    sides = ("" if head.is_number else "-" for head in heads)
+    form = (" " * GAP).join(f"%{side}{width}s" for side, width in zip(sides, widths, strict=True))
     return [form % row for row in zip(*columns, strict=True)]
+
+
+def _cut_lines(columns: Sequence[Sequence[str]], heads: Sequence[Head], widths: Sequence[int]) -> list[str]:
+    return [_row_text(row, heads, widths) for row in zip(*columns, strict=True)]
 
 
 def _row_text(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) -> str:

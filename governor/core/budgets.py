@@ -6,7 +6,6 @@ What counts is what this governor meters: its own node's ledger. Pure data; core
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
@@ -207,10 +206,13 @@ class Budgets:
         self.live = {budget.scope.text: budget for budget in live}
         said = snapshot.get("said")
         for scope, told in said.items() if isinstance(said, Mapping) else ():
-            with suppress(*TORN):
+            try:
                 frac, ceiling, day = told
-                if scope in self.live or scope in self.configured:
-                    self.said[scope] = Said(float(frac), int(ceiling), None if day is None else int(day))
+                one = Said(float(frac), int(ceiling), None if day is None else int(day))
+            except TORN:
+                continue
+            if scope in self.live or scope in self.configured:
+                self.said[scope] = one
         return problems
 
 

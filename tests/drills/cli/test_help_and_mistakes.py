@@ -22,7 +22,10 @@ REPOSITORY = Path(__file__).parents[3]
 def commands(path: tuple[str, ...] = (), command: click.Command = cli) -> Iterator[tuple[str, ...]]:
     yield path
     if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            inner = command.get_command(ctx, name)
+            assert inner is not None, name
             yield from commands((*path, name), inner)
 
 

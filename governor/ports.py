@@ -103,10 +103,19 @@ class Preflight:
     survives_stop: bool | None = None  # Does the local disk outlive a stop?
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A provider's answer to whether it takes this machine back."""
+
+    action: str | None  # Its own word: "terminate", "stop"; None: it has announced nothing.
+    at_wall: WallNs | None = None  # When, by the provider's clock.
+
+
 class Cloud(Protocol):
     """One provider. Blocking: called on a worker, each call bounded by its own timeouts (declared below)."""
 
     name: str
+    gives_notice: bool  # Whether it can be asked for a notice at all, and costgov knows how.
     stop_bound_s: float  # Declared: an accepted stop ends billing within this.
     granularity_s: float  # Declared billing granularity.
 
@@ -115,6 +124,9 @@ class Cloud(Protocol):
 
     def stop(self, incident_id: str, rung: int) -> StopReply:
         """Ask for the end of spending. Idempotent per incident. rung 0: stop, 1: force, 2: terminate."""
+
+    def notice(self) -> Notice | None:
+        """Ask now whether it takes this machine back. None: it gives no notice, or did not answer."""
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         """Ask the provider now; never answer from memory. UNKNOWN if it does not say.
@@ -255,6 +267,7 @@ class GpuReading:
     memory_used_bytes: int | None
     power_w: float | None
     pids: tuple[int, ...] | None  # Compute processes on it; None: the driver does not say.
+    memory_total_bytes: int | None = None
 
 
 class Gpus(Protocol):

@@ -24,7 +24,9 @@ from governor.adapters.gpu_watch import GpuWatch
 from governor.adapters.inbox import SeqpacketInbox
 from governor.adapters.journal_sqlite import JournalLocked, open_journal
 from governor.adapters.listener import SocketUnavailable
+from governor.adapters.memory_watch import MemoryWatch
 from governor.adapters.neighbours import NeighbourWatch
+from governor.adapters.notice_watch import NoticeWatch
 from governor.adapters.processes import LinuxProcesses
 from governor.adapters.selftest import run_selftest
 from governor.adapters.streams import LeftAt, Stream
@@ -135,6 +137,8 @@ class Governor:
         observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
         streams = [Stream(entry, self.processes, self._left_at(entry.run)) for entry in settings.jsonl]
         self._closers += [stream.close for stream in streams]
+        memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
+        self._closers += [memory.close, notices.close]
         hands = Hands(
             node=self.node,
             clock=self.clock,
@@ -159,6 +163,8 @@ class Governor:
             sources=[
                 *streams,
                 GpuWatch(self.gpus, self.processes, lambda: self.daemon.own_command),
+                memory,
+                notices,
                 # Beside one command, whoever governs the node decides about it; the service leaves its own alone.
                 NeighbourWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
                 self.prices,
@@ -166,6 +172,11 @@ class Governor:
         )
         daemon.health.last_reload_wall_ns = self.clock.wall()
         return daemon
+
+    def _pids(self) -> dict[str, int]:
+        """One process of each live run: its control group is the run's."""
+        live = {name: tracked.processes() for name, tracked in self.node.runs.items() if tracked.run.alive}
+        return {name: processes[0].pid for name, processes in live.items() if processes}
 
     def _left_at(self, run: str) -> LeftAt | None:
         tracked = self.node.runs.get(run)

@@ -20,7 +20,7 @@ from governor.adapters.clock import SystemClock
 from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import Clock, GpuReading
 
-SAMPLE_PERIOD_S = 2.0  # NVML averages busy over up to a second; readings inform people and reports, no trigger.
+SAMPLE_PERIOD_S = 2.0  # NVML averages busy over up to a second: half of the time is missed, and minutes are judged.
 SILENT_AFTER_S = 10.0  # Five samples missed: older figures would be taken for now.
 RESTART_PERIOD_S = 30.0  # A driver being reinstalled comes back in minutes; a crash loop must cost nothing.
 LINE_BYTES_MAX = 256 * 1024  # 16 GPUs × 128 processes are below 64 KiB.
@@ -128,7 +128,7 @@ def _reading(gpu: dict[str, Any]) -> GpuReading:
     return GpuReading(
         uuid=str(gpu["uuid"]), name=str(gpu["name"]), busy_frac=gpu["busy_frac"],
         memory_used_bytes=gpu["memory_used_bytes"], power_w=gpu["power_w"],
-        pids=None if gpu["pids"] is None else tuple(gpu["pids"]),
+        pids=None if gpu["pids"] is None else tuple(gpu["pids"]), memory_total_bytes=gpu["memory_total_bytes"],
     )  # fmt: skip
 
 
@@ -173,6 +173,7 @@ def _sample(nvml: Any, handle: Any) -> dict[str, Any]:
         "name": _text(ask(nvml.nvmlDeviceGetName)),
         "busy_frac": None if busy is None else busy.gpu / 100,
         "memory_used_bytes": None if memory is None else int(memory.used),
+        "memory_total_bytes": None if memory is None else int(memory.total),
         "power_w": None if power_mw is None else power_mw / 1000,
         "pids": None if processes is None else [int(process.pid) for process in processes][:PROCESSES_PER_GPU_MAX],
     }

@@ -1,4 +1,4 @@
-"""Who computes on the node's GPUs, as events: also those that nobody announced are tenants of the machine."""
+"""Who computes on the node's GPUs and how busy they are, as events. Whom nobody announced is a tenant all the same."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from governor.core.events import Event
 from governor.core.identity import ProcessFacts, ProcessId
 from governor.core.killset import ANCESTORS_MAX, descends
 from governor.core.machine import HELD_BYTES_MIN
-from governor.core.machine_events import GpuProcessesSeen
+from governor.core.machine_events import GpuProcessesSeen, GpuSample
 from governor.core.units import NS_PER_S, MonoNs
 from governor.ports import GpuReading, Gpus, Processes
 
@@ -43,11 +43,13 @@ class GpuWatch:
         if readings is None:
             return [GpuProcessesSeen(at, frozenset(), problem=self._problem())]
         if any(reading.pids is None for reading in readings):
-            return [GpuProcessesSeen(at, frozenset(), problem="the driver does not say who computes on its GPUs")]
+            problem = "the driver does not say who computes on its GPUs"
+            return [GpuProcessesSeen(at, frozenset(), problem=problem), _sample(at, readings)]
         pids = frozenset(pid for reading in readings for pid in reading.pids or ())
         unnamed = sum(_is_held(reading) for reading in readings)
         # Whom we see is a tenant, however many more there are whom we do not.
-        return [GpuProcessesSeen(at, pids, unnamed, self._hidden(at, len(readings)), own=self._own(pids))]
+        seen = GpuProcessesSeen(at, pids, unnamed, self._hidden(at, len(readings)), own=self._own(pids))
+        return [seen, _sample(at, readings)]
 
     def _hidden(self, at: MonoNs, shown: int) -> str | None:
         """A container with some of a machine's GPUs does not see who computes on the others."""
@@ -93,6 +95,18 @@ class GpuWatch:
                 table[above] = facts
                 above = facts.ppid
         return table
+
+
+def _sample(at: MonoNs, readings: Sequence[GpuReading]) -> GpuSample:
+    return GpuSample(
+        at,
+        None,
+        tuple(reading.busy_frac for reading in readings),
+        tuple(reading.uuid for reading in readings),
+        tuple(reading.memory_used_bytes for reading in readings),
+        tuple(reading.memory_total_bytes for reading in readings),
+        tuple(None if reading.pids is None else frozenset(reading.pids) for reading in readings),
+    )
 
 
 def _is_held(reading: GpuReading) -> bool:

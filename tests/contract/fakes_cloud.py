@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from governor.core.events import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Preflight, StopReply
+from governor.ports import BillingReply, Notice, Preflight, StopReply
 
 OPERATIONS_MAX = 100_000
 
@@ -26,6 +26,8 @@ class FakeCloud:
     times_ended: int = 0
     operations: list[tuple[str, str, int]] = field(default_factory=list)  # (what, incident, rung)
     reads_left: int = 0
+    gives_notice: bool = True
+    announced: Notice | None = Notice(None)  # None: it does not answer.
 
     @property
     def meter_runs(self) -> bool:
@@ -58,6 +60,9 @@ class FakeCloud:
         if fault == "lost_reply":
             return StopReply(StopAnswer.UNKNOWN, retryable=True, reason="timeout")
         return StopReply(StopAnswer.ACCEPTED, retryable=False, reason="accepted")
+
+    def notice(self) -> Notice | None:
+        return self.announced
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         del destroyed

@@ -11,7 +11,7 @@ from governor.adapters.gpu_watch import LOOK_PERIOD_NS, GpuWatch
 from governor.core.events import CommandLaunched
 from governor.core.halt import StopTarget
 from governor.core.identity import ProcessFacts, ProcessId
-from governor.core.machine_events import GpuProcessesSeen
+from governor.core.machine_events import GpuProcessesSeen, GpuSample
 from governor.core.policy import Budget, PolicySet
 from governor.core.units import MonoNs, UsdMicros
 from governor.ports import GpuReading
@@ -40,7 +40,7 @@ def a_machine(processes: FakeProcesses | None = None) -> tuple[FakeProcesses, Pr
 def seen(processes: FakeProcesses, *command: ProcessId) -> GpuProcessesSeen:
     gpus = FakeGpus()
     gpus.offer([GpuReading("GPU-1", "H100", 0.9, 1, 1.0, (WORKER, ORPHAN, STRANGER, UNSEEN))])
-    (event,) = GpuWatch(gpus, processes, lambda: command).poll(MonoNs(LOOK_PERIOD_NS))
+    event, _ = GpuWatch(gpus, processes, lambda: command).poll(MonoNs(LOOK_PERIOD_NS))
     gpus.close()
     assert isinstance(event, GpuProcessesSeen)
     assert event.pids == {WORKER, ORPHAN, STRANGER, UNSEEN}
@@ -81,3 +81,13 @@ def test_auto_stops_the_machine_of_a_command_whose_own_processes_compute_there(
     assert incident is not None
     assert incident.plan.stop is target
     assert node.unannounced() == {WORKER}, "shown as unwatched in either case"
+
+
+def test_what_the_gpus_do_is_told_beside_who_computes_on_them() -> None:
+    gpus = FakeGpus()
+    gpus.offer([GpuReading("GPU-1", "H100", 0.9, 5, 1.0, (7, 8), 80), GpuReading("GPU-2", "H100", None, 1, 1.0, None)])
+    _, sample = GpuWatch(gpus, FakeProcesses(), accelerators=list).poll(MonoNs(LOOK_PERIOD_NS))
+    at = MonoNs(LOOK_PERIOD_NS)
+    pids = (frozenset({7, 8}), None)
+    assert sample == GpuSample(at, None, (0.9, None), ("GPU-1", "GPU-2"), (5, 1), (80, None), pids)
+    gpus.close()

@@ -42,7 +42,7 @@ def test_gpus_are_free_when_nobody_is_named_and_nothing_moves(
     gpus = FakeGpus()
     gpus.offer(readings)
     watch = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: ["0000:18:00.0", "0000:2a:00.0"])
-    assert watch.poll(AT) == [GpuProcessesSeen(AT, frozenset(pids), unnamed)]
+    assert watch.poll(AT)[0] == GpuProcessesSeen(AT, frozenset(pids), unnamed)
     gpus.close()
 
 
@@ -82,7 +82,7 @@ def test_a_container_with_some_of_the_gpus_does_not_know_about_the_others(
 ) -> None:
     gpus = FakeGpus()
     gpus.offer((FREE, replace(FREE, pids=(7,))))
-    (seen,) = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: devices).poll(AT)
+    seen, _ = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: devices).poll(AT)
     assert isinstance(seen, GpuProcessesSeen)
     assert seen.problem == problem
     assert seen.pids == {7}, "whom it sees is a tenant all the same"
@@ -92,7 +92,7 @@ def test_a_container_with_some_of_the_gpus_does_not_know_about_the_others(
 def test_a_driver_that_does_not_say_who_computes_is_not_an_empty_gpu() -> None:
     gpus = FakeGpus()
     gpus.offer((FREE, replace(FREE, pids=None)))
-    (seen,) = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: None).poll(AT)
+    seen, _ = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: None).poll(AT)
     assert isinstance(seen, GpuProcessesSeen)
     assert seen.problem == "the driver does not say who computes on its GPUs"
     gpus.close()

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
-from governor.adapters.clouds.ec2 import preflight
+from governor.adapters.clouds.ec2 import notice, preflight
 from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api
 from governor.adapters.clouds.ec2.credentials import (
     CredentialCache,
@@ -36,7 +36,7 @@ from governor.adapters.clouds.ec2.instance import (
 )
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
 from governor.core.events import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Cloud, Preflight, StopReply
+from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "aws"
 KEYS = (
@@ -63,6 +63,7 @@ _PROTECTION: Final[Mapping[str, str]] = {
 
 class AwsCloud:
     name = NAME
+    gives_notice = True
     granularity_s = 1.0  # Per second after the first minute, for Linux on demand and spot.
 
     def __init__(self, config: Mapping[str, Any], metadata: Metadata, api: Ec2Api, sys: Path) -> None:
@@ -128,6 +129,9 @@ class AwsCloud:
             reply = self._api.call(final, identity.region, incident_id)
         destroys = reply.ok and final.action in TERMINATING
         return replace(_stop_reply(reply, "accepted" if reply.ok else reply.code), destroys=destroys)
+
+    def notice(self) -> Notice | None:
+        return notice.read(self._metadata)
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         identity = self._who()

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
 from governor.core.events import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Cloud, Preflight, StopReply
+from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "command"
 KEYS = (
@@ -41,6 +41,7 @@ _ENDED, _RUNNING = 0, 1
 
 class CommandCloud:
     name = NAME
+    gives_notice = False
 
     def __init__(self, config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
         if config["argv"] is None:
@@ -89,6 +90,9 @@ class CommandCloud:
             return StopReply(StopAnswer.UNKNOWN, retryable=True, reason="timeout")
         # Not started: a mistyped path does not heal, a busy machine (EAGAIN, ENOMEM) does.
         return StopReply(StopAnswer.REFUSED, retryable=outcome in ("EAGAIN", "ENOMEM"), reason=f"not_started_{outcome}")
+
+    def notice(self) -> Notice | None:
+        return None
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         """Ask `verify_command`; without one this is never more than UNKNOWN."""

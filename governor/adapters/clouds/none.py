@@ -7,7 +7,7 @@ from typing import Any
 
 from governor.adapters.clouds import ConfigKey, Surroundings
 from governor.core.events import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Cloud, Preflight, StopReply
+from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "none"
 KEYS: tuple[ConfigKey, ...] = ()
@@ -17,6 +17,7 @@ class NoCloud:
     name = NAME
     stop_bound_s = 0.0
     granularity_s = 0.0
+    gives_notice = False
 
     def preflight(self) -> Preflight:
         return Preflight(
@@ -31,6 +32,9 @@ class NoCloud:
     def stop(self, incident_id: str, rung: int) -> StopReply:
         del incident_id, rung
         return StopReply(StopAnswer.REFUSED, retryable=False, reason="no_cloud_configured")
+
+    def notice(self) -> Notice | None:
+        return None
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         del destroyed

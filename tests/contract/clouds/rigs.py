@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 from examples.demo_cloud import DemoCloud, Fault
 from governor.adapters import clouds
-from governor.ports import Cloud
+from governor.core.units import NS_PER_S, WallNs
+from governor.ports import Cloud, Notice
 from tests.contract.fakes_cloud import FakeCloud
 
 AWS_FAULTS = {
@@ -42,6 +44,12 @@ class Rig(Protocol):
     def slow_to_end(self) -> None:
         """After a stop, the next look still sees the machine on its way down."""
 
+    def announce(self, action: str, when: datetime) -> None:
+        """The provider takes the machine back then, and says so where it says such things."""
+
+    def give_no_answer(self) -> None:
+        """Whoever is asked for a notice does not answer."""
+
     def hide_state(self) -> None:
         """From now on the provider does not say whether the machine is billed."""
 
@@ -67,6 +75,12 @@ class FakeRig:
 
     def slow_to_end(self) -> None:
         self._fake.stopping_reads = 1
+
+    def announce(self, action: str, when: datetime) -> None:
+        self._fake.announced = Notice(action, WallNs(round(when.timestamp() * NS_PER_S)))
+
+    def give_no_answer(self) -> None:
+        self._fake.announced = None
 
     def hide_state(self) -> None:
         self._fake.blind = True
@@ -100,6 +114,12 @@ class AwsRig:
 
     def slow_to_end(self) -> None:
         self.demo.stopping_reads = 1
+
+    def announce(self, action: str, when: datetime) -> None:
+        self.demo.spot_action = {"action": action, "time": when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+    def give_no_answer(self) -> None:
+        self.demo.metadata_down = True
 
     def hide_state(self) -> None:
         self.demo.faults = [Fault("http_500", count=1_000, action="DescribeInstances")]
@@ -166,6 +186,12 @@ class CommandRig:
 
     def slow_to_end(self) -> None:
         self._write(stopping_reads=1)
+
+    def announce(self, action: str, when: datetime) -> None:
+        """A command knows nothing of it."""
+
+    def give_no_answer(self) -> None:
+        pass
 
     def hide_state(self) -> None:
         self._write(hidden=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+from datetime import UTC, datetime
 
 import pytest
 
 from governor.core.events import BillingAnswer, StopAnswer
-from governor.ports import BillingReply, Preflight, StopReply
+from governor.core.units import NS_PER_S, WallNs
+from governor.ports import BillingReply, Notice, Preflight, StopReply
 from tests.contract.clouds.rigs import Rig
 
 STABLE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -137,3 +139,21 @@ def test_reasons_are_stable_names(rig: Rig) -> None:
         assert STABLE_NAME.fullmatch(rig.cloud.stop("run-7-1", 0).reason)
     rig.hide_state()
     assert STABLE_NAME.fullmatch(rig.cloud.billing().provider_state)
+
+
+WHEN = datetime(2026, 11, 22, 8, 22, tzinfo=UTC)
+
+
+def test_a_provider_that_gives_notice_says_when_and_says_that_there_is_none(rig: Rig) -> None:
+    if not rig.cloud.gives_notice:
+        rig.announce("terminate", WHEN)
+        assert rig.cloud.notice() is None, "who cannot be asked has not denied it"
+        return
+    assert rig.cloud.notice() == Notice(None)
+    rig.announce("terminate", WHEN)
+    assert rig.cloud.notice() == Notice("terminate", WallNs(int(WHEN.timestamp()) * NS_PER_S))
+
+
+def test_no_answer_is_not_the_answer_that_nothing_is_announced(rig: Rig) -> None:
+    rig.give_no_answer()
+    assert rig.cloud.notice() is None

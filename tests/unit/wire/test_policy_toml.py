@@ -227,6 +227,8 @@ def test_the_default_enforces_what_is_certain_and_observes_what_is_statistical()
         "memory_pressure": Mode.ENFORCE,  # It warns.
         "spot_notice": Mode.ENFORCE,
         "unsaved_work": Mode.OBSERVE,
+        "silence": Mode.OBSERVE,
+        "node_idle": Mode.ENFORCE,  # It warns.
     }
 
 

@@ -1,0 +1,113 @@
+"""What is left of main memory: a kernel's files as they are written, and this machine's own."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from governor.adapters.memory_watch import Left, MemoryWatch, group_of, machine
+from governor.core.machine_events import HostMemory
+from governor.core.units import MonoNs
+
+SAFETY_S = 30
+GIB = 2**30
+PID = 4711
+
+
+class Kernel:
+    """/proc and /sys/fs/cgroup of a machine of 64 GiB, 12 of them available; one process in /slurm/job_7/step_0."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.cgroups = root / "proc", root / "cgroup"
+        (self.proc / str(PID)).mkdir(parents=True)
+        self.meminfo(f"MemTotal: {64 * 2**20} kB\nMemFree: 100 kB\nMemAvailable: {12 * 2**20} kB\nHugePages_Total: 0\n")
+        self.place("/slurm/job_7/step_0")
+
+    def meminfo(self, text: str) -> None:
+        (self.proc / "meminfo").write_text(text)
+
+    def place(self, group: str) -> None:
+        (self.proc / str(PID) / "cgroup").write_text(f"1:name=systemd:/else\n0::{group}\n")
+
+    def limit(self, group: str, limit: str, used_gib: float, inactive_file_gib: float = 0) -> None:
+        directory = self.cgroups / group.lstrip("/")
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "memory.max").write_text(limit + "\n")
+        (directory / "memory.current").write_text(f"{round(used_gib * GIB)}\n")
+        (directory / "memory.stat").write_text(f"anon 1\ninactive_file {round(inactive_file_gib * GIB)}\n")
+
+    def group(self) -> Left | None:
+        return group_of(PID, self.proc, self.cgroups)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    return Kernel(tmp_path)
+
+
+def test_the_machines_memory_is_what_the_kernel_calls_available(kernel: Kernel) -> None:
+    assert machine(kernel.proc) == Left(12 * GIB, 64 * GIB)
+
+
+def test_a_kernel_that_does_not_say_is_not_full(kernel: Kernel) -> None:
+    kernel.meminfo("MemTotal: 5 kB\nMemAvailable: what\n")
+    assert machine(kernel.proc) is None
+    assert machine(kernel.proc / "absent") is None
+
+
+def test_the_group_with_the_least_left_of_its_limit_counts_wherever_it_stands(kernel: Kernel) -> None:
+    kernel.limit("/slurm/job_7/step_0", "max", 7)
+    kernel.limit("/slurm/job_7", str(8 * GIB), 7, inactive_file_gib=0.5)
+    kernel.limit("/slurm", str(60 * GIB), 7)
+    assert kernel.group() == Left(round(1.5 * GIB), 8 * GIB, "/slurm/job_7")
+
+
+def test_caches_beyond_the_limit_leave_no_more_than_the_limit(kernel: Kernel) -> None:
+    kernel.limit("/slurm/job_7", str(8 * GIB), 7, inactive_file_gib=9)
+    assert kernel.group() == Left(8 * GIB, 8 * GIB, "/slurm/job_7")
+
+
+def test_without_a_limit_there_is_no_group_and_a_process_that_is_gone_has_none(kernel: Kernel) -> None:
+    kernel.limit("/slurm/job_7", "max", 7)
+    assert kernel.group() is None
+    assert group_of(PID + 1, kernel.proc, kernel.cgroups) is None
+
+
+@pytest.mark.parametrize("shown", ["/", "/../../kubepods/pod1"])
+def test_in_a_container_its_own_root_has_the_limit(kernel: Kernel, shown: str) -> None:
+    kernel.place(shown)
+    kernel.limit("/", str(8 * GIB), 6)
+    assert kernel.group() == Left(2 * GIB, 8 * GIB, "/")
+
+
+def test_the_source_tells_the_machines_and_each_limited_runs_without_holding_up_the_loop(kernel: Kernel) -> None:
+    kernel.limit("/slurm/job_7", str(8 * GIB), 7)
+    watch = MemoryWatch(lambda: {"llama": PID, "gone": PID + 1}, kernel.proc, kernel.cgroups)
+    assert taken(watch) == [
+        HostMemory(MonoNs(5), 12 * GIB, 64 * GIB),
+        HostMemory(MonoNs(5), GIB, 8 * GIB, "llama", "/slurm/job_7"),
+    ]
+    assert watch.poll(MonoNs(6)) == [], "what was taken is not told again"
+    watch.close()
+
+
+def test_this_machine_tells_its_own() -> None:
+    left = machine()
+    assert left is not None
+    assert 0 < left.available_bytes <= left.total_bytes
+    group = group_of(os.getpid())
+    assert group is None or 0 <= group.available_bytes <= group.total_bytes
+
+
+def taken(watch: MemoryWatch) -> list[object]:
+    """The first answer: it comes from another thread."""
+    until = time.monotonic() + SAFETY_S
+    while time.monotonic() < until:
+        events: list[object] = [*watch.poll(MonoNs(5))]
+        if events:
+            return events
+        os.sched_yield()
+    raise AssertionError(f"no answer within {SAFETY_S} s")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="test", short_help="Play tests of policies: series in, verdicts out.")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|DIRECTORY...")
 @click.option("--only", default="", metavar="TEXT", help="Only the cases whose name contains this.")
 @click.option("--verbose", "-v", is_flag=True, help="Name the cases that pass too, with the verdicts that came.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML too.")
@@ -42,11 +42,11 @@ def test(files: tuple[Path, ...], only: str, verbose: bool, junit: Path | None, 
     Time is simulated: an hour of training takes a second or so. The words of a series, and the whole format:
     docs/policies.md. Exit code 1 when a case fails or a file is wrong; every error names file and line.
     """
-    from governor.policy_tests import run_file
+    from governor.policy_tests import files_of, run_file
 
     outcomes: list[Outcome] = []
     errors: list[str] = []
-    for file in files:
+    for file in files_of(files):
         played, wrong = run_file(file, only)
         outcomes.extend(played)
         errors.extend(wrong)

@@ -73,7 +73,8 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: boo
         })  # fmt: skip
     else:
         hours = format_duration(sum(played.ns.values()))
-        basis = f"{len(found)} healthy logs, {hours}, {sum(played.records.values()):,} records; margin {margin:g} x"
+        counted = "1 healthy log" if len(found) == 1 else f"{len(found)} healthy logs"
+        basis = f"{counted}, {hours}, {sum(played.records.values()):,} records; margin {margin:g} x"
         click.echo("\n".join([*_table(tuned), "", *snippet(tuned, basis)]))
     if played.problems or lacking(tuned):
         raise click.exceptions.Exit(ExitCode.FAILED)

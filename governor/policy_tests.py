@@ -42,6 +42,11 @@ class Outcome:
         return not self.problems
 
 
+def files_of(paths: Sequence[Path]) -> list[Path]:
+    """The files of tests that these paths stand for: a directory for its *.toml, in order; itself if it has none."""
+    return [file for path in paths for file in (sorted(path.glob("*.toml")) if path.is_dir() else ()) or (path,)]
+
+
 def run_file(path: Path, only: str = "") -> tuple[list[Outcome], list[str]]:
     """Play the cases of a file whose name contains `only`. With errors, a line each, nothing was played."""
     try:

@@ -83,6 +83,9 @@ def read_cases(file: str, text: str) -> tuple[list[Case], list[PolicyError]]:
     reader = Reader(alone(file, text))
     if reader.errors:
         return [], reader.errors
+    if isinstance(reader.doc.get("policy"), dict):
+        reader.fail(("policy",), 'this is a policy; a file of tests names one: policy = "FILE", then [[case]]')
+        return [], reader.errors
     for key in reader.doc:
         if key not in FILE_KEYS:
             reader.fail((key,), f"unknown key{did_you_mean(key, FILE_KEYS)}")

@@ -6,7 +6,8 @@ What a timeline's lines do, without their text (governor.timeline.series). Bookk
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from heapq import merge
 from typing import Any, Final, NamedTuple
 
 from governor.core import intake
@@ -121,7 +122,7 @@ class Player:
         events: list[Event] = []
         for at in range((start // BEAT_NS + 1) * BEAT_NS, start + dt_ns + 1, BEAT_NS):
             seq = self.seq + 1 + (at - start) * micro // dt_ns
-            events.extend(self._beat(rank, at, seq, {"in_step": "true"}) for rank in self.ranks if not self.log)
+            events.extend(self._beat(rank, at, seq, {"in_step": "true"}, start) for rank in self.ranks if not self.log)
         self.seq += micro + 1
         self.step += stride
         at = MonoNs(start + dt_ns)
@@ -147,15 +148,16 @@ class Player:
 
     def beats(self, duration_ns: int, by_rank: Mapping[int, Settings], *, moves: bool) -> None:
         """Beats alone for a while; with `moves`, progress with them. A rank that is `silent` sends none."""
-        events: list[Event] = []
-        for at in range(self.now + BEAT_NS, self.now + duration_ns + 1, BEAT_NS):
+        self.let_pass(duration_ns, self._beats(self.now, duration_ns, by_rank, moves=moves))
+
+    def _beats(self, since: int, duration_ns: int, by_rank: Mapping[int, Settings], *, moves: bool) -> Iterator[Beat]:
+        for at in range(since + BEAT_NS, since + duration_ns + 1, BEAT_NS):
             self.seq += moves
             for rank, settings in by_rank.items():
                 if "silent" not in settings:
-                    events.append(self._beat(rank, at, self.seq, settings))
-        self.let_pass(duration_ns, events)
+                    yield self._beat(rank, at, self.seq, settings, since)
 
-    def _beat(self, rank: int, at: int, seq: int, settings: Settings) -> Beat:
+    def _beat(self, rank: int, at: int, seq: int, settings: Settings, since: int) -> Beat:
         return Beat(
             MonoNs(at),
             connection_of(rank),
@@ -163,7 +165,7 @@ class Player:
             rank,
             seq,
             settings.get("phase", "train"),
-            MonoNs(self.now),
+            MonoNs(since),
             step=self.step,
             in_step="in_step" in settings,
             last_hook=settings.get("last_hook"),
@@ -175,7 +177,8 @@ class Player:
     def phase(self, phase: str, ranks: Iterable[int]) -> None:
         self.seq += 1
         for rank in ranks:
-            self.apply(PhaseChange(MonoNs(self.now), connection_of(rank), "run", rank, phase, progress_seq=self.seq))
+            connection = None if self.log else connection_of(rank)
+            self.apply(PhaseChange(MonoNs(self.now), connection, "run", rank, phase, progress_seq=self.seq))
 
     def lose(self, rank: int) -> None:
         """A rank's connection is lost."""
@@ -208,19 +211,15 @@ class Player:
     # --- time ---------------------------------------------------------------------------------------------------
 
     def let_pass(self, duration_ns: int, events: Iterable[Event] = ()) -> None:
-        """Let time pass: events at their times, ticks on their grid, events first."""
-        end = self.now + duration_ns
-        queue: list[tuple[MonoNs, int, int, Event]] = [
-            (event.at, 0, index, event) for index, event in enumerate(events)
-        ]
-        first = self.now // TICK_NS + 1
-        for number in range(first, end // TICK_NS + 1):
-            at = MonoNs(number * TICK_NS)
-            if self.gpus_busy and at % GPU_LOOK_NS == 0:
-                queue.append((at, 0, -1, self._gpu_sample(at)))
-            queue.append((at, 1, number, Tick(at, BootNs(at), WallNs(at))))
-        for at, _, _, event in sorted(queue, key=lambda entry: entry[:3]):
-            self.now = at
+        """Let time pass: events (in their order) at their times, ticks on their grid, events first.
+
+        Made as they are due: a quiet week is two million ticks.
+        """
+        start, end = self.now, self.now + duration_ns
+        looks = map(self._gpu_sample, _grid(start, end, GPU_LOOK_NS) if self.gpus_busy else ())
+        ticks = (Tick(at, BootNs(at), WallNs(at)) for at in _grid(start, end, TICK_NS))
+        for event in merge(looks, events, ticks, key=_at):
+            self.now = event.at
             self.apply(event)
         self.now = end
 
@@ -260,6 +259,15 @@ class Player:
     def findings(self) -> Mapping[str, Finding]:
         """What each rule's trigger says now."""
         return self.book.findings
+
+
+def _at(event: Event) -> MonoNs:
+    return event.at
+
+
+def _grid(start: int, end: int, every_ns: int) -> Iterator[MonoNs]:
+    """Multiples of the spacing after `start`, up to `end`."""
+    return map(MonoNs, range((start // every_ns + 1) * every_ns, end + 1, every_ns))
 
 
 def _alike(one: Finding, other: Finding) -> bool:

@@ -26,7 +26,6 @@ Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. Afte
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields
 from typing import Any, Final
@@ -36,11 +35,15 @@ from governor.core.events import Step
 from governor.core.machine_events import HostMemory, SpotNotice
 from governor.core.units import DurationNs, MonoNs, UsdMicros, parse_duration, usd
 from governor.timeline.player import Player
+from trainer_shim.wire import PHASES
 
 STEPS_MAX: Final = 1_000_000  # Of one line; a million steps are a minute of playing.
-DURATION_MAX: Final = "30d"  # Ticks come four times a second.
+DURATION_MAX: Final = "7d"  # Ticks come four times a second: half a minute of playing.
 # What a `steps` line may say of a step, beside how it is played.
 STEP_FIELDS: Final = frozenset({field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step"})
+# By what they hold; what is neither whole nor a flag is any number, NaN and infinities included.
+_WHOLE_FIELDS: Final = {field.name for field in fields(Step) if str(field.type).startswith("int")} | {"skipped"}
+_FLAG_FIELDS: Final = {field.name for field in fields(Step) if str(field.type).startswith("bool")}
 _STEPS_SETTINGS: Final = {*STEP_FIELDS, "skipped", "micro", "stride"}
 _BEAT_SETTINGS: Final = ("phase", "in_step", "last_hook", "device_wait", "count", "silent")
 
@@ -82,12 +85,11 @@ def _steps(player: Player, words: Sequence[str]) -> None:
     common, own = _split(player, "steps", words[3:])
     settings = _settings("steps", common, _STEPS_SETTINGS)
     of_rank = {rank: _settings("steps", said, STEP_FIELDS) for rank, said in own.items()}
-    micro = _whole("micro", settings.pop("micro", "1"))
+    micro, strides = _whole("micro", settings.pop("micro", "1")), settings.pop("stride", "1")
     for index in range(int(words[0])):
-        given = _given(settings, index)
-        stride = _whole("stride", str(given.pop("stride", 1)))
         told = {rank: _given(said, index) for rank, said in of_rank.items()}
-        player.one_step(dt_ns, given, micro=micro, stride=stride, of_rank=told)
+        stride = _whole("stride", _pick(strides, index) or "1")
+        player.one_step(dt_ns, _given(settings, index), micro=micro, stride=stride, of_rank=told)
 
 
 def _given(settings: Mapping[str, str], index: int) -> dict[str, Any]:
@@ -104,6 +106,7 @@ def _work(player: Player, words: Sequence[str]) -> None:
 
 
 def _beats(player: Player, word: str, words: Sequence[str]) -> tuple[int, dict[int, dict[str, str]]]:
+    _ranked(player, word)
     _connected(player, word)
     if not words:
         raise SeriesError(f"{word}: for how long? write for example {word} 90s")
@@ -115,7 +118,13 @@ def _phase(player: Player, words: Sequence[str]) -> None:
         raise SeriesError("phase: which one? write for example phase eval")
     _connected(player, "phase")
     ranks = [_rank(player, "phase", word.rstrip(":")) for word in words[1:]]
-    player.phase(words[0], ranks or player.ranks)
+    player.phase(_phase_named("phase", words[0]), ranks or player.ranks)
+
+
+def _phase_named(word: str, phase: str) -> str:
+    if phase not in PHASES:
+        raise SeriesError(f'{word}: "{phase}" is not a phase; known: {", ".join(PHASES)}')
+    return phase
 
 
 def _quiet(player: Player, words: Sequence[str]) -> None:
@@ -264,7 +273,12 @@ def _settings(word: str, words: Sequence[str], known: Sequence[str] | Set[str]) 
 def _by_rank(player: Player, word: str, words: Sequence[str]) -> dict[int, dict[str, str]]:
     """Settings for each rank."""
     common, own = _split(player, word, words)
-    return {rank: _settings(word, [*common, *own.get(rank, [])], _BEAT_SETTINGS) for rank in player.ranks}
+    by_rank = {rank: _settings(word, [*common, *own.get(rank, [])], _BEAT_SETTINGS) for rank in player.ranks}
+    for settings in by_rank.values():
+        _phase_named(word, settings.get("phase", PHASES[0]))
+        if not settings.get("count", "0").isdecimal():
+            raise SeriesError(f'{word}: count: "{settings["count"]}" is not a whole number')
+    return by_rank
 
 
 def _split(player: Player, word: str, words: Sequence[str]) -> tuple[list[str], dict[int, list[str]]]:
@@ -303,10 +317,16 @@ def _pick(value: str, index: int) -> str | None:
 
 
 def _value(name: str, text: str) -> Any:
-    if text in ("true", "false"):
+    """A field's value. SeriesError where a trainer could never have said it: it would test nothing."""
+    if name in _FLAG_FIELDS:
+        if text not in ("true", "false"):
+            raise SeriesError(f'steps: {name}: "{text}" is not true, false or absent')
         return text == "true"
+    if name in _WHOLE_FIELDS:
+        if not text.isdecimal() or int(text) >= 2**63:
+            raise SeriesError(f'steps: {name}: "{text}" is not a whole number or absent')
+        return int(text)
     try:
-        number = float(text)
+        return float(text)
     except ValueError:
-        raise SeriesError(f'steps: {name}: "{text}" is not a number, true, false or absent') from None
-    return int(number) if math.isfinite(number) and number.is_integer() and "." not in text else number
+        raise SeriesError(f'steps: {name}: "{text}" is not a number or absent') from None

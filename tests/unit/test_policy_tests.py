@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import random
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,6 +15,9 @@ from governor.cli_policy_test import test as command
 from governor.exit_codes import ExitCode
 from governor.policy_tests import Outcome, run_file
 from governor.timeline import cases
+from governor.timeline.player import Player
+from governor.timeline.series import STEP_FIELDS, WORDS, SeriesError, play
+from governor.wire.policy_toml import load_policies
 
 POLICIES = Path(__file__).parents[2] / "policies"
 POLICY = """
@@ -124,8 +128,11 @@ def test_a_mistake_in_the_file_is_named_with_its_line_and_key(tmp_path: Path, ca
         ("steps 3 every 2s lss=2", 'steps: "lss" is unknown here; known: applied'),
         ("steps 3 every 2s loss=two", 'steps: loss: "two" is not a number'),
         ("steps 9000000 every 2s", 'steps: "9000000" is not a number of steps (at most 1,000,000)'),
+        ("steps 3 every 2s tokens=1.5", 'steps: tokens: "1.5" is not a whole number or absent'),
+        ("steps 3 every 2s applied=1", 'steps: applied: "1" is not true, false or absent'),
+        ("stand 9s phase=evel", 'stand: "evel" is not a phase; known: init'),
         ("lose 2", 'lose: "2" is not a rank; there are 0 to 1'),
-        ("quiet 40d", '"40d" is longer than 30d'),
+        ("quiet 40d", '"40d" is longer than 7d'),
         ("money reserve=1", "money: spend=… is missing"),
     ],
 )
@@ -138,6 +145,68 @@ def test_steps_before_hello_are_refused_and_a_log_needs_none(tmp_path: Path) -> 
     (said,) = problems(tmp_path, 'series = ["steps 1 every 2s"]\nquiet = true')
     assert "no rank is connected" in said
     assert problems(tmp_path, 'series = ["steps 1 every 2s loss=1"]\nquiet = true\nlog = true') == ()
+
+
+GOOD = (
+    "hello", "steps 3 every 2s loss=2.0 tokens=1000", "stand 2s in_step", "work 2s phase=eval", "phase eval 0:",
+    "quiet 2s", "blind 2s", "lose 1", "bye 0", "restart", "attempt", "money spend=1 reserve=1 rate=20", "saved",
+    "cap scope=day spend=9 reserve=1 ceiling=10", "memory 4 of 64", "spot terminate 110s", "gpus 0.5 0.9",
+)  # fmt: skip
+THROWN = (
+    "0",
+    "1",
+    "-1",
+    "2s",
+    "nan",
+    "inf",
+    "1e400",
+    "x",
+    "=",
+    "true",
+    "absent",
+    "1/absent",
+    "0:",
+    "9:",
+    "eval",
+    "every",
+)
+
+
+def test_no_line_of_a_series_ends_in_anything_but_its_own_error() -> None:
+    """Lines with a word exchanged, a value exchanged, a word too many: what cannot be played says so."""
+    rng = random.Random(7)
+    policies, _ = load_policies([("default.toml", (POLICIES / "default.toml").read_text())])
+    assert policies is not None
+    played, refused = 0, []
+    for number in range(300):
+        player = Player(policies.policies[0], 2, 2, log=number % 3 == 0)
+        for line in ["hello", *(_thrown(rng) for _ in range(8))]:
+            try:
+                play(player, line)
+                played += 1
+            except SeriesError as error:
+                refused.append(str(error))
+    assert min(played, len(refused)) > 500, (played, len(refused))
+    assert not any("\n" in error for error in refused)
+
+
+def test_every_word_of_the_language_is_among_the_good_lines() -> None:
+    assert {line.split()[0] for line in GOOD} == set(WORDS)
+
+
+def _thrown(rng: random.Random) -> str:
+    words = rng.choice(GOOD).split()
+    at = rng.randrange(len(words))
+    match rng.randrange(4):
+        case 0:
+            words[at] = rng.choice(THROWN)
+        case 1 if "=" in words[at]:
+            words[at] = f"{words[at].split('=')[0]}={rng.choice(THROWN)}"
+        case 2:
+            words.append(rng.choice([*THROWN, *sorted(STEP_FIELDS)]))
+        case _:
+            pass
+    return " ".join(words)
 
 
 def test_the_command_says_how_it_went_to_people_programs_and_ci(tmp_path: Path) -> None:

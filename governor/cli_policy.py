@@ -27,16 +27,19 @@ policy.add_command(replay)
 
 @policy.command(short_help="Explain policies, or name everything that is wrong.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|DIRECTORY]...")
+@click.option("--show", is_flag=True, help="Print every value in force, with the file and line that it comes from.")
 @config_option
 @json_option
-def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
+def check(files: tuple[Path, ...], show: bool, config: Path | None, as_json: bool) -> None:
     """Say in plain words what each policy would do, or everything that is wrong with it.
 
-    Every error names file, line and key. Without FILES: the policies that the governor on this node would load. With a
+    Every error names file, line and key, in the file in which it stands: a policy may include others and have drop-ins
+    over it. Rules that can never decide, say what another one says, or warn no sooner than the halt, are named too.
+    Without FILES: the policies that the governor on this node would load. With a
     costgov.toml also what its metrics streams can be stopped by, and whether each ceiling can hold at the price that it
     states; the provider's bounds, which only the machine knows, add to that. Exit code 1 when anything is wrong.
     """
-    from governor.policy_check import check as check_texts
+    from governor import policy_check
 
     notes: list[str] = []
     rate = None
@@ -49,9 +52,14 @@ def check(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
             for stream in settings.jsonl
             if stream.ended_by is None
         ]
-    lines, code = check_texts(_read(files), rate)
+    texts = _read(files)
+    lines, code = policy_check.check(texts, rate)
+    shown = policy_check.show(texts) if show and code == 0 else []
+    if shown:
+        lines = [line for name, values in shown for line in policy_check.shown_lines(name, values)]
     if as_json:
-        print_json({"ok": code == 0, "lines": lines, "notes": notes})
+        values = {"in_force": {name: [one._asdict() for one in values] for name, values in shown}} if show else {}
+        print_json({"ok": code == 0, "lines": lines, "notes": notes, **values})
     else:
         for line in (*lines, *notes):
             click.echo(line, err=code != 0)

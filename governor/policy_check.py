@@ -8,8 +8,10 @@ from governor.core.node import NodeFacts
 from governor.core.units import UsdMicros
 from governor.policy_loading import ceiling_fault
 from governor.policy_words import describe
+from governor.wire.policy_doubts import doubts
 from governor.wire.policy_layers import PolicyText
-from governor.wire.policy_toml import load_policies
+from governor.wire.policy_shown import Shown, in_force
+from governor.wire.policy_toml import load_policies, read_policies
 
 
 def check(texts: Sequence[PolicyText | tuple[str, str]], rate: UsdMicros | None = None) -> tuple[list[str], int]:
@@ -23,9 +25,24 @@ def check(texts: Sequence[PolicyText | tuple[str, str]], rate: UsdMicros | None 
     fault = ceiling_fault(NodeFacts(node="", boot_id="", price_usd_micros_per_hour=rate), policies)
     if fault is not None:
         return [fault, "1 error"], 1
-    lines: list[str] = []
+    lines = [str(doubt) for one, reader in read_policies(texts) if one is not None for doubt in doubts(one, reader)]
+    if lines:
+        return [*lines, f"{len(lines)} {'doubt' if len(lines) == 1 else 'doubts'}: it loads, and cannot mean that"], 1
     for policy in policies.policies:
         lines.extend(describe(policy))
     count = len(policies.policies)
     valid = "1 policy is valid" if count == 1 else f"{count} policies are valid"
     return [*lines, f"{valid} (digest {policies.digest[:12]})"], 0
+
+
+def show(texts: Sequence[PolicyText | tuple[str, str]]) -> list[tuple[str, list[Shown]]]:
+    """What is in force of each valid policy, by the policy's name."""
+    return [(policy.name, in_force(reader)) for policy, reader in read_policies(texts) if policy is not None]
+
+
+def shown_lines(name: str, shown: Sequence[Shown]) -> list[str]:
+    """As columns: key, value, source."""
+    keys = max((len(one.key) for one in shown), default=0)
+    values = min(40, max((len(one.value) for one in shown), default=0))  # A longer one pushes its own source aside.
+    lines = [f"  {one.key:<{keys}}  {one.value:<{values}}  {one.source or 'default'}" for one in shown]
+    return [f'policy "{name}"', *lines]

@@ -74,7 +74,7 @@ def library() -> Any | None:
 
 def check(text: str) -> str:
     """Return the expression if it can be judged by. ValueError says what is wrong with it."""
-    tokens = _tokens(text)
+    tokens = tokens_of(text)
     if library() is None:
         raise ValueError(f"needs the CEL library, which is not installed: {INSTALL}")
     _check_names(tokens)
@@ -90,7 +90,7 @@ def check(text: str) -> str:
 @cache
 def variables_of(text: str) -> tuple[str, ...]:
     """The variables of a checked expression, in the order of their first mention."""
-    return tuple(dict.fromkeys(token.text for token in _tokens(text) if token.text in VARIABLES))
+    return tuple(dict.fromkeys(token.text for token in tokens_of(text) if token.text in VARIABLES))
 
 
 @cache
@@ -106,7 +106,7 @@ def compiled(text: str) -> Any:
         raise ValueError(f"is no CEL expression: {where}") from None
 
 
-def _tokens(text: str) -> list[Token]:
+def tokens_of(text: str) -> list[Token]:
     """Take a text apart. ValueError for what is too long, too deep, or none of the language."""
     if not text.strip():
         raise ValueError('is empty; write for example "loss > 5.0 && step > 1000"')

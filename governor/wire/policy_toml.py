@@ -29,20 +29,22 @@ HALT_KEYS: Final = ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "
 
 def load_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> tuple[PolicySet | None, list[PolicyError]]:
     """Read policies, given with their layers or as (file name, text). None with an error when anything is wrong."""
-    readers: list[Reader] = []
-    policies: list[tuple[Policy, Reader]] = []
-    for text in texts:
-        reader = Reader(text if isinstance(text, PolicyText) else alone(*text))
-        readers.append(reader)
-        policy = _policy(reader)
-        if policy is not None:
-            policies.append((policy, reader))
-    _check_together(policies)
+    read = read_policies(texts)
+    readers = [reader for _, reader in read]
+    policies = [policy for policy, _ in read if policy is not None]
     # A file that several of them include is wrong once.
     errors = list(dict.fromkeys(error for reader in readers for error in reader.sorted_errors))
     if errors:
         return None, errors
-    return PolicySet(tuple(policy for policy, _ in policies), _digest(texts)), []
+    return PolicySet(tuple(policies), _digest(texts)), []
+
+
+def read_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> list[tuple[Policy | None, Reader]]:
+    """Each policy with its reader; None where that has errors."""
+    readers = [Reader(text if isinstance(text, PolicyText) else alone(*text)) for text in texts]
+    read = [(_policy(reader), reader) for reader in readers]
+    _check_together([(policy, reader) for policy, reader in read if policy is not None])
+    return read
 
 
 def _digest(texts: Sequence[PolicyText | tuple[str, str]]) -> str:

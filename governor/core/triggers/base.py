@@ -35,6 +35,7 @@ class Key:
     default: str | float | int | bool
     meaning: str
     least: str | float | int = 0  # The smallest value that makes sense, as in TOML: limits of 0 fire on everything.
+    not_above: str = ""  # Another key, which says nothing once this one is above it.
     required: bool = False  # A rule without it is none; the default then stands for nothing.
 
     def parse(self, value: object) -> Any:

@@ -69,7 +69,7 @@ class Hang:
         Key("armed_after", "count", 20, "Steps of an attempt before the tight limit applies."),
         Key("p99_times", "number", 3, "Tight limit: at least so many times the 99th percentile of the step times.", 1),
         Key("silence_times", "number", 2, "Tight limit: at least so many times the longest silence inside a step.", 1),
-        Key("tight_min", "duration", "30s", "Tight limit: at least this.", "1s"),
+        Key("tight_min", "duration", "30s", "Tight limit: at least this.", "1s", not_above="worth_max"),
         Key(
             "worth_max", "duration", "10m", "Tight limit: cap on start-up plus unsaved work, the cost of a wrong halt."
         ),
@@ -83,7 +83,14 @@ class Hang:
             "At least this for a silent rank: native calls can hold the lock for long.",
             "1s",
         ),
-        Key("start_limit", "duration", "45m", "Start-up and compilation, with beats.", "1s"),
+        Key(
+            "start_limit",
+            "duration",
+            "45m",
+            "Start-up and compilation, with beats.",
+            "1s",
+            not_above="start_limit_without_beats",
+        ),
         Key(
             "start_limit_without_beats",
             "duration",

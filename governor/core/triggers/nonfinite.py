@@ -56,7 +56,14 @@ class Nonfinite:
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key("vanished_after", "count", 20, "Losses seen before their absence means anything.", 1),
         Key("vanished_records", "count", 3, "Records in a row without a loss that make it vanished.", 1),
-        Key("skipped_streak", "count", 5, "Skipped updates in a row. Healthy fp16 skips one or two now and then.", 1),
+        Key(
+            "skipped_streak",
+            "count",
+            5,
+            "Skipped updates in a row. Healthy fp16 skips one or two now and then.",
+            1,
+            not_above="search_streak",
+        ),
         Key("gradient_streak", "count", 5, "Non-finite gradient norms in a row. One alone means nothing.", 1),
         Key("search_steps", "count", 100, "First steps of an attempt, in which fp16 may still search its loss scale."),
         Key(

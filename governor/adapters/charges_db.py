@@ -156,7 +156,9 @@ def charge_in(
 
 def unreadable(path: str, connection: sqlite3.Connection, rowid: int, error: Exception) -> Unreadable:
     """What the columns of a charge say of it, whose data says nothing."""
-    charge_id, run, begin, micros = connection.execute(_IDENTITY, {"rowid": rowid}).fetchone()
+    found = connection.execute(_IDENTITY, {"rowid": rowid}).fetchone()
+    # None: let go for its age since, or its number in the tree is damaged too.
+    charge_id, run, begin, micros = found or (b"(not found again)", b"", None, None)
     return Unreadable(path, f"charge {shown(charge_id)}", shown(run), _number(begin), _number(micros), what_of(error))
 
 

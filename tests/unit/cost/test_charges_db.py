@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.charges_db import PAGE_ROWS, ChargesUnreadable, journal_paths, read_charges
+from governor.adapters.charges_db import PAGE_ROWS, ChargesUnreadable, Unreadable, journal_paths, read_charges
 from governor.adapters.journal_sqlite import open_journal
 from governor.core.charges import charge_row
 from governor.core.utc import parse_utc
@@ -99,6 +99,19 @@ def test_a_row_that_is_no_charge_is_one_line(tmp_path: Path) -> None:
         connection.execute("""UPDATE charges SET data = '{"charge_id": 1}'""")
     with pytest.raises(ChargesUnreadable, match=r"charge node-1/2026-11-02/anna/.* of run anna, .*read \(KeyError"):
         list(read_charges(str(path)))
+
+
+def test_one_that_is_gone_when_it_is_asked_for_its_name_is_told_all_the_same(tmp_path: Path) -> None:
+    path = str(tmp_path / "costgov.db")
+    write_ledger(tmp_path / "costgov.db", [charge("2026-11-02", charge_id=name) for name in ("a", "b")])
+    told: list[Unreadable] = []
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("UPDATE charges SET data = '{' WHERE charge_id = 'b'")
+        reader = read_charges(path, unread=told.append)
+        next(reader)
+        writer.execute("DELETE FROM charges")  # As a governor does beyond its limit.
+        assert list(reader) == []
+    assert [row.name for row in told] == ["charge (not found again)"]
 
 
 def test_the_journal_written_last_comes_first(tmp_path: Path) -> None:

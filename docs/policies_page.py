@@ -11,7 +11,8 @@ _HEAD = """# Policies: reading, writing, testing
 <!-- Drawn from docs/policies_page.py and governor/timeline by `make docs`: change it there. -->
 
 A policy is a page of TOML: budget, halt, and rules, each of which names a [trigger](triggers.md) and what follows when it
-fires. What a policy does can be known before a run depends on it:
+fires. What else a rule says (several triggers, for how long, from when on, for which runs), and how a policy is made of
+several files: [rules.md](rules.md). What a policy does can be known before a run depends on it:
 
 | command | answers |
 |---|---|

@@ -59,10 +59,17 @@ class LogClock:
     def read(self, record: Mapping[str, Any]) -> str | None:
         """Go on to the record's time, where it has one. Returns what is wrong with it."""
         seconds = record.get("t")
+        if type(seconds) is float and self.is_timed and 0 <= seconds - self._last_s <= GAP_MAX_S:
+            self._last_s = seconds
+            self.now = MonoNs(int((seconds - self._zero_s) * NS_PER_S + 0.5))
+            return None
+        return self._read_any(record)
+
+    def _read_any(self, record: Mapping[str, Any]) -> str | None:
+        """As `read`: whatever is not one of many records, each a little later than the last."""
+        seconds = next((record[key] for key in TIME_KEYS if record.get(key) is not None), None)
         if seconds is None:
-            seconds = next((record[key] for key in TIME_KEYS if key in record), None)
-            if seconds is None:
-                return None
+            return None
         if type(seconds) is not float and type(seconds) is not int:
             return None  # A date, written out: no clock of ours.
         if not math.isfinite(seconds):

@@ -1,11 +1,11 @@
 """The rules of one policy at work on one run: readings become verdicts.
 
-Every trigger sees every event and is asked every time, also while another rule fires, so that no window stands still.
+Every trigger sees every event that it uses, also while another rule fires, so that no window stands still.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from governor.core.units import MonoNs
 from governor.core.warm_up import Attempt
 
 NOT_JUDGED = unknown("not_judged_yet")
+Observe = Callable[[Event, Run], bool | None]
 ATTEMPT: Final = "@attempt"  # In a snapshot, beside the rules: no rule's name begins like this.
 
 
@@ -59,7 +60,7 @@ class RuleBook:
         self._run = run
         self._attempt = Attempt()
         self._watched = {rule.name: _Watched(rule, condition_of(rule, policy)) for rule in policy.rules}
-        self._shown: dict[type, list[_Watched]] = {}  # By kind of event.
+        self._shown: dict[type, list[tuple[_Watched, Observe]]] = {}  # By kind of event.
         self._due: list[_Watched] = []  # Whom the step observed last concerns.
         self._restless = True  # One of them at least is not calm.
 
@@ -68,13 +69,14 @@ class RuleBook:
         run, kind = self._run, type(event)
         shown = self._shown.get(kind)
         if shown is None:
-            shown = self._shown[kind] = [one for one in self._watched.values() if listens(one.condition, kind)]
+            watched = [one for one in self._watched.values() if listens(one.condition, kind)]
+            shown = self._shown[kind] = [(one, one.condition.observe) for one in watched]
         if kind is not Step:
-            for one in shown:
-                one.condition.observe(event, run)
+            for _, observe in shown:
+                observe(event, run)
             return
         self._attempt.observe(event, run)
-        self._due = [one for one in shown if one.condition.observe(event, run) is not False]
+        self._due = [one for one, observe in shown if observe(event, run) is not False]
         if self._restless:
             self._due = [one for one in self._watched.values() if one in self._due or not one.calm]
 
@@ -219,6 +221,7 @@ class RuleBook:
                 watched.condition.restore(saved["state"])
             except (KeyError, TypeError, ValueError):
                 watched.condition = condition_of(watched.rule, self.policy)
+                self._shown.clear()  # It is shown events in the place of the old one.
                 continue
             if saved["meaning"] == watched.meaning:
                 watched.timer.restore(saved["timer"])

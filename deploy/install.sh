@@ -89,13 +89,14 @@ install_venv() {
 
 # Existing configuration is the operator's: it is never written over.
 install_config() {
-  install -d -m 0755 "$config" "$config/policies.d" "$dest$prefix/share/policies" "$units" "$dest/usr/local/bin"
+  install -d -m 0755 "$config" "$config/policies.d" "$dest$prefix/share/policies/tests" "$units" "$dest/usr/local/bin"
   install -m 0644 deploy/costgov.toml.example "$dest$prefix/share/costgov.toml.example"
   if [ ! -e "$config/costgov.toml" ]; then
     install -m 0640 deploy/costgov.toml.example "$config/costgov.toml"
     [ -n "$dest" ] || chgrp "$user" "$config/costgov.toml"
   fi
   install -m 0644 policies/*.toml policies/policy.schema.json "$dest$prefix/share/policies/"
+  install -m 0644 policies/tests/*.toml "$dest$prefix/share/policies/tests/"
   # Only the default is put in force. The others have ceilings, and those want a price of this node first.
   if [ ! -e "$config/policies.d/default.toml" ]; then
     install -m 0644 policies/default.toml "$config/policies.d/"

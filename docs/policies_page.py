@@ -36,7 +36,7 @@ the detector itself. `--margin` (2 unless you say otherwise) is how many times a
 - one that could be tighter and keep the margin comes as a comment there: what few logs do not show, healthy runs may still do;
 - where nothing within 16 times either way makes a difference, or the logs have no such data, nothing is suggested.
 
-It replays the logs three times under some variants of every limit: about a minute for 10,000 records.
+It replays the logs three times under some variants of every limit: about a minute for 100,000 records.
 
 ## In an editor
 

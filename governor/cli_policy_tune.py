@@ -97,20 +97,26 @@ def _row(one: Tuned) -> dict[str, Any]:
 
 
 def _table(tuned: Sequence[Tuned]) -> list[str]:
-    from governor.policy_tune import lacking
+    """A row for each limit that something came near to, and one line for all others."""
+    from governor.policy_tune import FAR, State, lacking
 
-    rows = [("rule", "key", "here", "worst healthy", "suggested", "")]
     hopeless = lacking(tuned)
-    rows.extend((one.rule, *_cells(one, is_lacking=one.rule in hopeless)) for one in tuned)
+    idle = [one for one in tuned if one.state is State.FAR or (one.state is State.ALWAYS and one.rule not in hopeless)]
+    rows = [("rule", "key", "here", "worst healthy", "suggested", "")]
+    rows.extend((one.rule, *_cells(one)) for one in tuned if one not in idle)
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    return [
-        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5])).rstrip()
-        for row in rows
-    ]
+    lines = ["  ".join((*map(str.ljust, row[:5], widths), row[5])).rstrip() for row in rows] if rows[1:] else []
+    if idle:
+        names: dict[str, list[str]] = {}
+        for one in idle:
+            names.setdefault(one.rule, []).append(one.key.name)
+        said = "; ".join(f"{rule} {', '.join(keys)}" for rule, keys in names.items())
+        lines.append(f"Nothing within {FAR} x, or no such data in these logs: {said}.")
+    return lines
 
 
-def _cells(one: Tuned, *, is_lacking: bool) -> tuple[str, str, str, str, str]:
-    from governor.policy_tune import FAR, State, in_toml
+def _cells(one: Tuned) -> tuple[str, str, str, str, str]:
+    from governor.policy_tune import State, in_toml
 
     def shown(value: int | float | None) -> str:
         return "-" if value is None else str(in_toml(one.key, value))
@@ -119,8 +125,7 @@ def _cells(one: Tuned, *, is_lacking: bool) -> tuple[str, str, str, str, str]:
         State.FIRES: "WOULD HAVE TOLD OF A HEALTHY LOG",
         State.CLOSE: "closer than the margin",
         State.WIDE: "could be tighter",
-        State.FAR: f"nothing within {FAR} x",
-        State.ALWAYS: "FIRES AT ANY VALUE: is this log healthy?" if is_lacking else "makes no difference",
+        State.ALWAYS: "FIRES AT ANY VALUE: is this log healthy?",
     }[one.state]
     apart = "" if one.apart is None else f"{one.apart:.2g} x away; "
     where = f" ({where_of(one)})" if one.told is not None else ""

@@ -35,6 +35,7 @@ class Silence:
     )
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset({GpuSample})
+    LIMITS: ClassVar[tuple[str, ...]] = ("after",)
     SAYS: ClassVar[tuple[str, ...]] = (
         "nothing is heard of the run for {after}, its processes live, and none of its GPUs was busy for more than "
         "{idle_frac} of the time meanwhile",

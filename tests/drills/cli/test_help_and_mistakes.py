@@ -75,6 +75,8 @@ def test_completion_prints_a_script(costgov: Costgov, shell: str) -> None:
 def test_completion_completes(costgov: Costgov) -> None:
     told = costgov(_COSTGOV_COMPLETE="bash_complete", COMP_WORDS="costgov st", COMP_CWORD="1")
     assert told.stdout.split() == ["plain,status"]
+    told = costgov(_COSTGOV_COMPLETE="bash_complete", COMP_WORDS="costgov policy t", COMP_CWORD="2")
+    assert told.stdout.split() == ["plain,test", "plain,tune"]
 
 
 @pytest.mark.parametrize("words", [(), ("policy",), ("incident",), ("budget",)])

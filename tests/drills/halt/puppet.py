@@ -14,7 +14,7 @@ from trainer_shim import wire
 
 SAFETY_S = 90.0
 
-# Sends each line of its standard input; what comes back for a hello is printed. Then it waits for its end.
+# Sends each line of its standard input; what comes back for a hello is printed. Then it prints what it is sent.
 RANK = """
 import socket, sys
 sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -23,8 +23,8 @@ for line in sys.stdin:
     sock.send(line.strip().encode())
     if '"hello"' in line:
         print(sock.recv(65536).decode(), flush=True)
-while sock.recv(65536):
-    pass
+while letter := sock.recv(65536):
+    print(letter.decode(), flush=True)
 """
 
 
@@ -67,6 +67,14 @@ class Puppet:
                 for n in range(first, last + 1)
             )
         )
+
+    def letter(self) -> dict[str, Any]:
+        """Say nothing more, and wait for what the governor says next."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdin = None  # Or communicate() would flush it.
+        return dict(json.loads(self.process.stdout.readline()))
 
     def end(self) -> None:
         self.process.kill()

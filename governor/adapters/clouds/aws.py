@@ -2,8 +2,8 @@
 
 The id comes from the metadata service and is asked for again before every effect. "Accepted" is never "ended": only
 DescribeInstances saying `stopped` or `terminated` is. A capacity reservation bills on without its instance; that is
-not the instance's billing and stands in `stays_billed`. The metadata service is asked every five seconds whether EC2 takes
-a spot instance back: it says so two minutes ahead at best, and before a hibernation not at all.
+not the instance's billing and stands in `stays_billed`. The metadata service is asked every five seconds whether
+EC2 takes a spot instance back: it says so two minutes ahead at best, and before a hibernation not at all.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import click
 
 from governor.cli_common import Failed, json_option, print_json
 from governor.exit_codes import ExitCode
+from governor.report_moments import plain
 
 if TYPE_CHECKING:
     from governor.policy_tests import Outcome
@@ -67,11 +68,12 @@ def _show(outcomes: Sequence[Outcome], errors: Sequence[str], verbose: bool) -> 
     for error in errors:
         click.echo(f"costgov: {error}", err=True)
     for outcome in outcomes:
-        where = f"{outcome.file}:{outcome.line}: {outcome.name}"
+        where = plain(f"{outcome.file}:{outcome.line}: {outcome.name}")
         if not outcome.ok:
             click.echo(f"FAIL  {where}")
             for problem in outcome.problems:
-                click.echo(f"      {problem}")
+                indent = " " * (len(problem) - len(problem.lstrip()))
+                click.echo(f"      {indent}{plain(problem)}")
         elif verbose:
             click.echo(f"ok    {where}")
             for verdict in outcome.verdicts:
@@ -90,10 +92,11 @@ def _write_junit(path: Path, outcomes: Sequence[Outcome], errors: Sequence[str])
         "testsuite", name="costgov policy test", tests=str(len(outcomes)), failures=str(failed), errors=str(len(errors))
     )
     for outcome in outcomes:
-        case = ElementTree.SubElement(suite, "testcase", classname=outcome.file, name=outcome.name)
+        case = ElementTree.SubElement(suite, "testcase", classname=plain(outcome.file), name=plain(outcome.name))
         if not outcome.ok:
-            ElementTree.SubElement(case, "failure", message=outcome.problems[0]).text = "\n".join(outcome.problems)
-    for error in errors:
+            problems = [plain(problem) for problem in outcome.problems]
+            ElementTree.SubElement(case, "failure", message=problems[0]).text = "\n".join(problems)
+    for error in map(plain, errors):
         case = ElementTree.SubElement(suite, "testcase", classname="costgov policy test", name=error)
         ElementTree.SubElement(case, "error", message=error)
     try:

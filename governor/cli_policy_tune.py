@@ -59,7 +59,7 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: boo
     if len(loaded) != 1:
         raise Failed(f"{file}: holds {len(loaded)} policies; name one file")
     try:
-        found = [str(path) for path in logs(paths)]
+        found = sorted({str(path) for path in logs(paths)})
     except LogUnreadable as error:
         raise Failed(str(error)) from error
     played = _Played()
@@ -75,7 +75,9 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: boo
         hours = format_duration(sum(played.ns.values()))
         counted = "1 healthy log" if len(found) == 1 else f"{len(found)} healthy logs"
         basis = f"{counted}, {hours}, {sum(played.records.values()):,} records; margin {margin:g} x"
-        click.echo("\n".join([*_table(tuned), "", *snippet(tuned, basis)]))
+        composed = ", ".join(rule.name for rule in loaded[0].rules if rule.members)
+        note = [f"Left out, because several triggers must fire together: {composed}."] if composed else []
+        click.echo("\n".join([*_table(tuned), *note, "", *snippet(tuned, basis)]))
     if played.problems or lacking(tuned):
         raise click.exceptions.Exit(ExitCode.FAILED)
 

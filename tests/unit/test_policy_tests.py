@@ -233,6 +233,17 @@ def test_the_command_says_how_it_went_to_people_programs_and_ci(tmp_path: Path) 
     assert [case.get("name") for case in suite.iter("testcase")] == ["it", "other"]
 
 
+def test_a_name_steers_no_terminal_and_breaks_no_xml(tmp_path: Path) -> None:
+    played(
+        tmp_path, 'series = ["quiet 1s"]\nquiet = true\n[[case]]\nname = "a\\u001b[2Jb"\nseries = ["x"]\nquiet = true'
+    )
+    told = CliRunner().invoke(command, [str(tmp_path / "tests.toml"), "--junit", str(tmp_path / "junit.xml")])
+    assert "tests.toml:6: a [2Jb" in told.output
+    assert "a [2Jb" in [
+        case.get("name") for case in ElementTree.parse(tmp_path / "junit.xml").getroot().iter("testcase")
+    ]
+
+
 def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
     form = inspect.cleandoc(cases.__doc__ or "").partition("\n\n")[2].rpartition("\n\n")[0]
     (tmp_path / "default.toml").write_text((POLICIES / "default.toml").read_text())

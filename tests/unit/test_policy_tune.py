@@ -125,3 +125,13 @@ def test_a_margin_that_no_value_has_is_no_success(tmp_path: Path) -> None:
     told = CliRunner().invoke(command, [log, "--policy", str(policy)])
     assert told.exit_code == ExitCode.FAILED
     assert "share_frac" in told.output
+
+
+def test_a_rule_of_several_triggers_is_named_and_left_out(tmp_path: Path) -> None:
+    log = written(tmp_path / "paused.jsonl", PAUSED)
+    policy = tmp_path / "p.toml"
+    both = 'all = [{ trigger = "hang", between_limit = "90s" }, { trigger = "data_starvation" }]'
+    policy.write_text(f'[policy]\nname = "p"\n[[rule]]\nname = "both"\n{both}\nresponse = "halt"\n')
+    told = CliRunner().invoke(command, [log, "--policy", str(policy)])
+    assert told.exit_code == ExitCode.OK
+    assert "Left out, because several triggers must fire together: both." in told.output

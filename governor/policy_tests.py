@@ -166,7 +166,7 @@ def loaded_for(case: Case) -> tuple[PolicySet | None, list[str]]:
     try:
         texts = policy_texts([path.parent / file for file in rules.files])
     except PolicyUnreadable as error:
-        return None, [f"{where}: policy: {error}"]
+        return None, [f"{where}: policy: {problem}" for problem in error.problems]
     if not texts:
         return None, [f"{where}: policy: holds no *.toml"]
     policies, errors = load_policies(texts)

@@ -141,7 +141,7 @@ def _rules(reader: Reader, path: KeyPath, table: Mapping[str, Any]) -> Rules | N
     if "policy" in table:
         named = table["policy"]
         files = named if isinstance(named, list) else [named]
-        if not files or not all(isinstance(file, str) and file for file in files):
+        if not files or not all(isinstance(file, str) and file and file.isprintable() for file in files):
             reader.fail((*path, "policy"), "is not the name of a policy file, or a list of them")
             return None
         return Rules(tuple(files), "", reader.line((*path, "policy")))

@@ -109,6 +109,10 @@ def test_of_several_policies_the_one_for_the_run_is_played(tmp_path: Path) -> No
         ),
         (f'policy = "q.toml"\n{SERIES}\nquiet = true', "tests.toml:4: policy: "),
         (
+            f'policy = "q\\u0000.toml"\n{SERIES}\nquiet = true',
+            "tests.toml:4: case[1].policy: is not the name of a policy",
+        ),
+        (
             f'rules = """\n[[rule]]\nname = "x"\ntrigger = "nonfinte"\n"""\n{SERIES}\nquiet = true',
             "tests.toml:7: rule[1].trigger: 'nonfinte' is not a trigger; did you mean \"nonfinite\"?",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from governor.timeline import cases, series
+from governor.timeline.player import ACTS
 
 _HEAD = """# Policies: reading, writing, testing
 
@@ -87,7 +88,8 @@ _KEYS = """```
 | `log` | false | A metrics log without the shim: no ranks, no beats. |
 | `stage`, `labels` | none | What the run says of itself. |
 | `series` | | The lines, as a list or as one text. |
-| `verdicts` | not looked at | Every verdict, in order: "AT RULE REASON". `quiet = true` is short for none. |
+| `verdicts` | not looked at | Every verdict, in order: "AT RULE REASON" and, if you like, what follows: {ACTS}. |
+| `quiet` | false | No verdict at all. |
 | `findings` | none | "AT RULE quiet\\|firing\\|unknown [REASON]": what a rule's trigger says at a time. |
 | `readings` | none | The same at the end of the series, by rule. |
 
@@ -101,4 +103,5 @@ def render() -> str:
     form = inspect.cleandoc(cases.__doc__ or "").partition("\n\n")[2].rpartition("\n\n")[0]
     language = inspect.cleandoc(series.__doc__ or "").partition("\n\n")[2]
     lines, _, note = language.rpartition("\n\n")
-    return _HEAD + inspect.cleandoc(form) + "\n" + _KEYS + inspect.cleandoc(lines) + f"\n```\n\n{note}\n"
+    keys = _KEYS.replace("{ACTS}", ", ".join(ACTS))
+    return _HEAD + inspect.cleandoc(form) + "\n" + keys + inspect.cleandoc(lines) + f"\n```\n\n{note}\n"

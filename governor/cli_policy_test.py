@@ -36,7 +36,7 @@ def test(files: tuple[Path, ...], only: str, verbose: bool, junit: Path | None, 
         "steps 30 every 2s loss=2.0",      # a minute of training
         "steps 1 every 2s loss=nan",
       ]
-      verdicts = ["62s nonfinite loss_nan"]          # AT RULE REASON: all that come; quiet = true: none
+      verdicts = ["62s nonfinite loss_nan halt"]     # AT RULE REASON [ACTS]: all that come; quiet = true: none
       findings = ["60s nonfinite quiet"]             # AT RULE quiet|firing|unknown [REASON]
       readings = { hang = "quiet" }                  # at the end
 

@@ -4,7 +4,7 @@
     [[case]]
     name = "the first NaN halts"
     series = ["hello", "steps 30 every 2s loss=2.0", "steps 1 every 2s loss=nan"]
-    verdicts = ["1m2s nonfinite loss_nan"]              # all that come, in order; quiet = true: none
+    verdicts = ["1m2s nonfinite loss_nan halt"]         # all that come, in order; quiet = true: none
     findings = ["10s hang quiet", "62s nonfinite firing loss_nan"]     # what triggers say at a time
     readings = { hang = "quiet" }                       # … and at the end
 

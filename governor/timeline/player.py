@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from governor.core import intake
 from governor.core.budgets import Cap
 from governor.core.events import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
-from governor.core.findings import Finding
+from governor.core.findings import Finding, Response
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.machine_events import GpuSample, MachineEvent
 from governor.core.policy import Policy
@@ -34,26 +34,31 @@ from governor.core.units import (
 BEAT_NS: Final = NS_PER_S
 GPU_BYTES: Final = 80 * 2**30
 GPU_LOOK_NS: Final = 2 * NS_PER_S  # As the daemon looks.
+# What follows a verdict: the rule's response, or that it only observes.
+ACTS: Final = (*(response.value for response in Response), "observe")
 Settings = Mapping[str, str]
 
 
 class Decided(NamedTuple):
-    """A verdict: when, of which rule, why."""
+    """A verdict: when, of which rule, why, and what follows; `acts` "": whatever follows."""
 
     at_ns: int
     rule: str
     reason: str
+    acts: str = ""
 
     def __str__(self) -> str:
-        return f"{clock(self.at_ns)} {self.rule} {self.reason}"
+        return f"{clock(self.at_ns)} {self.rule} {self.reason} {self.acts}".rstrip()
 
     @classmethod
     def read(cls, text: str) -> Decided:
-        """Read "AT RULE REASON". ValueError says what is accepted."""
+        """Read "AT RULE REASON [ACTS]". ValueError says what is accepted."""
         words = text.split()
-        if len(words) != 3:
+        if not 3 <= len(words) <= 4:
             raise ValueError(f'"{text}" is no verdict; write "AT RULE REASON", for example "12s nonfinite loss_nan"')
-        return cls(parse_duration(words[0]), words[1], words[2])
+        if words[3:] and words[3] not in ACTS:
+            raise ValueError(f'"{words[3]}" is not what follows a verdict: {", ".join(ACTS)}')
+        return cls(parse_duration(words[0]), words[1], words[2], "".join(words[3:]))
 
 
 class Player:
@@ -248,7 +253,8 @@ class Player:
 
     def judge(self, event: Step | None = None) -> None:
         for verdict in self.book.judge(MonoNs(self.now), event):
-            self.verdicts.append(Decided(self.now, verdict.rule, verdict.finding.reason))
+            acts = verdict.response.value if verdict.enforced else "observe"
+            self.verdicts.append(Decided(self.now, verdict.rule, verdict.finding.reason, acts))
         if self.history:
             findings = self.book.findings
             for rule, changes in self.history.items():

@@ -50,6 +50,7 @@ def problems(tmp_path: Path, case: str) -> tuple[str, ...]:
     [
         'verdicts = ["62s nan loss_nan"]',
         'verdicts = ["1m2s nan loss_nan"]',
+        'verdicts = ["62s nan loss_nan halt"]',
         'findings = ["0s nan unknown not_judged_yet", "61.9s nan quiet", "62s nan firing loss_nan"]',
         'readings = { nan = "firing" }',
     ],
@@ -62,12 +63,22 @@ def test_a_verdict_at_another_time_is_shown_beside_the_expected_one(tmp_path: Pa
     assert problems(tmp_path, f'{SERIES}\nverdicts = ["60s nan loss_nan"]') == (
         "verdicts (- expected, + came):",
         "  - 60s nan loss_nan",
-        "  + 62s nan loss_nan",
+        "  + 62s nan loss_nan halt",
     )
 
 
+def test_what_follows_a_verdict_can_be_expected_too(tmp_path: Path) -> None:
+    assert problems(tmp_path, f'{SERIES}\nverdicts = ["62s nan loss_nan warn"]')[1:] == (
+        "  - 62s nan loss_nan warn",
+        "  + 62s nan loss_nan halt",
+    )
+    observing = POLICY.replace('"p"', '"p"\nmode = "observe"').strip()
+    rules = f"rules = '''\n{observing}\n'''\n"
+    assert problems(tmp_path, f'{rules}{SERIES}\nverdicts = ["62s nan loss_nan observe"]') == ()
+
+
 def test_quiet_fails_at_any_verdict(tmp_path: Path) -> None:
-    assert problems(tmp_path, f"{SERIES}\nquiet = true")[1:] == ("  + 62s nan loss_nan",)
+    assert problems(tmp_path, f"{SERIES}\nquiet = true")[1:] == ("  + 62s nan loss_nan halt",)
 
 
 def test_a_finding_that_differs_is_said_with_its_text(tmp_path: Path) -> None:
@@ -223,7 +234,7 @@ def test_the_command_says_how_it_went_to_people_programs_and_ci(tmp_path: Path) 
     assert told.output.splitlines() == [
         f"FAIL  {file}:2: it",
         "      verdicts (- expected, + came):",
-        "        + 62s nan loss_nan",
+        "        + 62s nan loss_nan halt",
         f"ok    {file}:6: other",
         "1 passed, 1 failed",
     ]
@@ -231,7 +242,7 @@ def test_the_command_says_how_it_went_to_people_programs_and_ci(tmp_path: Path) 
     assert CliRunner().invoke(command, [file, "--only", "nothing"]).exit_code == ExitCode.FAILED
     document = json.loads(CliRunner().invoke(command, [file, "--json", "--junit", str(junit)]).output)
     assert (document["ok"], [case["ok"] for case in document["cases"]]) == (False, [False, True])
-    assert document["cases"][0]["verdicts"] == ["62s nan loss_nan"]
+    assert document["cases"][0]["verdicts"] == ["62s nan loss_nan halt"]
     suite = ElementTree.parse(junit).getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
     assert [case.get("name") for case in suite.iter("testcase")] == ["it", "other"]

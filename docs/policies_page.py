@@ -21,11 +21,10 @@ several files: [rules.md](rules.md). What a policy does can be known before a ru
 | `costgov policy explain FILE…` | What does each rule mean, in whole sentences, with its values? |
 | `costgov policy test TESTS…` | Does it do what I expect of it? Tests of your own, played in simulated time. |
 | `costgov policy replay --policy FILE LOG…` | What would it have done in runs that I have logs of? |
-
 | `costgov policy tune LOG…` | Which limits fit my own healthy runs, with what margin? |
 | `costgov policy schema` | What may stand in a policy: the JSON Schema, for an editor. |
 
-All of them are in [cli.md](cli.md); each takes `--json`.
+All of them are in [cli.md](cli.md); each takes `--json`, but for the schema, which is JSON.
 
 ## Limits from your own logs
 

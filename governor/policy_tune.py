@@ -18,7 +18,7 @@ from governor.core.findings import Response
 from governor.core.policy import Mode, Policy, Rule
 from governor.core.triggers import load
 from governor.core.triggers.base import Key, defaults
-from governor.core.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S
+from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, DurationNs
 from governor.policy_words import format_span
 from governor.replay import Replay
 
@@ -29,6 +29,7 @@ Value = int | float
 FACTORS: Final = (1 / 16, 1 / 4, 4.0, 16.0)
 REFINED: Final = (5, 3)
 FAR: Final = 16
+ONCE_NS: Final = DurationNs(100 * 365 * 24 * NS_PER_HOUR)  # Longer than any log.
 
 
 class State(Enum):
@@ -174,9 +175,10 @@ def cure(limits: Iterable[Tuned]) -> Tuned | None:
 
 
 def _variant(name: str, search: _Search, value: Value) -> Rule:
-    """The rule with one limit moved. It only watches: what it would do is of no interest."""
+    """The rule with one limit moved. It only watches, and tells once a log: the first time is what is asked for."""
     params = {**search.rule.params, search.key.name: value}
-    return replace(search.rule, name=name, params=params, response=Response.WATCH, mode=Mode.OBSERVE)
+    quiet = replace(search.rule, response=Response.WATCH, mode=Mode.OBSERVE, cooldown_ns=ONCE_NS)
+    return replace(quiet, name=name, params=params)
 
 
 def _tuned(search: _Search, margin: float) -> Tuned:

@@ -43,6 +43,7 @@ def tuned(rule: str, *logs: Records, margin: float = 2.0) -> dict[str, Tuned]:
         for record in logs[int(name)]:
             replay.read(dict(record))
         replay.end()
+        assert len({told.rule for told in replay.told}) == len(replay.told), "each variant tells once: logs are long"
         return replay
 
     return {one.key.name: one for one in tune(policy_of(rule), [str(n) for n in range(len(logs))], play, margin)}
@@ -94,6 +95,14 @@ def test_logs_that_come_near_nothing_suggest_nothing_and_their_order_does_not_ma
     assert tuned(rule, HEALTHY)["eval_limit"].state is State.FAR
     ways = [tuned(rule, *logs)["between_limit"] for logs in ((HEALTHY, PAUSED), (PAUSED, HEALTHY))]
     assert ways[0].suggested == ways[1].suggested
+
+
+def test_a_long_log_tells_of_a_value_once() -> None:
+    """What fires every hour would else be kept for every hour, of each value that is tried."""
+    often = PAUSED
+    for _ in range(3):
+        often = steps(60, after=[*often, {"t": often[-1]["t"] + 100.0, "step": often[-1]["step"] + 1, "loss": 2.0}])
+    assert tuned('trigger = "hang"\nbetween_limit = "90s"', often)["between_limit"].state is State.FIRES
 
 
 def written(path: Path, records: Records) -> str:

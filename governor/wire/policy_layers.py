@@ -17,6 +17,7 @@ from governor.wire.policy_values import PolicyError
 from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
 
 INCLUDE: Final = "include"
+DOTS_MAX: Final = 100  # In a line. Nobody writes an expression with more.
 
 _TOML_LINE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
@@ -140,12 +141,18 @@ class _Layer:
 
 def parse(file: str, text: str) -> tuple[dict[str, Any], PolicyError | None]:
     """Read a text as TOML; what is wrong with it has its line."""
+    # A key of a hundred thousand parts, in 256 KB, takes tomllib gigabytes.
+    dotted = next((number for number, line in enumerate(text.splitlines(), 1) if line.count(".") > DOTS_MAX), None)
+    if dotted is not None:
+        return {}, PolicyError(file, dotted, "", f"more than {DOTS_MAX} dots in a line: no policy is nested so deep")
     try:
         return tomllib.loads(text), None
     except tomllib.TOMLDecodeError as error:
         found = _TOML_LINE.search(str(error))
         line = int(found.group(1)) if found is not None and found.group(1) else max(1, len(text.splitlines()))
         return {}, PolicyError(file, line, "", f"not TOML: {_TOML_LINE.sub('', str(error))}")
+    except RecursionError:
+        return {}, PolicyError(file, 1, "", "brackets in brackets in brackets: no policy is nested so deep")
 
 
 def includes(file: str, text: str) -> tuple[tuple[str, ...], int, PolicyError | None]:

@@ -244,3 +244,20 @@ def test_a_reload_sees_what_is_included_and_laid_over(tmp_path: Path) -> None:
     write(tmp_path, base__llm=BASE + "grase = 1")
     (problem,) = load()[1]
     assert problem.startswith(f"{tmp_path}/base/llm.toml:16: rule[2].grase: unknown key"), problem
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("x = " + "[" * 200_000, "p.toml:1: brackets in brackets"),
+        ("x = " + "{a = " * 40_000, "p.toml:1: brackets in brackets"),
+        ("\n" + "a." * 100_000 + "a = 1", "p.toml:2: more than 100 dots in a line"),
+        ("\n[" + "a." * 100_000 + "a]", "p.toml:2: more than 100 dots in a line"),
+    ],
+)
+def test_nesting_without_end_is_one_line(text: str, error: str) -> None:
+    """Before, the first two were a traceback, and the others took gigabytes."""
+    policies, errors = load_policies([("p.toml", text)])
+    assert policies is None
+    (line,) = map(str, errors)
+    assert line.startswith(error)

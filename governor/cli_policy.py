@@ -62,7 +62,7 @@ def check(files: tuple[Path, ...], show: bool, config: Path | None, as_json: boo
         print_json({"ok": code == 0, "lines": lines, "notes": notes, **values})
     else:
         for line in (*lines, *notes):
-            click.echo(line, err=code != 0)
+            click.echo(_printable(line), err=code != 0)
     if code != 0:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -85,7 +85,7 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
         files = tuple(policy_files.of_node(settings_from(config).paths.policies_dir))
     policies, errors = load_policies(_read(files))
     if policies is None:
-        raise Failed("\n".join(map(str, errors)))
+        raise Failed("\n".join(_printable(str(error)) for error in errors))
     if as_json:
         print_json([
             {"policy": one.name, "source": one.source, "rules": [asdict(rule) for rule in explain_rules(one)]}
@@ -111,6 +111,11 @@ def schema(drop_in: bool) -> None:
     from governor.wire.policy_schema import schema as drawn
 
     print_json(drawn(drop_in=drop_in))
+
+
+def _printable(line: str) -> str:
+    """What stands in a file must not steer the terminal of whoever checks it."""
+    return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
 
 
 def _read(paths: tuple[Path, ...]) -> list[PolicyText]:

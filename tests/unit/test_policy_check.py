@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from governor.cli_policy import policy
 from governor.policy_check import check
 from governor.policy_words import format_hold, format_span
 from governor.wire.policy_values import parse_hold
@@ -79,3 +85,16 @@ response = "warn"
         "  both  nonfinite and hang: warn; only for runs with stage = s1 or s2, after 5,000,000 tokens of an attempt, "
         "at most once in 1h [nonfinite skipped_streak 9]"
     )
+
+
+def test_the_command_shows_what_is_in_force_and_steers_no_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('[policy]\nname = "p"\n[halt]\ngrace = "3m"\n')
+    told = CliRunner().invoke(policy, ["check", "--show", str(file)])
+    assert told.exit_code == 0
+    assert ["halt.grace", '"3m"', f"{file}:4"] in [line.split() for line in told.stdout.splitlines()]
+    told = CliRunner().invoke(policy, ["check", "--show", "--json", str(file)])
+    assert {"key": "halt.grace", "value": '"3m"', "source": f"{file}:4"} in json.loads(told.stdout)["in_force"]["p"]
+    file.write_text('[policy]\nname = "p"\n"\\u001b[31mred" = 1\n')
+    told = CliRunner().invoke(policy, ["check", str(file)])
+    assert (told.exit_code, "\x1b" in told.stderr) == (1, False)

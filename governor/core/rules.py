@@ -62,7 +62,7 @@ class RuleBook:
         self._watched = {rule.name: _Watched(rule, condition_of(rule, policy)) for rule in policy.rules}
         self._shown: dict[type, list[tuple[_Watched, Observe]]] = {}  # By kind of event.
         self._due: list[_Watched] = []  # Whom the step observed last concerns.
-        self._restless = True  # One of them at least is not calm.
+        self._restless = True  # One of them may not be calm.
 
     def observe(self, event: Event) -> None:
         """Show an event that has already been applied to the run."""
@@ -89,6 +89,7 @@ class RuleBook:
         if event is not None and not self._due:
             return []
         verdicts: list[Verdict] = []
+        restless = False
         asked: Iterable[_Watched] = self._watched.values() if event is None else self._due
         for watched in asked:
             if watched.rule.match and not self._applies(watched):
@@ -100,6 +101,7 @@ class RuleBook:
                 watched.calm = False
             elif watched.calm:
                 continue
+            restless = True
             warmup = watched.rule.warmup
             if warmup is not None and not self._attempt.is_past(warmup, at, self._run):
                 if reading is Reading.FIRING:  # Seen, and told to whoever looks; but no evidence yet.
@@ -120,7 +122,7 @@ class RuleBook:
             if reading is not Reading.FIRING and watched.standing is None and watched.timer.is_empty:
                 watched.timer.reset()  # Of a window in which no step fired, nothing is worth remembering.
                 watched.calm = True
-        self._restless = not all(watched.calm for watched in self._watched.values())
+        self._restless = restless  # Whoever is not calm was among those asked.
         return verdicts
 
     def _applies(self, watched: _Watched) -> bool:

@@ -22,8 +22,7 @@ CHARS_MAX: Final = 500
 DEPTH_MAX: Final = 16  # Of brackets. The library's own parser is recursive and gives up at about a hundred.
 FUNCTIONS: Final = ("double", "int")
 METHODS: Final = ("startsWith", "endsWith", "contains")
-# Its minor versions still change what the language accepts: raised together with a run of the tests.
-INSTALL: Final = "pip install 'common-expression-language>=0.10,<0.11' beside costgov"
+INSTALL: Final = "pip install 'costgov[cel]'"
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+)

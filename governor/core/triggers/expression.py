@@ -24,7 +24,7 @@ class Expression:
     that do not go together and a result that is not true or false are errors when the policy is read, with file and
     line. At most 500 characters, without macros, regular expressions and loops.
 
-    Needs the library common-expression-language (0.10) beside costgov; without it such a policy is refused. UNKNOWN
+    Needs an extra, `pip install 'costgov[cel]'`; without it such a policy is refused. UNKNOWN
     while a variable that it names is not known or not a number (NaN belongs to `nonfinite`), while it cannot be
     computed (a division by zero), and while no rank is connected. Keeps nothing of the past.
     """

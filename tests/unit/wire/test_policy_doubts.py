@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from governor.core.expression_reach import never_true
-from governor.core.expressions import library
 from governor.core.policy import Policy
 from governor.core.triggers import load
 from governor.policy_check import check
@@ -19,7 +18,6 @@ from governor.wire.policy_toml import load_policies, read_policies
 POLICIES = Path(__file__).parents[3] / "policies"
 HEAD = '[policy]\nname = "p"\n'
 BUDGET = '[budget]\nceiling_usd = 9\ntokens = "10M"\n[[rule]]\nname = "b"\ntrigger = "budget"\nresponse = "halt"\n'
-needs_cel = pytest.mark.skipif(library() is None, reason="needs the library common-expression-language")
 
 
 def rule(name: str, response: str, text: str) -> str:
@@ -115,7 +113,6 @@ def test_nothing_is_doubted_of_the_shipped_policies() -> None:
 # --- expressions that exclude each other ------------------------------------------------------------------------
 
 
-@needs_cel
 @pytest.mark.parametrize(
     ("texts", "never"),
     [
@@ -139,7 +136,6 @@ def test_what_is_never_true(texts: list[str], never: bool) -> None:
     assert never_true(texts) is never
 
 
-@needs_cel
 def test_members_that_exclude_each_other_are_doubted() -> None:
     two = (
         "all = [\n{ trigger = 'expression', when = 'loss > 5.0' },\n{ trigger = 'expression', when = 'loss < 3.0' },\n]"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from governor.core.halt import Stage
+from governor.core.machine_status import machine_status
 from governor.core.node import Node, Tracked
 from governor.core.outlook import Binding, Outlook, outlook
 from governor.core.saves import advice, mtbf_s
@@ -69,6 +70,7 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
         "ranks_connected": len(run.connected_ranks()),
         "last_frame_age_s": (at - run.last_frame_at) / NS_PER_S if run.last_frame_at is not None else None,
         "last_good": dict(run.last_good) if run.last_good is not None else None,
+        "machine": machine_status(run, at),
         "hold": _hold(tracked, at),
         "halt": _halt(incident) if incident is not None else None,
         "findings": [

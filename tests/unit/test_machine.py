@@ -11,6 +11,7 @@ from governor.core.findings import Reading
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.machine import own_places
 from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
+from governor.core.machine_status import machine_status
 from governor.core.node import Node
 from governor.core.units import NS_PER_S, DurationNs
 from tests.unit.test_engine import at, hello, make_node, peer, rule, tick
@@ -120,3 +121,20 @@ def test_attempts_that_trained_to_the_end_are_no_loop() -> None:
         engine.step(node, end)
         engine.step(node, Disconnected(at(number * 60.0 + 31), ConnectionId(number + 1)))
     assert node.runs["llama"].book.findings["r-restart_loop"].reading is Reading.QUIET
+
+
+def test_the_status_tells_which_gpus_are_taken_for_the_runs_and_nothing_that_is_old() -> None:
+    node = make_node()
+    engine.step(node, hello(gpu_uuids=("GPU-b",)))
+    engine.step(node, sample())
+    engine.step(node, HostMemory(at(9), 16 * GIB, 64 * GIB))
+    engine.step(node, HostMemory(at(9), GIB, 8 * GIB, "llama", "/job"))
+    engine.step(node, SpotNotice(at(9), "stop"))
+    run = node.runs["llama"].run
+    assert machine_status(run, at(69)) == {
+        "gpus": [{"gpu": "GPU-b", "busy_frac": IDLE, "memory_used_bytes": 9 * GIB}],
+        "memory_left_frac": 0.125,
+        "memory_of": "/job",
+        "taken_back": "stop",
+    }
+    assert set(machine_status(run, at(69.25)).values()) == {None}

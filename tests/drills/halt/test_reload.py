@@ -158,3 +158,30 @@ def test_a_ceiling_that_cannot_hold_is_refused_with_its_numbers_and_the_old_one_
     after = _status(governor)
     assert (after["policies"], after["policy_digest"]) == (before["policies"], before["policy_digest"])
     assert after["reload_error"].startswith("policy tight: the ceiling $0.1000 is below $")
+
+
+def test_a_drop_in_is_in_force_after_a_reload_and_a_bad_one_is_refused_with_its_place(
+    service: Make, puppets: list[Puppet]
+) -> None:
+    governor = service()
+    governor.start()
+    rank = _join(governor, puppets)
+    rank.steps(1, 30)
+    drop_ins = governor.policy.with_suffix(".d")
+    drop_ins.mkdir()
+    before = _status(governor)
+    _put(drop_ins / "10-site.toml", '[[rule]]\nname = "nonfinite"\nfor = "3 stepz"\n')
+    _hang_up(governor)
+    governor.until(lambda: not _status(governor)["last_reload_ok"], "the reload is refused")
+    assert f"{drop_ins}/10-site.toml:3: rule[1].for: " in _status(governor)["reload_error"]
+    assert _status(governor)["policy_digest"] == before["policy_digest"]
+
+    _put(drop_ins / "10-site.toml", '[[rule]]\nname = "nonfinite"\nfor = "3 steps"\n')
+    _hang_up(governor)
+    governor.until(lambda: _status(governor)["last_reload_ok"], "the drop-in is in force")
+    assert _status(governor)["policy_digest"] != before["policy_digest"]
+    rank.steps(31, 32, loss="nan")
+    rank.steps(33, 33)
+    rank.steps(34, 36, loss="nan")
+    assert select.select([rank.pidfd], [], [], SAFETY_S)[0]
+    assert governor.until_stage("HALTED")["step"] == 36, "the third in a row, and not the first of all"

@@ -169,12 +169,13 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     step_s = step.step_s
     if step_s is None and run.step_at is not None:
         step_s = (step.at - run.step_at) / NS_PER_S  # A foreign log without times: arrival tells.
-    if step_s is not None and math.isfinite(step_s) and step_s > 0 and not paused and run.attempt_step > 1:
+    if step_s is not None and 0 < step_s < math.inf and not paused and run.attempt_step > 1:
         # The step's own waiting for a checkpoint or an agreement is not its speed.
         own_s = step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
         if own_s > 0:
             run.step_times.add(own_s)
-    run.saves.observe(step.at, step.checkpoint_s)
+    if step.checkpoint_s is not None:
+        run.saves.observe(step.at, step.checkpoint_s)
     run.step = step.step
     run.step_at = step.at
     if run.first_step_at is None:

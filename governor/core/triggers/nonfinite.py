@@ -105,8 +105,12 @@ class Nonfinite:
         steps_advanced = event.step - state.step if state.records else 1
         state.records += 1
         self._see_loss(state, event, steps_advanced)
-        self._see_update(state, event, steps_advanced)
-        self._see_gradient(state, event)
+        says_update = event.applied is not None or event.skipped_steps is not None or event.loss_scale is not None
+        if says_update or state.skipped_streak:
+            self._see_update(state, event, steps_advanced)
+        norm = event.grad_norm
+        if norm is not None and (state.gradient_streak or not -math.inf < norm < math.inf):
+            self._see_gradient(state, norm)
         state.step = event.step
         return bool(state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak)
 
@@ -117,8 +121,8 @@ class Nonfinite:
             if steps_advanced > 0 and event.loss_expected is not False:
                 state.loss_absent += 1
             return
-        if state.losses:
-            state.loss_gap_longest = max(state.loss_gap_longest, state.loss_absent + 1)
+        if state.loss_absent >= state.loss_gap_longest and state.losses:
+            state.loss_gap_longest = state.loss_absent + 1
         state.losses += 1
         state.loss_absent = 0
         state.bad_loss = "" if math.isfinite(event.loss) else str(event.loss)
@@ -148,14 +152,13 @@ class Nonfinite:
         elif steps_advanced > 0:
             state.skipped_streak = 0  # A log that mentions only the skipped ones: this step is not one of them.
 
-    def _see_gradient(self, state: _Rank, event: Step) -> None:
-        if event.grad_norm is None:  # Absent when the engine's value is stale: says nothing either way.
-            return
-        if math.isfinite(event.grad_norm):
+    def _see_gradient(self, state: _Rank, norm: float) -> None:
+        """Absent, as where the engine's value is stale, it says nothing either way."""
+        if math.isfinite(norm):
             state.gradient_streak = 0
         else:
             state.gradient_streak += 1
-            state.gradient = str(event.grad_norm)
+            state.gradient = str(norm)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         """The newest broken step of any rank."""

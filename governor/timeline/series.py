@@ -14,6 +14,7 @@
     lose 1 / bye 0                   a rank's connection is lost / it leaves
     restart                          the governor is: its rules are saved, thrown away and restored
     attempt                          the run is launched again
+    rewind 50                        the same trainer goes on from 50 steps earlier
     money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say; with `accrues` they grow at that rate
     cap scope=day spend=9 reserve=1 ceiling=10  a budget of several runs, as the engine would put it on this one
     saved                            a good checkpoint now
@@ -154,6 +155,12 @@ def _attempt(player: Player, words: Sequence[str]) -> None:
     player.attempt()
 
 
+def _rewind(player: Player, words: Sequence[str]) -> None:
+    if len(words) != 1 or not words[0].isdecimal() or not 1 <= int(words[0]) <= player.step:
+        raise SeriesError(f"rewind: by how many steps? {player.step} have been played; write for example rewind 50")
+    player.step -= int(words[0])
+
+
 def _money(player: Player, words: Sequence[str]) -> None:
     player.accrues = "accrues" in words
     given = _dollars(_settings("money", [one for one in words if one != "accrues"], ("spend", "reserve", "rate")))
@@ -208,6 +215,7 @@ WORDS: Final[Mapping[str, Callable[[Player, Sequence[str]], None]]] = {
     "bye": _bye,
     "restart": _restart,
     "attempt": _attempt,
+    "rewind": _rewind,
     "money": _money,
     "cap": _cap,
     "saved": _saved,

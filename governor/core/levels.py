@@ -1,0 +1,179 @@
+"""The level that a series of numbers keeps to: what a newest value is judged by, without growing.
+
+A value that stands out must not enter the level that judges it, and one that is not a number must not blind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, Final
+
+from governor.core.run_state import Run
+
+VALUE_MAX: Final = 1e30  # Larger is cut off to this: products of it still are numbers, and far beyond any limit.
+AT_ONCE: Final = 5  # Values that enter a level together: a limit five records old judges as well, for less.
+
+
+def takes_over(rank: int, followed: int | None, run: Run) -> bool:
+    """Whether `rank` speaks for the run from now on, in place of the one that was followed until now.
+
+    One rank is followed: under data parallelism each sees a loss of its own, and mixing them would double the noise.
+    Callers ask only for ranks that report the number in question: a pipeline's first ranks have no loss.
+    """
+    if followed is None:
+        return True
+    known = run.ranks.get(followed)
+    if known is None:  # A log has no connections: its lowest rank. Else we are back, and that one has not said hello.
+        return rank < followed if run.jsonl_only else True
+    return known.connection is None
+
+
+class Level:
+    """A running mean that values above `limit` do not enter, unless they stay for `adopt` values: then they are it.
+
+    The limit is the mean plus the greater of `rise` times its size and `noise` times the spread (the mean range of five
+    values in a row). The size is at least `floor`, and at least `floor_frac` of the first values': ratios of numbers
+    near 0 explode. No limit until `warmup` values (rounded up to fives) have been seen, whose median the mean begins
+    with.
+    """
+
+    __slots__ = (
+        "_adopt", "_early", "_first", "_floor", "_floor_frac", "_fresh", "_noise", "_over", "_rise", "_warmup",
+        "_weight", "limit", "mean", "spread",
+    )  # fmt: skip
+
+    def __init__(
+        self, *, rise: float, noise: float, floor: float, floor_frac: float, warmup: int, memory: int, adopt: int
+    ) -> None:
+        self._rise, self._noise = rise, noise
+        self._floor, self._floor_frac = floor, floor_frac
+        self._warmup, self._adopt = warmup, adopt
+        self._weight = min(1.0, 2 * AT_ONCE / (memory + 1))
+        self.clear()
+
+    def clear(self) -> None:
+        self._early: list[float] = []
+        self._fresh: list[float] = []  # Since the mean last moved.
+        self._first = 0.0  # The least size that the mean is taken for.
+        self._over = 0  # Values above the limit in a row.
+        self.mean: float | None = None
+        self.spread = 0.0
+        self.limit = math.inf
+
+    def stands_out(self, value: float) -> bool:
+        """Judge one finite value by those before it, then let it in unless it stands out."""
+        if value > self.limit:
+            self._over += 1
+            if self._over < self._adopt:
+                return True
+            self.clear()  # Whatever it was, it is the level now; from here on afresh.
+            return False
+        self._over = 0
+        fresh = self._fresh
+        fresh.append(value)
+        if len(fresh) >= AT_ONCE:
+            self._settle(fresh)
+        return False
+
+    def _settle(self, fresh: list[float]) -> None:
+        mean = self.mean
+        if mean is None:
+            self._warm_up(fresh)
+            return
+        low, high = min(fresh), max(fresh)
+        lowest = 2 * mean - self.limit
+        if low < lowest:
+            # As far below as the limit is above, and no further: one absurd value must not drag the mean away either.
+            fresh[:] = [max(value, lowest) for value in fresh]
+            low = lowest
+        weight = self._weight
+        spread = self.spread + weight * (high - low - self.spread)
+        mean += weight * (sum(fresh) / len(fresh) - mean)
+        self._start(min(max(mean, -VALUE_MAX), VALUE_MAX), min(spread, VALUE_MAX), self._first)
+        fresh.clear()
+
+    def _warm_up(self, fresh: list[float]) -> None:
+        self._early.extend(min(max(value, -VALUE_MAX), VALUE_MAX) for value in fresh)
+        fresh.clear()
+        if len(self._early) < self._warmup:
+            return
+        mean = median(self._early)
+        spread = 2 * median(abs(early - mean) for early in self._early)
+        self._start(mean, spread, max(self._floor, self._floor_frac * abs(mean)))
+        self._early.clear()
+
+    def _start(self, mean: float, spread: float, first: float) -> None:
+        self.mean, self.spread, self._first = mean, spread, first
+        size = mean if mean > 0 else -mean
+        rise, noise = self._rise * (size if size > first else first), self._noise * spread
+        self.limit = mean + (rise if rise > noise else noise)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {
+            "early": list(self._early),
+            "fresh": list(self._fresh),
+            "over": self._over,
+            "mean": self.mean,
+            "spread": self.spread,
+            "first": self._first,
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self.clear()
+        self._early = [float(value) for value in snapshot["early"]]
+        self._fresh = [float(value) for value in snapshot["fresh"]]
+        self._over = int(snapshot["over"])
+        if snapshot["mean"] is not None:
+            self._start(float(snapshot["mean"]), float(snapshot["spread"]), float(snapshot["first"]))
+
+
+class Blocks:
+    """Medians of every `size` values in a row, the newest `keep` of them, each with the step of its first value.
+
+    A median of ten is blind to four spikes, and sorting ten values once in ten costs less than any window that slides.
+    """
+
+    __slots__ = ("_filling", "_since", "medians", "size", "starts")
+
+    def __init__(self, size: int, keep: int) -> None:
+        self.size = size
+        self.medians: deque[float] = deque(maxlen=keep)
+        self.starts: deque[int] = deque(maxlen=keep)
+        self.clear()
+
+    def clear(self) -> None:
+        self._filling: list[float] = []
+        self._since = 0
+        self.medians.clear()
+        self.starts.clear()
+
+    def add(self, value: float, step: int) -> bool:
+        """Take one finite value; True when it completes a block, whose median is then the newest."""
+        filling = self._filling
+        if not filling:
+            self._since = step
+        filling.append(value)
+        if len(filling) < self.size:
+            return False
+        self.medians.append(min(max(median(filling), -VALUE_MAX), VALUE_MAX))
+        self.starts.append(self._since)
+        filling.clear()
+        return True
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {
+            "filling": list(self._filling),
+            "since": self._since,
+            "medians": list(self.medians),
+            "starts": list(self.starts),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self.clear()
+        self._filling = [float(value) for value in snapshot["filling"]]
+        self._since = int(snapshot["since"])
+        self.medians.extend(float(value) for value in snapshot["medians"])
+        self.starts.extend(int(step) for step in snapshot["starts"])

@@ -66,6 +66,8 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: boo
     tuned = tune(loaded[0], found, played.play, margin)
     for problem in played.problems.values():
         click.echo(f"costgov: {problem}", err=True)
+    if tuned and not any(played.records.values()):
+        raise Failed("these logs hold no record: nothing can be said of any limit")
     if as_json:
         print_json({
             "logs": len(found), "records": sum(played.records.values()), "margin": margin,
@@ -77,7 +79,9 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: boo
         basis = f"{counted}, {hours}, {sum(played.records.values()):,} records; margin {margin:g} x"
         composed = ", ".join(rule.name for rule in loaded[0].rules if rule.members)
         note = [f"Left out, because several triggers must fire together: {composed}."] if composed else []
-        click.echo("\n".join([*_table(tuned), *note, "", *snippet(tuned, basis)]))
+        none = f"No rule of policy {plain(loaded[0].name)} has a limit that could be moved."
+        shown = [*_table(tuned), *note, "", *snippet(tuned, basis)] if tuned else [none, *note]
+        click.echo("\n".join(shown))
     if played.problems or lacking(tuned):
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -151,7 +155,9 @@ def snippet(tuned: Sequence[Tuned], basis: str) -> list[str]:
         mark = "" if moved else "# "
         lines.extend(["", f"{mark}[[rule]]", f'{mark}name = "{rule}"'])
         lines.extend(_line(one, "" if one in moved else "or " if one.state is State.FIRES else "# ") for one in own)
-    none = ["# Every limit has its margin. What is commented out would be tighter, and keep it in these logs."]
+    none = [
+        "# No limit came closer than the margin. What is commented out would be tighter, and keep it in these logs."
+    ]
     return [f"# costgov policy tune: {basis}", *(none if all(line[:1] in ("", "#") for line in lines) else []), *lines]
 
 

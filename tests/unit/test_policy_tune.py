@@ -136,6 +136,13 @@ def test_a_margin_that_no_value_has_is_no_success(tmp_path: Path) -> None:
     assert "share_frac" in told.output
 
 
+def test_logs_without_a_record_say_nothing_of_any_limit(tmp_path: Path) -> None:
+    told = CliRunner().invoke(command, [written(tmp_path / "empty.jsonl", [])])
+    assert told.exit_code == ExitCode.FAILED
+    assert "hold no record" in told.output
+    assert "margin" not in told.output
+
+
 def test_a_rule_of_several_triggers_is_named_and_left_out(tmp_path: Path) -> None:
     log = written(tmp_path / "paused.jsonl", PAUSED)
     policy = tmp_path / "p.toml"
@@ -143,4 +150,7 @@ def test_a_rule_of_several_triggers_is_named_and_left_out(tmp_path: Path) -> Non
     policy.write_text(f'[policy]\nname = "p"\n[[rule]]\nname = "both"\n{both}\nresponse = "halt"\n')
     told = CliRunner().invoke(command, [log, "--policy", str(policy)])
     assert told.exit_code == ExitCode.OK
-    assert "Left out, because several triggers must fire together: both." in told.output
+    assert told.output.splitlines() == [
+        "No rule of policy p has a limit that could be moved.",
+        "Left out, because several triggers must fire together: both.",
+    ]

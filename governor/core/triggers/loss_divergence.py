@@ -50,6 +50,7 @@ class LossDivergence:
     )
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
+    LIMITS: ClassVar[tuple[str, ...]] = ("rise_frac",)
     SAYS: ClassVar[tuple[str, ...]] = (
         "the loss stays above the lowest that it had reached by {rise_frac} of it, for at least 5 blocks of "
         "{block_records} losses and {least_steps} steps, and is not falling back by {recover_frac} of the rise a block",

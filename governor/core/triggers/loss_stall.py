@@ -41,6 +41,7 @@ class LossStall:
     )
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
+    LIMITS: ClassVar[tuple[str, ...]] = ("stall_records", "frozen_records")
     SAYS: ClassVar[tuple[str, ...]] = (
         "no block of {block_records} losses has been {improve_frac} below the best one for {stall_records} losses and "
         "{stall_steps} steps, or one loss is repeated exactly, {frozen_records} times",

@@ -41,6 +41,7 @@ class LossVanished:
     )
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
+    LIMITS: ClassVar[tuple[str, ...]] = ("absent_records",)
     SAYS: ClassVar[tuple[str, ...]] = (
         "the loss is gone from a log's records ({absent_records} in a row) that are otherwise like all before them, "
         "from step {settled_step} on and after {seen_records} losses",

@@ -43,6 +43,7 @@ class OverflowStorm:
     )
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
+    LIMITS: ClassVar[tuple[str, ...]] = ("fall", "skipped")
     SAYS: ClassVar[tuple[str, ...]] = (
         "fp16's loss scale falls to {fall} times below its highest, or {skipped} of {window} updates overflow, once "
         "the scale has been found",

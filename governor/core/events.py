@@ -163,7 +163,7 @@ class BadHello:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # As Step.
 class Tick:
     """The 250 ms grid on which time-based conditions are judged."""
 

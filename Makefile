@@ -23,7 +23,7 @@ export TORCH_INDEX PREFIX DESTDIR PURGE
 # nproc answers with OpenMP's variables where they are set, and above they are: asked that way, every check ran alone.
 JOBS ?= $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 PYTEST := $(VENV_PYTHON) -m pytest -q
-LINTED := $(wildcard governor trainer_shim tests examples benchmarks)
+LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-unit test-sim test drills drill-packages \

@@ -99,7 +99,7 @@ class Hang:
             "1s",
         ),
         Key("between_limit", "duration", "35m", "Outside a step. Healthy runs paused for up to 33 minutes.", "1s"),
-        Key("eval_limit", "duration", "35m", "Evaluation without any progress.", "1s"),
+        Key("eval_limit", "duration", "75m", "Evaluation without any progress: healthy ones have taken 41 min.", "1s"),
         Key("checkpoint_limit", "duration", "20m", "Saving a checkpoint.", "1s"),
         Key("checkpoint_times", "number", 5, "Saving may also take so many times the longest save seen.", 1),
         Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm.", 2),

@@ -1,4 +1,4 @@
-"""Draws what comes from the code: pages of docs and the schema of policies (`make docs`). A tidy test holds them fresh."""
+"""Draws what comes from the code, pages of docs and the schema of policies: `make docs`. A tidy test holds it fresh."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     refusal = _refusal(node, hello)
     if refusal is not None:
         return refuse(node, hello.connection, hello.peer, refusal, hello.at)
-    close_gap(node)
     tracked = node.runs.get(hello.run)
+    close_gap(node, tracked)
     if tracked is None:
         tracked = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
     if tracked.is_unattached:
@@ -107,7 +107,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if tracked is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
     begins = True
-    close_gap(node)
+    close_gap(node, tracked)
     if tracked is None:
         tracked = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(tracked.run, "stream", event.at)
@@ -236,7 +236,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
 
 def _speaks_again(node: Node, tracked: Tracked, at: MonoNs) -> None:
     """A stream's run of an earlier boot, whose processes nobody names: that its log goes on is all that shows it."""
-    close_gap(node)
+    close_gap(node, tracked)
     intake.begin_attempt(tracked.run, "stream", at)
     tracked.book.new_attempt()
     pieces.charge_launch(node, tracked, at)

@@ -23,22 +23,35 @@ WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is re
 
 def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     """Charge the time since the last tick to those who hold the node."""
-    if node.facts.exclusive and node.ledger.returning and not holders and not node.goes_on:
-        # The last command under this name has ended with its run, or before it. Whose the machine was since, we do not
-        # know; and a gap that is nobody's would be handed over to the run that comes now.
-        node.ledger.pass_over(node.began)
+    _leave_out(node, holders)
     held = (node.runs[name] for name in holders if name != UNALLOCATED)
     node.was_held = node.was_held or any(not tracked.is_beside for tracked in held)
     _charge(node, tick.boot, tick.wall, holders)
 
 
-def close_gap(node: Node) -> None:
+def close_gap(node: Node, newcomer: Tracked | None) -> None:
     """Before anybody new holds the node: what passed while nobody governed is theirs who held it then.
 
-    Ranks and logs are heard before the first tick. Beside one command all of it is the command's, or not charged.
+    Ranks and logs are heard before the first tick. Whoever only speaks again waits for it: by then we know who of the
+    others has ended meanwhile.
     """
-    if node.ledger.returning and not node.facts.exclusive:
-        _charge(node, node.began, node.began_wall, node.holders())
+    is_known = newcomer is not None and newcomer.run.alive and not newcomer.is_unattached
+    if is_known or not node.ledger.returning:
+        return
+    holders = node.holders()
+    if not node.facts.exclusive or node.goes_on:
+        _charge(node, node.began, node.began_wall, holders)
+    else:
+        _leave_out(node, holders)
+
+
+def _leave_out(node: Node, holders: Mapping[str, int]) -> None:
+    """Beside one command: the last one under this name has ended with its run, or before it.
+
+    Whose the machine was since, we do not know; and a gap that is nobody's would be handed over to the run that comes.
+    """
+    if node.facts.exclusive and node.ledger.returning and not holders and not node.goes_on:
+        node.ledger.pass_over(node.began)
 
 
 def _charge(node: Node, boot: BootNs, wall: WallNs, holders: Mapping[str, int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from governor.core.charges import UNALLOCATED
-from governor.core.events import Event, Step, StreamOpened, TrainerExited
+from governor.core.events import CommandExited, CommandLaunched, Event, Step, StreamOpened, TrainerExited
 from governor.core.identity import ConnectionId
 from governor.core.units import NS_PER_HOUR
 from tests.unit.test_engine import PRICE, at, hello, make_node, peer
@@ -50,3 +50,50 @@ def test_a_gap_is_charged_also_where_the_rest_of_the_nodes_snapshot_cannot_be_re
     world.tick()
     gap = [charge for charge in world.charges.values() if charge.reconstructed]
     assert sum(charge.quantity for charge in gap) == at(DAY_S) - at(20)
+
+
+def test_who_ended_meanwhile_pays_nothing_though_a_known_log_is_heard_before_that_is_noticed() -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear()
+    world.play(StreamOpened(at(0), "log", 1000))
+    world.at(20)
+    before = world.node.ledger.spend("llama")
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.play(StreamOpened(at(DAY_S), "log", 1000))
+    world.play(TrainerExited(at(DAY_S), "llama", None))
+    world.tick()
+    assert world.node.ledger.spend("llama") == before
+    assert world.node.ledger.total() == 24 * PRICE
+
+
+@pytest.mark.parametrize("log", ["cmd", "log"], ids=["its own log", "a log beside it"])
+def test_between_two_commands_of_one_name_no_log_pays_that_is_heard_first_either(log: str) -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    world.play(CommandLaunched(at(0), "cmd", 1000, (peer(100).process,)))
+    world.tick()
+    world.at(20)
+    world.play(CommandExited(at(20), "cmd", 0))
+    before = world.node.ledger.total()
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.play(CommandLaunched(at(DAY_S), "cmd", 1000, (peer(500).process,)))
+    world.play(StreamOpened(at(DAY_S), log, 1000))
+    world.tick()
+    assert world.node.ledger.total() == before
+
+
+def test_of_a_command_that_outlived_its_governor_a_log_beside_it_that_comes_then_pays_nothing() -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    command = CommandLaunched(at(0), "cmd", 1000, (peer(100).process,))
+    world.play(command)
+    world.tick()
+    world.at(20)
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.play(command)
+    world.play(NEW_LOG)
+    world.tick()
+    assert world.node.ledger.spend("new") == 0
+    assert world.node.ledger.total() == 24 * PRICE

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from governor.adapters import prices
 from governor.core import node_money
+from governor.core.budgets import TORN
 from governor.core.prices import Chosen, Day, Machine, Origin, PriceKind, Quote, Remark, RemarkKind, choose, day_text
 from governor.core.units import UsdMicros
 from governor.ports import Preflight, PriceAnswer, PriceSource
@@ -57,7 +58,7 @@ def price_left(
         if line is None:
             return None
         return Quote(UsdMicros(line.price_usd_micros), line.source, line.as_of, kind, basis, Origin.LEFT)
-    except (KeyError, TypeError, ValueError):  # Another version's, or torn: then nobody knows it.
+    except TORN:  # Another version's, or with a byte amiss: then nobody knows it.
         return None
 
 

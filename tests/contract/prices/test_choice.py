@@ -239,7 +239,9 @@ def test_a_restart_that_the_provider_does_not_answer_goes_on_at_the_price_of_bef
     assert kinds(chosen) == [RemarkKind.UNANSWERED], "said, and no other alarm"
     assert "EC2 spot price history, as of 2026-11-20" in chosen.text
     assert "as it was charged before this start" in chosen.text
-    for torn in (None, {}, {**journaled(1), "price": {}}, journaled(17_500_000, "boot-0")):
+    endless = {"usd_micros_per_hour": float("inf"), "source": "", "as_of": "2026-11-20"}  # JSON has 1e999 for that.
+    rows = [{**journaled(1), "price": price} for price in ({}, endless)]
+    for torn in (None, {}, *rows, journaled(17_500_000, "boot-0")):
         assert kinds(restarted(tmp_path, rig, torn)) == [RemarkKind.UNANSWERED, RemarkKind.UNKNOWN]
     stated = restarted(tmp_path, rig, journaled(17_500_000), "[node]\nprice_usd_per_hour = 3.0\n")
     assert (stated.usd_micros_per_hour, kinds(stated)) == (3_000_000, [RemarkKind.UNANSWERED])

@@ -31,9 +31,14 @@ class Limit(NamedTuple):
 
 def on_ended(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
     """A run has ended by itself. Beside a command of ours, the command's end counts, and its exit code."""
-    if not node.facts.exclusive and tracked.run.ended_well and tracked.incident is None:
-        return _finish(node, tracked.run.run, tracked.policy, at)
-    return []
+    if node.facts.exclusive or not tracked.run.ended_well or tracked.incident is not None:
+        return []
+    effects = _finish(node, tracked.run.run, tracked.policy, at)
+    finish = node.idle.finish
+    is_left = not tracked.was_announced and node.away_ns >= PATIENCE_NS  # As finish_left(): its end is seen only now.
+    if finish is None or finish.run != tracked.run.run or not is_left:
+        return effects
+    return _kept(node, finish, f"no governor was here for {format_duration(node.away_ns)}")
 
 
 def on_command_exited(node: Node, event: CommandExited) -> list[Effect]:

@@ -167,6 +167,7 @@ class Node:
     began_wall: WallNs  # and what the wall clock said then.
     nobodys_since: BootNs  # When what hand_over() would move began.
     metered_wall: WallNs  # What it said at the last moment that is charged.
+    away_ns: DurationNs = DurationNs(0)  # Within this boot: how long nobody had governed when we began.
     budgets: Budgets = field(default_factory=Budgets)
     launched: CommandLaunched | None = None  # `costgov run`: its command, until that has exited.
     left: CommandLeft | None = None  # Until we are told whether it is the one that is launched.

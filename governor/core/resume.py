@@ -29,7 +29,7 @@ from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.snapshots import incident_of
 from governor.core.token_windows import TokenMeter
-from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 
 SUPERSEDED = "superseded_by_reboot"
 
@@ -90,7 +90,9 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             effects.append(Record("restored", tracked.run.run, None, data))
     if not has_counters:
         budgeting.count_before(node, taken_up)
-    effects.extend(_charge_gap(node, kept, max(moments, default=None), is_continued=is_continued))
+    newest = max(moments, default=None)
+    node.away_ns = DurationNs(max(0, boot - newest)) if newest is not None else DurationNs(0)
+    effects.extend(_charge_gap(node, kept, newest, is_continued=is_continued))
     return effects
 
 

@@ -126,6 +126,24 @@ def test_ranks_that_said_so_before_a_restart_have_ended_well_when_they_are_gone_
     assert len(world.stops()) == 1
 
 
+@pytest.mark.parametrize("down", [500, 700])
+def test_a_run_that_ended_well_while_no_governor_was_here_for_long_leaves_the_node_to_who_brings_one_back(
+    down: int,
+) -> None:
+    """That its ranks had said so is known, that they are gone is seen only then: its end is not of that moment."""
+    world = Idle(policy=STOP_WELL)
+    world.until(4)
+    world.begins()
+    world.until(10)
+    world.tell(Bye(at(10), ConnectionId(1), "llama", 0, 9, completed=True))
+    world.restart(down=down)
+    world.tell(TrainerExited(at(world.now), "llama", None))
+    world.until(world.now + 200)
+    is_long = down >= 600
+    assert (world.stops() == []) == is_long
+    assert [name for _, name in world.alarms()].count("node_kept") == is_long
+
+
 @pytest.mark.parametrize(("exit_code", "stops"), [(0, 1), (3, 0)])
 def test_beside_a_command_its_exit_code_says_whether_it_ended_well(exit_code: int, stops: int) -> None:
     world = Idle(facts=replace(FACTS, exclusive=True), policy=STOP_WELL)

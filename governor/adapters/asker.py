@@ -24,7 +24,7 @@ class Asker(Generic[Answer]):
 
     def take(self) -> Answer | None:
         """The newest answer, once; None when there is no new one."""
-        if self._thread is None and not self._closing.is_set():
+        if (self._thread is None or not self._thread.is_alive()) and not self._closing.is_set():
             self._begin()
         with self._lock:
             newest, self._newest = self._newest, None
@@ -43,9 +43,13 @@ class Asker(Generic[Answer]):
         self._thread = thread
 
     def _go_on(self) -> None:
-        while not self._closing.is_set():
-            answer = self._ask()
-            if answer is not None:
-                with self._lock:
-                    self._newest = answer
-            self._closing.wait(self._period_s)
+        try:
+            while not self._closing.is_set():
+                answer = self._ask()
+                if answer is not None:
+                    with self._lock:
+                        self._newest = answer
+                self._closing.wait(self._period_s)
+        except BaseException:
+            self._closing.wait(self._period_s)  # The fault is printed with the thread's end; who takes begins another.
+            raise

@@ -20,10 +20,15 @@ def read(metadata: Metadata) -> Notice | None:
     body = metadata.get(PATH)
     if isinstance(body, MetadataFailure):
         return Notice(None) if body.reason == ABSENT else None
+    return notice_of(body)
+
+
+def notice_of(body: bytes) -> Notice | None:
+    """Read the document; None where it is none."""
     try:
         fields = json.loads(body)
         action = fields["action"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(action, str) or not action.isidentifier() or len(action) > ACTION_CHARS_MAX:
         return None
@@ -34,8 +39,8 @@ def _wall(text: object) -> WallNs | None:
     """ISO 8601 in UTC; None for anything else: that the machine goes is news all the same."""
     try:
         when = datetime.fromisoformat(text) if isinstance(text, str) else None
-    except ValueError:
+        if when is None or when.tzinfo is None:
+            return None
+        return WallNs(round(when.astimezone(UTC).timestamp() * NS_PER_S))
+    except (ValueError, OverflowError):
         return None
-    if when is None or when.tzinfo is None:
-        return None
-    return WallNs(round(when.astimezone(UTC).timestamp() * NS_PER_S))

@@ -138,13 +138,23 @@ def ask_again(tracked: Tracked, rank: int) -> list[Ask]:
 def ask_checkpoint(tracked: Tracked, verdict: Verdict, at: MonoNs) -> Ask:
     """A checkpoint without a halt: the run trains on. Not an incident, so nothing escalates when it fails."""
     return Ask(
-        incident_id=f"{tracked.run.run}.checkpoint.{verdict.rule}.{at}",
+        incident_id=f"{_checkpoints_of(tracked)}{verdict.rule}.{at}",
         run=tracked.run.run,
         checkpoint=verdict.checkpoint if verdict.checkpoint != "none" else "good",
         deadline=MonoNs(at + tracked.policy.halt.grace_ns),
         exit_after=False,
         reason=verdict.finding.reason,
     )
+
+
+def is_merged(tracked: Tracked, ack: Ack) -> bool:
+    """A checkpoint that a rule had asked for was open when the halt's letter came: the rank folded that one into it
+    and goes on under its name, to exit. One that is not to exit has not heard of the halt yet."""
+    return bool(ack.exit_after) and ack.incident_id.startswith(_checkpoints_of(tracked))
+
+
+def _checkpoints_of(tracked: Tracked) -> str:
+    return f"{tracked.run.run}.checkpoint."
 
 
 def feed(node: Node, tracked: Tracked, fact: Fact, at: MonoNs) -> list[Effect]:

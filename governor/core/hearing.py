@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from governor.core import budgeting, displaced, halting, idle_limit, intake, judging, launched, pieces
 from governor.core.effects import Alarm, Confirm, Effect, Record
 from governor.core.events import (
@@ -283,6 +285,8 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     incident = tracked.incident
     if incident is not None and event.incident_id == incident.incident_id:
         return halting.on_ack(node, tracked, event)
+    if incident is not None and not incident.is_closed and halting.is_merged(tracked, event):
+        return halting.on_ack(node, tracked, replace(event, incident_id=incident.incident_id))
     if incident is not None and not incident.is_closed and event.merged_into:
         incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank)
         return []

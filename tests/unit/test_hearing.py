@@ -15,12 +15,14 @@ from governor.core.events import (
     Tick,
     TrainerExited,
 )
+from governor.core.findings import Response
 from governor.core.halt import Stage
 from governor.core.identity import ConnectionId, ProcessId
+from governor.core.machine_events import SpotNotice
 from governor.core.node import RUNS_PER_UID_MAX, Node
 from governor.core.occupancy import occupants
 from governor.core.units import BootNs, MonoNs, WallNs
-from tests.unit.test_engine import a_step, ack, at, hello, make_node, only, peer, play, tick, training
+from tests.unit.test_engine import a_step, ack, at, hello, make_node, only, peer, play, rule, tick, training
 
 NAN = float("nan")
 
@@ -34,6 +36,24 @@ def test_an_ack_without_a_step_does_not_break_the_next_hello() -> None:
     effects = play(node, hello(0, 33, connection=ConnectionId(9), last_good={"step": 30, "path": "/ck/30"}))
     assert any(isinstance(effect, Confirm) for effect in effects)
     assert node.runs["llama"].run.last_good == {"step": 30, "path": "/ck/30"}
+
+
+def test_a_halt_amid_a_checkpoint_without_one_takes_its_save_for_its_own() -> None:
+    """The ranks fold the halt's letter into the one that is open, and go on under that one's name."""
+    node = make_node(rule(), rule("spot_notice", response=Response.CHECKPOINT, checkpoint="good"))
+    training(node)
+    letter = only(play(node, SpotNotice(at(30.5), "terminate"), tick(31)), Ask)
+    assert isinstance(letter, Ask)
+    play(node, a_step(32, 1, loss=NAN), ack("merged", 32.1, merged_into=letter.incident_id))
+    record = {"path": "/ck/cg_33", "manifest": "/ck/cg_33/manifest.json", "kind": "suspect"}
+    saved = ack("saved", 33, incident_id=letter.incident_id, step=33, checkpoint=record)
+    play(node, replace(saved, exit_after=False))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.halt.stage is Stage.ASKED, "of a rank that has not heard of the halt: it trains on"
+    assert only(play(node, replace(saved, exit_after=True)), Term), "not when the grace is over"
+    assert incident.checkpoint is not None
+    assert incident.checkpoint["path"] == "/ck/cg_33"
 
 
 def test_a_connection_that_says_hello_twice_leaves_no_rank_connected_behind() -> None:

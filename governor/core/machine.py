@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from governor.core import intake
@@ -26,9 +27,10 @@ def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
     live = _live(node)
     for tracked in live:
         below = node.gpu_pids_own if tracked.is_unattached else frozenset()
-        places = own_places(sample, tracked, below, is_alone=len(live) == 1)
+        places, is_certain = own_places(sample, tracked, below, is_alone=len(live) == 1)
         if places:
-            _show(tracked, of_places(sample, places, tracked.run.run))
+            shown = of_places(sample, places, tracked.run.run)
+            _show(tracked, shown if is_certain else replace(shown, uuids=()))
     return []
 
 
@@ -37,23 +39,25 @@ def _show(tracked: Tracked, event: MachineEvent) -> None:
     tracked.book.observe(event)
 
 
-def own_places(sample: GpuSample, tracked: Tracked, below: frozenset[int], *, is_alone: bool) -> list[int]:
-    """Return the places of the run's own GPUs in a sample of the node; none where nobody can tell which they are.
+def own_places(sample: GpuSample, tracked: Tracked, below: frozenset[int], *, is_alone: bool) -> tuple[list[int], bool]:
+    """Return the places of the run's own GPUs in a sample of the node, and whether they certainly are; none where
+    nobody can tell which they are.
 
     Surest first: where its processes compute, by the driver's word; those that its ranks announced; and for the only
-    run of the node all that somebody uses whom the driver does not name. An unused GPU is nobody's, and starves of
-    nothing. `below`: what computes below its command, where that is all that is known of it.
+    run of the node all that somebody uses whom the driver does not name. Among these there may be a neighbour's, so
+    they are shown without names, as a log's: nobody is judged by the idlest of them. An unused GPU is nobody's, and
+    starves of nothing. `below`: what computes below its command, where that is all that is known of it.
     """
     own = below | {process.pid for process in tracked.processes()}
     places = range(len(sample.busy_frac))
     computing = [place for place in places if sample.pids and own & (sample.pids[place] or frozenset())]
     if computing:
-        return computing
+        return computing, True
     announced = {uuid for rank in tracked.run.ranks.values() for uuid in rank.gpu_uuids}
     named = [place for place in places if sample.uuids and sample.uuids[place] in announced]
     if named or not is_alone:
-        return named
-    return [place for place in places if _may_be_its_own(sample, place, knows_own=bool(own))]
+        return named, True
+    return [place for place in places if _may_be_its_own(sample, place, knows_own=bool(own))], False
 
 
 def _may_be_its_own(sample: GpuSample, place: int, *, knows_own: bool) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from governor.core import engine
 from governor.core.effects import Alarm
-from governor.core.events import Bye, Disconnected
+from governor.core.events import Bye, Disconnected, PhaseChange
 from governor.core.findings import Reading
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.machine import own_places
@@ -14,7 +14,7 @@ from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
 from governor.core.machine_status import machine_status
 from governor.core.node import Node
 from governor.core.units import NS_PER_S, DurationNs
-from tests.unit.test_engine import at, hello, make_node, peer, rule, tick
+from tests.unit.test_engine import a_step, at, hello, make_node, peer, rule, tick
 
 GIB = 1 << 30
 IDLE, BUSY = 0.01, 0.97
@@ -29,6 +29,12 @@ def sample(**changes: object) -> GpuSample:
 def uuids(node: Node, run: str = "llama") -> tuple[str, ...] | None:
     gpus = node.runs[run].run.gpus
     return gpus.uuids if gpus is not None else None
+
+
+def fracs(node: Node) -> tuple[float | None, ...]:
+    gpus = node.runs["llama"].run.gpus
+    assert gpus is not None
+    return gpus.busy_frac
 
 
 def test_a_run_is_shown_the_gpus_on_which_its_processes_compute() -> None:
@@ -52,9 +58,22 @@ def test_or_all_that_are_in_use_where_it_is_the_only_run() -> None:
     node = make_node()
     engine.step(node, hello())
     engine.step(node, sample(memory_used_bytes=(9 * GIB, GIB // 2)))
-    assert uuids(node) == ("GPU-a",), "an unused GPU is nobody's: it does not starve"
+    assert fracs(node) == (BUSY,), "an unused GPU is nobody's: it does not starve"
     engine.step(node, sample(pids=(frozenset({999}), frozenset())))
-    assert uuids(node) == ("GPU-b",), "the first is a stranger's"
+    assert fracs(node) == (IDLE,), "the first is a stranger's"
+
+
+def test_what_is_only_likely_its_own_is_not_named_as_such() -> None:
+    """Beside an idle notebook in another container: of GPUs without names the busiest is judged, as in a log."""
+    node = make_node(rule("gpu_starvation", params={"window": 60 * NS_PER_S}))
+    engine.step(node, hello())
+    engine.step(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train", 0))
+    for second in range(1, 200):
+        engine.step(node, a_step(second))
+        engine.step(node, sample(at=at(second)))
+        engine.step(node, tick(second))
+    assert uuids(node) == ()
+    assert node.runs["llama"].book.findings["r-gpu_starvation"].reading is Reading.QUIET
 
 
 def test_two_runs_that_nobody_can_tell_apart_are_shown_none() -> None:
@@ -108,7 +127,7 @@ def test_what_computes_below_a_command_that_nobody_speaks_for_is_its_own() -> No
     tracked = node.runs["llama"]
     tracked.named = (ProcessId(7, 1, "boot-1"),)
     shown = sample(pids=(frozenset({8}), frozenset({9})))
-    assert own_places(shown, tracked, frozenset({9}), is_alone=True) == [1]
+    assert own_places(shown, tracked, frozenset({9}), is_alone=True) == ([1], True)
 
 
 def test_attempts_that_trained_to_the_end_are_no_loop() -> None:

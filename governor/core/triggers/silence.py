@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from governor.core.events import Event
 from governor.core.findings import QUIET, Finding, Reading, unknown
 from governor.core.idle_gpus import IdleGpus
+from governor.core.intake import PAUSES
 from governor.core.machine_events import GpuSample
 from governor.core.run_state import Run
 from governor.core.triggers.base import Key
@@ -23,8 +24,10 @@ class Silence:
     logs by their rhythm; this judges those that it cannot, and may be quicker than its loosest limits. Beats alone are
     frames: a rank that beats is not silent.
 
-    UNKNOWN while the GPUs are not sampled or one of them works (it trains on, unwatched), and before the first frame.
-    Starts anew with each attempt.
+    UNKNOWN while the GPUs are not sampled or one of them works (it trains on, unwatched), before the first frame, and
+    while a log says that it starts, evaluates or saves (`hang` knows how long that may last). What it takes for
+    silence: a log that saves or prepares data for longer than `after` without such a mark. Starts anew with each
+    attempt.
     """
 
     KIND: ClassVar[str] = "silence"
@@ -56,6 +59,8 @@ class Silence:
         silent_ns = at - heard_at
         if silent_ns < self._after_ns:
             return QUIET
+        if run.jsonl_only and run.stream_phase in PAUSES:
+            return unknown("paused")
         if not self._idle.is_known(at):
             return unknown("no_second_source")
         idle_ns = self._idle.idle_ns(at)

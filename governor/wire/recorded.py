@@ -20,7 +20,8 @@ FIRST_PID: Final = 1_000  # Of nobody: no signal is ever sent by it.
 
 def is_frame(record: dict[str, Any]) -> bool:
     """Whether the record is one of our own frames, or was meant as one."""
-    return record.get("v") == WIRE_VERSION and record.get("kind") in FRAMES
+    kind = record.get("kind")
+    return record.get("v") == WIRE_VERSION and isinstance(kind, str) and kind in FRAMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,10 +138,11 @@ class RecordReader:
         count = values.pop("overflow")
         if not count:
             return
-        strides = self._step is not None and step - self._step > 1
+        stride = step if self._step is None else step - self._step
+        strides = self._step is not None and stride > 1
         if count == 1 and not strides:
             values["applied"] = False
-        elif count >= 1 and math.isfinite(count):  # So many updates of this interval were skipped.
+        elif 1 <= count <= stride:  # So many updates of this interval were skipped. More than it has are a total.
             self._overflows += int(count)
             values.setdefault("skipped_steps", self._overflows)
 

@@ -78,3 +78,15 @@ def test_gpu_figures_stand_beside_a_step_or_alone() -> None:
     (sample,) = read(RecordReader("run"), gpu_util=50.0, gpu_util_each=[0, 100.0, "x", 101])
     assert sample == GpuSample(AT, "run", (0.0, 1.0, None, None))
     assert [type(event) for event in read(RecordReader("run"), step=1, gpu_util=7)] == [GpuSample, Step]
+
+
+def test_a_record_whose_kind_is_no_word_is_none_of_our_frames() -> None:
+    """Whoever writes the log must not end the daemon that reads it."""
+    for kind in (["step"], {"step": 1}):
+        assert [type(event) for event in read(RecordReader("run"), v=1, kind=kind, step=3, loss=1.0)] == [Step]
+
+
+def test_more_overflows_than_steps_are_no_count_of_an_interval() -> None:
+    """A total since the run began, told with every record, is no update skipped with every record."""
+    totals = steps({"step": 100, "overflow": 7}, *({"step": n, "overflow": 7, "loss": 1.0} for n in range(101, 109)))
+    assert [(s.skipped_steps, s.applied) for s in totals] == [(7, None), *[(None, None)] * 8]

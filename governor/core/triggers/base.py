@@ -114,6 +114,8 @@ def _count(value: object) -> int:
     count = parse_count(value) if isinstance(value, str) else value
     if count < 0:
         raise ValueError(f"{value!r} is negative")
+    if count >= 10**18:  # As parse_count has it: no window can be made that long.
+        raise ValueError(f"{value!r} is not a count: it is below 10^18")
     return count
 
 

@@ -154,6 +154,7 @@ def test_impossible_holds(text: object) -> None:
         ),
         (HEAD + RULE + "skipped_streak = 0", "p.toml:7: rule[1].skipped_streak: 0 is less than 1"),
         (HEAD + RULE + "skipped_streak = -3", "p.toml:7: rule[1].skipped_streak: -3 is negative"),
+        (HEAD + RULE + f"skipped_streak = {10**18}", f"p.toml:7: rule[1].skipped_streak: {10**18} is not a count"),
         (HEAD + RULE + 'for = "5 minutes ago"', "p.toml:7: rule[1].for: "),
         (HEAD + RULE.replace("nonfinite", "hang") + 'for = "3 steps"', 'p.toml:7: rule[1].for: "3 steps" can never be'),
         (HEAD + RULE.replace("halt", "warn") + 'checkpoint = "good"', "p.toml:7: rule[1].checkpoint: has no effect"),

@@ -21,6 +21,25 @@ def condition_of(rule: Rule, policy: Policy) -> Condition:
     return All([(member.trigger, _trigger(member.trigger, member.params, policy)) for member in rule.members])
 
 
+def carried_on(condition: Condition, rule: Rule, policy: Policy) -> Condition:
+    """The condition of a rule that asks as before, under another policy: it goes on with all that it has seen.
+
+    A snapshot would not do: it is for a restart, and leaves out what nobody watched meanwhile.
+    """
+    if not isinstance(condition, All):
+        return _carried_on(condition, rule.trigger, rule.params, policy)
+    pairs = zip(condition.members, rule.members, strict=True)
+    return All([(kind, _carried_on(trigger, kind, member.params, policy)) for (kind, trigger), member in pairs])
+
+
+def _carried_on(condition: Condition, kind: str, params: Mapping[str, Any], policy: Policy) -> Condition:
+    if not getattr(condition, "PLANNED", False):
+        return condition
+    planned = _trigger(kind, params, policy)
+    planned.restore(condition.snapshot())
+    return planned
+
+
 def _trigger(kind: str, params: Mapping[str, Any], policy: Policy) -> Trigger:
     trigger = load()[kind]
     return trigger({**defaults(trigger.KEYS), **params, "budget": policy.budget, "expected": policy.expected})
@@ -42,17 +61,17 @@ class All:
     So what is not known of one member neither ends an episode nor makes one: a quiet member answers for all of them.
     """
 
-    def __init__(self, members: Sequence[tuple[str, Trigger]]) -> None:
+    def __init__(self, members: Sequence[tuple[str, Condition]]) -> None:
         assert members, "a rule without a condition would fire on everything"
-        self._members = tuple(members)
+        self.members = tuple(members)
 
     def observe(self, event: Event, run: Run) -> bool:
         """False when none of them says that it may fire: what is FIRING of all was made so by the last of them."""
-        shown = [trigger.observe(event, run) for _, trigger in self._members if listens(trigger, type(event))]
+        shown = [trigger.observe(event, run) for _, trigger in self.members if listens(trigger, type(event))]
         return any(may_fire is not False for may_fire in shown)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        findings = [(kind, trigger.judge(at, run)) for kind, trigger in self._members]  # Each: windows stay warm.
+        findings = [(kind, trigger.judge(at, run)) for kind, trigger in self.members]  # Each: windows stay warm.
         for _, finding in findings:
             if finding.reading is Reading.QUIET:
                 return finding
@@ -62,17 +81,17 @@ class All:
         return _together(findings)
 
     def new_attempt(self, run: Run) -> None:
-        for _, trigger in self._members:
+        for _, trigger in self.members:
             trigger.new_attempt(run)
 
     def snapshot(self) -> Mapping[str, Any]:
-        return {"members": [{"trigger": kind, "state": dict(trigger.snapshot())} for kind, trigger in self._members]}
+        return {"members": [{"trigger": kind, "state": dict(trigger.snapshot())} for kind, trigger in self.members]}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         saved = snapshot["members"]
-        if [member["trigger"] for member in saved] != [kind for kind, _ in self._members]:
+        if [member["trigger"] for member in saved] != [kind for kind, _ in self.members]:
             raise ValueError("the state is of other triggers")
-        for (_, trigger), member in zip(self._members, saved, strict=True):
+        for (_, trigger), member in zip(self.members, saved, strict=True):
             trigger.restore(member["state"])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from governor.core.composition import condition_of
+from governor.core.composition import carried_on, condition_of
 from governor.core.events import Event, Step
 from governor.core.findings import Finding, Reading, Verdict, unknown
 from governor.core.hold_timer import HoldTimer
@@ -50,6 +50,12 @@ class _Watched:
     def may_tell(self, at: MonoNs) -> bool:
         """No second verdict within the cool-down; a condition that outlasts it is told at its end."""
         return self.told_at is None or at - self.told_at >= self.rule.cooldown_ns
+
+    def put_aside(self) -> None:
+        """It is for other runs. Until a reload or other labels it may have been for this one: that is over."""
+        if not self.calm:
+            self.timer.reset()
+            self.finding, self.standing, self.calm = NOT_JUDGED, None, True
 
 
 class RuleBook:
@@ -93,7 +99,7 @@ class RuleBook:
         asked: Iterable[_Watched] = self._watched.values() if event is None else self._due
         for watched in asked:
             if watched.rule.match and not self._applies(watched):
-                watched.calm = watched.standing is None and watched.timer.is_empty
+                watched.put_aside()
                 continue
             finding = watched.finding = watched.condition.judge(at, self._run)
             reading = finding.reading
@@ -178,9 +184,9 @@ class RuleBook:
         book._attempt = self._attempt
         for name, new in book._watched.items():
             old = self._watched.get(name)
-            if old is None or old.rule.conditions != new.rule.conditions:
+            if old is None or (old.rule.trigger, old.rule.conditions) != (new.rule.trigger, new.rule.conditions):
                 continue
-            new.condition.restore(old.condition.snapshot())
+            new.condition = carried_on(old.condition, new.rule, policy)
             new.told_at = old.told_at
             if old.rule.hold == new.rule.hold:
                 new.timer = old.timer

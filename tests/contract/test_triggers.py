@@ -185,6 +185,17 @@ def test_a_restored_trigger_holds_no_less_of_the_past(kind: str, seed: int) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_who_reads_the_policys_plan_says_so(kind: str) -> None:
+    """Whoever does not goes on untouched when the policy is reloaded with another budget."""
+    trigger = load()[kind]
+    if vars(trigger).get("PLANNED", False):
+        with pytest.raises(KeyError):
+            trigger(defaults(trigger.KEYS))
+    else:
+        trigger(defaults(trigger.KEYS))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_knows_nothing_of_an_empty_run(kind: str) -> None:
     run = Run("r", 0, MonoNs(0))
     finding = make(kind).judge(MonoNs(0), run)

@@ -128,6 +128,19 @@ def test_a_rule_for_other_runs_is_neither_judged_nor_shown() -> None:
         assert list(book.findings) == told
 
 
+def test_a_rule_that_is_for_other_runs_by_now_has_nothing_left_to_act_on() -> None:
+    """Else the end of an operator's hold would halt the run by a rule that its owner has taken off it."""
+    nan = replace(NAN, match={"team": ("red",)})
+    run = a_run(team="red")
+    book = RuleBook(Policy("p", rules=(nan,)), run)
+    assert feed(book, a_step(1, float("nan"))) == ["nan"]
+    book = book.with_policy(Policy("p", rules=(replace(nan, match={"team": ("blue",)}),)))
+    assert book.judge(MonoNs(2 * NS_PER_S)) == []
+    assert book.reported() == book.standing() == ()
+    run.labels = {"team": "blue"}
+    assert feed(book, a_step(3, float("nan"))) == ["nan"], "for it again, it tells anew"
+
+
 # --- over restarts and reloads --------------------------------------------------------------------------------
 
 

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.events import Step
+from governor.core.events import Step, Tick
 from governor.core.findings import Finding, Reading, Response
 from governor.core.hold_timer import HoldTimer
-from governor.core.policy import AT_ONCE, Budget, Hold, HoldKind, Mode, Policy, Rule
+from governor.core.policy import ALL, AT_ONCE, Budget, Hold, HoldKind, Member, Mode, Policy, Rule
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.triggers import load
-from governor.core.units import NS_PER_S, MonoNs, UsdMicros
+from governor.core.triggers.base import defaults
+from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 
 QUIET, FIRING, UNKNOWN = Reading.QUIET, Reading.FIRING, Reading.UNKNOWN
 TEN_SECONDS = Hold(HoldKind.DURATION, 10 * NS_PER_S)
@@ -169,6 +170,27 @@ def test_a_reloaded_policy_keeps_the_state_of_unchanged_rules() -> None:
     book = book.with_policy(a_policy(a_rule(hold=two_steps), a_rule(name="new", trigger="hang")))
     assert feed(book, a_step(2, float("nan"))) == ["nan"]
     assert feed(book.with_policy(book.policy), a_step(3, float("nan"))) == [], "the same episode"
+
+
+@pytest.mark.parametrize("touched", [{"source": "edited"}, {"budget": Budget(UsdMicros(9))}])
+def test_a_reload_takes_nothing_of_what_triggers_have_seen(touched: dict[str, object]) -> None:
+    """Else whoever reloads more often than a limit is long keeps a hung run alive, and paid for."""
+    run = a_run()
+    run.jsonl_only, run.step, run.step_at = True, 1, MonoNs(0)
+    hang = a_rule(name="hang", trigger="hang", params=defaults(load()["hang"].KEYS), hold=AT_ONCE)
+    members = (Member("hang", hang.params), Member("runtime", {"run": NS_PER_S}))
+    both = replace(hang, name="both", trigger=ALL, params={}, members=members)
+    book, told = RuleBook(a_policy(hang, both), run), []
+    for second in range(36 * 60):
+        at = second * NS_PER_S
+        tick = Tick(MonoNs(at), BootNs(at), WallNs(at))
+        book.observe(tick)
+        told += [(verdict.rule, second) for verdict in book.judge(tick.at)]
+        if second % 600 == 599:
+            policy = a_policy(hang, both)
+            is_touched = book.policy != policy
+            book = book.with_policy(policy if is_touched else replace(policy, **touched))  # type: ignore[arg-type]
+    assert told == [("hang", 35 * 60), ("both", 35 * 60)]
 
 
 def test_a_rule_that_begins_to_enforce_reports_the_episode_again() -> None:

@@ -85,6 +85,7 @@ class Trigger(Condition, Protocol):
     # key; one that leaves SAYS out is said by the first line of its file and a list of its keys.
     SAYS: ClassVar[tuple[str, ...]]
     # LISTENS: ClassVar[frozenset[type]], where there is one: the kinds of event that it uses. Others it is not shown.
+    # PLANNED: ClassVar[bool], where there is one: True where it reads "budget" or "expected" of its parameters.
     # Keys that are limits, for `costgov policy tune`: moved one way the trigger fires earlier, the other way later. May
     # be left out.
     LIMITS: ClassVar[tuple[str, ...]]

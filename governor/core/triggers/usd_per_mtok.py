@@ -38,6 +38,7 @@ class UsdPerMtok:
     )
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Tick})
+    PLANNED: ClassVar[bool] = True
     LIMITS: ClassVar[tuple[str, ...]] = ("times",)
     SAYS: ClassVar[tuple[str, ...]] = (
         "a million tokens cost {times} times what the policy expects or more, over the last {window}",

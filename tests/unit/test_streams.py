@@ -158,7 +158,7 @@ def test_a_step_ends_a_phase_that_the_log_never_ends() -> None:
     assert node.runs["log"].run.step_times.newest(1) == [1.0]
 
 
-@pytest.mark.parametrize(("mark", "minutes"), [("compile", 180), ("checkpoint", 35), ("eval", 35)])
+@pytest.mark.parametrize(("mark", "minutes"), [("compile", 180), ("checkpoint", 35), ("eval", 75)])
 def test_a_marked_pause_may_take_what_the_same_phase_of_a_rank_may(mark: str, minutes: int) -> None:
     node = make_node(rule("hang"))
     watching(node)

@@ -178,6 +178,7 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
         run.saves.observe(step.at, step.checkpoint_s)
     run.step = step.step
     run.step_at = step.at
+    is_first = run.first_step_at is None
     if run.first_step_at is None:
         run.first_step_at = step.at
         # We may have come hours later than the training began: then everything since its attach() is unsaved.
@@ -192,22 +193,27 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     if step.tokens_total is not None:
         run.tokens_total = step.tokens_total
     elif tokens is not None:
-        run.tokens_total = _counted_on(run, step, tokens)
+        run.tokens_total = _counted_on(run, step, tokens, is_first=is_first)
     run.counted_step = step.step
+    if run.furthest is None or step.step >= run.furthest[0]:
+        run.furthest = step.step, run.tokens_total or 0
     run.step_tokens = tokens
     run.tokens_per_s = _tokens_per_s(run, tokens) if tokens is not None else None
 
 
-def _counted_on(run: Run, step: Step, tokens: int) -> int:
+def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
     """The total of a step that does not tell it, as where a script has loaded a checkpoint of its own.
 
     A rank takes every step, so by its number: what lies behind the last one was trained before, what lies between was
-    trained unheard. The lines of a log may be any steps: each counts for itself.
+    trained unheard, but for what this attempt cannot have trained: its checkpoint may be another run's. The lines of a
+    log may be any steps: each counts for itself. `is_first`: of its attempt.
     """
-    known = run.tokens_total or 0
-    if step.connection is None or run.counted_step is None:
+    known, last = run.tokens_total or 0, run.counted_step
+    if step.connection is None or last is None:
         return known + tokens
-    return max(tokens, known + (step.step - run.counted_step) * tokens)
+    if is_first and step.step > last and run.furthest is not None:
+        last, known = run.furthest  # The attempt before had begun further back than this one goes on.
+    return max(tokens, known + min(step.step - last, run.attempt_step) * tokens)
 
 
 def _tokens_per_s(run: Run, tokens: int) -> float | None:

@@ -120,6 +120,7 @@ class Past:
     step: int | None
     tokens_total: int | None
     counted_step: int | None
+    furthest: tuple[int, int] | None
     paid_from: BootNs
     paid_before: UsdMicros
     meter: TokenMeter | None
@@ -309,6 +310,7 @@ def forget(node: Node, tracked: Tracked) -> None:
         step=run.step,
         tokens_total=run.tokens_total,
         counted_step=run.counted_step,
+        furthest=run.furthest,
         paid_from=tracked.paid_from,
         paid_before=tracked.paid_before,
         meter=tracked.meter,
@@ -331,6 +333,7 @@ def recall(node: Node, tracked: Tracked) -> None:
     tracked.halts_wall = list(past.halts_wall)
     tracked.hold_until, tracked.hold_reason = past.hold_until, past.hold_reason
     run.step, run.tokens_total, run.counted_step = past.step, past.tokens_total, past.counted_step
+    run.furthest = past.furthest
     tracked.paid_from, tracked.paid_before = past.paid_from, past.paid_before
     tracked.meter = past.meter
 
@@ -366,6 +369,7 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "paid_before_usd_micros": tracked.paid_before,
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
+        "furthest": list(run.furthest) if run.furthest is not None else None,
         "step": run.step,
         "completed": run.ended_well,
         "last_good": dict(run.last_good) if run.last_good is not None else None,

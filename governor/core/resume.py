@@ -136,6 +136,9 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     run.tokens_total = snapshot["tokens_total"]
     run.step = snapshot["step"]
     run.counted_step = snapshot.get("counted_step", run.step)  # A journal of before has none.
+    if snapshot.get("furthest") is not None:
+        step, total = snapshot["furthest"]
+        run.furthest = int(step), int(total)
     run.completed = bool(snapshot.get("completed", False))  # A journal of before has none.
     run.last_good = snapshot["last_good"]
     run.save_longest_ns = snapshot["save_longest_ns"]

@@ -95,6 +95,7 @@ class Run:
     step_at: MonoNs | None = None
     tokens_total: int | None = None
     counted_step: int | None = None  # The step that `tokens_total` is of, across attempts.
+    furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total of then.
     loss: float | None = None
     grad_norm: float | None = None
     lr: float | None = None

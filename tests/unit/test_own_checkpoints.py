@@ -53,3 +53,28 @@ def test_a_step_that_is_told_twice_late_or_not_at_all_counts_once() -> None:
     for number in (41, 42, 42, 44, 43, 45, 47):
         world.play(Step(at(number), ConnectionId(1), "llama", 0, number, number - 40, STEP_TOKENS))
     assert world.node.runs["llama"].run.tokens_total == 7 * STEP_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("attempts", "trained"),
+    [
+        ([(1, 23, True), (1, 4, True), (19, 41, False)], 40),
+        ([(1, 6, True), (300_001, 300_011, False)], 15),
+        ([(300_001, 300_011, False), (1, 4, True), (300_011, 300_021, False)], 20),
+    ],
+    ids=["begun anew by mistake, and resumed", "a trial, then a checkpoint of elsewhere", "of elsewhere, and resumed"],
+)
+def test_steps_of_which_nobody_heard_are_no_tokens_of_the_run(
+    attempts: list[tuple[int, int, bool]], trained: int
+) -> None:
+    """A token budget would call a run complete, and end it, for what another one has trained."""
+    world = World(make_node(cloud="none"))
+    world.tick()
+    for number, (first, end, knows) in enumerate(attempts):
+        world.hear(attempt=f"a{number}", peer=peer(100 + number), resumed_step=first - 1)
+        trains(world, first, end, first=first, knows=knows)
+        world.play(Disconnected(MonoNs(world.mono), ConnectionId(1)))
+        world.play(TrainerExited(MonoNs(world.mono), "llama", 1))
+        world.restart()
+        world.tick()
+    assert world.node.runs["llama"].run.tokens_total == trained * STEP_TOKENS

@@ -17,7 +17,7 @@ from governor.core.charges import UNALLOCATED
 from governor.core.effects import Alarm, Effect, KeepIncident, Kill, Record, StopCompute, Term
 from governor.core.events import BillingRead, StopAnswer, StopReplied
 from governor.core.halt import Fact, Stage
-from governor.core.idle_limit import Limit, standing
+from governor.core.idle_limit import PATIENCE_NS, Limit, standing
 from governor.core.idle_words import ABANDONED, abandoned, came_late, given_up
 from governor.core.idleness import NODE
 from governor.core.incident import Incident
@@ -110,11 +110,13 @@ def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
 
 
 def _withdrawn(node: Node, incident: Incident) -> str | None:
-    """Why nobody wants it any more, by the settings of now: of a restart, or of policies that were loaded anew."""
+    """Why nobody wants it any more: by the settings of now, of a restart or of a reload, or by who mends the node."""
     is_wish = incident.reason != "node_idle"  # Of a run that has ended: no setting has to go on wanting it.
     wanted = standing(node)
     if node.facts.observe or (not is_wish and wanted is not None and wanted.observed):
         return "observe mode is on by now"
+    if is_wish and incident.at_of("restored") is not None and node.away_ns >= PATIENCE_NS:  # As finish_left().
+        return f"no governor was here for {format_duration(node.away_ns)}"
     return None if is_wish or wanted is not None else "idle_stop is off by now"
 
 

@@ -70,3 +70,22 @@ def test_a_finished_runs_stop_does_not_ask_for_an_idle_time_that_was_never_set()
     world.replies(StopAnswer.REFUSED, retryable=True)
     world.until(200)
     assert len(world.stops()) > 1
+
+
+@pytest.mark.parametrize("down", [300, 700])
+def test_a_finished_runs_stop_that_was_refused_is_given_up_where_no_governor_was_here_for_long(down: int) -> None:
+    """Who brings one back after a while mends something: within a minute it would be stopped under them."""
+    world = Idle(policy=Policy(name="p", run_on_finish="stop"))
+    world.begins()
+    world.until(5)
+    world.ends()
+    world.until(100)
+    before = world.stops()
+    world.replies(StopAnswer.REFUSED, retryable=True)
+    world.restart(down=down)
+    world.until(world.now + 200)
+    is_long = down >= 600
+    assert (world.stops() == before) == is_long
+    assert [name for _, name in world.alarms()].count("node_stop_abandoned") == is_long
+    if is_long:
+        assert "no governor was here for 11m 4" in world.said("node_stop_abandoned")

@@ -33,7 +33,7 @@ _WHOLE = frozenset((
     "step", "attempt_step", "skipped_steps", "tokens", "tokens_total",
     "mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes",
 ))  # fmt: skip
-_NUMBERS = frozenset(("loss", "grad_norm", "lr", "loss_scale", "overflow", "tokens_per_second"))
+_NUMBERS = frozenset(("loss", "grad_norm", "lr", "loss_scale", "tokens_per_second"))
 _INVOLVED = frozenset(("overflow", "tokens", "tokens_per_second"))
 _WORDS = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "infinity": math.inf, "-inf": -math.inf}
 _EVALUATED = ("eval", "train")
@@ -206,6 +206,8 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
 def _reader(field: str, name: str) -> Callable[[Any], Any]:
     if field in _WHOLE:
         return _count
+    if field == "overflow":
+        return _flag_or_number
     if field in _NUMBERS:
         return _number
     return _milliseconds if name.endswith("_ms") else _duration
@@ -216,7 +218,7 @@ def _number(value: Any) -> float | None:
     if type(value) is float:
         return value
     if isinstance(value, bool):
-        return 1.0 if value else 0.0
+        return None
     try:
         if isinstance(value, str):
             word = _WORDS.get(value.strip().lower())
@@ -229,7 +231,7 @@ def _number(value: Any) -> float | None:
 
 def _duration(value: Any) -> float | None:
     """Seconds. Negative or not finite says nothing: one bad clock must not cost the loss beside it."""
-    seconds = value if type(value) is float else _plain_number(value)
+    seconds = value if type(value) is float else _number(value)
     return seconds if seconds is not None and 0 <= seconds < math.inf else None
 
 
@@ -238,15 +240,13 @@ def _milliseconds(value: Any) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-def _plain_number(value: Any) -> float | None:
-    return None if isinstance(value, bool) else _number(value)
+def _flag_or_number(value: Any) -> float | None:
+    return float(value) if isinstance(value, bool) else _number(value)
 
 
 def _whole(value: Any) -> int | None:
     """An integer that fits the wire, also one written as a float; None for anything else."""
     if type(value) is not int:
-        if isinstance(value, bool):
-            return None
         value = _number(value)
         if value is None or not math.isfinite(value) or value != int(value):
             return None
@@ -262,7 +262,7 @@ def _count(value: Any) -> int | None:
 def _busy_fracs(percent: Any) -> tuple[float | None, ...]:
     """Busy fractions of percentages; None for what is none."""
     values = percent[:GPUS_MAX] if isinstance(percent, list) else [percent]
-    figures = [_plain_number(value) for value in values]
+    figures = [_number(value) for value in values]
     return tuple(figure / 100 if figure is not None and 0 <= figure <= 100 else None for figure in figures)
 
 

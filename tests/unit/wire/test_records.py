@@ -90,3 +90,11 @@ def test_more_overflows_than_steps_are_no_count_of_an_interval() -> None:
     """A total since the run began, told with every record, is no update skipped with every record."""
     totals = steps({"step": 100, "overflow": 7}, *({"step": n, "overflow": 7, "loss": 1.0} for n in range(101, 109)))
     assert [(s.skipped_steps, s.applied) for s in totals] == [(7, None), *[(None, None)] * 8]
+
+
+def test_true_and_false_are_no_losses() -> None:
+    """A loss of 0.0 in the place of one that has broken would be health itself."""
+    for word in (True, False):
+        (step,) = steps({"step": 1, "loss": word, "grad_norm": word, "overflow": word})
+        assert (step.loss, step.loss_expected, step.grad_norm) == (None, True, None)
+        assert step.applied is (False if word else None)

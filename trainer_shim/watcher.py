@@ -121,7 +121,7 @@ class Watcher:
     @guarded()
     def step_frame(self, fields: Dict[str, Any]) -> None:
         tokens_total = fields.get("tokens_total")
-        if tokens_total is not None:
+        if tokens_total is not None or "tokens" in fields:  # Tokens without a total: nobody knows it any more.
             self._boundary.tokens_total = tokens_total
         if self._alive:
             if self._said_bye:

@@ -51,6 +51,16 @@ def test_what_cannot_start_raises_and_leaves_nothing_behind(listener: socket.soc
     broken.close()
 
 
+def test_a_count_that_nobody_knows_any_more_is_in_no_checkpoint(listener: socket.socket) -> None:
+    """Training goes on from a checkpoint of the script's own, which does not say what went before it."""
+    watch = watcher(listener)
+    watch.step_frame({"step": 60, "tokens": 10, "tokens_total": 600})
+    assert watch._boundary.tokens_total == 600
+    watch.step_frame({"step": 41, "tokens": 10})
+    assert watch._boundary.tokens_total is None
+    watch._let_go()
+
+
 @pytest.mark.parametrize(
     ("environ", "hello"),
     [({"COSTGOV_SIGNAL": "15"}, {}), ({"RANK": "1"}, {}), ({}, {"run": "exp\n7"}), ({"WORLD_SIZE": "9" * 20}, {})],

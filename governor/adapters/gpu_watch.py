@@ -48,7 +48,8 @@ class GpuWatch:
         pids = frozenset(pid for reading in readings for pid in reading.pids or ())
         unnamed = sum(_is_held(reading) for reading in readings)
         # Whom we see is a tenant, however many more there are whom we do not.
-        seen = GpuProcessesSeen(at, pids, unnamed, self._hidden(at, len(readings)), own=self._own(pids))
+        hidden = self._hidden(at, len(readings))
+        seen = GpuProcessesSeen(at, pids, unnamed, hidden, own=self._own(pids), is_read=self._counted is None)
         return [seen, _sample(at, readings)]
 
     def _hidden(self, at: MonoNs, shown: int) -> str | None:

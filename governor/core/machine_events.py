@@ -64,6 +64,7 @@ class GpuProcessesSeen:
     unnamed: int = 0  # GPUs that work or hold memory for somebody whom the driver does not name: another container's.
     problem: str | None = None  # One line where nobody can tell who computes here; `pids`: who is seen all the same.
     own: frozenset[int] = frozenset()
+    is_read: bool = False  # With a problem: no GPU is known to be missing, and nobody but `pids` is on those shown.
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def on_gpu_processes(node: Node, event: GpuProcessesSeen) -> list[Effect]:
     idle.gpus_problem = event.problem
     if event.problem is None:
         idle.gpus_unnamed, idle.gpus_at = event.unnamed, event.at
-    if event.problem is None or event.pids:
+    if event.problem is None or event.pids or event.is_read:
         # Else those seen last stand: a halt's `stop = "auto"` relies on them.
         node.gpu_pids, node.gpu_pids_own = event.pids, event.own
     return []

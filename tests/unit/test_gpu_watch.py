@@ -83,6 +83,18 @@ def test_auto_stops_the_machine_of_a_command_whose_own_processes_compute_there(
     assert node.unannounced() == {WORKER}, "shown as unwatched in either case"
 
 
+def test_who_has_left_is_a_tenant_no_more_where_the_kernel_does_not_list_the_devices() -> None:
+    """A halt's `stop = "auto"` would leave the machine to a process that is gone."""
+    gpus, node = FakeGpus(), make_node()
+    watch = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: None)
+    for look, pids in enumerate([(STRANGER,), ()]):
+        gpus.offer([GpuReading("GPU-1", "H100", 0.0, 1, 1.0, pids)])
+        play(node, watch.poll(MonoNs(LOOK_PERIOD_NS * (look + 1)))[0])
+        assert node.strangers() == set(pids)
+        assert node.idle.gpus_problem is not None
+    gpus.close()
+
+
 def test_what_the_gpus_do_is_told_beside_who_computes_on_them() -> None:
     gpus = FakeGpus()
     gpus.offer([GpuReading("GPU-1", "H100", 0.9, 5, 1.0, (7, 8), 80), GpuReading("GPU-2", "H100", None, 1, 1.0, None)])

@@ -50,6 +50,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "budget_over": Severity.INFO,
         "budgets_unreadable": Severity.CRITICAL,
         "ceiling_ahead": Severity.WARNING,
+        "checkpoint_failed": Severity.WARNING,
         "checkpoint_torn": Severity.WARNING,
         "displaced": Severity.WARNING,
         "displaced_nonfinite": Severity.CRITICAL,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from governor.core import halt as table
 from governor.core import keeping, pieces
 from governor.core.asking import obstacle
+from governor.core.checkpointing import FAILURES
 from governor.core.effects import (
     Alarm,
     Ask,
@@ -135,28 +136,6 @@ def ask_again(tracked: Tracked, rank: int) -> list[Ask]:
     return [replace(letter, rank=rank) for letter in letters if isinstance(letter, Ask)]
 
 
-def ask_checkpoint(tracked: Tracked, verdict: Verdict, at: MonoNs) -> Ask:
-    """A checkpoint without a halt: the run trains on. Not an incident, so nothing escalates when it fails."""
-    return Ask(
-        incident_id=f"{_checkpoints_of(tracked)}{verdict.rule}.{at}",
-        run=tracked.run.run,
-        checkpoint=verdict.checkpoint if verdict.checkpoint != "none" else "good",
-        deadline=MonoNs(at + tracked.policy.halt.grace_ns),
-        exit_after=False,
-        reason=verdict.finding.reason,
-    )
-
-
-def is_merged(tracked: Tracked, ack: Ack) -> bool:
-    """A checkpoint that a rule had asked for was open when the halt's letter came: the rank folded that one into it
-    and goes on under its name, to exit. One that is not to exit has not heard of the halt yet."""
-    return bool(ack.exit_after) and ack.incident_id.startswith(_checkpoints_of(tracked))
-
-
-def _checkpoints_of(tracked: Tracked) -> str:
-    return f"{tracked.run.run}.checkpoint."
-
-
 def feed(node: Node, tracked: Tracked, fact: Fact, at: MonoNs) -> list[Effect]:
     """Put one fact to the table. The incident is kept before the effects that follow from it."""
     incident = tracked.incident
@@ -251,7 +230,7 @@ def on_ack(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
         return []
     if ack.what == "agreed" and ack.step is not None:
         incident.agreed_step = ack.step
-    incident.note(ack.at, wall, "save_failed" if ack.what in ("failed", "aborted", "declined") else ack.what,
+    incident.note(ack.at, wall, "save_failed" if ack.what in FAILURES else ack.what,
                   **_ack_detail(ack))  # fmt: skip
     if ack.what == "saved":
         effects.extend(_pay_for_checkpoint(node, tracked, ack))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from governor.core import budgeting, displaced, halting, idle_limit, intake, judging, launched, pieces
+from governor.core import budgeting, checkpointing, displaced, halting, idle_limit, intake, judging, launched, pieces
 from governor.core.effects import Alarm, Confirm, Effect, Record
 from governor.core.events import (
     Ack,
@@ -285,7 +285,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     incident = tracked.incident
     if incident is not None and event.incident_id == incident.incident_id:
         return halting.on_ack(node, tracked, event)
-    if incident is not None and not incident.is_closed and halting.is_merged(tracked, event):
+    if incident is not None and not incident.is_closed and checkpointing.is_merged(tracked, event):
         return halting.on_ack(node, tracked, replace(event, incident_id=incident.incident_id))
     if incident is not None and not incident.is_closed and event.merged_into:
         incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank)
@@ -294,6 +294,8 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
         incident is None or incident.is_closed
     ):  # fmt: skip
         return _join(node, tracked, event)
+    if checkpointing.is_asked(tracked, event) and event.what in checkpointing.FAILURES:
+        return checkpointing.tell_failed(tracked, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
         tracked.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}
         tracked.run.last_good_at = event.at

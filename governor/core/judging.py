@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from governor.core import halting
+from governor.core import checkpointing, halting
 from governor.core.effects import Alarm, Effect, Record
 from governor.core.events import Step
 from governor.core.findings import Finding, Response, Verdict
@@ -35,7 +35,7 @@ def on_verdict(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> li
     if verdict.enforced and verdict.response is Response.HALT:
         effects.extend(on_halt_verdict(node, tracked, verdict, at))
     elif verdict.enforced and verdict.response is Response.CHECKPOINT:
-        effects.append(halting.ask_checkpoint(tracked, verdict, at))
+        effects.append(checkpointing.ask(tracked, verdict, at))
     return effects
 
 

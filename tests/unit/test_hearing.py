@@ -38,6 +38,18 @@ def test_an_ack_without_a_step_does_not_break_the_next_hello() -> None:
     assert node.runs["llama"].run.last_good == {"step": 30, "path": "/ck/30"}
 
 
+def test_a_checkpoint_that_a_rule_asked_for_and_that_failed_is_said_once() -> None:
+    node = make_node(rule("spot_notice", response=Response.CHECKPOINT, checkpoint="good"))
+    training(node)
+    letter = only(play(node, SpotNotice(at(30.5), "terminate"), tick(31)), Ask)
+    assert isinstance(letter, Ask)
+    why = {"incident_id": letter.incident_id, "exit_after": False, "reason": "no way to save"}
+    told = play(node, *(ack("declined", 31.5, rank, **why) for rank in (1, 0)), tick(32))
+    assert [effect.text for effect in told if isinstance(effect, Alarm)] == [
+        'the checkpoint of run llama that rule "r-spot_notice" asked for has not been saved: no way to save'
+    ]
+
+
 def test_a_halt_amid_a_checkpoint_without_one_takes_its_save_for_its_own() -> None:
     """The ranks fold the halt's letter into the one that is open, and go on under that one's name."""
     node = make_node(rule(), rule("spot_notice", response=Response.CHECKPOINT, checkpoint="good"))

@@ -211,7 +211,7 @@ def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
     known, last = run.tokens_total or 0, run.counted_step
     if step.connection is None or last is None:
         return known + tokens
-    if is_first and step.step > last and run.furthest is not None:
+    if is_first and step.step > last and run.furthest is not None and run.furthest[1] > known:
         last, known = run.furthest  # The attempt before had begun further back than this one goes on.
     return max(tokens, known + min(step.step - last, run.attempt_step) * tokens)
 

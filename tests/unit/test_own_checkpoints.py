@@ -78,3 +78,13 @@ def test_steps_of_which_nobody_heard_are_no_tokens_of_the_run(
         world.restart()
         world.tick()
     assert world.node.runs["llama"].run.tokens_total == trained * STEP_TOKENS
+
+
+def test_a_later_stage_that_counts_its_steps_from_one_goes_on_from_its_own() -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    for attempt, step, total in (("a1", 1_000, 1_000), ("a2", 3, 1_003), ("a3", 5, None)):
+        world.hear(attempt=attempt, resumed_step=step - 1)
+        told = total * STEP_TOKENS if total is not None else None
+        world.play(Step(MonoNs(world.mono), ConnectionId(1), "llama", 0, step, 1, STEP_TOKENS, told))
+    assert world.node.runs["llama"].run.tokens_total == 1_004 * STEP_TOKENS

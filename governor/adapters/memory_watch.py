@@ -49,8 +49,8 @@ def _path_of(file: Path) -> str | None:
     except OSError:
         return None  # Gone.
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-    # Above the root of a container's own view: what limits it there is not to be seen, its own root is.
-    return "/" if path is not None and "/.." in path else path
+    # Beside the root of our own view, as in another container: its limit is not to be seen, and ours is not its own.
+    return None if path is not None and path.startswith("/..") else path
 
 
 def _above(path: str) -> Iterator[str]:
@@ -64,7 +64,9 @@ def _left(cgroups: Path, group: str) -> Left | None:
     limit, used = _number(directory / "memory.max"), _number(directory / "memory.current")
     if not limit or used is None:
         return None  # "max": no limit of its own.
-    droppable = dict(_figures(directory / "memory.stat")).get("inactive_file", 0)  # Caches go before a process does.
+    parts = dict(_figures(directory / "memory.stat"))
+    # Caches go before a process does; pages of a mapped data set that are read again and again count as active.
+    droppable = parts.get("inactive_file", 0) + parts.get("active_file", 0)
     return Left(max(0, min(limit, limit - used + droppable)), limit, group)
 
 

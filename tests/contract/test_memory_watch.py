@@ -32,12 +32,15 @@ class Kernel:
     def place(self, group: str) -> None:
         (self.proc / str(PID) / "cgroup").write_text(f"1:name=systemd:/else\n0::{group}\n")
 
-    def limit(self, group: str, limit: str, used_gib: float, inactive_file_gib: float = 0) -> None:
+    def limit(
+        self, group: str, limit: str, used_gib: float, inactive_file_gib: float = 0, active_file_gib: float = 0
+    ) -> None:
         directory = self.cgroups / group.lstrip("/")
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "memory.max").write_text(limit + "\n")
         (directory / "memory.current").write_text(f"{round(used_gib * GIB)}\n")
-        (directory / "memory.stat").write_text(f"anon 1\ninactive_file {round(inactive_file_gib * GIB)}\n")
+        files = f"inactive_file {round(inactive_file_gib * GIB)}\nactive_file {round(active_file_gib * GIB)}\n"
+        (directory / "memory.stat").write_text("anon 1\n" + files)
 
     def group(self) -> Left | None:
         return group_of(PID, self.proc, self.cgroups)
@@ -76,11 +79,21 @@ def test_without_a_limit_there_is_no_group_and_a_process_that_is_gone_has_none(k
     assert group_of(PID + 1, kernel.proc, kernel.cgroups) is None
 
 
-@pytest.mark.parametrize("shown", ["/", "/../../kubepods/pod1"])
-def test_in_a_container_its_own_root_has_the_limit(kernel: Kernel, shown: str) -> None:
-    kernel.place(shown)
+def test_pages_of_a_mapped_data_set_can_be_dropped_however_often_they_were_read(kernel: Kernel) -> None:
+    kernel.limit("/slurm/job_7", str(8 * GIB), 8, inactive_file_gib=0.5, active_file_gib=5)
+    assert kernel.group() == Left(round(5.5 * GIB), 8 * GIB, "/slurm/job_7")
+
+
+def test_in_a_container_its_own_root_has_the_limit(kernel: Kernel) -> None:
+    kernel.place("/")
     kernel.limit("/", str(8 * GIB), 6)
     assert kernel.group() == Left(2 * GIB, 8 * GIB, "/")
+
+
+def test_of_a_process_in_another_container_the_limit_is_not_to_be_seen_and_ours_is_not_its_own(kernel: Kernel) -> None:
+    kernel.place("/../trainer")
+    kernel.limit("/", str(GIB), 0.99)
+    assert kernel.group() is None
 
 
 def test_the_source_tells_the_machines_and_each_limited_runs_without_holding_up_the_loop(kernel: Kernel) -> None:

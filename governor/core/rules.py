@@ -15,11 +15,13 @@ from governor.core.findings import Finding, Reading, Verdict, unknown
 from governor.core.hold_timer import HoldTimer
 from governor.core.policy import Mode, Policy, Rule
 from governor.core.run_state import Run
+from governor.core.triggers import load
 from governor.core.triggers.base import Condition, listens
 from governor.core.units import MonoNs
 from governor.core.warm_up import Attempt
 
 NOT_JUDGED = unknown("not_judged_yet")
+UNHEARD: Final = unknown("log_unreadable")
 Observe = Callable[[Event, Run], bool | None]
 ATTEMPT: Final = "@attempt"  # In a snapshot, beside the rules: no rule's name begins like this.
 
@@ -27,11 +29,12 @@ ATTEMPT: Final = "@attempt"  # In a snapshot, beside the rules: no rule's name b
 class _Watched:
     """One rule with its trigger, its timer and whether this episode has already been reported."""
 
-    __slots__ = ("calm", "condition", "finding", "rule", "standing", "timer", "told_at")
+    __slots__ = ("calm", "condition", "finding", "is_stepped", "rule", "standing", "timer", "told_at")
 
     def __init__(self, rule: Rule, condition: Condition) -> None:
         self.rule = rule
         self.condition = condition
+        self.is_stepped = any(load()[member.trigger].STEPPED for member in rule.conditions)
         self.timer = HoldTimer(rule.hold)
         self.finding: Finding = NOT_JUDGED
         self.standing: Verdict | None = None  # Set from the verdict until the trigger is QUIET again.
@@ -113,7 +116,7 @@ class RuleBook:
                 if reading is Reading.FIRING:  # Seen, and told to whoever looks; but no evidence yet.
                     watched.finding = replace(finding, reading=Reading.UNKNOWN, reason="warming_up")
                 continue
-            lasted = watched.timer.add(finding, at, event, self._run)
+            lasted = watched.timer.add(finding if self._is_heard(watched, event) else UNHEARD, at, event, self._run)
             if not lasted:
                 if reading is Reading.QUIET:
                     watched.standing = None
@@ -133,6 +136,11 @@ class RuleBook:
 
     def _applies(self, watched: _Watched) -> bool:
         return watched.rule.applies_to(self._run.labels, self._run.stage)
+
+    def _is_heard(self, watched: _Watched, event: Event | None) -> bool:
+        """Whether its reading is news. While a log cannot be read, that of its last step lasts no longer."""
+        run = self._run
+        return event is not None or not watched.is_stepped or not run.jsonl_only or run.stream_lost_at is None
 
     def _verdict(self, rule: Rule, finding: Finding, event: Event | None) -> Verdict:
         return Verdict(

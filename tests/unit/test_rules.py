@@ -172,6 +172,22 @@ def test_a_reloaded_policy_keeps_the_state_of_unchanged_rules() -> None:
     assert feed(book.with_policy(book.policy), a_step(3, float("nan"))) == [], "the same episode"
 
 
+def test_time_in_which_a_log_cannot_be_read_makes_no_step_last_longer() -> None:
+    """Else the last line before an outage of the file system would halt the run after five minutes of it."""
+    run = a_run()
+    run.jsonl_only = True
+    params = {"run": NS_PER_S, "attempt": 0}
+    runs = a_rule(name="runs", trigger="runtime", params=params, hold=TEN_SECONDS)
+    book, told = RuleBook(a_policy(a_rule(hold=TEN_SECONDS), runs), run), []
+    assert feed(book, a_step(1, float("nan"))) == []
+    for second in range(2, 60):
+        run.stream_lost_at = MonoNs(2 * NS_PER_S) if second < 40 else None
+        at = second * NS_PER_S
+        book.observe(Tick(MonoNs(at), BootNs(at), WallNs(at)))
+        told += [(verdict.rule, second) for verdict in book.judge(MonoNs(at))]
+    assert told == [("runs", 12), ("nan", 50)], "what is not of steps is known all the same"
+
+
 @pytest.mark.parametrize("touched", [{"source": "edited"}, {"budget": Budget(UsdMicros(9))}])
 def test_a_reload_takes_nothing_of_what_triggers_have_seen(touched: dict[str, object]) -> None:
     """Else whoever reloads more often than a limit is long keeps a hung run alive, and paid for."""

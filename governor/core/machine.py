@@ -7,6 +7,7 @@ from typing import Final
 
 from governor.core import intake
 from governor.core.effects import Alarm, Effect, Record
+from governor.core.idle_gpus import STALE_NS
 from governor.core.machine_events import GpuSample, HostMemory, MachineEvent, SpotNotice
 from governor.core.node import Node, Tracked
 from governor.core.units import format_duration
@@ -22,13 +23,16 @@ def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
             node.frames_total += 1
             tracked.run.last_frame_at = sample.at  # The log goes on, though no step has come.
             tracked.run.last_frame_wall_ns = node.wall(sample.at)
-            _show(tracked, sample)
+            asked_at = tracked.gpus_asked_at
+            if asked_at is None or sample.at - asked_at > STALE_NS:  # Else both would tell of the same, by other names.
+                _show(tracked, sample)
         return []
     live = _live(node)
     for tracked in live:
         below = node.gpu_pids_own if tracked.is_unattached else frozenset()
         places, is_certain = own_places(sample, tracked, below, is_alone=len(live) == 1)
         if places:
+            tracked.gpus_asked_at = sample.at
             shown = of_places(sample, places, tracked.run.run)
             _show(tracked, shown if is_certain else replace(shown, uuids=()))
     return []

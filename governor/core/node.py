@@ -78,6 +78,7 @@ class Tracked:
     launchers: tuple[ProcessId, ...] = ()
     command: tuple[str, ...] = ()  # Of the outermost launcher.
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
+    gpus_asked_at: MonoNs | None = None  # By the driver, and it was known which are the run's: before its log's word.
     stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
     remembered: tuple[ProcessId, ...] = ()  # From the journal: who was the run before we came back.
     checkpoint_bytes_max: int = 0  # Of those that left the region: what the halt's own may cost is reserved by it.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from governor.core import engine
 from governor.core.effects import Alarm
-from governor.core.events import Bye, Disconnected, PhaseChange
+from governor.core.events import Bye, Disconnected, PhaseChange, Step, StreamOpened
 from governor.core.findings import Reading
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.machine import own_places
@@ -92,6 +92,24 @@ def test_a_log_speaks_of_its_own_run_and_is_heard_by_it() -> None:
     assert uuids(node) is None
     assert uuids(node, "other") == ("GPU-a", "GPU-b")
     assert node.runs["other"].run.last_frame_at == at(9)
+
+
+def test_where_the_driver_is_asked_a_logs_own_word_on_its_gpus_is_not_mixed_with_it() -> None:
+    """Both name the same GPUs differently: each would seem idle while the other one spoke."""
+    node = make_node(rule("gpu_starvation", params={"window": 60 * NS_PER_S}))
+    engine.step(node, StreamOpened(at(0), "log", 1000, processes=(ProcessId(7, 1, "boot-1"),)))
+    for second in range(2, 300, 2):
+        if second % 20 == 10:
+            engine.step(node, GpuSample(at(second - 1), "log", (BUSY, BUSY)))
+        if second % 20 == 0:
+            engine.step(node, Step(at(second), None, "log", 0, step=second, loss=2.0))
+        engine.step(node, sample(at=at(second), busy_frac=(BUSY, BUSY), pids=(frozenset({7}), frozenset({7}))))
+        engine.step(node, tick(second))
+    assert uuids(node, "log") == ("GPU-a", "GPU-b")
+    assert node.runs["log"].book.findings["r-gpu_starvation"].reading is Reading.QUIET
+    engine.step(node, GpuSample(at(500), "log", (IDLE, IDLE)))
+    assert uuids(node, "log") == (), "the driver is away"
+    assert node.runs["log"].run.last_frame_at == at(500)
 
 
 def test_a_control_groups_memory_stands_beside_the_machines() -> None:

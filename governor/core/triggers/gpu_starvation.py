@@ -110,7 +110,7 @@ class GpuStarvation:
         self._gaps_ns.clear()  # Between steps, as they came.
         # Since the last step: whether they were of training is known with the next.
         self._pending_ns = 0
-        self._pending: dict[str, int] = {}  # Busy nanoseconds of each GPU.
+        self._pending: dict[str, tuple[int, int]] = {}  # Of each GPU: nanoseconds in which it was seen, and busy.
         self._finding = WARMING_UP
 
     def observe(self, event: Event, run: Run) -> bool:
@@ -139,7 +139,8 @@ class GpuStarvation:
         for place, frac in enumerate(sample.busy_frac[:GPUS_MAX]):
             name = sample.uuids[place] if sample.uuids else str(place)
             if frac is not None and 0 <= frac <= 1:  # NaN fails too.
-                self._pending[name] = self._pending.get(name, 0) + round(frac * span_ns)
+                seen_ns, busy_ns = self._pending.get(name, (0, 0))
+                self._pending[name] = seen_ns + span_ns, busy_ns + round(frac * span_ns)
             else:
                 self._pending.pop(name, None)
                 self._windows.pop(name, None)  # What is not told is not remembered either.
@@ -162,11 +163,11 @@ class GpuStarvation:
 
     def _take(self) -> None:
         self._windows = {name: window for name, window in self._windows.items() if name in self._pending}
-        for name, busy_ns in self._pending.items():
+        for name, (seen_ns, busy_ns) in self._pending.items():
             window = self._windows.get(name)
             if window is None:
                 window = self._windows[name] = _Window(self._window_ns)
-            window.add(self._pending_ns, min(busy_ns, self._pending_ns))
+            window.add(seen_ns, min(busy_ns, seen_ns))
         self._drop_pending()
         self._finding = self._read()
 

@@ -15,6 +15,16 @@ RATE_STEPS = 20  # Tokens/s is shown over the last so many steps: calm enough to
 PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 
 
+def is_paused(run: Run) -> bool:
+    """A rank, or the log, does something else than training, as it says, and has made no step since it said so."""
+    if run.jsonl_only:
+        return run.stream_phase in PAUSES
+    return any(
+        rank.connected and rank.phase in PAUSES and (rank.step_at is None or rank.step_at < rank.phase_at)
+        for rank in run.ranks.values()
+    )
+
+
 def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     """A new launch of the run: ranks and speeds are of the old one, money and checkpoints stay."""
     run.attempt = attempt

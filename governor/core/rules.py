@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.composition import carried_on, condition_of
-from governor.core.events import Event, Step
+from governor.core.events import Event, Step, Tick
 from governor.core.findings import Finding, Reading, Verdict, unknown
 from governor.core.hold_timer import HoldTimer
+from governor.core.intake import is_paused
 from governor.core.policy import Mode, Policy, Rule
 from governor.core.run_state import Run
 from governor.core.triggers import load
@@ -29,12 +30,16 @@ ATTEMPT: Final = "@attempt"  # In a snapshot, beside the rules: no rule's name b
 class _Watched:
     """One rule with its trigger, its timer and whether this episode has already been reported."""
 
-    __slots__ = ("calm", "condition", "finding", "is_stepped", "rule", "standing", "timer", "told_at")
+    __slots__ = (
+        "calm", "condition", "finding", "is_of_last_step", "is_stepped", "rule", "standing", "timer", "told_at",
+    )  # fmt: skip
 
     def __init__(self, rule: Rule, condition: Condition) -> None:
         self.rule = rule
         self.condition = condition
-        self.is_stepped = any(load()[member.trigger].STEPPED for member in rule.conditions)
+        stepped = [trigger for one in rule.conditions if (trigger := load()[one.trigger]).STEPPED]
+        self.is_stepped = bool(stepped)
+        self.is_of_last_step = any(not listens(trigger, Tick) for trigger in stepped)
         self.timer = HoldTimer(rule.hold)
         self.finding: Finding = NOT_JUDGED
         self.standing: Verdict | None = None  # Set from the verdict until the trigger is QUIET again.
@@ -138,9 +143,15 @@ class RuleBook:
         return watched.rule.applies_to(self._run.labels, self._run.stage)
 
     def _is_heard(self, watched: _Watched, event: Event | None) -> bool:
-        """Whether its reading is news. While a log cannot be read, that of its last step lasts no longer."""
-        run = self._run
-        return event is not None or not watched.is_stepped or not run.jsonl_only or run.stream_lost_at is None
+        """Whether its reading is news. That of the last step lasts no longer while a log cannot be read, or in a pause.
+
+        What ticks move as well (costs, expressions) may be about the pause itself.
+        """
+        if event is not None or not watched.is_stepped:
+            return True
+        if self._run.jsonl_only and self._run.stream_lost_at is not None:
+            return False
+        return not (watched.is_of_last_step and is_paused(self._run))
 
     def _verdict(self, rule: Rule, finding: Finding, event: Event | None) -> Verdict:
         return Verdict(

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.events import Step, Tick
+from governor.core import intake
+from governor.core.events import Hello, Step, Tick
 from governor.core.findings import Finding, Reading, Response
 from governor.core.hold_timer import HoldTimer
+from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.policy import ALL, AT_ONCE, Budget, Hold, HoldKind, Member, Mode, Policy, Rule
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
@@ -186,6 +188,28 @@ def test_time_in_which_a_log_cannot_be_read_makes_no_step_last_longer() -> None:
         book.observe(Tick(MonoNs(at), BootNs(at), WallNs(at)))
         told += [(verdict.rule, second) for verdict in book.judge(MonoNs(at))]
     assert told == [("runs", 12), ("nan", 50)], "what is not of steps is known all the same"
+
+
+def test_time_in_which_no_steps_are_trained_makes_none_of_them_last_longer() -> None:
+    """Else some slow steps before a long evaluation halt a healthy run."""
+    run = a_run()
+    run.jsonl_only = True
+    book, told = RuleBook(a_policy(a_rule(hold=TEN_SECONDS)), run), []
+    assert feed(book, a_step(1, float("nan"))) == []
+    for second in range(2, 60):
+        run.stream_phase = "eval" if second < 40 else "train"
+        told += [(verdict.rule, second) for verdict in book.judge(MonoNs(second * NS_PER_S))]
+    assert told == [("nan", 50)]
+
+
+def test_a_rank_that_goes_on_training_pauses_nothing_whatever_it_last_said() -> None:
+    run = a_run()
+    peer = Peer(ProcessId(7, 1, "b"), 0)
+    rank = intake.apply_hello(run, Hello(MonoNs(0), ConnectionId(1), peer, 1, "r", "a", 0, 0, 1))
+    rank.phase, rank.phase_at = "checkpoint", MonoNs(5)
+    assert intake.is_paused(run)
+    rank.step_at = MonoNs(5)
+    assert not intake.is_paused(run)
 
 
 @pytest.mark.parametrize("touched", [{"source": "edited"}, {"budget": Budget(UsdMicros(9))}])

@@ -97,7 +97,7 @@ class Trigger(Condition, Protocol):
         """
 
 
-def listens(condition: Condition, kind: type) -> bool:
+def listens(condition: Condition | type[Condition], kind: type) -> bool:
     """Whether it is shown events of this kind."""
     wanted: frozenset[type] | None = getattr(condition, "LISTENS", None)
     return wanted is None or kind in wanted

@@ -8,7 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The gate plays the same examples everywhere and without a clock: what fails on one machine fails on all. To search on,
+# with fresh examples each time: pytest --hypothesis-profile=search.
+hypothesis.settings.register_profile("gate", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile("gate")
 
 # A shell starts its background jobs with SIGINT ignored, and whatever they start inherits that: tests of what Ctrl-C
 # does would then test nothing.

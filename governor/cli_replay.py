@@ -95,7 +95,7 @@ def replay(
         for line in _json_lines(path, played, loaded) if as_json else _text_lines(path, played, loaded):
             click.echo(line)
     if not as_json:
-        click.echo(f"{len(found)} logs, {records_total:,} records")
+        click.echo(f"{len(found)} {'log' if len(found) == 1 else 'logs'}, {records_total:,} records")
         for line in table([tally.row() for tally in tallies]):
             click.echo(line)
     elif len(loaded) > 1:

@@ -20,12 +20,15 @@ from governor.policy_includes import PolicyUnreadable
 from governor.replay import Replay
 from governor.replay_compare import Tally, halts
 from governor.replay_input import LogUnreadable, logs, records
+from governor.replay_page import page, section
+from governor.replay_trace import Trace
 from governor.report_moments import plain
 from governor.wire.policy_toml import load_policies
 from trainer_shim.wire import worded
 
 RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # As long as the longest pause that is believed.
 TEXT_CHARS_MAX: Final = 300
+PLOTTED_MAX: Final = 100  # Of 100 KB each: more is a page that no browser likes.
 UNKNOWN: Final = "-"
 COLUMNS: Final = (
     "POLICY", "HALTED", "ENFORCED", "FALSE", "PER 1000 H", "CAUGHT", "DELAY MEDIAN", "DELAY MAX",
@@ -62,10 +65,15 @@ class Duration(click.ParamType[DurationNs]):
     help="Let the clock run on after the last record, as if the trainer were alive and silent.",
 )  # fmt: skip
 @click.option("--price", type=UsdPerHour(), metavar="USD", help="What the node costs an hour: for ceilings and sums.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html",
+    help=f"Draw the logs with their findings, at most {PLOTTED_MAX}, as one page without anything to fetch.",
+)  # fmt: skip
 @json_option
 def replay(
-    paths: tuple[Path, ...], policies: tuple[Path, ...], run_on: DurationNs, price: UsdMicros | None, as_json: bool
-) -> None:
+    paths: tuple[Path, ...], policies: tuple[Path, ...], run_on: DurationNs, price: UsdMicros | None,
+    plot: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Play recorded logs through the decisions of the daemon, on a clock that the logs drive, and tell what would halt.
 
     A LOG is a metrics JSONL file, recorded frames, or a Hugging Face trainer_state.json (each also .gz or .xz), or a
@@ -83,11 +91,17 @@ def replay(
         found = logs(paths)
     except LogUnreadable as error:
         raise Failed(str(error)) from error
+    if plot is not None and len(found) > PLOTTED_MAX:
+        raise Failed(f"--plot: {len(found)} logs are more than the {PLOTTED_MAX} that one page holds; name fewer")
     is_bad = False
+    sections: list[str] = []
     tallies = [Tally(policy.name, price) for policy in loaded]
     records_total = 0
     for path in found:
-        played, problem = play(path, loaded, price, run_on, tallies)
+        trace = Trace() if plot is not None else None
+        played, problem = play(path, loaded, price, run_on, tallies, trace)
+        if trace is not None:
+            sections.append(section(str(path), played, trace))
         records_total += played.records
         if problem is not None:
             is_bad = True
@@ -101,8 +115,17 @@ def replay(
     elif len(loaded) > 1:
         for tally in tallies:
             click.echo(_json({"comparison": tally.row()}))
+    if plot is not None:
+        _write(plot, page(sections))
     if is_bad:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"--plot: {path}: {error.strerror}; name a file that can be written") from error
 
 
 def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
@@ -126,10 +149,11 @@ def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
 
 
 def play(
-    path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs, tallies: Sequence[Tally] = ()
-) -> tuple[Replay, str | None]:
+    path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs,
+    tallies: Sequence[Tally] = (), trace: Trace | None = None,
+) -> tuple[Replay, str | None]:  # fmt: skip
     """Replay one log, and count it. The problem is one line, of the first place that could not be read."""
-    replay = Replay(policies, price)
+    replay = Replay(policies, price, trace)
     problem: str | None = None
     faulty = 0
     try:

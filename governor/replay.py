@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from governor.core import engine
 from governor.core.effects import Effect, Record
-from governor.core.events import Event, StreamOpened, StreamState, Tick
+from governor.core.events import Event, Step, StreamOpened, StreamState, Tick
 from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
 from governor.core.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
+from governor.replay_trace import Trace
 from governor.wire.recorded import RecordedRanks, is_frame
 from governor.wire.records import Events, Faults, RecordReader
 
@@ -139,6 +140,7 @@ class Replay:
 
     policies: Sequence[Policy]
     price: UsdMicros | None = None  # Of the node, micro-dollars an hour.
+    trace: Trace | None = None  # Shown every step, where somebody wants a drawing.
     told: list[Told] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
     records: int = 0
@@ -251,6 +253,8 @@ class Replay:
                 self.told += judge.told_of(effects, self._t(at))
 
     def _feed(self, event: Event) -> None:
+        if self.trace is not None and isinstance(event, Step):
+            self.trace.see(event, self.t)
         for judge in self._judges:
             effects = engine.step(judge.node, event)
             if effects:

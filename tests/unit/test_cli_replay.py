@@ -144,3 +144,16 @@ def test_a_wrong_command_line_says_so(sick: Path, arguments: list[str], said: st
     result = run(sick, *arguments)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_plot_is_one_page_of_all_logs_and_one_that_cannot_be_written_is_a_line(sick: Path, tmp_path: Path) -> None:
+    (tmp_path / "well.jsonl").write_bytes(text(WELL))
+    drawn = tmp_path / "out.html"
+    assert run(tmp_path, "--plot", drawn).exit_code == 0
+    page = drawn.read_text()
+    assert page.count("<section>") == 2
+    assert "nonfinite" in page
+    result = run(sick, "--plot", tmp_path / "no" / "out.html")
+    assert result.exit_code == 1
+    assert "--plot" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

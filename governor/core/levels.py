@@ -11,24 +11,8 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any, Final
 
-from governor.core.run_state import Run
-
 VALUE_MAX: Final = 1e30  # Larger is cut off to this: products of it still are numbers, and far beyond any limit.
 AT_ONCE: Final = 5  # Values that enter a level together: a limit five records old judges as well, for less.
-
-
-def takes_over(rank: int, followed: int | None, run: Run) -> bool:
-    """Whether `rank` speaks for the run from now on, in place of the one that was followed until now.
-
-    One rank is followed: under data parallelism each sees a loss of its own, and mixing them would double the noise.
-    Callers ask only for ranks that report the number in question: a pipeline's first ranks have no loss.
-    """
-    if followed is None:
-        return True
-    known = run.ranks.get(followed)
-    if known is None:  # A log has no connections: its lowest rank. Else we are back, and that one has not said hello.
-        return rank < followed if run.jsonl_only else True
-    return known.connection is None
 
 
 class Level:

@@ -7,18 +7,15 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from governor.core.events import Disconnected, Event, Step
+from governor.core.events import Event, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
-from governor.core.levels import Level, takes_over
+from governor.core.followed import WARMING_UP, Followed
+from governor.core.levels import Level
 from governor.core.run_state import Run
-from governor.core.units import MonoNs
-
-_WARMING_UP = unknown("warming_up")
-_CUT_OFF = unknown("no_connection")
 
 
-class Surge:
-    """Follows one number of one rank. A trigger names the number, and has keys of these names and its own defaults:
+class Surge(Followed):
+    """Follows one number. A trigger names the number, and has keys of these names and its own defaults:
     factor, noise, floor, floor_frac, mean_records, warmup_records, adopt_records.
     """
 
@@ -38,26 +35,25 @@ class Surge:
             adopt=params["adopt_records"],
         )
         self._value_of = attrgetter(self.FIELD)
-        self._none_seen = unknown(f"no_{self.FIELD}_seen")
         self._not_finite = unknown(f"{self.FIELD}_not_finite")
-        self._rank: int | None = None
+        self._rank = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._level.clear()
         self._step = -1
-        self._finding = self._none_seen
+        self._finding = self.NONE_SEEN
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
-            if isinstance(event, Disconnected) and run.is_cut_off():
-                self._finding = _CUT_OFF
-            return False
+            return self._see_other(event, run)
         value = self._value_of(event)
         if value is None:
             return False
-        if event.rank != self._rank:
-            if not takes_over(event.rank, self._rank, run):
-                return False
-            self._rank = event.rank
+        if event.rank != self._rank and not self._takes_over(event.rank, run):
+            return False
         if event.step < self._step:
-            self._level.clear()
+            self._begin()
         self._step = event.step
         if not -math.inf < value < math.inf:  # NaN fails too.
             self._finding = self._not_finite
@@ -66,7 +62,7 @@ class Surge:
         if level.stands_out(value):
             self._finding = self._high(value)
             return True
-        self._finding = QUIET if level.mean is not None else _WARMING_UP
+        self._finding = QUIET if level.mean is not None else WARMING_UP
         return False
 
     def _high(self, value: float) -> Finding:
@@ -85,13 +81,6 @@ class Surge:
             },
         )
 
-    def judge(self, at: MonoNs, run: Run) -> Finding:
-        return self._finding
-
-    def new_attempt(self, run: Run) -> None:
-        self._level.clear()
-        self._rank, self._step, self._finding = None, -1, self._none_seen
-
     def snapshot(self) -> Mapping[str, Any]:
         return {"rank": self._rank, "step": self._step, "level": self._level.snapshot()}
 
@@ -100,4 +89,4 @@ class Surge:
         self._step = int(snapshot["step"])
         self._level.restore(snapshot["level"])
         # Until the next value: whether the last one stood out is not known any more.
-        self._finding = self._none_seen if self._rank is None else _WARMING_UP
+        self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from governor.core.events import Disconnected, Step
+from governor.core.findings import Finding, unknown
 from governor.core.surge import Surge
 from governor.core.triggers.base import Key
 
@@ -22,6 +23,7 @@ class GradNorm(Surge):
     """
 
     KIND: ClassVar[str] = "grad_norm"
+    NONE_SEEN: ClassVar[Finding] = unknown("no_grad_norm_seen")
     FIELD: ClassVar[str] = "grad_norm"
     NAME: ClassVar[str] = "gradient norm"
     REASON: ClassVar[str] = "grad_norm_high"

@@ -8,21 +8,17 @@ from typing import Any, ClassVar, Final
 
 from governor.core.events import Disconnected, Event, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
-from governor.core.levels import Blocks, takes_over
+from governor.core.followed import WARMING_UP, Followed
+from governor.core.levels import Blocks
 from governor.core.run_state import Run
 from governor.core.triggers.base import Key
-from governor.core.units import MonoNs
-
-_NO_LOSS = unknown("no_loss_seen")
-_WARMING_UP = unknown("warming_up")
-_CUT_OFF = unknown("no_connection")
 
 KEEP: Final = 5  # Blocks that must all lie above: fewer are one spike, more find it later.
 _BLOCKS_BETWEEN: Final = 3  # From the middle of the first two to the middle of the last two.
 _WOBBLE_WEIGHT: Final = 0.1  # Of the newest difference between two blocks in their running mean.
 
 
-class LossDivergence:
+class LossDivergence(Followed):
     """Five blocks of losses in a row lie above the lowest block so far, by `rise_frac`, and the loss is not falling
     back.
 
@@ -49,6 +45,7 @@ class LossDivergence:
         Key("floor_frac", "number", 0.1, "And as at least this part of the first block, whatever the unit."),
     )
     STEPPED: ClassVar[bool] = True
+    NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("rise_frac",)
     SAYS: ClassVar[tuple[str, ...]] = (
@@ -80,27 +77,23 @@ class LossDivergence:
         self._above = 0  # Blocks above the limit in a row, and the step at which the first of them began.
         self._above_step = 0
         self._blocks.clear()
-        self._finding = _NO_LOSS
+        self._finding = self.NONE_SEEN
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
-            if isinstance(event, Disconnected) and run.is_cut_off():
-                self._finding = _CUT_OFF
-            return False
+            return self._see_other(event, run)
         loss = event.loss
         if loss is None or not -math.inf < loss < math.inf:  # NaN fails too.
             return False
-        if event.rank != self._rank:
-            if not takes_over(event.rank, self._rank, run):
-                return False
-            self._rank = event.rank
+        if event.rank != self._rank and not self._takes_over(event.rank, run):
+            return False
         step = event.step
         if step < self._step:
             self._begin()
         self._step = step
         if self._losses < self._warmup_records:
             self._losses += 1
-            self._finding = _WARMING_UP
+            self._finding = WARMING_UP
             return False
         if self._blocks.add(loss, step):
             self._see_block()
@@ -120,7 +113,7 @@ class LossDivergence:
             self._wobble += _WOBBLE_WEIGHT * (abs(block - medians[-2]) - self._wobble)
             if block < lowest:
                 self._lowest, self._lowest_step = block, self._blocks.starts[-1]
-            self._finding = QUIET if len(medians) == KEEP else _WARMING_UP
+            self._finding = QUIET if len(medians) == KEEP else WARMING_UP
             return
         if not self._above:
             self._above_step = self._blocks.starts[-1]
@@ -152,13 +145,6 @@ class LossDivergence:
             },
         )
 
-    def judge(self, at: MonoNs, run: Run) -> Finding:
-        return self._finding
-
-    def new_attempt(self, run: Run) -> None:
-        self._rank = None
-        self._begin()
-
     def snapshot(self) -> Mapping[str, Any]:
         return {
             "rank": self._rank,
@@ -186,4 +172,4 @@ class LossDivergence:
         self._above_step = int(snapshot["above_step"])
         self._blocks.restore(snapshot["blocks"])
         # Until the next block is whole: what the last one led to is not kept.
-        self._finding = _NO_LOSS if self._rank is None else _WARMING_UP
+        self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from governor.core.events import Disconnected, Step
+from governor.core.findings import Finding, unknown
 from governor.core.surge import Surge
 from governor.core.triggers.base import Key
 
@@ -22,6 +23,7 @@ class LossSpike(Surge):
     """
 
     KIND: ClassVar[str] = "loss_spike"
+    NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     FIELD: ClassVar[str] = "loss"
     NAME: ClassVar[str] = "loss"
     REASON: ClassVar[str] = "loss_spiked"

@@ -8,17 +8,13 @@ from typing import Any, ClassVar
 
 from governor.core.events import Disconnected, Event, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
-from governor.core.levels import Blocks, takes_over
+from governor.core.followed import WARMING_UP, Followed
+from governor.core.levels import Blocks
 from governor.core.run_state import Run
 from governor.core.triggers.base import Key
-from governor.core.units import MonoNs
-
-_NO_LOSS = unknown("no_loss_seen")
-_WARMING_UP = unknown("warming_up")
-_CUT_OFF = unknown("no_connection")
 
 
-class LossStall:
+class LossStall(Followed):
     """No block of losses has been `improve_frac` below the best for `stall_records` losses and `stall_steps` steps.
 
     A block is the median of `block_records` losses, so that one lucky batch is no progress. A loss that repeats one
@@ -40,6 +36,7 @@ class LossStall:
         Key("floor", "number", 0.1, "The best block counts as at least this: near 0 progress is small."),
     )
     STEPPED: ClassVar[bool] = True
+    NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("stall_records", "frozen_records")
     SAYS: ClassVar[tuple[str, ...]] = (
@@ -66,20 +63,16 @@ class LossStall:
         self._best_step = 0  # At its end.
         self._since = 0  # Losses since the best block.
         self._blocks.clear()
-        self._finding = _NO_LOSS
+        self._finding = self.NONE_SEEN
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
-            if isinstance(event, Disconnected) and run.is_cut_off():
-                self._finding = _CUT_OFF
-            return False
+            return self._see_other(event, run)
         loss = event.loss
         if loss is None or not -math.inf < loss < math.inf:  # NaN fails too.
             return False
-        if event.rank != self._rank:
-            if not takes_over(event.rank, self._rank, run):
-                return False
-            self._rank = event.rank
+        if event.rank != self._rank and not self._takes_over(event.rank, run):
+            return False
         step = event.step
         if step <= self._step:
             if step == self._step:
@@ -95,13 +88,13 @@ class LossStall:
                 return True
         else:
             if self._equal >= self._frozen_records:
-                self._finding = _WARMING_UP
+                self._finding = WARMING_UP
             self._last = loss
             self._equal = 1
         if self._blocks.add(loss, step):
             self._see_block(self._blocks.medians[-1])
-        elif self._finding is _NO_LOSS:
-            self._finding = _WARMING_UP
+        elif self._finding is self.NONE_SEEN:
+            self._finding = WARMING_UP
         return self._finding.reading is Reading.FIRING
 
     def _see_block(self, block: float) -> None:
@@ -135,13 +128,6 @@ class LossStall:
             {"rank": self._rank, "last_step": self._step, "loss": loss, "records": self._equal},
         )
 
-    def judge(self, at: MonoNs, run: Run) -> Finding:
-        return self._finding
-
-    def new_attempt(self, run: Run) -> None:
-        self._rank = None
-        self._begin()
-
     def snapshot(self) -> Mapping[str, Any]:
         return {
             "rank": self._rank,
@@ -165,4 +151,4 @@ class LossStall:
         self._since = int(snapshot["since"])
         self._blocks.restore(snapshot["blocks"])
         # Until the next loss or block: what the last one led to is not kept.
-        self._finding = _NO_LOSS if self._rank is None else _WARMING_UP
+        self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP

@@ -7,18 +7,14 @@ from typing import Any, ClassVar
 
 from governor.core.events import Disconnected, Event, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
-from governor.core.levels import takes_over
+from governor.core.followed import WARMING_UP, Followed
 from governor.core.run_state import Run
 from governor.core.triggers.base import Key
-from governor.core.units import MonoNs
 
-_NO_LOSS = unknown("no_loss_seen")
-_WARMING_UP = unknown("warming_up")
 _IRREGULAR = unknown("losses_come_irregularly")
-_CUT_OFF = unknown("no_connection")
 
 
-class LossVanished:
+class LossVanished(Followed):
     """`absent_records` records have no loss that are like all before them, and all before them had one.
 
     Some trainers print no loss where it is not a number (Megatron-LM): the line comes as before, without the field, and
@@ -40,6 +36,7 @@ class LossVanished:
         Key("settled_step", "count", 100, "Steps below this may be logged in another rhythm, or search a loss scale."),
     )
     STEPPED: ClassVar[bool] = True
+    NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("absent_records",)
     SAYS: ClassVar[tuple[str, ...]] = (
@@ -62,17 +59,13 @@ class LossVanished:
         self._absent = 0
         self._is_regular = True
         self._loss: float | None = None  # For the words only: after a restart unknown.
-        self._finding = _NO_LOSS
+        self._finding = self.NONE_SEEN
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
-            if isinstance(event, Disconnected) and run.is_cut_off():
-                self._finding = _CUT_OFF
+            return self._see_other(event, run)
+        if event.rank != self._rank and (event.loss is None or not self._takes_over(event.rank, run)):
             return False
-        if event.rank != self._rank:
-            if event.loss is None or not takes_over(event.rank, self._rank, run):
-                return False
-            self._rank = event.rank
         advanced = event.step - self._step
         if advanced <= 0:
             if advanced == 0:
@@ -124,14 +117,7 @@ class LossVanished:
     def _calm(self) -> Finding:
         if not self._is_regular:
             return _IRREGULAR
-        return QUIET if self._seen >= self._seen_records else _WARMING_UP
-
-    def judge(self, at: MonoNs, run: Run) -> Finding:
-        return self._finding
-
-    def new_attempt(self, run: Run) -> None:
-        self._rank = None
-        self._begin()
+        return QUIET if self._seen >= self._seen_records else WARMING_UP
 
     def snapshot(self) -> Mapping[str, Any]:
         return {
@@ -152,7 +138,7 @@ class LossVanished:
         self._absent = int(snapshot["absent"])
         self._is_regular = bool(snapshot["is_regular"])
         if self._rank is not None:
-            self._finding = _WARMING_UP if self._absent else self._calm()
+            self._finding = WARMING_UP if self._absent else self._calm()
 
 
 def _may_be_skipped(event: Step) -> bool:

@@ -9,19 +9,16 @@ from typing import Any, ClassVar, Final
 
 from governor.core.events import Disconnected, Event, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
-from governor.core.levels import takes_over
+from governor.core.followed import Followed
 from governor.core.run_state import Run
 from governor.core.triggers.base import Key
-from governor.core.units import MonoNs
 
-_NONE_SEEN = unknown("no_loss_scale_seen")
 _SEARCHING = unknown("searching_the_scale")
-_CUT_OFF = unknown("no_connection")
 
 FOUND_AFTER: Final = 20  # Updates in a row without an overflow: the scale has been found. As `nonfinite` has it.
 
 
-class OverflowStorm:
+class OverflowStorm(Followed):
     """The loss scale has fallen to `fall` times below where it was, or `skipped` of `window` updates overflowed.
 
     A healthy fp16 run overflows once or twice each time that the scale is tried doubled, some 2 % of its steps, and its
@@ -42,6 +39,7 @@ class OverflowStorm:
         Key("window", "count", 100, "Updates among which they are counted.", 2),
     )
     STEPPED: ClassVar[bool] = True
+    NONE_SEEN: ClassVar[Finding] = unknown("no_loss_scale_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("fall", "skipped")
     SAYS: ClassVar[tuple[str, ...]] = (
@@ -66,19 +64,16 @@ class OverflowStorm:
         self._scale_highest = 0.0  # Since it was found.
         self._skipped_steps: int | None = None
         self._overflows.clear()
-        self._finding = _NONE_SEEN
+        self._finding = self.NONE_SEEN
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
-            if isinstance(event, Disconnected) and run.is_cut_off():
-                self._finding = _CUT_OFF
-            return False
+            return self._see_other(event, run)
         if event.rank != self._rank:
             if event.loss_scale is None and event.skipped_steps is None and event.applied is None:
                 return False  # Most trainers: nothing of this, ever.
-            if not takes_over(event.rank, self._rank, run):
+            if not self._takes_over(event.rank, run):
                 return False
-            self._rank = event.rank
         if event.step < self._step:
             self._begin()
         advanced = max(1, event.step - self._step) if self._updates else 1
@@ -146,13 +141,6 @@ class OverflowStorm:
             },
         )
 
-    def judge(self, at: MonoNs, run: Run) -> Finding:
-        return self._finding
-
-    def new_attempt(self, run: Run) -> None:
-        self._rank = None
-        self._begin()
-
     def snapshot(self) -> Mapping[str, Any]:
         return {
             "rank": self._rank,
@@ -177,4 +165,4 @@ class OverflowStorm:
         self._scale_highest = float(snapshot["scale_highest"])
         self._skipped_steps = snapshot["skipped_steps"]
         self._overflows.extend(int(update) for update in snapshot["overflows"])
-        self._finding = _NONE_SEEN if self._rank is None else self._judge()
+        self._finding = self.NONE_SEEN if self._rank is None else self._judge()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.journal_db import Database
 from governor.exit_codes import ExitCode
 from tests.drills.cli.installed import COSTGOV, Costgov
 
@@ -85,6 +86,20 @@ def test_the_doctor_finds_what_would_fail(
     told = costgov("doctor", "--config", config, COSTGOV_PATHS__POLICIES_DIR=f"{tmp_path}/policies")
     assert told.returncode == ExitCode.FAILED
     assert any(line.startswith("FAIL") and expected in line for line in told.stdout.splitlines()), told.stdout
+
+
+def test_the_doctor_finds_a_schema_with_one_byte_amiss(costgov: Costgov, tmp_path: Path, short_tmp: Path) -> None:
+    """SQLite quotes the damaged text in its error, which then is no UTF-8."""
+    (short_tmp / "state").mkdir()
+    path = short_tmp / "state/costgov.db"
+    Database(str(path)).close()
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"tablerunsruns", b"tablerun\xeeruns", 1))
+    assert path.read_bytes() != whole
+    told = costgov("doctor", "--config", doctors_config(tmp_path), COSTGOV_PATHS__POLICIES_DIR=f"{tmp_path}/policies")
+    (line,) = [line for line in told.stdout.splitlines() if " journal " in line]
+    assert line.startswith(f"warn  journal       {path}: "), "known, and no end of the doctor"
+    assert (told.returncode, told.stderr) == (0, "")
 
 
 def test_the_doctor_says_what_an_idle_node_would_come_to(costgov: Costgov, tmp_path: Path) -> None:

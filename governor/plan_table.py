@@ -1,0 +1,315 @@
+"""Rows of a table of training runs, as people publish them, read as set-ups of the planner. A blank means unknown."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from governor.core.planner.hardware import Gpu, Precision
+from governor.core.planner.setup import Attention, Checkpointing, Framework, Offload, Setup
+from governor.core.planner.shape import Experts, Shape
+from governor.plan_catalog import UnknownNameError, gpu_named, model_named
+
+Row = Mapping[str, str]
+T = TypeVar("T")
+
+
+class UnreadableRowError(ValueError):
+    """A row from which no set-up follows. The text names the column and what is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One row: the set-up, and in words what had to be assumed for its blanks."""
+
+    setup: Setup
+    assumed: tuple[str, ...]
+
+
+# How a framework's name in a table tells its class; the first match counts.
+FRAMEWORKS = (
+    ("deepcompile", Framework.DEEPSPEED_COMPILED),
+    ("torch.compile", Framework.DEEPSPEED_COMPILED),
+    ("megatron", Framework.MEGATRON),
+    ("nemo", Framework.MEGATRON),
+    ("bridge", Framework.MEGATRON),
+    ("internevo", Framework.MEGATRON),
+    ("nanotron", Framework.MEGATRON),
+    ("colossal", Framework.MEGATRON),
+    ("primus", Framework.MEGATRON),
+    ("torchtitan", Framework.FSDP2),
+    ("fsdp2", Framework.FSDP2),
+    ("fms", Framework.FSDP2),
+    ("maxtext", Framework.XLA),
+    ("paxml", Framework.XLA),
+    ("jax", Framework.XLA),
+    ("foundry", Framework.FSDP),
+    ("composer", Framework.FSDP),
+    ("fsdp", Framework.FSDP),
+    ("deepspeed", Framework.DEEPSPEED),
+    ("zero", Framework.DEEPSPEED),
+    ("accelerate", Framework.DEEPSPEED),
+    ("llm.c", Framework.DDP),
+    ("ddp", Framework.DDP),
+)
+
+
+def read(row: Row) -> Read:
+    """Raises UnreadableRowError, ImpossibleShapeError or ImpossibleSetupError, each with a line for the user."""
+    assumed: list[str] = []
+    framework = _framework(row, assumed)
+    gpu = _gpu(row, assumed)
+    shape = _shape(row, assumed)
+    tp, pp, cp = (_number(row, k) or 1 for k in ("tp", "pp", "cp"))
+    gpus = _number(row, "gpus") or _needed_gpus(row, tp * pp * cp, assumed)
+    dp = max(gpus // (tp * pp * cp), 1)
+    gpus = dp * tp * pp * cp
+    seq_len = _number(row, "seq_len") or _assume(assumed, "seq_len", 2048)
+    micro, accum = _batches(row, dp, seq_len, assumed)
+    checkpointing = _checkpointing(row, framework, assumed)
+    setup = Setup(
+        shape=shape,
+        gpu=gpu,
+        gpus=gpus,
+        seq_len=seq_len,
+        micro_batch=micro,
+        grad_accum=accum,
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        virtual_stages=max(_number(row, "vp") or 1, 1),
+        cp=cp,
+        ep=_number(row, "ep") or 1,
+        sequence_parallel=tp > 1 and _has_sequence_parallel(row),
+        zero_stage=_zero(row, framework, assumed),
+        shard_ranks=_number(row, "fsdp") or None,
+        checkpointing=checkpointing,
+        precision=_precision(row, assumed),
+        attention=_attention(row),
+        framework=framework,
+        offload=_offload(row),
+        node_gbps=_network(row),
+        vintage=_vintage(row),
+        dropout="dropout 0.1" in row.get("notes", ""),
+        uniform_routing="real routing" not in row.get("notes", ""),
+    )
+    return Read(setup, tuple(assumed))
+
+
+def _assume(assumed: list[str], name: str, value: T) -> T:
+    assumed.append(f"{name} {value}")
+    return value
+
+
+def _framework(row: Row, assumed: list[str]) -> Framework:
+    name = row.get("framework", "").lower()
+    for part, framework in FRAMEWORKS:
+        if part in name:
+            return framework
+    return _assume(assumed, "framework", Framework.MEGATRON if (_number(row, "tp") or 1) > 1 else Framework.DEEPSPEED)
+
+
+def _gpu(row: Row, assumed: list[str]) -> Gpu:
+    if not (name := row.get("gpu", "").strip()):
+        return gpu_named(_assume(assumed, "gpu", "A100-SXM-80GB"))
+    gpu = gpu_named(name)
+    if "power-limited" in name:
+        # Under a power cap the clock falls with the cube root of the power at best; 750 of 1,000 W are usual.
+        gpu = replace(
+            gpu, name=name, reached_bf16=0.9 * gpu.reached_bf16, reached_fp8=0.9 * (gpu.reached_fp8 or 0) or None
+        )
+    return gpu
+
+
+def _shape(row: Row, assumed: list[str]) -> Shape:
+    """The row's own sizes, over those of the catalogue under that name, over what follows from the parameters."""
+    name = row.get("model", "").strip() or "unnamed"
+    try:
+        known: Shape | None = model_named(name)
+    except UnknownNameError:
+        known = None
+    hidden = _number(row, "hidden")
+    if known is not None and (not hidden or hidden == known.hidden):
+        layers = _number(row, "layers") or known.layers
+        if layers == known.layers:
+            return replace(known, heads=_number(row, "heads") or known.heads) if known.latent is None else known
+        return replace(known, layers=layers, stated_params=None, stated_active=None)
+    params = _float(row, "params_b") or _in_name(name)
+    if not hidden:
+        if params is None:
+            raise UnreadableRowError(f"model {name!r} is not in the catalogue: state hidden and layers, or params_b")
+        hidden = _assume(assumed, "hidden", _usual_hidden(1e9 * params))
+    return _stated_shape(row, name, hidden, params, assumed)
+
+
+def _in_name(name: str) -> float | None:
+    """The billions of parameters that a name such as "Llama2-1B" speaks of."""
+    found = re.search(r"(\d+(?:\.\d+)?)\s*[bB]\b", name)
+    return float(found[1]) if found else None
+
+
+def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assumed: list[str]) -> Shape:
+    heads = _number(row, "heads") or _assume(assumed, "heads", _usual_heads(hidden, _number(row, "tp") or 1))
+    experts = None
+    if count := _number(row, "n_experts"):
+        experts = Experts(
+            count, _number(row, "topk") or 2, _number(row, "moe_ffn") or _number(row, "ffn") or 4 * hidden
+        )
+    ffn = _number(row, "ffn") or (experts.ffn if experts else 4 * hidden)
+    gated = ffn % hidden != 0 or "swiglu" in row.get("notes", "")
+    vocab = _number(row, "vocab") or _assume(assumed, "vocab", 51200)
+    shape = Shape(
+        name=name,
+        layers=_number(row, "layers") or 1,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_number(row, "kv_heads") or heads,
+        head_dim=max(hidden // heads, 1),
+        ffn=ffn,
+        vocab=vocab,
+        gated=gated,
+        tied="tied embeddings" in row.get("notes", ""),
+        experts=experts,
+    )
+    if _number(row, "layers"):
+        return shape
+    if params is None:
+        raise UnreadableRowError(f"model {name!r}: neither layers nor params_b is stated")
+    per_layer = shape.attention_params + shape.dense_mlp_params
+    return replace(
+        shape, layers=_assume(assumed, "layers", max(round((1e9 * params - shape.embedding_params) / per_layer), 1))
+    )
+
+
+def _usual_heads(hidden: int, tp: int) -> int:
+    """Of 128 elements each, in a number that tensor parallelism divides."""
+    return max(round(hidden / 128 / tp), 1) * tp
+
+
+def _usual_hidden(params: float) -> int:
+    """Of dense models, layers grow with the width as hidden / 128 (GPT-3 and Llama tables): params = 12 h^3 / 128."""
+    return max(128 * round(math.cbrt(params * 128 / 12) / 128), 128)
+
+
+def _needed_gpus(row: Row, ranks: int, assumed: list[str]) -> int:
+    dp = _number(row, "dp") or max(_number(row, "ep") or 1, 1)
+    return _assume(assumed, "gpus", max(ranks * dp, 8 if ranks == 1 else ranks))
+
+
+def _batches(row: Row, dp: int, seq_len: int, assumed: list[str]) -> tuple[int, int]:
+    micro, accum, tokens = _number(row, "micro_bs"), _number(row, "grad_accum"), _float(row, "global_batch_tokens")
+    per_rank = max(round(tokens / (seq_len * dp)), 1) if tokens else None
+    if micro is None:
+        micro = (
+            max(per_rank // accum, 1)
+            if per_rank and accum
+            else _assume(assumed, "micro_bs", min(per_rank or 1, max(1, 4096 // seq_len)))
+        )
+    if accum is None:
+        accum = max(round(per_rank / micro), 1) if per_rank else _assume(assumed, "grad_accum", 1)
+    return micro, accum
+
+
+def _checkpointing(row: Row, framework: Framework, assumed: list[str]) -> Checkpointing:
+    stated = row.get("act_ckpt", "").strip().lower()
+    if stated.startswith(("full", "true", "yes")):
+        return Checkpointing.FULL
+    if stated.startswith("selective"):
+        return Checkpointing.SELECTIVE
+    if stated:
+        return Checkpointing.NONE
+    usual = (
+        Checkpointing.FULL
+        if framework in (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.XLA)
+        else Checkpointing.NONE
+    )
+    return _assume(assumed, "act_ckpt", usual)
+
+
+def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
+    stated = _number(row, "zero_stage")
+    if stated is not None:
+        return stated
+    return _assume(assumed, "zero_stage", {Framework.MEGATRON: 1, Framework.DDP: 0}.get(framework, 3))
+
+
+def _precision(row: Row, assumed: list[str]) -> Precision:
+    stated = row.get("precision", "").lower()
+    for precision in (Precision.NVFP4, Precision.MXFP8, Precision.FP8, Precision.FP16):
+        if precision in stated:
+            return precision
+    return Precision.BF16 if stated else _assume(assumed, "precision", Precision.BF16)
+
+
+def _attention(row: Row) -> Attention:
+    text = (row.get("attention", "") + " " + row.get("notes", "")).lower()
+    return Attention.UNFUSED if "unfused" in text else Attention.FLASH
+
+
+def _offload(row: Row) -> Offload:
+    text = (row.get("offload") or "none").lower()
+    for offload in (
+        Offload.PARAM_OPTIMIZER_NVME,
+        Offload.OPTIMIZER_NVME,
+        Offload.PARAM_OPTIMIZER_CPU,
+        Offload.OPTIMIZER_CPU,
+    ):
+        if text == offload:
+            return offload
+    return Offload.NONE
+
+
+def _has_sequence_parallel(row: Row) -> bool:
+    """Megatron has it since 2022 (arXiv 2205.05198); BLOOM's branch and the April 2021 paper had not."""
+    text = (row.get("framework", "") + " " + row.get("notes", "")).lower()
+    return not any(word in text for word in ("bigscience", "2021", "no sp", "megatron-deepspeed"))
+
+
+def _network(row: Row) -> float | None:
+    """GB/s of a node, from a text such as "4x100Gb/s Omni-Path per 8-GPU node" or "1600Gbps/node"."""
+    text = row.get("network", "")
+    if found := re.search(r"(\d+)\s*[x*]\s*(\d+)\s*Gb", text):
+        return int(found[1]) * int(found[2]) / 8
+    if found := re.search(r"(\d+)\s*Gb", text):
+        return int(found[1]) / 8
+    return None
+
+
+# The year that a release of a framework stands for where the row has no date.
+USUAL_VINTAGE = {
+    "2021": 2021.3,
+    "2022": 2022.4,
+    "bigscience": 2022.1,
+    "internevo": 2024.0,
+    "foundry": 2023.9,
+    "0.8": 2024.5,
+    "deepspeed + megatron": 2022.5,
+}
+
+
+def _vintage(row: Row) -> float:
+    if found := re.match(r"(20\d\d)(?:-(\d\d))?", row.get("date", "")):
+        return int(found[1]) + (int(found[2] or 6) - 1) / 12
+    name = row.get("framework", "").lower()
+    return next((year for part, year in USUAL_VINTAGE.items() if part in name), 2025.0)
+
+
+def _number(row: Row, key: str) -> int | None:
+    value = _float(row, key)
+    return None if value is None else int(value)
+
+
+def _float(row: Row, key: str) -> float | None:
+    text = (row.get(key) or "").strip()
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise UnreadableRowError(f"{key} = {text!r} is no number") from None
+    if not math.isfinite(value) or value < 0:
+        raise UnreadableRowError(f"{key} = {text!r} is no size")
+    return value

@@ -1,0 +1,72 @@
+"""The planner's tables: what a name stands for, and what a row of somebody's table is read as."""
+
+import pytest
+
+from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError
+from governor.core.planner.shape import ImpossibleShapeError
+from governor.plan_catalog import UnknownNameError, gpu_named, gpus, model_named, models, shape_of
+from governor.plan_table import UnreadableRowError, read
+
+LLAMA = {
+    "model": "Llama3-8B",
+    "gpu": "H100-SXM-80GB",
+    "gpus": "8",
+    "seq_len": "8192",
+    "framework": "torchtitan (FSDP2)",
+}
+
+
+def test_the_matrices_of_each_architecture_sum_to_its_published_parameters() -> None:
+    for shape in models().values():
+        if shape.stated_params is None:
+            continue
+        summed = shape.dense_params + shape.routed_params + shape.embedding_params
+        # Names such as "1.7B" are rounded by up to 4 %.
+        assert summed == pytest.approx(shape.stated_params, rel=0.04), shape.name
+
+
+def test_the_active_parameters_of_mixtures_are_the_published_ones() -> None:
+    # DeepSeek-V3 report: 37B activated of 671B; Qwen3-30B-A3B: 3.3B; both count the embedding once.
+    assert model_named("DeepSeek-V3").matmul_params == pytest.approx(37e9, rel=0.03)
+    assert model_named("qwen3-30b-a3b").matmul_params == pytest.approx(3.35e9 - 151936 * 2048, rel=0.03)
+
+
+def test_a_short_name_is_enough_and_a_wrong_one_is_told_what_is_near() -> None:
+    assert gpu_named("h100").name == "H100-SXM-80GB"
+    assert model_named("llama3 8b") is models()["Llama3-8B"]
+    with pytest.raises(UnknownNameError, match=r"near: .*Llama3-8B"):
+        model_named("Llama3-9B")
+    assert all(gpu.reached_bf16 <= gpu.peak_bf16 for gpu in gpus().values())
+
+
+def test_a_row_says_what_was_assumed_for_its_blanks() -> None:
+    row = read(LLAMA)
+    assert (row.setup.framework, row.setup.dp, row.setup.zero_stage) == (Framework.FSDP2, 8, 3)
+    assert row.setup.checkpointing is Checkpointing.NONE
+    assert "act_ckpt none" in row.assumed
+    assert "seq_len" not in " ".join(row.assumed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"gpus": "eight"}, UnreadableRowError, "gpus = 'eight' is no number"),
+        ({"gpu": "H900"}, UnknownNameError, "H900"),
+        ({"model": "mystery"}, UnreadableRowError, "state hidden and layers, or params_b"),
+        (
+            {"model": "x", "hidden": "4096", "heads": "32", "kv_heads": "5", "layers": "2"},
+            ImpossibleShapeError,
+            "divide",
+        ),
+        ({"gpus": "48", "tp": "3"}, ImpossibleSetupError, "possible: 1, 2, 4, 8, 16, 32"),
+        ({"precision": "nvfp4"}, ImpossibleSetupError, "no nvfp4 matmuls, only bf16, fp16, fp8"),
+    ],
+)
+def test_a_row_that_cannot_be_is_one_line(changes: dict[str, str], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        read(LLAMA | changes)
+
+
+def test_heads_that_share_unevenly_are_told_the_divisors() -> None:
+    with pytest.raises(ImpossibleShapeError, match="4 or 8"):
+        shape_of({"model": "m", "layers": "2", "hidden": "64", "heads": "8", "kv_heads": "5", "vocab": "100"})

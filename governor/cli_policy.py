@@ -26,7 +26,7 @@ policy.add_command(replay)
 
 
 @policy.command(short_help="Explain policies, or name everything that is wrong.")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|DIRECTORY]...")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE|DIRECTORY]...")
 @click.option("--show", is_flag=True, help="Print every value in force, with the file and line that it comes from.")
 @config_option
 @json_option
@@ -68,7 +68,7 @@ def check(files: tuple[Path, ...], show: bool, config: Path | None, as_json: boo
 
 
 @policy.command(short_help="Say each rule in whole sentences.")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE|DIRECTORY]...")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE|DIRECTORY]...")
 @config_option
 @json_option
 def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
@@ -120,11 +120,11 @@ def _printable(line: str) -> str:
 
 def _read(paths: tuple[Path, ...]) -> list[PolicyText]:
     """Read policies; fail with a line for each that cannot be read."""
-    empty = [path for path in paths if path.is_dir() and not any(path.glob("*.toml"))]
     try:
         texts = policy_files.policy_texts(paths)
     except PolicyUnreadable as unreadable:
         raise Failed(str(unreadable)) from unreadable
+    empty = [path for path in paths if path.is_dir() and not any(path.glob("*.toml"))]
     if empty:
         raise Failed("\n".join(f"{path}: holds no *.toml; put a policy there or name a file" for path in empty))
     return texts

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @click.command(name="test", short_help="Play tests of policies: series in, verdicts out.")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|DIRECTORY...")
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="FILE|DIRECTORY..."
+)
 @click.option("--only", default="", metavar="TEXT", help="Only the cases whose name contains this.")
 @click.option("--verbose", "-v", is_flag=True, help="Name the cases that pass too, with the verdicts that came.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML too.")
@@ -66,7 +68,7 @@ def test(files: tuple[Path, ...], only: str, verbose: bool, junit: Path | None, 
 
 def _show(outcomes: Sequence[Outcome], errors: Sequence[str], verbose: bool) -> None:
     for error in errors:
-        click.echo(f"costgov: {error}", err=True)
+        click.echo(f"costgov: {plain(error)}", err=True)
     for outcome in outcomes:
         where = plain(f"{outcome.file}:{outcome.line}: {outcome.name}")
         if not outcome.ok:

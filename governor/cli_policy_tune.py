@@ -12,7 +12,7 @@ from governor.cli_common import Failed, json_option, print_json
 from governor.cli_replay import load_each, play
 from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, format_duration
 from governor.exit_codes import ExitCode
-from governor.replay_input import LogUnreadable, logs
+from governor.replay_input import logs
 from governor.report_moments import plain
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class _Played:
 
 
 @click.command(short_help="Suggest limits from your own healthy logs.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="LOG...")
-@click.option("--policy", "file", type=click.Path(path_type=Path), metavar="FILE",
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
+@click.option("--policy", "file", type=click.Path(path_type=Path, readable=False), metavar="FILE",
               help="Policy whose rules are tuned. Default: the packaged default policy.")  # fmt: skip
 @click.option("--margin", type=click.FloatRange(1.0, 16.0), default=2.0, show_default=True, metavar="TIMES",
               help="How many times the worst healthy case a limit should be away from it.")  # fmt: skip
@@ -58,14 +58,13 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: boo
     loaded = load_each([file] if file is not None else [])
     if len(loaded) != 1:
         raise Failed(f"{file}: holds {len(loaded)} policies; name one file")
-    try:
-        found = sorted({str(path) for path in logs(paths)})
-    except LogUnreadable as error:
-        raise Failed(str(error)) from error
+    below, closed = logs(paths)
+    found = sorted(map(str, dict.fromkeys(below)))
     played = _Played()
     tuned = tune(loaded[0], found, played.play, margin)
-    for problem in played.problems.values():
-        click.echo(f"costgov: {problem}", err=True)
+    problems = [*closed, *played.problems.values()]
+    for problem in problems:
+        click.echo(f"costgov: {plain(problem)}", err=True)
     if tuned and not any(played.records.values()):
         raise Failed("these logs hold no record: nothing can be said of any limit")
     if as_json:
@@ -82,7 +81,7 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: boo
         none = f"No rule of policy {plain(loaded[0].name)} has a limit that could be moved."
         shown = [*_table(tuned), *note, "", *snippet(tuned, basis)] if tuned else [none, *note]
         click.echo("\n".join(shown))
-    if played.problems or lacking(tuned):
+    if problems or lacking(tuned):
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 

@@ -55,9 +55,9 @@ class Duration(click.ParamType[DurationNs]):
 
 
 @click.command(short_help="What policies would have done on recorded logs.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="LOG...")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
 @click.option(
-    "--policy", "policies", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    "--policy", "policies", multiple=True, type=click.Path(path_type=Path, readable=False), metavar="FILE",
     help="Policy to replay; several are compared. Default: the packaged default policy.",
 )  # fmt: skip
 @click.option(
@@ -87,13 +87,12 @@ def replay(
     replayed all the same.
     """
     loaded = load_each(policies)
-    try:
-        found = logs(paths)
-    except LogUnreadable as error:
-        raise Failed(str(error)) from error
+    found, closed = logs(paths)
+    for line in closed:
+        _say(line)
     if plot is not None and len(found) > PLOTTED_MAX:
         raise Failed(f"--plot: {len(found)} logs are more than the {PLOTTED_MAX} that one page holds; name fewer")
-    is_bad = False
+    is_bad = bool(closed)
     sections: list[str] = []
     tallies = [Tally(policy.name, price) for policy in loaded]
     records_total = 0
@@ -105,7 +104,9 @@ def replay(
         records_total += played.records
         if problem is not None:
             is_bad = True
-            click.echo(f"costgov: {problem}", err=True)
+            _say(problem)
+        elif not played.records:
+            _say(f"{path}: holds no record")
         for line in _json_lines(path, played, loaded) if as_json else _text_lines(path, played, loaded):
             click.echo(line)
     if not as_json:
@@ -119,6 +120,10 @@ def replay(
         _write(plot, page(sections))
     if is_bad:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _say(problem: str) -> None:
+    click.echo(f"costgov: {plain(problem)}", err=True)
 
 
 def _write(path: Path, text: str) -> None:
@@ -165,11 +170,15 @@ def play(
     except LogUnreadable as error:
         problem = problem or str(error)
     if faulty > 1:
-        problem = f"{problem}, as were {faulty - 1} more lines"
+        problem = f"{problem}, as {'was' if faulty == 2 else 'were'} {faulty - 1} more"
+    mute = replay.not_understood()
+    if problem is None and mute is not None:
+        problem = f"{path}: {mute}"
     end_ns = replay.length_ns
     replay.end(run_on)
-    for tally in tallies:
-        tally.add(replay, end_ns)
+    if replay.records and mute is None:  # What nobody could judge says nothing of a policy.
+        for tally in tallies:
+            tally.add(replay, end_ns)
     return replay, problem
 
 

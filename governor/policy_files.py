@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -34,6 +35,7 @@ def policy_texts(paths: Sequence[Path]) -> list[PolicyText]:
         try:
             files = [path]
             if path.is_dir():
+                os.listdir(path)  # Of a directory that we may not read, glob says that it is empty.
                 files = sorted(path.glob("*.toml"))
                 problems.extend(unused_drop_ins(path))
         except OSError as error:  # A directory above it that we may not enter.

@@ -5,6 +5,7 @@ A case passes when everything that it expects came, and nothing that it rules ou
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import ndiff
@@ -44,7 +45,7 @@ class Outcome:
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
     """The files of tests that these paths stand for: a directory for its *.toml, in order; itself if it has none."""
-    return [file for path in paths for file in (sorted(path.glob("*.toml")) if path.is_dir() else ()) or (path,)]
+    return [file for path in paths for file in (sorted(path.glob("*.toml")) if os.path.isdir(path) else ()) or (path,)]
 
 
 def run_file(path: Path, only: str = "") -> tuple[list[Outcome], list[str]]:

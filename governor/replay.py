@@ -26,8 +26,12 @@ TICK_PERIOD_NS: Final = NS_PER_S  # While records come: a quarter of the daemon'
 SILENCE_PARTS: Final = 100  # In a silence a tick comes each time it has grown by so small a part: delays within 1 %.
 GAP_MAX_S: Final = 30 * 24 * 3600.0  # A pause longer than this is a broken clock: the record's time is not believed.
 EPOCH_MIN_S: Final = 1e9  # Seconds since 1970, not since the start.
+EPOCH_BOUND_S: Final = 1e11  # The year 5138: from here on it is milliseconds since 1970, or micro-, or nanoseconds.
+SUBUNITS: Final = 3
+SECONDS_BOUND: Final = 1e20  # Above the nanoseconds of today: no time at all.
 BACK_MAX_S: Final = 1.0  # Records of threads overtake one another by less; more is a clock that began anew.
 NO_TIME: Final = "its records have no time"
+KEYS_SHOWN: Final = 8
 TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
 
 
@@ -68,18 +72,16 @@ class LogClock:
 
     def _read_any(self, record: Mapping[str, Any]) -> str | None:
         """As `read`: whatever is not one of many records, each a little later than the last."""
-        seconds = next((record[key] for key in TIME_KEYS if record.get(key) is not None), None)
+        seconds = seconds_of(next((record[key] for key in TIME_KEYS if record.get(key) is not None), None))
         if seconds is None:
             return None
-        if type(seconds) is not float and type(seconds) is not int:
-            return None  # A date, written out: no clock of ours.
-        if not math.isfinite(seconds):
-            return "its time is not finite"
+        if not abs(seconds) < SECONDS_BOUND:
+            return f"its time is {'not finite' if not math.isfinite(seconds) else f'{seconds:.4g} s'}"
         if not self.is_timed:
             self._zero_s = seconds if seconds >= EPOCH_MIN_S or seconds < 0 else 0.0
             self._last_s = self._zero_s
         if seconds - self._last_s > GAP_MAX_S:
-            return f"its time is {seconds - self._last_s:.0f} s after the last record's"
+            return f"its time is {seconds - self._last_s:.4g} s after the last record's"
         self.is_timed = True
         if self._last_s - seconds > BACK_MAX_S:
             self._zero_s -= self._last_s - seconds  # Launched anew, and counting from its own start.
@@ -100,6 +102,23 @@ class LogClock:
             return f"its time is {(mono_ns - self.now) // NS_PER_S} s after the last frame's"
         self.now = MonoNs(max(self.now, mono_ns))
         return None
+
+
+def seconds_of(time: object) -> float | None:
+    """A record's time in seconds; None where it has none: also of a date, written out, which is no clock of ours."""
+    if isinstance(time, bool) or not isinstance(time, int | float | str):
+        return None
+    try:
+        seconds = float(time)
+    except ValueError:
+        return None
+    except OverflowError:  # An integer beyond every float.
+        return math.inf
+    for _ in range(SUBUNITS):
+        if not EPOCH_BOUND_S <= seconds < SECONDS_BOUND:
+            break
+        seconds /= 1_000
+    return seconds
 
 
 class _Judge:
@@ -153,6 +172,8 @@ class Replay:
         self._tick_at = MonoNs(0)
         self._usual_ns = 0  # The longest pause lately, fading: what is no longer than this is no silence.
         self._is_timed = True  # As the judges were told.
+        self._first: Mapping[str, Any] = {}
+        self._mute = 0  # Records that were no news of training.
 
     def read(self, record: dict[str, Any]) -> str | None:
         """Judge one record. Returns what is wrong with it; then it is missing data, as in a stream."""
@@ -181,7 +202,10 @@ class Replay:
             event = self._ranks.read(record, now)
             events = event if isinstance(event, list) else (event,)
         if isinstance(events, list):
+            self._mute += 1
             return "; ".join(events)
+        if not events:
+            self._mute += 1
         for event in events:
             self._feed(event)
         return fault
@@ -195,6 +219,13 @@ class Replay:
             self.clock.now = MonoNs(before + run_on_ns)
             self._silence(before, self.clock.now, 0)
             self._tick(self.clock.now)
+
+    def not_understood(self) -> str | None:
+        """What is wrong with a log of which no record was judged, although it has some."""
+        if not self.records or self._mute < self.records:
+            return None
+        keys = ", ".join([*self._first][:KEYS_SHOWN])
+        return f"nothing in it was judged: no record has a step (keys: {keys or 'none'})"
 
     @property
     def t(self) -> float | None:
@@ -210,6 +241,7 @@ class Replay:
 
     def _open(self, first: Mapping[str, Any]) -> None:
         """Frames that begin with a hello are of connections; anything else is a stream."""
+        self._first = first
         self._tick_at = self.clock.began
         self._judges = [_Judge(policy, self.price, self.clock.began) for policy in self.policies]
         run = first.get("run")

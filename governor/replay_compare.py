@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
 from governor.core.units import NS_PER_HOUR, UsdMicros
-from governor.replay import Replay, Told
+from governor.replay import Replay, Told, seconds_of
 
 RUN_HOURS: Final = 1_000  # What false halts are told per: a month and a half of one run.
 
@@ -57,8 +58,8 @@ class Tally:
                 self._caught(first, replay.meta, end_ns)
 
     def _caught(self, first: Told, meta: Mapping[str, Any], end_ns: int) -> None:
-        onset_s = meta.get("onset_t")
-        if first.t is None or not isinstance(onset_s, int | float):
+        onset_s = seconds_of(meta.get("onset_t"))
+        if first.t is None or onset_s is None or not math.isfinite(onset_s):
             self.caught += 1
             return
         # Logs round their times to milliseconds, and labels do not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import io
@@ -35,21 +36,30 @@ class LogUnreadable(Exception):  # noqa: N818 - the condition is the name.
     """The message is one line: which log, where in it, and why."""
 
 
-def logs(paths: Sequence[Path]) -> list[Path]:
+def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The logs that these paths stand for, in their order; a directory stands for those below it, sorted by path.
 
-    LogUnreadable for a directory that holds none.
+    And a line for each directory that holds none, or cannot be looked into.
     """
     found: list[Path] = []
+    problems: list[str] = []
     for path in paths:
-        if not path.is_dir():
+        if not os.path.isdir(path):  # One that cannot be asked for is named when it is opened.
             found.append(path)
             continue
-        below = sorted(file for file in path.rglob("*") if file.name.endswith(NAMES) or file.name in STATES)
-        if not below:
-            raise LogUnreadable(f"{path}: holds no log; name a file, or a directory with *.jsonl, *.jsonl.gz or .xz")
+        below, closed = _below(path)
+        problems += closed
+        if not below and not closed:
+            problems.append(f"{path}: holds no log; name a file, or a directory with *.jsonl, *.jsonl.gz or .xz")
         found += below
-    return found
+    return found, problems
+
+
+def _below(directory: Path) -> tuple[list[Path], list[str]]:
+    closed: list[OSError] = []
+    files = [Path(at, name) for at, _, names in os.walk(directory, onerror=closed.append) for name in names]
+    below = sorted(file for file in files if file.name.endswith(NAMES) or file.name in STATES)
+    return below, sorted(f"{error.filename}: {error.strerror}; its logs are left out" for error in closed)
 
 
 def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
@@ -61,6 +71,8 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
         yield from enumerate(_history(path), start=1)
         return
     for number, line in lines(path):
+        if number == 1 and line is not None:
+            line = line.removeprefix(codecs.BOM_UTF8)
         record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
         if record is not None:
             yield number, record

@@ -214,7 +214,7 @@ def _evaluated(text: str, tokens: list[Token]) -> str:
             named = ", ".join(f"{name} is {_article(kind)}" for name, kind in kinds.items())
             hint = 'CEL does not mix them: write 1.0 for a double, 1 for an int, or "double(step)"'
             raise ValueError(f'types do not go together in "{part}"{f" ({named})" if named else ""}; {hint}') from None
-        except (ArithmeticError, ValueError, RuntimeError) as error:
+        except (ArithmeticError, LookupError, ValueError, RuntimeError) as error:
             problem = error
     raise ValueError(f'"{part}" cannot be computed: {str(problem)[:80]}')
 

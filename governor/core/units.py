@@ -29,8 +29,9 @@ _DURATION_UNITS_NS: Final = {
     "d": 24 * NS_PER_HOUR,
 }
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)")
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMBT]?)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)", re.ASCII)
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMBT]?)", re.ASCII)
+_DURATION_BOUND_NS: Final = 10**18  # 31 years. Added to a clock's time it still fits an integer of the journal.
 
 
 def parse_duration(text: str) -> DurationNs:
@@ -38,8 +39,11 @@ def parse_duration(text: str) -> DurationNs:
     compact = re.sub(r"\s", "", text)
     parts = list(_DURATION.finditer(compact))
     if not parts or compact != "".join(part.group(0) for part in parts):
-        raise ValueError(f'"{text}" is not a duration; write for example "90s", "10m", "1h30m"')
-    return DurationNs(round(sum(float(part.group(1)) * _DURATION_UNITS_NS[part.group(2)] for part in parts)))
+        raise ValueError(f'"{text[:40]}" is not a duration; write for example "90s", "10m", "1h30m"')
+    total_ns = sum(float(part.group(1)) * _DURATION_UNITS_NS[part.group(2)] for part in parts)
+    if total_ns >= _DURATION_BOUND_NS:
+        raise ValueError(f'"{text[:40]}" is not a duration: it is below 30 years')
+    return DurationNs(round(total_ns))
 
 
 def parse_count(text: str) -> int:

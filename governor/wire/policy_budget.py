@@ -79,7 +79,7 @@ def _dollars(reader: Reader, path: KeyPath, value: object) -> UsdMicros | None:
     if not isinstance(value, bool) and isinstance(value, int | float | str):
         with suppress(ValueError):
             return usd(value)
-    reader.fail(path, f"{value!r} is not an amount in dollars")
+    reader.fail(path, f"{value!r:.40} is not an amount in dollars")
     return None
 
 
@@ -88,7 +88,7 @@ def _window(reader: Reader, value: object) -> int:
     errors = len(reader.errors)
     tokens: int = reader.value(path, COUNT, value)
     if len(reader.errors) == errors and not WINDOW_TOKENS_MIN <= tokens <= WINDOW_TOKENS_MAX:
-        text = f"{value!r} is no window: it takes {WINDOW_TOKENS_MIN:,} to {WINDOW_TOKENS_MAX:,} tokens"
+        text = f"{value!r:.40} is no window: it takes {WINDOW_TOKENS_MIN:,} to {WINDOW_TOKENS_MAX:,} tokens"
         reader.fail(path, text)
     return tokens
 
@@ -102,6 +102,6 @@ def _alert_at(reader: Reader, value: object, ceiling: UsdMicros | None) -> tuple
         reader.fail(path, "are parts of ceiling_usd, which is not given")
     for frac in value:
         if isinstance(frac, bool) or not isinstance(frac, int | float) or not 0 < frac < 1:
-            reader.fail(path, f"{frac!r} is not a fraction between 0 and 1")
+            reader.fail(path, f"{frac!r:.40} is not a fraction between 0 and 1")
             return ()
     return tuple(sorted({float(frac) for frac in value}))

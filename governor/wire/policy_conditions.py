@@ -51,7 +51,7 @@ def _member(reader: Reader, path: KeyPath, table: Mapping[str, Any], others: tup
     kinds = load()
     kind = table.get("trigger")
     if not isinstance(kind, str) or kind not in kinds:
-        said = "is missing" if kind is None else f"{kind!r} is not a trigger"
+        said = "is missing" if kind is None else f"{kind!r:.40} is not a trigger"
         reader.fail((*path, "trigger"), f"{said}{did_you_mean(str(kind), [*kinds])}")
         return None
     return Member(kind, _params(reader, path, table, kinds[kind], others))

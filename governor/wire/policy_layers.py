@@ -18,7 +18,9 @@ from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
 
 INCLUDE: Final = "include"
 DOTS_MAX: Final = 100  # In a line. Nobody writes an expression with more.
+DIGITS_MAX: Final = 300  # Of a number: as many as the largest double has.
 
+_LONG_NUMBER: Final = re.compile(rf"0x[0-9A-Fa-f_]{{{DIGITS_MAX},}}|[0-9][0-9_]{{{DIGITS_MAX},}}")
 _TOML_LINE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
@@ -141,10 +143,14 @@ class _Layer:
 
 def parse(file: str, text: str) -> tuple[dict[str, Any], PolicyError | None]:
     """Read a text as TOML; what is wrong with it has its line."""
-    # A key of a hundred thousand parts, in 256 KB, takes tomllib gigabytes.
-    dotted = next((number for number, line in enumerate(text.splitlines(), 1) if line.count(".") > DOTS_MAX), None)
-    if dotted is not None:
-        return {}, PolicyError(file, dotted, "", f"more than {DOTS_MAX} dots in a line: no policy is nested so deep")
+    for at, written in enumerate(text.splitlines(), 1):
+        # A key of a hundred thousand parts, in 256 KB, takes tomllib gigabytes.
+        if written.count(".") > DOTS_MAX:
+            said = f"more than {DOTS_MAX} dots in a line: no policy is nested so deep"
+            return {}, PolicyError(file, at, "", said)
+        if _LONG_NUMBER.search(written):  # Of more than 4,300 Python neither reads nor writes an integer.
+            said = f"a number of more than {DIGITS_MAX} digits: no limit is so far off"
+            return {}, PolicyError(file, at, "", said)
     try:
         return tomllib.loads(text), None
     except tomllib.TOMLDecodeError as error:

@@ -58,7 +58,7 @@ class Reader:
         if name is None:
             self.fail((*path, "name"), "is missing")
         elif not isinstance(name, str) or NAME.fullmatch(name) is None:
-            self.fail((*path, "name"), f"{name!r} is not a name: letters, digits, _ . - (at most 64)")
+            self.fail((*path, "name"), f"{name!r:.80} is not a name: letters, digits, _ . - (at most 64)")
         else:
             return name
         return ""
@@ -66,7 +66,7 @@ class Reader:
     def choice(self, path: KeyPath, value: object, known: Sequence[str]) -> str:
         if isinstance(value, str) and value in known:
             return value
-        self.fail(path, f"{value!r} is not one of {', '.join(known)}")
+        self.fail(path, f"{value!r:.40} is not one of {', '.join(known)}")
         return known[0]
 
     def value(self, path: KeyPath, key: Key, value: object) -> Any:

@@ -13,7 +13,7 @@ from governor.core.triggers.base import Key
 from governor.core.units import parse_count
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # Names become metric labels and incident ids.
-_STEPS: Final = re.compile(r"(\d+)(?:\s+of\s+(\d+))?\s+steps?")
+_STEPS: Final = re.compile(r"([0-9]+)(?:\s+of\s+([0-9]+))?\s+steps?")
 _TOKENS: Final = re.compile(r"(.+?)\s*tokens?")
 CHECKPOINTS: Final = ("good", "suspect", "none")
 COUNT: Final = Key("", "count", 1, "")
@@ -37,28 +37,29 @@ def parse_hold(text: object) -> Hold:
     """Read a rule's `for`: "3 steps", "3 of 5 steps", "90s", "2M tokens". ValueError says what is accepted."""
     accepted = 'write for example "3 steps", "3 of 5 steps", "90s" or "2M tokens"'
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is not a time to hold; {accepted}")
+        raise ValueError(f"{text!r:.40} is not a time to hold; {accepted}")
     steps = _STEPS.fullmatch(text.strip())
     if steps is not None:
         need = int(steps.group(1))
         of = int(steps.group(2) or need)
         if not 1 <= need <= of <= 10_000:  # A window of ten thousand steps is hours of blindness after a restart.
-            raise ValueError(f'"{text}" is impossible: it needs 1 <= N <= M <= 10000 in "N of M steps"')
+            raise ValueError(f'"{text[:40]}" is impossible: it needs 1 <= N <= M <= 10000 in "N of M steps"')
         return Hold(HoldKind.STEPS, need, of)
     tokens = _TOKENS.fullmatch(text.strip())
     try:
         if tokens is not None:
-            return Hold(HoldKind.TOKENS, parse_count(tokens.group(1)))
+            need = parse_count(tokens.group(1))
+            return Hold(HoldKind.TOKENS, need) if need else AT_ONCE
         return Hold(HoldKind.DURATION, DURATION.parse(text))
     except ValueError:
-        raise ValueError(f'"{text}" is not a time to hold; {accepted}') from None
+        raise ValueError(f'"{text[:40]}" is not a time to hold; {accepted}') from None
 
 
 def parse_warmup(text: object) -> WarmUp:
     """Read a rule's `warmup`: "200 steps", "10m", "5M tokens". ValueError says what is accepted."""
     accepted = 'write for example "200 steps", "10m" or "5M tokens"'
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is not a warm-up; {accepted}")
+        raise ValueError(f"{text!r:.40} is not a warm-up; {accepted}")
     steps, tokens = _STEPS.fullmatch(text.strip()), _TOKENS.fullmatch(text.strip())
     try:
         if steps is not None and steps.group(2) is None:
@@ -70,7 +71,7 @@ def parse_warmup(text: object) -> WarmUp:
     except ValueError:
         raise ValueError(f'"{text[:40]}" is not a warm-up; {accepted}') from None
     if warmup.need == 0:
-        raise ValueError(f'"{text}" warms nothing up; leave it out')
+        raise ValueError(f'"{text[:40]}" warms nothing up; leave it out')
     return warmup
 
 

@@ -128,6 +128,29 @@ def test_what_cannot_be_read_is_said_in_one_line_and_the_others_go_on(sick: Path
     assert (halts[str(long)], halts[str(sick)], halts[str(missing)]) == (1, 1, 0)
 
 
+def test_a_log_of_which_nothing_can_be_judged_is_named_and_counts_for_no_policy(tmp_path: Path) -> None:
+    strange, negative, empty = (tmp_path / f"{name}.jsonl" for name in ("strange", "negative", "empty"))
+    strange.write_bytes(text([{"meta": {"role": "healthy"}}, {"epoch": 1, "accuracy": 0.5}, {"epoch": 2}]))
+    negative.write_bytes(text([{"t": 1.0, "step": -1, "loss": 2.0}]))
+    empty.touch()
+    result = run(strange, negative, empty)
+    assert result.stderr.splitlines() == [
+        f"costgov: {strange}: nothing in it was judged: no record has a step (keys: epoch, accuracy)",
+        f"costgov: {negative}:1: step is negative; skipped",
+        f"costgov: {empty}: holds no record",
+    ]
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1].split()[:4] == ["default", "0/0", "0", "0/0"]
+    assert run(empty).exit_code == 0, "a log that has nothing yet is no mistake"
+
+
+def test_a_byte_order_mark_costs_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "bom.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + text(SICK))
+    (*_, summary) = rows(run(path, "--json"))
+    assert summary["records"] == len(SICK)
+
+
 def test_several_policies_each_name_themselves(sick: Path, tmp_path: Path) -> None:
     rule = '[[rule]]\nname = "nan"\ntrigger = "nonfinite"\nfor = "{} step"\nresponse = "halt"\n'
     for name, steps in (("hasty", 1), ("slow", 2)):

@@ -90,6 +90,7 @@ def test_is_accepted(text: str) -> None:
         ("phase == 3", '"phase == 3" compares an int with a string'),  # To CEL this is only never true.
         ("phase in ['train', 3]", "compares an int with a string"),
         ("step / 0 > 1", "cannot be computed: division by zero"),
+        ("[1][step] == 1", "cannot be computed: index out of bounds"),
         ("[1, 2].all(i, i > step)", '".all" is not known'),
         ("phase.matches('(a+)+$')", '".matches" is not known'),
         ("size(phase) > 1", 'function "size" is not known; known: double, int'),
@@ -177,6 +178,9 @@ def test_fires_quiet_and_unknown() -> None:
     run.loss = float("inf")
     assert finding("loss > 5.0", run) == (FIRING, "expression_true")
     assert finding("10 / (step - 7) > 1", run) == (UNKNOWN, "cannot_be_computed")
+    assert finding("[1, 2, 3, 4, 5, 6, 7, 8][step] > 1", run) == (FIRING, "expression_true")
+    run.step = 8
+    assert finding("[1, 2, 3, 4, 5, 6, 7, 8][step] > 1", run) == (UNKNOWN, "cannot_be_computed")
     run.jsonl_only = False
     assert finding("loss > 5.0", run) == (UNKNOWN, "no_connection")
 

@@ -88,8 +88,10 @@ def test_the_meta_line_is_no_record() -> None:
     assert (replay.meta["role"], replay.records) == ("healthy", 2)
 
 
-@pytest.mark.parametrize("seconds", [math.nan, math.inf, 1e300])
-def test_an_impossible_time_is_said_and_its_record_judged_all_the_same(seconds: float) -> None:
+@pytest.mark.parametrize(
+    "seconds", [math.nan, math.inf, 1e300, "1e300", *(pytest.param(at, id="huge") for at in (10**400, -(10**400)))]
+)
+def test_an_impossible_time_is_said_and_its_record_judged_all_the_same(seconds: float | str) -> None:
     replay = Replay((policy(NONFINITE),))
     for record in healthy(3):
         replay.read(record)
@@ -104,6 +106,20 @@ def test_a_clock_that_begins_anew_goes_on() -> None:
 
 def test_seconds_since_1970_count_from_the_first_record() -> None:
     assert play([{"t": 1.7e9 + n, "step": n} for n in range(5)]).t == 4
+
+
+@pytest.mark.parametrize("scale", [1_000, 10**6, 10**9])
+def test_since_1970_may_be_in_milliseconds_microseconds_or_nanoseconds(scale: int) -> None:
+    times = [(1_700_000_000 + 10 * n) * scale for n in range(4)]
+    replay = play({"timestamp": at, "step": n, "loss": math.nan if n == 3 else 2.0} for n, at in enumerate(times))
+    assert [told.t for told in replay.told] == [pytest.approx(30.0)]
+
+
+def test_a_time_may_be_a_number_in_words_and_a_date_is_none() -> None:
+    (told,) = play({"t": f"{10 * n}.0", "step": n, "loss": math.nan if n == 3 else 2.0} for n in range(4)).told
+    assert told.t == 30.0
+    (told,) = play({"t": "2026-01-01T00:00:00Z", "step": n, "loss": math.nan if n == 3 else 2.0} for n in range(4)).told
+    assert told.t is None
 
 
 def test_a_policy_is_replayed_whatever_runs_it_is_for() -> None:

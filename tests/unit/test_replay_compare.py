@@ -61,3 +61,10 @@ def test_dollars_are_of_the_time_after_the_halt_at_the_price_given(compared: dic
     per_minute = 100_000  # Micro-dollars, at $6 an hour.
     assert [p["saved_usd_micros"] for p in compared.values()] == [79 * per_minute, 70 * per_minute]
     assert [p["wrongly_cut_usd_micros"] for p in compared.values()] == [59 * per_minute, 50 * per_minute]
+
+
+@pytest.mark.parametrize("onset", [pytest.param(10**400, id="huge"), math.nan, "soon", None, [1], True])
+def test_an_onset_that_is_no_time_costs_the_delay_and_nothing_else(tmp_path: Path, onset: object) -> None:
+    path = log(tmp_path / "ill.jsonl", "troubled", 21, onset_t=onset)
+    result = CliRunner().invoke(replay, [str(path)])
+    assert (result.exit_code, result.stdout.splitlines()[-1].split()[5:7]) == (0, ["1/1", "-"])

@@ -44,7 +44,7 @@ class Key:
             return value  # Of a trigger that is asked without one, which knows nothing.
         parsed = _PARSERS[self.kind](value)
         if self.least and not parsed >= _PARSERS[self.kind](self.least):
-            raise ValueError(f"{value!r} is less than {self.least}")
+            raise ValueError(f"{value!r:.40} is less than {self.least}")
         return parsed
 
 
@@ -105,42 +105,42 @@ def listens(condition: Condition | type[Condition], kind: type) -> bool:
 
 def _duration(value: object) -> int:
     if not isinstance(value, str):
-        raise ValueError(f'{value!r} is not a duration; write it with its unit, for example "90s"')
+        raise ValueError(f'{value!r:.40} is not a duration; write it with its unit, for example "90s"')
     return parse_duration(value)
 
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f'{value!r} is not a count; write for example 20 or "1.5M"')
+        raise ValueError(f'{value!r:.40} is not a count; write for example 20 or "1.5M"')
     count = parse_count(value) if isinstance(value, str) else value
     if count < 0:
-        raise ValueError(f"{value!r} is negative")
+        raise ValueError(f"{value!r:.40} is negative")
     if count >= 10**18:  # As parse_count has it: no window can be made that long.
-        raise ValueError(f"{value!r} is not a count: it is below 10^18")
+        raise ValueError(f"{value!r:.40} is not a count: it is below 10^18")
     return count
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:  # NaN fails too.
-        raise ValueError(f"{value!r} is not a number from 0 upwards")
+        raise ValueError(f"{value!r:.40} is not a number from 0 upwards")
     return float(value)
 
 
 def _frac(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ValueError(f"{value!r} is not a fraction above 0 and up to 1")
+        raise ValueError(f"{value!r:.40} is not a fraction above 0 and up to 1")
     return float(value)
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text")
+        raise ValueError(f"{value!r:.40} is not text")
     return value
 
 
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is not true or false")
+        raise ValueError(f"{value!r:.40} is not true or false")
     return value
 
 

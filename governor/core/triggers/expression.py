@@ -24,9 +24,9 @@ class Expression:
     that do not go together and a result that is not true or false are errors when the policy is read, with file and
     line. At most 500 characters, without macros, regular expressions and loops.
 
-    Needs an extra, `pip install 'costgov[cel]'`; without it such a policy is refused. UNKNOWN
-    while a variable that it names is not known or not a number (NaN belongs to `nonfinite`), while it cannot be
-    computed (a division by zero), and while no rank is connected. Keeps nothing of the past.
+    Needs an extra, `pip install 'costgov[cel]'`; without it such a policy is refused. UNKNOWN while a variable that it
+    names is not known or not a number (NaN belongs to `nonfinite`), while it cannot be computed (a division by zero, a
+    place beyond the end of a list), and while no rank is connected. Keeps nothing of the past.
     """
 
     KIND: ClassVar[str] = "expression"
@@ -60,7 +60,7 @@ class Expression:
         try:
             if self._program.execute(values) is not True:
                 return QUIET
-        except (ArithmeticError, ValueError, TypeError, RuntimeError):
+        except (ArithmeticError, LookupError, ValueError, TypeError, RuntimeError):
             return unknown("cannot_be_computed")
         evidence = {name: _plain(value) for name, value in values.items()}
         said = ", ".join(f"{name} {value}" for name, value in evidence.items())

@@ -97,13 +97,16 @@ response = "halt"
         ("90s", Hold(HoldKind.DURATION, 90 * NS_PER_S)),
         ("2M tokens", Hold(HoldKind.TOKENS, 2_000_000)),
         ("0s", AT_ONCE),
+        ("0 tokens", AT_ONCE),
     ],
 )
 def test_holds(text: str, hold: Hold) -> None:
     assert parse_hold(text) == hold
 
 
-@pytest.mark.parametrize("text", ["0 steps", "5 of 3 steps", "20000 steps", "soon", "3", "x tokens", 3, None])
+@pytest.mark.parametrize(
+    "text", ["0 steps", "5 of 3 steps", "20000 steps", "soon", "3", "٣ steps", "x tokens", 3, None]
+)
 def test_impossible_holds(text: object) -> None:
     with pytest.raises(ValueError, match=r"steps"):
         parse_hold(text)
@@ -168,6 +171,10 @@ def test_impossible_holds(text: object) -> None:
         (HEAD + 'match = "stage1"', "p.toml:3: policy.match: is not a table of labels"),
         (HEAD + "match = { stage = 1 }", "p.toml:3: policy.match.stage: is not text"),
         ("[policy]\nname = ", "p.toml:2: not TOML: "),
+        (HEAD + "[budget]\nceiling_usd = " + "9" * 5_000, "p.toml:4: a number of more than 300 digits"),
+        (HEAD + "[budget]\nceiling_usd = 0x" + "F" * 5_000, "p.toml:4: a number of more than 300 digits"),
+        (HEAD + "[budget]\nceiling_usd = -" + "9" * 99, "p.toml:4: budget.ceiling_usd: -" + "9" * 39 + " is not an"),
+        (HEAD + '[halt]\ngrace = "' + "9" * 200 + 'd"', 'p.toml:4: halt.grace: "' + "9" * 40 + '" is not a duration'),
         ('[policy]\nname = "p"\nx = [1,\n', "p.toml:3: not TOML: "),
     ],
 )

@@ -1,0 +1,147 @@
+"""From tokens a second to hours and dollars: the steady state, and the calendar with all that interrupts it.
+
+A plan is an estimate: dollars are floats here, and whoever shows them rounds. Unknown prices stay unknown (None).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from governor.core.checkpoint_economics import best_interval_s, lost_share
+from governor.core.saves import mtbf_s
+
+HOUR_S: Final = 3600.0
+MTOK: Final = 1e6
+# What a checkpoint holds: bf16 weights, and fp32 master weights and two Adam moments (Rajbhandari et al. 2020, §3.1).
+CHECKPOINT_BYTES_PER_PARAM: Final = 14
+# GB/s that one node writes to shared storage. Rule of thumb, between a network volume (0.1-1) and a parallel file
+# system (Llama 3's sustained 2 TB/s over 2,000 nodes: arXiv 2407.21783 §3.3.1).
+NODE_WRITE_GBPS: Final = 1.0
+# To notice, place, load and compile again. Rule of thumb: MegaScale (arXiv 2402.15627) recovers within 15 minutes.
+RESTART_S: Final = 900.0
+# In-loop evaluations, as a share of training. Rule of thumb: 1-3 %.
+EVALUATION_SHARE: Final = 0.02
+# Of a spot machine: one is taken away in so many hours. Rule of thumb: AWS shows most GPU types at over 20 % a month or
+# without a figure; a day is the usual planning figure where interruptions are frequent.
+SPOT_HOURS_PER_LOSS: Final = 24.0
+# Finished public runs over a tuned benchmark of the same model: GPU hours of model cards (Llama 3, 3.1; fms-fsdp) times
+# the benchmark's rate. They hold restarts, evaluations, long-context stages, small batches and slower software.
+FINISHED_RUNS: Final = (("Llama-3-8B", 3.2), ("Llama-3-70B", 1.7), ("Llama-3.1-405B", 1.5), ("IBM Llama-2-7B", 1.2))
+CALENDAR_USUAL: Final = math.exp(sum(math.log(ratio) for _, ratio in FINISHED_RUNS) / len(FINISHED_RUNS))
+CALENDAR_WORST: Final = max(ratio for _, ratio in FINISHED_RUNS)
+
+
+class Spread(NamedTuple):
+    """An estimate with the ends of its 80 % interval."""
+
+    low: float
+    mid: float
+    high: float
+
+    def times(self, factor: float) -> Spread:
+        return Spread(self.low * factor, self.mid * factor, self.high * factor)
+
+    def under(self, numerator: float) -> Spread:
+        """`numerator / self`: what is fastest costs least."""
+        return Spread(numerator / self.high, numerator / self.mid, numerator / self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """How a run saves: what one save keeps the GPUs from training, and the time between two."""
+
+    save_s: float
+    interval_s: float
+    is_assumed: bool  # Neither was stated.
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One reason why the calendar takes longer than the steady state."""
+
+    name: str
+    hours: float
+    basis: str  # modelled, rule of thumb, measured: and on what
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """`steady` is training at its usual speed and nothing else; `calendar` is what the machines are paid for."""
+
+    tokens: float
+    gpus: int
+    gpu_hour_usd: float | None
+    steady_hours: Spread
+    calendar_hours: Spread
+    parts: tuple[Part, ...]  # of calendar_hours.mid, beyond steady_hours.mid
+    saving: Saving
+
+    @property
+    def hour_usd(self) -> float | None:
+        return None if self.gpu_hour_usd is None else self.gpus * self.gpu_hour_usd
+
+    @property
+    def steady_usd(self) -> Spread | None:
+        return None if self.hour_usd is None else self.steady_hours.times(self.hour_usd)
+
+    @property
+    def calendar_usd(self) -> Spread | None:
+        return None if self.hour_usd is None else self.calendar_hours.times(self.hour_usd)
+
+    @property
+    def mtok_usd(self) -> Spread | None:
+        """Steady state."""
+        return None if self.steady_usd is None else self.steady_usd.times(MTOK / self.tokens)
+
+
+def failures_mtbf_s(gpus: int, nodes: int, *, is_spot: bool) -> float:
+    """Mean time between interruptions of the whole job."""
+    failing = mtbf_s(gpus)
+    return 1 / (1 / failing + nodes / (SPOT_HOURS_PER_LOSS * HOUR_S)) if is_spot else failing
+
+
+def saving_of(
+    params: float, nodes: int, mtbf: float, save_s: float | None = None, interval_s: float | None = None
+) -> Saving:
+    """What was stated; else a save as long as its bytes take to write, and the interval that loses least (Daly)."""
+    took = (
+        save_s
+        if save_s is not None
+        else max(CHECKPOINT_BYTES_PER_PARAM * params / (nodes * NODE_WRITE_GBPS * 1e9), 1.0)
+    )
+    every = interval_s if interval_s is not None else max(best_interval_s(took, mtbf), took)
+    return Saving(took, every, save_s is None and interval_s is None)
+
+
+def run_cost(
+    tokens: float,
+    tokens_per_s: Spread,
+    gpus: int,
+    gpu_hour_usd: float | None,
+    saving: Saving,
+    mtbf: float,
+) -> RunCost:
+    """`tokens_per_s` is of the whole run. The calendar ends no sooner than its named parts say, and at the latest where
+    the slowest of the finished runs did."""
+    steady = tokens_per_s.under(tokens / HOUR_S)
+    lost = min(lost_share(saving.interval_s, saving.save_s, mtbf, RESTART_S), 0.99)
+    evaluations = steady.mid * EVALUATION_SHARE
+    interruptions = (steady.mid + evaluations) * lost / (1 - lost)
+    named = (steady.mid + evaluations + interruptions) / steady.mid
+    usual = max(CALENDAR_USUAL, named)
+    rest = steady.mid * (usual - named)
+    worst = max(CALENDAR_WORST, usual)
+    calendar = Spread(steady.low * named, steady.mid * usual, max(steady.mid * worst, steady.high * usual))
+    how = f"a save of {saving.save_s:.0f} s every {saving.interval_s / 60:.0f} min, a failure in {mtbf / HOUR_S:,.0f} h"
+    parts = (
+        Part("saves, failures, restarts", interruptions, f"modelled: {how}"),
+        Part("evaluations", evaluations, f"rule of thumb: {EVALUATION_SHARE:.0%} of training"),
+        Part(
+            "the rest of what finished runs took",
+            rest,
+            f"measured: {len(FINISHED_RUNS)} public runs took 1.2 to 3.2 times a tuned benchmark",
+        ),
+    )
+    return RunCost(tokens, gpus, gpu_hour_usd, steady, calendar, parts, saving)

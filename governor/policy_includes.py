@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Final
 
 from governor.regular_file import read_bounded
-from governor.wire.policy_layers import INCLUDE, PolicyText, includes
+from governor.wire.policy_keys import INCLUDE
+from governor.wire.policy_layers import PolicyText, includes
 from governor.wire.policy_values import PolicyError
 
 POLICY_BYTES_MAX: Final = 256 * 1024  # A policy is a page; larger is a mistake in a path.
 DEPTH_MAX: Final = 8  # Whoever reads a policy has to follow it too.
-FILES_MAX: Final = 64  # Of one policy: two files that include each other's neighbours twice would read without end.
+FILES_MAX: Final = 64  # Of one policy. Nobody can tell any more what is in force.
 
 
 class PolicyUnreadable(Exception):  # noqa: N818 - the condition is the name.
@@ -47,6 +48,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.layers: list[tuple[str, str]] = []
+        self._laid: set[Path] = set()
         self._read = 0
 
     def follow(self, file: Path, above: tuple[Path, ...]) -> None:
@@ -74,10 +76,17 @@ class _Gathered:
             raise _Refused(f'"{name}" leads out of {file.parent}: a policy includes what lies beside or below it')
         if target in [one.resolve() for one in chain]:
             raise _Refused(f'"{name}" includes itself')
+        if target in self._laid:
+            return  # It lies beneath what has changed it since: a second time it would take that back.
         if len(chain) > DEPTH_MAX:
             raise _Refused(f'"{name}" is the {len(chain)}th file deep; {DEPTH_MAX} are followed')
+        if any(char in name for char in "*?[") and not target.exists():
+            raise _Refused(f'"{name}" is a pattern: name each file, or put them into {chain[0].stem}.d as drop-ins')
+        if not target.exists():
+            raise _Refused(f'"{name}" is not there')
         if not target.is_file():
             raise _Refused(f'"{name}" is not a file')
+        self._laid.add(target)
         self.follow(included, chain)
 
     def lay_over(self, file: Path) -> None:
@@ -97,7 +106,7 @@ class _Gathered:
             data = read_bounded(file, POLICY_BYTES_MAX)
             if len(data) > POLICY_BYTES_MAX:
                 raise PolicyUnreadable(f"{file}: larger than {POLICY_BYTES_MAX} bytes; is this a policy?")
-            return data.decode()
+            return data.decode("utf-8-sig")  # With the mark that some editors put before the first byte.
         except OSError as error:
             raise PolicyUnreadable(f"{file}: cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:

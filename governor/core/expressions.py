@@ -12,6 +12,7 @@ import importlib.machinery
 import importlib.util
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +40,13 @@ def _sample(kind: str, number: int, word: str) -> Value:
 
 
 _WORDS: Final = ("true", "false", "in")
+_OPERATORS_ELSEWHERE: Final = {
+    "and": "&&",
+    "or": "||",
+    "not": "!",
+    "true": "true",
+    "false": "false",
+}  # By small letters.
 _OPEN: Final = {"(": ")", "[": "]"}
 # Two values of each type, so that no division by zero in one of them hides what else is wrong.
 _SAMPLES: Final = tuple(
@@ -139,7 +147,15 @@ def _check_names(tokens: list[Token]) -> None:
             if token.text not in FUNCTIONS:
                 raise ValueError(f'function "{token.text}" is not known; known: {", ".join(FUNCTIONS)}')
         elif token.text not in VARIABLES and token.text not in _WORDS:
-            raise ValueError(f'variable "{token.text[:40]}" is not known; known: {", ".join(VARIABLES)}')
+            raise ValueError(f'variable "{token.text[:40]}" is not known; {_meant(token.text)}')
+
+
+def _meant(name: str) -> str:
+    operator = _OPERATORS_ELSEWHERE.get(name.lower())
+    if operator is not None:
+        return f"here it is written {operator}"
+    close = get_close_matches(name, VARIABLES, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(VARIABLES)}"
 
 
 # --- types ---------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Final
 from governor.core.policy import Budget, Expected, Rule
 from governor.core.triggers.base import Key
 from governor.core.units import MTOK, UsdMicros, format_usd, usd
+from governor.wire.policy_keys import BUDGET_KEYS, EXPECTED_KEYS
 from governor.wire.policy_reader import Reader
 from governor.wire.policy_values import COUNT
 from governor.wire.toml_lines import KeyPath
@@ -18,9 +19,6 @@ from governor.wire.toml_lines import KeyPath
 WINDOW_TOKENS_MIN: Final = 100_000
 WINDOW_TOKENS_MAX: Final = 1_000_000_000
 TOKENS_PER_S: Final = Key("", "number", 1.0, "")
-
-BUDGET_KEYS: Final = ("ceiling_usd", "tokens", "alert_at", "window")
-EXPECTED_KEYS: Final = ("usd_per_mtok", "tokens_per_s")
 
 
 def read_budget(reader: Reader) -> Budget:

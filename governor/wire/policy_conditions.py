@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from governor.core.policy import ALL, Member
 from governor.core.triggers import load
 from governor.core.triggers.base import Trigger, defaults
+from governor.wire.policy_keys import RULE_KEYS, hint
 from governor.wire.policy_reader import Reader
 from governor.wire.policy_values import did_you_mean
 from governor.wire.toml_lines import KeyPath
@@ -50,11 +52,22 @@ def _member(reader: Reader, path: KeyPath, table: Mapping[str, Any], others: tup
     """A trigger and its limits; `others`: keys of the table that are not the trigger's."""
     kinds = load()
     kind = table.get("trigger")
+    if kind is None:
+        _no_trigger(reader, path, table, others)
+        return None
     if not isinstance(kind, str) or kind not in kinds:
-        said = "is missing" if kind is None else f"{kind!r:.40} is not a trigger"
-        reader.fail((*path, "trigger"), f"{said}{did_you_mean(str(kind), [*kinds])}")
+        reader.fail((*path, "trigger"), f"{kind!r:.40} is not a trigger{did_you_mean(str(kind), [*kinds])}")
         return None
     return Member(kind, _params(reader, path, table, kinds[kind], others))
+
+
+def _no_trigger(reader: Reader, path: KeyPath, table: Mapping[str, Any], others: tuple[str, ...]) -> None:
+    """Which of a table's keys belong to its trigger nobody can say; one that was meant to name it can be told."""
+    meant = [name for name in table if name not in others and (name == "any" or get_close_matches(name, ("trigger",)))]
+    for name in meant:
+        reader.fail((*path, name), f"unknown key{hint(name, ('trigger',))}")
+    if not meant:
+        reader.fail((*path, "trigger"), f"is missing; known: {', '.join(load())}")
 
 
 def _params(
@@ -69,6 +82,9 @@ def _params(
         if name in keys:
             params[name] = reader.value((*path, name), keys[name], value)
         elif name not in others:
-            known = [*others, *keys]
-            reader.fail((*path, name), f'unknown key for trigger "{trigger.KIND}"{did_you_mean(name, known)}')
+            said = f'unknown key for trigger "{trigger.KIND}"'
+            if name in RULE_KEYS:  # Of the rule around it.
+                reader.fail((*path, name), f"{said}; it is a key of the rule: write it beside `{ALL}`")
+            else:
+                reader.fail((*path, name), f"{said}{hint(name, [*others, *keys])}")
     return params

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from governor.core.policy import ALL
+from governor.wire.policy_keys import INCLUDE
 from governor.wire.policy_values import PolicyError
 from governor.wire.toml_lines import KeyPath, key_lines, line_of, show
 
-INCLUDE: Final = "include"
 DOTS_MAX: Final = 100  # In a line. Nobody writes an expression with more.
 DIGITS_MAX: Final = 300  # Of a number: as many as the largest double has.
 

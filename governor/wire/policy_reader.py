@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from governor.core.triggers.base import Key
+from governor.wire.policy_keys import hint
 from governor.wire.policy_layers import Layered, PolicyText
-from governor.wire.policy_values import NAME, PolicyError, did_you_mean
+from governor.wire.policy_values import NAME, PolicyError
 from governor.wire.toml_lines import KeyPath
 
 
@@ -38,7 +39,7 @@ class Reader:
             return {}
         for key in table:
             if key not in known:
-                self.fail((name, key), f"unknown key{did_you_mean(key, known)}")
+                self.fail((name, key), f"unknown key{hint(key, known)}")
         return table
 
     def source(self, path: KeyPath) -> str:

@@ -15,17 +15,28 @@ from governor.core.findings import Response
 from governor.core.policy import ALL, Mode
 from governor.core.triggers import load
 from governor.core.triggers.base import Key, Trigger
-from governor.wire.policy_budget import BUDGET_KEYS, EXPECTED_KEYS, WINDOW_TOKENS_MAX, WINDOW_TOKENS_MIN
+from governor.wire.policy_budget import WINDOW_TOKENS_MAX, WINDOW_TOKENS_MIN
 from governor.wire.policy_conditions import MEMBERS_MAX
-from governor.wire.policy_layers import INCLUDE
-from governor.wire.policy_rules import RULE_KEYS, RULES_MAX
-from governor.wire.policy_toml import HALT_KEYS, NODE_KEYS, POLICY_KEYS, RUN_KEYS, STOPS, TABLES
+from governor.wire.policy_keys import (
+    BUDGET_KEYS,
+    EXPECTED_KEYS,
+    HALT_KEYS,
+    INCLUDE,
+    NODE_KEYS,
+    POLICY_KEYS,
+    RULE_KEYS,
+    RUN_KEYS,
+    TABLES,
+)
+from governor.wire.policy_rules import RULES_MAX
+from governor.wire.policy_toml import STOPS
 from governor.wire.policy_values import CHECKPOINTS, NAME
 
 Schema = dict[str, Any]
 
 _SPAN: Final = r"([0-9]+(\.[0-9]+)?\s*(ms|s|min|m|h|d)\s*)+"
 _COUNT: Final = r"[0-9][0-9_]*(\.[0-9_]+)?\s*[kKMBT]?"
+_TOKENS: Final = rf"{_COUNT}\s*tokens?"
 _DOLLARS: Final = r"^\s*[0-9][0-9_]*(\.[0-9_]*)?([eE][+-]?[0-9]+)?\s*$"
 
 
@@ -41,7 +52,7 @@ def schema(*, drop_in: bool = False) -> Schema:
         "rule": {
             "type": "array",
             "maxItems": RULES_MAX,
-            "items": {"anyOf": [*_rules(), _CHANGE]},
+            "items": _one_by_trigger("rule", _NO_CONDITION),
             "description": "Conditions, and what follows when one has lasted.",
         },
     }
@@ -52,7 +63,7 @@ def schema(*, drop_in: bool = False) -> Schema:
         "type": "object",
         "properties": tables if drop_in else {INCLUDE: _INCLUDE, **tables},
         "additionalProperties": False,
-        "$defs": {**_DEFS, **{f"{kind}_keys": _keys(trigger) for kind, trigger in load().items()}},
+        "$defs": {**_DEFS, **_of_triggers(), "rule_all": _composed(), "rule_changed": _CHANGE},
     }
     return drawn if drop_in else {**drawn, "if": {"required": [INCLUDE]}, "else": _ALONE}
 
@@ -80,15 +91,15 @@ def _span(says: str, default: str) -> Schema:
 
 
 def _count(says: str, least: int = 0, most: int | None = None) -> Schema:
-    number: Schema = {"type": "integer", "minimum": least}
+    count: Schema = {"type": ["integer", "string"], "minimum": least, "pattern": f"^\\s*{_COUNT}\\s*$"}
     if most is not None:
-        number["maximum"] = most
-    return {"anyOf": [number, {"type": "string", "pattern": f"^\\s*{_COUNT}\\s*$"}], "description": says}
+        count["maximum"] = most
+    return {**count, "description": says}
 
 
 def _usd(says: str) -> Schema:
-    number: Schema = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e12}
-    return {"anyOf": [number, {"type": "string", "pattern": _DOLLARS}], "description": says}
+    amount: Schema = {"type": ["number", "string"], "exclusiveMinimum": 0, "exclusiveMaximum": 1e12}
+    return {**amount, "pattern": _DOLLARS, "description": says}
 
 
 _POLICY: Final[Mapping[str, Schema]] = {
@@ -126,7 +137,8 @@ _RUN: Final[Mapping[str, Schema]] = {
 }
 _NODE: Final[Mapping[str, Schema]] = {
     "idle_stop": {
-        "anyOf": [{"const": "off"}, {"type": "string", "pattern": f"^\\s*{_SPAN}\\s*$"}],
+        "type": "string",
+        "pattern": f"^(off|\\s*{_SPAN}\\s*)$",
         "description": 'Stop the node after so long with nobody there: "15m", or "off".',
     },
 }
@@ -147,26 +159,16 @@ _DEFS: Final[Mapping[str, Schema]] = {
     "match": {
         "type": "object",
         "description": 'Labels and their values: { stage = "s1", team = ["nlp", "vision"] }.',
-        "additionalProperties": {
-            "anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]
-        },
+        "additionalProperties": {"type": ["string", "array"], "minItems": 1, "items": {"type": "string"}},
     },
-    "warmup": {
-        "description": 'No verdict before it, in each attempt: "200 steps", "10m", "5M tokens".',
-        "anyOf": [
-            _text("So many steps.", r"[0-9]+\s+steps?"),
-            _text("So many tokens.", rf"{_COUNT}\s*tokens?"),
-            _text("So long.", _SPAN),
-        ],
-    },
-    "for": {
-        "description": 'How long it must fire: "3 steps", "3 of 5 steps", "90s", "2M tokens".',
-        "anyOf": [
-            _text("So many steps.", r"[0-9]+(\s+of\s+[0-9]+)?\s+steps?"),
-            _text("So many tokens.", rf"{_COUNT}\s*tokens?"),
-            _text("So long.", _SPAN),
-        ],
-    },
+    "warmup": _text(
+        'No verdict before it, in each attempt: "200 steps", "10m", "5M tokens".',
+        rf"([0-9]+\s+steps?|{_TOKENS}|{_SPAN})",
+    ),
+    "for": _text(
+        'How long it must fire: "3 steps", "3 of 5 steps", "90s", "2M tokens".',
+        rf"([0-9]+(\s+of\s+[0-9]+)?\s+steps?|{_TOKENS}|{_SPAN})",
+    ),
     "for_time": _text('How long it must fire: "90s". It fires while no steps come.', _SPAN),
 }
 _INCLUDE: Final[Schema] = {
@@ -179,7 +181,7 @@ _ALONE: Final[Schema] = {
     "required": ["policy"],
     "properties": {
         "policy": {"required": ["name"]},
-        "rule": {"items": {"anyOf": [{"required": ["trigger"]}, {"required": [ALL]}]}},
+        "rule": {"items": {"if": {"required": [ALL]}, "else": {"required": ["trigger"]}}},
     },
 }
 _CHANGE: Final[Schema] = {
@@ -188,27 +190,53 @@ _CHANGE: Final[Schema] = {
     "type": "object",
     "required": ["name"],
     "properties": dict(_COMMON),
-    "not": {"anyOf": [{"required": ["trigger"]}, {"required": [ALL]}]},
 }
 
 
-def _rules() -> list[Schema]:
-    return [*(_rule(kind, trigger) for kind, trigger in load().items()), _composed()]
+# By what a rule says, what it must be besides: several triggers, or the change of a rule that lies beneath.
+_NO_CONDITION: Final[Mapping[str, Schema]] = {
+    "rule_all": {"required": [ALL], "not": {"required": ["trigger"]}},
+    "rule_changed": {"not": {"anyOf": [{"required": ["trigger"]}, {"required": [ALL]}]}},
+}
 
 
-def _rule(kind: str, trigger: type[Trigger]) -> Schema:
-    held = _ref("for") if trigger.STEPPED else _ref("for_time")
-    return _condition(kind, trigger, {**_COMMON, "for": held}, ("name", "trigger", "response"))
+def _one_by_trigger(prefix: str, others: Mapping[str, Schema]) -> Schema:
+    """A table that is judged by the one definition that its trigger asks for: errors are then about a key.
+
+    Of alternatives a validator only says that none of them fits. But editors complete from alternatives and read no
+    `then`: so they stand here too, beside one that takes everything.
+    """
+    named = {
+        f"{prefix}_{kind}": {"required": ["trigger"], "properties": {"trigger": {"const": kind}}} for kind in load()
+    }
+    return {
+        "type": "object",
+        "anyOf": [*map(_ref, (*named, *others)), {}],
+        "allOf": [
+            {"properties": {"trigger": {"enum": [*load()]}}},
+            *({"if": said, "then": _ref(name)} for name, said in {**named, **others}.items()),
+        ],
+    }
+
+
+def _of_triggers() -> dict[str, Schema]:
+    """Of each trigger its keys, a rule that asks it, and it as one of several in a rule."""
+    drawn: dict[str, Schema] = {}
+    for kind, trigger in load().items():
+        held = _ref("for") if trigger.STEPPED else _ref("for_time")
+        drawn[f"{kind}_keys"] = _keys(trigger)
+        drawn[f"rule_{kind}"] = _condition(kind, trigger, {**_COMMON, "for": held}, ("name", "trigger", "response"))
+        drawn[f"member_{kind}"] = _condition(kind, trigger, {}, ("trigger",))
+    return drawn
 
 
 def _composed() -> Schema:
-    members = [_condition(kind, trigger, {}, ("trigger",)) for kind, trigger in load().items()]
     several = {
         "type": "array",
         "description": "The triggers that must fire together, each with its keys.",
         "minItems": 2,
         "maxItems": MEMBERS_MAX,
-        "items": {"anyOf": members},
+        "items": {**_one_by_trigger("member", {}), "required": ["trigger"]},
     }
     return {
         "title": ALL,

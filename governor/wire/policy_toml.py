@@ -13,18 +13,13 @@ from typing import Final
 from governor.core.policy import HALTS_PER_DAY_MAX, HaltSettings, Mode, Policy, PolicySet
 from governor.core.units import DurationNs
 from governor.wire.policy_budget import check_expected, check_watched, read_budget, read_expected
+from governor.wire.policy_keys import HALT_KEYS, INCLUDE, NODE_KEYS, POLICY_KEYS, RUN_KEYS, TABLES, hint
 from governor.wire.policy_layers import PolicyText, alone
 from governor.wire.policy_reader import Reader
 from governor.wire.policy_rules import check_reached, read_rules
-from governor.wire.policy_values import CHECKPOINTS, COUNT, DURATION, PolicyError, alert_rules, did_you_mean
+from governor.wire.policy_values import CHECKPOINTS, COUNT, DURATION, PolicyError, alert_rules
 
 STOPS: Final = ("auto", "processes", "job", "instance")
-
-TABLES: Final = ("policy", "budget", "expected", "halt", "run", "node", "rule")
-POLICY_KEYS: Final = ("name", "mode", "match")
-RUN_KEYS: Final = ("on_finish",)
-NODE_KEYS: Final = ("idle_stop",)
-HALT_KEYS: Final = ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max")
 
 
 def load_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> tuple[PolicySet | None, list[PolicyError]]:
@@ -74,7 +69,8 @@ def _policy(reader: Reader) -> Policy | None:
         return None
     for name in reader.doc:
         if name not in TABLES:
-            reader.fail((name,), f"unknown table{did_you_mean(name, TABLES)}")
+            kind = "table" if isinstance(reader.doc[name], dict) else "key"
+            reader.fail((name,), f"unknown {kind}{hint(name, (*TABLES, INCLUDE))}")
     head = reader.table("policy", POLICY_KEYS)
     name = reader.name(("policy",), head)
     mode = Mode(reader.choice(("policy", "mode"), head.get("mode", "enforce"), [mode.value for mode in Mode]))

@@ -20,7 +20,7 @@ from governor.core.triggers import load
 from governor.core.triggers.base import Trigger, defaults, listens
 from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.policy_explain import condition_of, named_in, sayings
-from governor.wire.policy_rules import RULE_KEYS
+from governor.wire.policy_keys import RULE_KEYS
 
 KINDS = sorted(load())
 SEEDS = range(8)

@@ -97,6 +97,23 @@ def test_of_several_includes_the_later_lies_over_the_earlier(tmp_path: Path) -> 
     assert (halt.grace_ns, halt.term_grace_ns) == (120 * 10**9, 10**9)
 
 
+def test_what_two_includes_include_lies_beneath_both(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        site='include = ["changed.toml", "plain.toml"]\n[policy]\nname = "p"\n',
+        changed='include = ["base.toml"]\n[halt]\ngrace = "5m"\n',
+        plain='include = ["base.toml"]\n[halt]\nkill_grace = "3s"\n',
+        base='[halt]\ngrace = "1m"\nkill_grace = "1s"\n',
+    )
+    halt = loaded(tmp_path / "site.toml").halt
+    assert (halt.grace_ns, halt.kill_grace_ns) == (300 * 10**9, 3 * 10**9)
+
+
+def test_a_byte_order_mark_is_none_of_the_text(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_bytes(b"\xef\xbb\xbf[policy]\r\nname = 'p'\r\n")
+    assert loaded(tmp_path / "site.toml").name == "p"
+
+
 def test_drop_ins_lie_over_everything_in_their_order(tmp_path: Path) -> None:
     write(tmp_path, site=SITE, base__llm=BASE)
     (tmp_path / "site.d").mkdir()
@@ -159,7 +176,8 @@ INCLUDES = '[policy]\nname = "p"\n'
         ('"base/llm.toml"', "is not a list of files; write include ="),
         ("[3]", "is not a list of files"),
         ('[""]', "is not a list of files"),
-        ('["gone.toml"]', '"gone.toml" is not a file (site.toml > gone.toml)'),
+        ('["gone.toml"]', '"gone.toml" is not there (site.toml > gone.toml)'),
+        ('["base/*.toml"]', '"base/*.toml" is a pattern: name each file, or put them into site.d as drop-ins'),
         ('["base"]', '"base" is not a file (site.toml > base)'),
         ('["../x.toml"]', '"../x.toml" leads out of '),
         ('["/etc/passwd"]', '"/etc/passwd" leads out of '),
@@ -201,12 +219,17 @@ def test_a_chain_and_a_crowd_of_includes_end_at_their_limits(tmp_path: Path) -> 
     assert loaded(tmp_path / "1.toml").name == "p", "eight are followed"
     (line,) = refused(tmp_path, "0.toml")
     assert line.startswith('8.toml:1: include: "9.toml" is the 9th file deep; 8 are followed (0.toml > 1.toml > ')
-    # Each includes the next twice: without a limit 2 ** 8 files would be read, and with fifty of each, more than atoms.
+    # Each includes the next twenty times: without a limit 20 ** 7 files would be read.
     for depth in range(1, DEPTH_MAX):
-        (tmp_path / f"{depth}.toml").write_text(f'include = ["{depth + 1}.toml", "{depth + 1}.toml"]\n')
-    (tmp_path / f"{DEPTH_MAX}.toml").write_text("")
+        (tmp_path / f"{depth}.toml").write_text(f"include = {[f'{depth + 1}.toml'] * 20}\n")
+    (tmp_path / f"{DEPTH_MAX}.toml").write_text(INCLUDES)
+    assert loaded(tmp_path / "1.toml").name == "p"
+    crowd = [f"of{n}.toml" for n in range(FILES_MAX)]
+    for name in crowd:
+        (tmp_path / name).write_text("")
+    (tmp_path / "1.toml").write_text(f"include = {crowd}\n{INCLUDES}")
     (line,) = refused(tmp_path, "1.toml")
-    assert line.endswith(f"is one file more than the {FILES_MAX} that a policy may be made of")
+    assert line.endswith(f"of63.toml: is one file more than the {FILES_MAX} that a policy may be made of")
 
 
 def test_drop_ins_over_nothing_and_drop_ins_that_include_are_refused(tmp_path: Path) -> None:
@@ -221,7 +244,9 @@ def test_drop_ins_over_nothing_and_drop_ins_that_include_are_refused(tmp_path: P
 
 def test_a_text_without_a_directory_includes_nothing() -> None:
     _, errors = load_policies([("p.toml", f'{INCLUDES}include = ["x.toml"]')])
-    assert [str(error) for error in errors] == ["p.toml:3: policy.include: unknown key; known: name, mode, match"]
+    assert [str(error) for error in errors] == [
+        "p.toml:3: policy.include: unknown key; it stands above the first table"
+    ]
     _, errors = load_policies([("p.toml", f'include = ["x.toml"]\n{INCLUDES}')])
     assert [str(error) for error in errors] == ["p.toml:1: include: cannot be followed: this text has no directory"]
 

@@ -110,6 +110,8 @@ def _duration(value: object) -> int:
 
 
 def _count(value: object) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 2e10: TOML has no integers with exponents.
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f'{value!r:.40} is not a count; write for example 20 or "1.5M"')
     count = parse_count(value) if isinstance(value, str) else value

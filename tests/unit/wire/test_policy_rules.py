@@ -75,6 +75,11 @@ TWO = 'all = [{ trigger = "nonfinite" }, { trigger = "hang" }]\n'
         (RULE, "p.toml:3: rule[1].trigger: is missing"),
         (RULE + TWO + 'trigger = "hang"', "p.toml:7: rule[1].trigger: stands beside `all`"),
         (RULE + TWO + "skipped_streak = 9", "p.toml:7: rule[1].skipped_streak: belongs to one trigger"),
+        (
+            RULE + 'all = [{ trigger = "nonfinite" }, { trigger = "hang", for = "9s" }]',
+            'p.toml:6: rule[1].all[2].for: unknown key for trigger "hang"; it is a key of the rule: write it',
+        ),
+        (RULE + 'any = [{ trigger = "hang" }]', "p.toml:6: rule[1].any: unknown key; any one rule is enough"),
         (RULE + 'all = "hang"', "p.toml:6: rule[1].all: is not a list of triggers"),
         (RULE + 'all = ["hang", "nonfinite"]', "p.toml:6: rule[1].all: is not a list of triggers"),
         (RULE + 'all = [{ trigger = "hang" }]', "p.toml:6: rule[1].all: has 1: one trigger needs no `all`"),

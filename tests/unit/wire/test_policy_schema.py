@@ -129,12 +129,45 @@ RULE = '[policy]\nname = "p"\n[[rule]]\nname = "r"\nresponse = "warn"\n'
         ('trigger = "nonfinite"\nmatch = { team = [] }', False),
         ('trigger = "nonfinite"\nfor = "2M tokens"', True),
         ('trigger = "nonfinite"\nvanished_after = "1.5k"', True),
+        ('trigger = "nonfinite"\nvanished_after = 2e3', True),
         ('trigger = "nonfinite"\nvanished_after = 0', False),
     ],
 )
 def test_schema_and_reader_agree_on_conditions(text: str, taken: bool) -> None:
     assert is_read(RULE + text) is taken, load_policies([("p.toml", RULE + text)])[1]
     assert is_taken(RULE + text) is taken
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ('trigger = "hng"', "rule 0 trigger", "'hng' is not one of ['budget', "),
+        ('trigger = "hang"\nlimt = 3', "rule 0", "Additional properties are not allowed ('limt' was unexpected)"),
+        ('trigger = "hang"\nfor = "90"', "rule 0 for", "'90' does not match"),
+        ('trigger = "hang"\nfor = 90', "rule 0 for", "90 is not of type 'string'"),
+        ('trigger = "hang"\nmode = "dry"', "rule 0 mode", "'dry' is not one of ['enforce', 'observe']"),
+        ('trigger = "nonfinite"\nskipped_streak = 0', "rule 0 skipped_streak", "0 is less than the minimum of 1"),
+        ("", "rule 0", "'trigger' is a required property"),
+        ('all = [{ trigger = "hang" }, { trigger = "nan" }]', "rule 0 all 1 trigger", "'nan' is not one of ["),
+        ('all = [{ trigger = "hang" }, { for = "3s" }]', "rule 0 all 1", "'trigger' is a required property"),
+    ],
+)
+def test_what_an_editor_says_is_of_the_key_that_is_wrong(text: str, place: str, said: str) -> None:
+    for validator in (WHOLE, Draft7Validator(schema())):
+        (error,) = validator.iter_errors(tomllib.loads(RULE + text))
+        assert " ".join(map(str, error.absolute_path)) == place
+        assert error.message.startswith(said)
+
+
+def test_an_editor_that_completes_from_alternatives_finds_every_trigger_with_its_keys() -> None:
+    drawn = schema()
+    offered = [
+        drawn["$defs"][one["$ref"].removeprefix("#/$defs/")]
+        for one in drawn["properties"]["rule"]["items"]["anyOf"][:-1]
+    ]
+    keys = {one["title"]: {*one["properties"]} for one in offered}
+    for kind, trigger in load().items():
+        assert keys[kind] > {key.name for key in trigger.KEYS}
 
 
 def test_a_key_that_a_trigger_cannot_do_without_is_required() -> None:

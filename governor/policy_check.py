@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from governor.core.node import NodeFacts
-from governor.core.units import UsdMicros
+from governor.core.policy import Policy
+from governor.core.units import NS_PER_HOUR, UsdMicros, format_duration, format_usd
 from governor.policy_loading import ceiling_fault
 from governor.policy_words import describe
-from governor.wire.policy_doubts import doubts
+from governor.wire.policy_doubts import doubts, planned_length_ns
 from governor.wire.policy_layers import PolicyText
 from governor.wire.policy_shown import Shown, in_force
 from governor.wire.policy_toml import load_policies, read_policies
@@ -26,6 +27,7 @@ def check(texts: Sequence[PolicyText | tuple[str, str]], rate: UsdMicros | None 
     if fault is not None:
         return [fault, "1 error"], 1
     lines = [str(doubt) for one, reader in read_policies(texts) if one is not None for doubt in doubts(one, reader)]
+    lines += [said for policy in policies.policies if (said := _dear_plan(policy, rate)) is not None]
     if lines:
         return [*lines, f"{len(lines)} {'doubt' if len(lines) == 1 else 'doubts'}: it loads, and cannot mean that"], 1
     for policy in policies.policies:
@@ -33,6 +35,17 @@ def check(texts: Sequence[PolicyText | tuple[str, str]], rate: UsdMicros | None 
     count = len(policies.policies)
     valid = "1 policy is valid" if count == 1 else f"{count} policies are valid"
     return [*lines, f"{valid} (digest {policies.digest[:12]})"], 0
+
+
+def _dear_plan(policy: Policy, rate: UsdMicros | None) -> str | None:
+    """What the plan costs at this node's price, where that is more than the ceiling."""
+    planned_ns, ceiling = planned_length_ns(policy), policy.budget.ceiling_usd_micros
+    if rate is None or planned_ns is None or ceiling is None or (dear := rate * planned_ns // NS_PER_HOUR) <= ceiling:
+        return None
+    return (
+        f"{policy.source}: expected.tokens_per_s: the run takes {format_duration(planned_ns)} at that speed, which is "
+        f"{format_usd(dear)} at this node's price: above budget.ceiling_usd ({format_usd(ceiling)})"
+    )
 
 
 def show(texts: Sequence[PolicyText | tuple[str, str]]) -> list[tuple[str, list[Shown]]]:

@@ -10,14 +10,12 @@ from typing import Final, NamedTuple
 
 from governor.core.expression_reach import never_true
 from governor.core.findings import Response
-from governor.core.policy import HoldKind, Mode, Policy, Rule
+from governor.core.policy import AT_ONCE, Hold, HoldKind, Member, Mode, Policy, Rule
 from governor.core.triggers import load
 from governor.core.units import NS_PER_S, format_duration
 from governor.wire.policy_reader import Reader
 from governor.wire.policy_values import PolicyError
 from governor.wire.toml_lines import KeyPath
-
-_HARDER: Final = {response: rank for rank, response in enumerate(Response)}
 
 
 class Doubt(NamedTuple):
@@ -28,7 +26,13 @@ class Doubt(NamedTuple):
 def doubts(policy: Policy, reader: Reader) -> list[PolicyError]:
     """What is doubtful in a valid policy, a line each, in the order of the files."""
     rules = policy.rules[: len(reader.doc.get("rule", []))]  # Not those which the reader made itself, of `alert_at`.
-    for doubt in (*_repeated(rules), *_never_sooner(rules), *_outlived(policy, rules), *_conditions(rules)):
+    for doubt in (
+        *_repeated(rules),
+        *_never_sooner(rules),
+        *_never(policy, rules),
+        *_outlived(policy, rules),
+        *_conditions(rules),
+    ):
         reader.fail(doubt.path, doubt.message)
     return reader.sorted_errors
 
@@ -43,32 +47,83 @@ def _repeated(rules: Sequence[Rule]) -> Iterator[Doubt]:
 
 
 def _never_sooner(rules: Sequence[Rule]) -> Iterator[Doubt]:
-    """A warning that comes when the halt does."""
+    """A rule that speaks when another one has halted the run."""
     for index, rule in enumerate(rules):
         for other in rules:
-            if other.mode is not Mode.ENFORCE or other.response is not Response.HALT or rule.response is Response.HALT:
+            if other.mode is not Mode.ENFORCE or other.response is not Response.HALT or other is rule:
                 continue
-            if not _asks_same(rule, other):
-                if _is_later_part(rule, other):
-                    yield Doubt(("rule", index, "at_frac"), f"{_none_before(other)}: that is at a smaller part")
+            if rule.response is Response.HALT and (rule.mode is Mode.OBSERVE or _says_same(rule, other)):
+                continue  # What another limit would do, or what _repeated says.
+            if not _covers(other, rule) or other.warmup not in (None, rule.warmup):
                 continue
-            alike = (rule.hold.kind, rule.warmup) == (other.hold.kind, other.warmup)
-            if alike and rule.hold.need >= other.hold.need and rule.hold.of >= other.hold.of:
-                yield Doubt(("rule", index, "for"), f"{_none_before(other)}: its `for` is no longer")
+            key = _later_key(rule, other)
+            if key is not None and _is_held_as_long(rule.hold, other.hold):
+                halts = f'comes no sooner than the halt of rule "{other.name}"'
+                yield Doubt(("rule", index, key), f"{halts}: {_LATER.get(key, 'its limit is no stricter')}")
+                break
 
 
-def _none_before(other: Rule) -> str:
-    return f'comes no sooner than the halt of rule "{other.name}"'
+_LATER: Final = {"for": "its `for` is no longer", "at_frac": "that is at a smaller part"}
 
 
-def _is_later_part(rule: Rule, other: Rule) -> bool:
-    both = rule.trigger == other.trigger == "budget" and rule.match == other.match
-    return both and rule.params["at_frac"] > other.params["at_frac"]
+def _says_same(rule: Rule, other: Rule) -> bool:
+    return _asks_same(rule, other) and (rule.hold, rule.warmup) == (other.hold, other.warmup)
+
+
+def _covers(wide: Rule, narrow: Rule) -> bool:
+    """Whether every run that `narrow` is for is one of `wide`."""
+    return all(label in narrow.match and {*narrow.match[label]} <= {*values} for label, values in wide.match.items())
+
+
+def _later_key(rule: Rule, other: Rule) -> str | None:
+    """The key by which a rule asks what another one asks, or for more of it; None where it asks something else."""
+    if sorted(map(repr, rule.conditions)) == sorted(map(repr, other.conditions)):  # Their order says nothing.
+        return "for"
+    if rule.trigger != other.trigger or rule.members:
+        return None
+    trigger = load()[rule.trigger]
+    # Of so many times, or so long, more is later. Of parts of something only the trigger knows.
+    rising = {key.name for key in trigger.KEYS if key.kind in ("count", "duration")} & {*getattr(trigger, "LIMITS", ())}
+    rising |= {"at_frac"} if rule.trigger == "budget" else set()
+    apart = [name for name, value in rule.params.items() if value != other.params[name]]
+    if all(name in rising and rule.params[name] > other.params[name] for name in apart):
+        return apart[0]
+    return None
+
+
+def _is_held_as_long(hold: Hold, other: Hold) -> bool:
+    """Whether whatever has fired for `hold` has fired for `other` by then."""
+    if other == AT_ONCE:
+        return True
+    if hold.kind is not other.kind:
+        return False
+    if hold.kind is not HoldKind.STEPS:
+        return hold.need >= other.need
+    # Of the firing steps in the longer window, one of the shorter ones that it is made of has its share at least.
+    windows = -(-hold.of // other.of)
+    return -(-hold.need // windows) >= other.need
 
 
 def _asks_same(rule: Rule, other: Rule) -> bool:
-    same = sorted(map(repr, rule.conditions)) == sorted(map(repr, other.conditions))  # Their order says nothing.
-    return same and rule.match == other.match
+    return _later_key(rule, other) == "for" and rule.match == other.match
+
+
+def _never(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
+    """Rules that can never fire, and one that fires on plan."""
+    planned = next(_ends_of_plan(policy), None)
+    for index, rule in enumerate(rules):
+        for path, member in _places(index, rule):
+            match member.trigger:
+                case "runtime" if not member.params["run"] and not member.params["attempt"]:
+                    yield Doubt((*path, "trigger"), "never fires: neither `run` nor `attempt` has a limit")
+                case "runtime" if planned is not None and 0 < member.params["run"] < planned[0] and not rule.members:
+                    if rule.response is Response.HALT:
+                        yield Doubt((*path, "run"), f"halts a run that keeps to its plan: {planned[1]}")
+                case "usd_per_mtok" if policy.expected.usd_micros_per_mtok is None:
+                    yield Doubt((*path, "trigger"), "never fires: [expected] has no usd_per_mtok to compare with")
+                case "restart_loop" if rule.warmup is not None and rule.warmup.kind is not HoldKind.DURATION:
+                    text = "is never over in what it is about: attempts that do not get so far; give a time"
+                    yield Doubt(("rule", index, "warmup"), text)
 
 
 def _outlived(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
@@ -87,10 +142,15 @@ def _outlived(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
                 yield Doubt(("rule", index, key), f"is never over: the run is complete at {tokens:,} tokens")
 
 
-def _ends_of_plan(policy: Policy) -> Iterator[tuple[int, str, str]]:
+def planned_length_ns(policy: Policy) -> int | None:
+    """How long the run takes, as [budget] and [expected] have it."""
     tokens, speed = policy.budget.tokens, policy.expected.tokens_per_s
-    if tokens and speed:
-        planned_ns = int(tokens / speed * NS_PER_S)
+    return int(tokens / speed * NS_PER_S) if tokens and speed else None
+
+
+def _ends_of_plan(policy: Policy) -> Iterator[tuple[int, str, str]]:
+    planned_ns = planned_length_ns(policy)
+    if planned_ns is not None:
         yield planned_ns, f"as [budget] and [expected] have it the run takes {format_duration(planned_ns)}", ""
 
 
@@ -106,17 +166,23 @@ def _ends_by_rule(rules: Sequence[Rule]) -> Iterator[tuple[int, str, str]]:
 
 def _conditions(rules: Sequence[Rule]) -> Iterator[Doubt]:
     for index, rule in enumerate(rules):
-        places: list[KeyPath] = [("rule", index, *(("all", number) if rule.members else ()))
-                                 for number in range(len(rule.conditions))]  # fmt: skip
-        for path, member in zip(places, rule.conditions, strict=True):
+        places = _places(index, rule)
+        for path, member in places:
             for key in load()[member.trigger].KEYS:
                 above = member.params.get(key.not_above)
                 if above is not None and member.params[key.name] > above:
                     yield Doubt((*path, key.name), f"is above {key.not_above}, which then says nothing")
-        written = [(path, member.params["when"]) for path, member in zip(places, rule.conditions, strict=True)
-                   if member.trigger == "expression"]  # fmt: skip
+        written = [(path, member.params["when"]) for path, member in places if member.trigger == "expression"]
         alone = [path for path, when in written if never_true([when])]
         for path in alone:
             yield Doubt((*path, "when"), "is never true, whatever the run does")
         if len(written) > 1 and not alone and never_true([when for _, when in written]):
             yield Doubt(("rule", index, "all"), "is never true: its expressions exclude each other")
+
+
+def _places(index: int, rule: Rule) -> list[tuple[KeyPath, Member]]:
+    """Each condition of a rule with its place in the file."""
+    return [
+        (("rule", index, *(("all", number) if rule.members else ())), member)
+        for number, member in enumerate(rule.conditions)
+    ]

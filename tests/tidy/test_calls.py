@@ -15,8 +15,9 @@ BROAD_ALLOWED = Counter({"governor/daemon.py": 1, "governor/observers.py": 1, "t
 # Everything pure that the core has a use for. A clock, a file or a random number is not in it, and a new name is a
 # decision somebody takes here.
 CORE_MAY_IMPORT = {
-    *("__future__", "abc", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib"),
-    *("heapq", "itertools", "json", "math", "operator", "re", "shlex", "statistics", "string", "types", "typing"),
+    *("__future__", "abc", "bisect", "collections", "dataclasses", "difflib", "enum", "fractions", "functools"),
+    *("hashlib", "heapq", "itertools", "json", "math", "operator", "re", "shlex", "statistics", "string"),
+    *("types", "typing"),
     *("importlib", "pkgutil"),  # The sorted directory scan that finds triggers.
 }
 CORE_MUST_NOT_CALL = {"open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint", "id", "hash"}

@@ -6,6 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from governor.cli_policy import policy
+from governor.core.units import usd
 from governor.policy_check import check
 from governor.policy_words import format_hold, format_span
 from governor.wire.policy_values import parse_hold
@@ -98,3 +99,15 @@ def test_the_command_shows_what_is_in_force_and_steers_no_terminal(tmp_path: Pat
     file.write_text('[policy]\nname = "p"\n"\\u001b[31mred" = 1\n')
     told = CliRunner().invoke(policy, ["check", str(file)])
     assert (told.exit_code, "\x1b" in told.stderr) == (1, False)
+
+
+def test_a_plan_that_is_dearer_than_its_ceiling_at_this_nodes_price_is_doubted() -> None:
+    plan = '[budget]\nceiling_usd = 50\ntokens = "10M"\n[expected]\ntokens_per_s = 1000\n'
+    text = f'[policy]\nname = "p"\n{plan}[[rule]]\nname = "b"\ntrigger = "budget"\nresponse = "halt"\n'
+    assert check([("p.toml", text)], usd(18))[1] == 0
+    lines, code = check([("p.toml", text)], usd(20))
+    assert (lines[0], code) == (
+        "p.toml: expected.tokens_per_s: the run takes 2h 46m at that speed, which is $55.56 at this node's price: "
+        "above budget.ceiling_usd ($50.00)",
+        1,
+    )

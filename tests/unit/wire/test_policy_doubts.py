@@ -65,6 +65,36 @@ HTOB = 'all = [{ trigger = "nonfinite" }, { trigger = "hang" }]'
             "p.toml:14: rule[2].for: is never over: the run is complete at 10,000,000 tokens",
         ),
         (
+            rule("a", "halt", NAN) + rule("c", "warn", NAN + '\nmatch = { stage = "s1" }'),
+            'p.toml:12: rule[2].for: comes no sooner than the halt of rule "a"',
+        ),
+        (
+            rule("a", "halt", 'trigger = "silence"\nafter = "10m"')
+            + rule("c", "warn", 'trigger = "silence"\nafter = "20m"'),
+            'p.toml:12: rule[2].after: comes no sooner than the halt of rule "a": its limit is no stricter',
+        ),
+        (
+            rule("c", "halt", NAN.replace("3", "5")) + rule("a", "halt", NAN),
+            'p.toml:7: rule[1].for: comes no sooner than the halt of rule "a"',
+        ),
+        (
+            rule("a", "halt", 'trigger = "nonfinite"') + rule("c", "warn", NAN + '\nwarmup = "200 steps"'),
+            'p.toml:11: rule[2].for: comes no sooner than the halt of rule "a"',
+        ),
+        (rule("a", "halt", 'trigger = "runtime"'), "p.toml:6: rule[1].trigger: never fires: neither `run` nor"),
+        (
+            rule("a", "warn", 'all = [{ trigger = "nonfinite" }, { trigger = "usd_per_mtok" }]'),
+            "p.toml:6: rule[1].all[2].trigger: never fires: [expected] has no usd_per_mtok",
+        ),
+        (
+            BUDGET + "[expected]\ntokens_per_s = 1000\n" + rule("a", "halt", 'trigger = "runtime"\nrun = "2h"'),
+            "p.toml:16: rule[2].run: halts a run that keeps to its plan: as [budget]",
+        ),
+        (
+            rule("a", "halt", 'trigger = "restart_loop"\nwarmup = "200 steps"'),
+            "p.toml:7: rule[1].warmup: is never over in what it is about",
+        ),
+        (
             rule("a", "halt", 'trigger = "nonfinite"\nskipped_streak = 50'),
             "p.toml:7: rule[1].skipped_streak: is above search_streak, which then says nothing",
         ),
@@ -88,6 +118,15 @@ def test_is_doubted(text: str, doubt: str) -> None:
         rule("a", "warn", NAN) + rule("c", "halt", NAN.replace("3", "5")),
         rule("a", "warn", NAN) + rule("c", "warn", NAN + '\nmatch = { stage = "s1" }'),
         rule("a", "warn", NAN) + rule("c", "warn", NAN + "\nskipped_streak = 9"),
+        rule("a", "halt", NAN) + rule("c", "warn", NAN.replace("3 steps", "3 of 5 steps")),
+        rule("a", "halt", NAN + '\nmatch = { stage = "s1" }') + rule("c", "warn", NAN),
+        rule("a", "halt", 'trigger = "silence"\nafter = "20m"')
+        + rule("c", "warn", 'trigger = "silence"\nafter = "9m"'),
+        rule("a", "halt", 'trigger = "silence"\nafter = "10m"')
+        + rule("c", "halt", 'trigger = "silence"\nafter = "20m"\nmode = "observe"'),
+        rule("a", "halt", 'trigger = "data_starvation"\nshare_frac = 0.5')
+        + rule("c", "warn", 'trigger = "data_starvation"\nshare_frac = 0.9'),
+        rule("a", "halt", 'trigger = "runtime"\nattempt = "2h"') + BUDGET + "[expected]\ntokens_per_s = 1000\n",
         rule("a", "halt", NAN + '\nwarmup = "200 steps"') + rule("c", "warn", NAN),
         rule("a", "halt", NAN + '\nmode = "observe"') + rule("c", "warn", NAN.replace("3", "5")),
         BUDGET.replace("9\n", "9\nalert_at = [0.5]\n") + rule("w", "warn", 'trigger = "budget"\nat_frac = 0.9'),

@@ -12,6 +12,18 @@ from governor.core.planner.hardware import Gpu, Precision
 from governor.core.planner.setup import Attention, Checkpointing, Framework, Offload, Setup
 from governor.core.planner.shape import Experts, Shape
 from governor.plan_catalog import UnknownNameError, gpu_named, model_named
+from governor.plan_recognised import (
+    USUAL_LATENT,
+    expert_tp,
+    has_dropout,
+    has_sequence_parallel,
+    is_latent,
+    is_unfused_attention,
+    is_unfused_optimizer,
+    is_uniform_routing,
+    shape_of_sizes,
+    virtual_stages,
+)
 
 Row = Mapping[str, str]
 T = TypeVar("T")
@@ -80,10 +92,11 @@ def read(row: Row) -> Read:
         dp=dp,
         tp=tp,
         pp=pp,
-        virtual_stages=max(_number(row, "vp") or 1, 1),
+        virtual_stages=virtual_stages(row, shape.layers, pp, _number(row, "vp") or 0),
         cp=cp,
         ep=_number(row, "ep") or 1,
-        sequence_parallel=tp > 1 and _has_sequence_parallel(row),
+        expert_tp=expert_tp(row, tp, _number(row, "n_experts") or 0),
+        sequence_parallel=tp > 1 and has_sequence_parallel(row),
         zero_stage=_zero(row, framework, assumed),
         shard_ranks=_number(row, "fsdp") or None,
         checkpointing=checkpointing,
@@ -93,8 +106,9 @@ def read(row: Row) -> Read:
         offload=_offload(row),
         node_gbps=_network(row),
         vintage=_vintage(row),
-        dropout="dropout 0.1" in row.get("notes", ""),
-        uniform_routing="real routing" not in row.get("notes", ""),
+        dropout=has_dropout(row),
+        unfused_optimizer=is_unfused_optimizer(row),
+        uniform_routing=is_uniform_routing(row),
     )
     return Read(setup, tuple(assumed))
 
@@ -138,11 +152,33 @@ def _shape(row: Row, assumed: list[str]) -> Shape:
             return replace(known, heads=_number(row, "heads") or known.heads) if known.latent is None else known
         return replace(known, layers=layers, stated_params=None, stated_active=None)
     params = _float(row, "params_b") or _in_name(name)
+    if hidden and (alike := _alike(row, hidden)):
+        return _with_rows_counts(row, alike)
     if not hidden:
         if params is None:
             raise UnreadableRowError(f"model {name!r} is not in the catalogue: state hidden and layers, or params_b")
         hidden = _assume(assumed, "hidden", _usual_hidden(1e9 * params))
     return _stated_shape(row, name, hidden, params, assumed)
+
+
+def _alike(row: Row, hidden: int) -> Shape | None:
+    heads, ffn = _number(row, "heads") or 0, _number(row, "ffn") or 0
+    ffns = (ffn, _number(row, "moe_ffn") or ffn)
+    return shape_of_sizes(hidden, heads, _number(row, "kv_heads") or heads, ffns, _number(row, "topk") or 0)
+
+
+def _with_rows_counts(row: Row, known: Shape) -> Shape:
+    """The architecture in the row's own depth and width of the mixture."""
+    experts = known.experts
+    if experts is not None:
+        experts = replace(experts, count=_number(row, "n_experts") or experts.count)
+    layers, vocab = _number(row, "layers") or known.layers, _number(row, "vocab") or known.vocab
+    if (layers, experts) == (known.layers, known.experts):
+        return replace(known, vocab=vocab)
+    hybrid = known.hybrid if layers == known.layers else None
+    return replace(
+        known, layers=layers, experts=experts, hybrid=hybrid, vocab=vocab, stated_params=None, stated_active=None
+    )
 
 
 def _in_name(name: str) -> float | None:
@@ -153,11 +189,10 @@ def _in_name(name: str) -> float | None:
 
 def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assumed: list[str]) -> Shape:
     heads = _number(row, "heads") or _assume(assumed, "heads", _usual_heads(hidden, _number(row, "tp") or 1))
-    experts = None
+    experts, latent = None, _assume(assumed, "latent", USUAL_LATENT) if is_latent(row) else None
     if count := _number(row, "n_experts"):
-        experts = Experts(
-            count, _number(row, "topk") or 2, _number(row, "moe_ffn") or _number(row, "ffn") or 4 * hidden
-        )
+        width = _number(row, "moe_ffn") or _number(row, "ffn") or 4 * hidden
+        experts = Experts(count, _number(row, "topk") or 2, width, shared_ffn=width if latent else 0)
     ffn = _number(row, "ffn") or (experts.ffn if experts else 4 * hidden)
     gated = ffn % hidden != 0 or "swiglu" in row.get("notes", "")
     vocab = _number(row, "vocab") or _assume(assumed, "vocab", 51200)
@@ -173,6 +208,7 @@ def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assume
         gated=gated,
         tied="tied embeddings" in row.get("notes", ""),
         experts=experts,
+        latent=latent,
     )
     if _number(row, "layers"):
         return shape
@@ -195,8 +231,8 @@ def _usual_hidden(params: float) -> int:
 
 
 def _needed_gpus(row: Row, ranks: int, assumed: list[str]) -> int:
-    dp = _number(row, "dp") or max(_number(row, "ep") or 1, 1)
-    return _assume(assumed, "gpus", max(ranks * dp, 8 if ranks == 1 else ranks))
+    dp = _number(row, "dp") or max(_number(row, "ep") or 1, 8)
+    return _assume(assumed, "gpus", ranks * dp)
 
 
 def _batches(row: Row, dp: int, seq_len: int, assumed: list[str]) -> tuple[int, int]:
@@ -209,7 +245,8 @@ def _batches(row: Row, dp: int, seq_len: int, assumed: list[str]) -> tuple[int, 
             else _assume(assumed, "micro_bs", min(per_rank or 1, max(1, 4096 // seq_len)))
         )
     if accum is None:
-        accum = max(round(per_rank / micro), 1) if per_rank else _assume(assumed, "grad_accum", 1)
+        filling = 8 * pp if (pp := _number(row, "pp") or 1) > 1 else 1
+        accum = max(round(per_rank / micro), 1) if per_rank else _assume(assumed, "grad_accum", filling)
     return micro, accum
 
 
@@ -245,8 +282,7 @@ def _precision(row: Row, assumed: list[str]) -> Precision:
 
 
 def _attention(row: Row) -> Attention:
-    text = (row.get("attention", "") + " " + row.get("notes", "")).lower()
-    return Attention.UNFUSED if "unfused" in text else Attention.FLASH
+    return Attention.UNFUSED if is_unfused_attention(row) else Attention.FLASH
 
 
 def _offload(row: Row) -> Offload:
@@ -260,12 +296,6 @@ def _offload(row: Row) -> Offload:
         if text == offload:
             return offload
     return Offload.NONE
-
-
-def _has_sequence_parallel(row: Row) -> bool:
-    """Megatron has it since 2022 (arXiv 2205.05198); BLOOM's branch and the April 2021 paper had not."""
-    text = (row.get("framework", "") + " " + row.get("notes", "")).lower()
-    return not any(word in text for word in ("bigscience", "2021", "no sp", "megatron-deepspeed"))
 
 
 def _network(row: Row) -> float | None:

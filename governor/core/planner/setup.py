@@ -55,6 +55,10 @@ class Offload(StrEnum):
     def moves_params(self) -> bool:
         return self in (Offload.PARAM_OPTIMIZER_CPU, Offload.PARAM_OPTIMIZER_NVME)
 
+    @property
+    def is_nvme(self) -> bool:
+        return self in (Offload.OPTIMIZER_NVME, Offload.PARAM_OPTIMIZER_NVME)
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -72,6 +76,7 @@ class Setup:
     virtual_stages: int = 1  # model chunks a pipeline stage holds (interleaving)
     cp: int = 1
     ep: int = 1
+    expert_tp: int = 1  # ranks over which one expert is cut (Megatron's expert_tensor_parallel_size)
     sequence_parallel: bool = True  # Megatron's, along tp
     zero_stage: int = 0
     shard_ranks: int | None = None  # among how many ranks states are sharded; None: all of dp*cp (hpZ, HSDP: fewer)
@@ -85,6 +90,7 @@ class Setup:
     fp8_params: bool = False  # weights are kept and gathered in the low precision
     dropout: bool = False
     fused_loss: bool = False  # chunked or fused cross-entropy: logits are never whole
+    unfused_optimizer: bool = False  # Adam as separate kernels, with whole copies of its shard while it steps
     uniform_routing: bool = True  # tokens spread evenly over experts, as benchmarks force it
 
     def __post_init__(self) -> None:

@@ -1,0 +1,79 @@
+"""What else a row says: an architecture known by its sizes, and features of the software named in its free text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from governor.core.planner.shape import Latent, Shape
+from governor.plan_catalog import models
+
+Row = Mapping[str, str]
+
+# DeepSeek's ranks and head widths, which those who adopt MLA mostly adopt with it (arXiv 2405.04434).
+USUAL_LATENT = Latent(q_rank=1536, kv_rank=512, rope_dim=64, nope_dim=128, value_dim=128)
+
+
+def shape_of_sizes(hidden: int, heads: int, kv_heads: int, ffns: tuple[int, ...], topk: int) -> Shape | None:
+    """The one architecture of the catalogue with these sizes; proxies of it may have fewer layers and experts."""
+    alike = [s for s in models().values() if (s.hidden, s.heads, s.kv_heads) == (hidden, heads, kv_heads)]
+    alike = [s for s in alike if s.ffn in ffns and (s.experts.topk if s.experts else 0) == topk]
+    # Tables of one vendor repeat an architecture under several names; it is known where those agree on the rest.
+    return alike[0] if alike and len({(s.vocab, s.gated, s.latent, s.hybrid) for s in alike}) == 1 else None
+
+
+def is_latent(row: Row) -> bool:
+    return re.search(r"\bmla\b", row.get("notes", "").lower()) is not None
+
+
+def has_dropout(row: Row) -> bool:
+    """Megatron's default is 0.1, and its tests say so where they change it."""
+    notes = row.get("notes", "")
+    return "dropout 0.1" in notes or ("dropout" not in notes and "deterministic" in notes)
+
+
+def has_sequence_parallel(row: Row) -> bool:
+    """Megatron has it since 2022 (arXiv 2205.05198), to be asked for; BLOOM's branch and its paper of 2021 had not."""
+    notes = row.get("notes", "")
+    if "Megatron-Core CI" in row.get("framework", ""):
+        return re.search(r"\bSP\b", notes) is not None and "no SP" not in notes
+    text = (row.get("framework", "") + " " + notes).lower()
+    return not any(word in text for word in ("bigscience", "2021", "no sp", "megatron-deepspeed"))
+
+
+def virtual_stages(row: Row, layers: int, pp: int, vp: int) -> int:
+    """Model chunks of a rank. Some tables count layers a chunk instead, and say so."""
+    if vp and "vp=layers" in row.get("notes", ""):
+        return max(layers // (pp * vp), 1)
+    return max(vp, 1)
+
+
+def expert_tp(row: Row, tp: int, ep: int) -> int:
+    """Megatron cuts experts along tp unless told otherwise; recipes for real clusters do tell it, and say 1."""
+    text = row.get("source", "") + " " + row.get("notes", "")
+    if found := re.search(r"etp(\d+)", text):
+        return int(found[1])
+    return tp if ep and _is_megatron_test(row) else 1
+
+
+def is_unfused_attention(row: Row) -> bool:
+    """Megatron's own implementation of a layer, the alternative to Transformer Engine's ("te" in names), fuses none."""
+    text = (row.get("attention", "") + " " + row.get("notes", "")).lower()
+    name = row.get("source", "")
+    is_own = _is_megatron_test(row) and "mcore_tp" in name and "_te_" not in name and "fp8" not in name
+    return "unfused" in text or is_own
+
+
+def is_uniform_routing(row: Row) -> bool:
+    """Benchmarks force every expert to the same load; tests of a whole training run do not."""
+    return "real routing" not in row.get("notes", "") and not _is_megatron_test(row)
+
+
+def _is_megatron_test(row: Row) -> bool:
+    """Megatron-LM's functional tests, whose runs are logged with the memory of the last rank."""
+    return re.search(r"Megatron-\w+ CI\b", row.get("framework", "")) is not None
+
+
+def is_unfused_optimizer(row: Row) -> bool:
+    """InternEvo's hybrid ZeRO calls torch's Adam on flat fp32 copies."""
+    return "internevo" in row.get("framework", "").lower()

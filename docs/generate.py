@@ -6,7 +6,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from docs import alerts_page, cli_page, clouds_page, halt_page, policies_page, prices_page, triggers_page
+from docs import (
+    alerts_page,
+    cli_page,
+    clouds_page,
+    halt_page,
+    policies_page,
+    prices_page,
+    sparse_attention_page,
+    triggers_page,
+)
 from governor.adapters.exporters.prometheus_metrics import metrics_page
 from governor.wire.policy_schema import schema
 
@@ -18,6 +27,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "policies.md": policies_page.render,
     "prices.md": prices_page.render,
+    "sparse_attention.md": sparse_attention_page.render,
+    "sparse_attention.svg": sparse_attention_page.drawn,
     "triggers.md": triggers_page.render,
     "../policies/policy.schema.json": lambda: json.dumps(schema(), indent=1, ensure_ascii=False) + "\n",
 }

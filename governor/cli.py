@@ -18,9 +18,10 @@ from governor.exit_codes import MEANINGS, ExitCode
 
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
-_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "alert", "completion")
+_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "completion")
 _NAMES: Final = (
-    *("daemon", "run", "status", "doctor", "halt", "hold", "policy", "prices", "incident", "cost", "alert", "budget"),
+    *("daemon", "run", "status", "doctor", "halt", "hold", "policy", "prices", "incident", "cost", "plan", "alert"),
+    "budget",
 )
 EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
 
@@ -71,6 +72,10 @@ def _imported(name: str) -> click.Command:
             from governor.cli_cost import cost
 
             return cost
+        case "plan":
+            from governor.cli_plan import plan
+
+            return plan
         case "alert":
             from governor.cli_alert import alert
 

@@ -60,6 +60,7 @@ class _Shape:
     phase: str | None
     gpu: str | None
     is_aside: bool  # It has a value of validation, and no loss beside it.
+    asides: tuple[str, ...]  # Keys of validation that stand beside one of a loss: tables have each key in each row.
     is_plain: bool  # Nothing but a step.
     is_involved: bool  # One of its values cannot be read alone.
 
@@ -94,7 +95,10 @@ class RecordReader:
                 self._shapes[keys] = shape
         step = _whole(record[shape.step]) if shape.step is not None else None
         if shape.is_plain and step is not None and step >= 0:
-            return (self._read_step(record, shape, step, at),)
+            read = self._read_step(record, shape, step, at)
+            if shape.asides and read.loss is None and any(record[name] is not None for name in shape.asides):
+                return self._phases(_EVALUATED, step, at)
+            return (read,)
         events = self._of_training(record, shape, step, at)
         if shape.gpu is None or isinstance(events, list):
             return events
@@ -197,10 +201,11 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
         if name is not None:
             found[field] = name
     step, phase, gpu = (found.pop(name, None) for name in ("step", "phase", "gpu_util"))
-    aside = "loss" not in found and any(name.startswith(_ASIDE) for name in record)
+    asides = tuple(name for name in record if name.startswith(_ASIDE))
+    aside = "loss" not in found and bool(asides)
     values = tuple((field, name, _reader(field, name)) for field, name in found.items())
     is_plain = phase is None and gpu is None and not aside
-    return _Shape(step, values, phase, gpu, aside, is_plain, not _INVOLVED.isdisjoint(found))
+    return _Shape(step, values, phase, gpu, aside, asides, is_plain, not _INVOLVED.isdisjoint(found))
 
 
 def _reader(field: str, name: str) -> Callable[[Any], Any]:

@@ -51,6 +51,11 @@ def test_hardly_a_healthy_translation_or_speech_run_is_halted(outcomes: list[Out
     assert len(halted) <= SEQ_HALTS_MAX, halted
 
 
+def test_no_healthy_run_of_another_kind_is_halted(outcomes: list[Outcome]) -> None:
+    """Recommenders, images, tiny and uneven batches: not what the policy is for, and no less somebody's work."""
+    assert [told(one) for one in of(outcomes, "healthy", "other") if one.halts] == []
+
+
 def test_a_broken_loss_is_caught_with_its_record(outcomes: list[Outcome]) -> None:
     for one in of(outcomes, "troubled", label="nan"):
         if one.log in MISSED:

@@ -217,7 +217,8 @@ def test_a_reload_takes_nothing_of_what_triggers_have_seen(touched: dict[str, ob
     """Else whoever reloads more often than a limit is long keeps a hung run alive, and paid for."""
     run = a_run()
     run.jsonl_only, run.step, run.step_at = True, 1, MonoNs(0)
-    hang = a_rule(name="hang", trigger="hang", params=defaults(load()["hang"].KEYS), hold=AT_ONCE)
+    limit = {"start_limit_without_beats": 35 * 60 * NS_PER_S}  # Of a log that has shown no rhythm.
+    hang = a_rule(name="hang", trigger="hang", params=defaults(load()["hang"].KEYS) | limit, hold=AT_ONCE)
     members = (Member("hang", hang.params), Member("runtime", {"run": NS_PER_S}))
     both = replace(hang, name="both", trigger=ALL, params={}, members=members)
     book, told = RuleBook(a_policy(hang, both), run), []

@@ -30,22 +30,30 @@ class _Rank:
         self.step_s.append(step_s)
         if len(self.step_s) == self.step_s.maxlen:
             # Summed anew: a running sum of floats drifts over millions of steps.
-            self.share_frac = sum(self.data_s) / sum(self.step_s)
+            self.share_frac = self._share_frac(sum(self.data_s), sum(self.step_s))
+
+    def _share_frac(self, data_s: float, step_s: float) -> float:
+        """Of all steps, or without the one that waited longest, whichever is less."""
+        waited_s, slowest_s = max(zip(self.data_s, self.step_s, strict=True))
+        rest_s = step_s - slowest_s
+        return min(data_s / step_s, (data_s - waited_s) / rest_s if rest_s > 0 else 1.0)
 
 
 class DataStarvation:
     """The part of the step time that a rank spends waiting for its next batch, over the last `window_steps` steps.
 
-    One starved rank is enough: the others then wait for it in their collectives, which looks like communication.
-    Time spent saving or agreeing is left out of the step, and the first `warmup_steps` steps of the attempt are (the
-    loader's workers start, caches are cold). How long it must last is the rule's `for`. UNKNOWN while no rank reports
-    its waiting, before the window is full, and while no rank is connected. Starts anew with each attempt.
+    The longest wait among them is left out: one batch behind a restart of the loader's workers, or a shard that has to
+    come first, outweighs twenty steps and means nothing. One starved rank is enough: the others then wait for it in
+    their collectives, which looks like communication. Time spent saving or agreeing is left out of the step, and the
+    first `warmup_steps` steps of the attempt are (the loader's workers start, caches are cold). How long it must last
+    is the rule's `for`. UNKNOWN while no rank reports its waiting, before the window is full, and while no rank is
+    connected. Starts anew with each attempt.
     """
 
     KIND: ClassVar[str] = "data_starvation"
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key("share_frac", "frac", 0.5, "Fires at this part of the step time: half of the money waits."),
-        Key("window_steps", "count", 20, "Steps that are summed: one slow batch means nothing.", 1),
+        Key("window_steps", "count", 20, "Steps that are summed, but for the longest wait.", 1),
         Key("warmup_steps", "count", 20, "First steps of each rank that are left out."),
     )
     STEPPED: ClassVar[bool] = True

@@ -57,8 +57,10 @@ class Hang:
     *Loose limits* otherwise: starting and compiling (the first steps, the first step after evaluation, and whatever
     the shim's stack sample shows as a compiler) `start_limit` or `start_limit_without_beats`; `eval_limit`;
     `checkpoint_limit` or `checkpoint_times` the longest save seen; `between_limit` for everything else, and for runs
-    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm,
-    and after a mark of its own that it evaluates, saves or starts, at least the loose limit of that.
+    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm and
+    `silence_times` its longest pause that ended well (up to `start_limit_without_beats`, which is also its limit until
+    a second record shows a rhythm: some log every 500 steps), and after a mark of its own that it evaluates, saves or
+    starts, at least the loose limit of that.
 
     UNKNOWN while a log cannot be read, while a connection is lost and the loose limit is not reached, and always when
     all are lost. Time in which the governor itself did not run is not counted. Starts anew with each attempt.
@@ -68,7 +70,13 @@ class Hang:
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key("armed_after", "count", 20, "Steps of an attempt before the tight limit applies."),
         Key("p99_times", "number", 3, "Tight limit: at least so many times the 99th percentile of the step times.", 1),
-        Key("silence_times", "number", 2, "Tight limit: at least so many times the longest silence inside a step.", 1),
+        Key(
+            "silence_times",
+            "number",
+            2,
+            "Tight limit: at least so many times the longest silence inside a step; in a log, the longest pause.",
+            1,
+        ),
         Key("tight_min", "duration", "30s", "Tight limit: at least this.", "1s", not_above="worth_max"),
         Key(
             "worth_max", "duration", "10m", "Tight limit: cap on start-up plus unsaved work, the cost of a wrong halt."
@@ -100,7 +108,8 @@ class Hang:
         ),
         Key("between_limit", "duration", "35m", "Outside a step. Healthy runs paused for up to 33 minutes.", "1s"),
         Key("eval_limit", "duration", "75m", "Evaluation without any progress: healthy ones have taken 41 min.", "1s"),
-        Key("checkpoint_limit", "duration", "20m", "Saving a checkpoint.", "1s"),
+        # As between steps: whoever says that he saves must not get less than whoever says nothing.
+        Key("checkpoint_limit", "duration", "35m", "Saving a checkpoint, up to where its own history tells.", "1s"),
         Key("checkpoint_times", "number", 5, "Saving may also take so many times the longest save seen.", 1),
         Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm.", 2),
     )
@@ -122,7 +131,8 @@ class Hang:
         "time, of which at most {worth_max} counts; at least {silent_min} for a rank without a beat for {beat_fresh}.",
         "Elsewhere: starting and compiling {start_limit} ({start_limit_without_beats} without beats), evaluating "
         "{eval_limit}, saving {checkpoint_limit} or {checkpoint_times} times the longest save, anything else "
-        "{between_limit}; a log without ranks at least {log_gap_times} times its own rhythm.",
+        "{between_limit}; a log without ranks at least {log_gap_times} times its own rhythm and {silence_times} times "
+        "its longest pause.",
     )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -136,14 +146,13 @@ class Hang:
         self._watching_since = MonoNs(0)
         self._log_at: MonoNs | None = None
         self._log_gaps_s = Reservoir(LOG_GAPS_KEPT)
+        self._log_pause_ns = 0  # The longest of all gaps.
 
     def observe(self, event: Event, run: Run) -> bool | None:
         if isinstance(event, Step):
             self._restarted.discard(event.rank)
             if event.connection is None:
-                if self._log_at is not None:
-                    self._log_gaps_s.add((event.at - self._log_at) / NS_PER_S)
-                self._log_at = event.at
+                self._see_record(event.at, run)
             return False  # Stillness is counted at ticks.
         if isinstance(event, Beat | PhaseChange):
             if event.phase in _RESTARTERS and len(self._restarted) < RANKS_MAX:
@@ -152,8 +161,20 @@ class Hang:
             since_ns = event.at - self._tick_at if self._tick_at is not None else BLIND_AFTER_NS
             if since_ns >= BLIND_AFTER_NS and not event.unbroken:
                 self._watching_since = event.at
+                self._log_at = None  # Nor is it a rhythm.
             self._tick_at = event.at
         return None
+
+    def _see_record(self, at: MonoNs, run: Run) -> None:
+        """Records that come together, out of a writer's buffer, are one arrival: its rhythm is that of the buffer."""
+        last = self._log_at
+        if last == at:
+            return
+        if last is not None and last >= run.stream_back_at:
+            gap_ns = at - last
+            self._log_gaps_s.add(gap_ns / NS_PER_S)
+            self._log_pause_ns = max(self._log_pause_ns, gap_ns)
+        self._log_at = at
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if not run.alive:
@@ -230,12 +251,19 @@ class Hang:
             marked_ns = self._ns[_LIMIT_OF_MARK.get(run.stream_phase, "between_limit")]
             if still_ns < self._ns["between_limit"] or still_ns < marked_ns:
                 return QUIET  # Most of the time: then nobody has to sort the rhythm.
-            rhythm_ns = int(self._times["log_gap_times"] * (self._log_gaps_s.median() or 0.0) * NS_PER_S)
             what = run.stream_phase if run.stream_phase in _LIMIT_OF_MARK else "step"
-            limit = _Limit(max(self._ns["between_limit"], rhythm_ns, marked_ns), f"overdue_{what}", None)
+            limit = _Limit(max(self._ns["between_limit"], self._rhythm_ns(), marked_ns), f"overdue_{what}", None)
         if still_ns < limit.ns:
             return QUIET
         return self._finding(at, run, [], limit, still_ns, None)
+
+    def _rhythm_ns(self) -> int:
+        """How long a log may pause by its own account. Before the second record it has told nothing of itself."""
+        median_s = self._log_gaps_s.median()
+        if median_s is None:
+            return self._ns["start_limit_without_beats"]
+        pause_ns = min(int(self._times["silence_times"] * self._log_pause_ns), self._ns["start_limit_without_beats"])
+        return max(int(self._times["log_gap_times"] * median_s * NS_PER_S), pause_ns)
 
     def _finding(
         self, at: MonoNs, run: Run, ranks: list[Rank], limit: _Limit, still_ns: int, tight_ns: int | None
@@ -263,16 +291,22 @@ class Hang:
         self._restarted.clear()
         self._log_at = None
         self._log_gaps_s.clear()
+        self._log_pause_ns = 0
 
     def snapshot(self) -> Mapping[str, Any]:
         # Neither ticks nor stillness: what nobody watched is no evidence.
-        return {"restarted": sorted(self._restarted), "log_gaps_s": list(self._log_gaps_s)}
+        return {
+            "restarted": sorted(self._restarted),
+            "log_gaps_s": list(self._log_gaps_s),
+            "log_pause_ns": self._log_pause_ns,
+        }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         self._restarted = set(snapshot["restarted"])
         self._log_gaps_s.clear()
         for gap_s in snapshot["log_gaps_s"]:
             self._log_gaps_s.add(gap_s)
+        self._log_pause_ns = int(snapshot.get("log_pause_ns", 0))
 
 
 def _suspects(ranks: list[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:

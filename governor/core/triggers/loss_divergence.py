@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import median
 from typing import Any, ClassVar, Final
 
 from governor.core.events import Disconnected, Event, Step
@@ -19,13 +20,14 @@ _WOBBLE_WEIGHT: Final = 0.1  # Of the newest difference between two blocks in th
 
 
 class LossDivergence(Followed):
-    """Five blocks of losses in a row lie above the lowest block so far, by `rise_frac`, and the loss is not falling
+    """Five blocks of losses in a row lie above the lowest level so far, by `rise_frac`, and the loss is not falling
     back.
 
-    A block is the median of `block_records` losses, so that spikes do not count, however high. What spikes and what
-    jumps and recovers is healthy, a slow drift upwards does not come back: hence all five blocks must lie above for at
-    least `least_steps` steps (healthy spikes are back within some 120), and their rise must not shrink by
-    `recover_frac` from block to block. The lowest block stays the reference for good: a slow drift does not carry it
+    A block is the median of `block_records` losses, so that spikes do not count, however high. A level is the median of
+    five blocks: the lowest of thousands of noisy blocks is luck, and the usual ones lie above it for good. What spikes
+    and what jumps and recovers is healthy, a slow drift upwards does not come back: hence all five blocks must lie
+    above for at least `least_steps` steps (healthy spikes are back within some 120), and their rise must not shrink by
+    `recover_frac` from block to block. The lowest level stays the reference for good: a slow drift does not carry it
     along. Losses that are not finite are left out. Judged is the loss of one rank, the first that reports any. UNKNOWN
     before six blocks and while no rank is connected. What it misses: rises below `rise_frac`; a run that never learned.
     What it takes for one: a loss that rises by design (PPO's, a changed objective or data mix): observe there, or raise
@@ -35,13 +37,13 @@ class LossDivergence(Followed):
 
     KIND: ClassVar[str] = "loss_divergence"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        Key("rise_frac", "number", 0.25, "Fires above the lowest block by this part of it.", 0.01),
+        Key("rise_frac", "number", 0.25, "Fires above the lowest level by this part of it.", 0.01),
         Key("recover_frac", "frac", 0.02, "No divergence while the rise shrinks by this part from block to block."),
         Key("least_steps", "count", 150, "Steps for which it must have lasted, however often losses are logged."),
         Key("block_records", "count", 10, "Losses whose median is one block.", 3),
         Key("warmup_records", "count", 20, "First losses, which are left out: initial values and warm starts."),
         Key("noise", "number", 3.0, "And by so many times the mean difference between neighbouring blocks below it."),
-        Key("floor", "number", 0.1, "The lowest block counts as at least this: near 0 every ratio is large."),
+        Key("floor", "number", 0.1, "The lowest level counts as at least this: near 0 every ratio is large."),
         Key("floor_frac", "number", 0.1, "And as at least this part of the first block, whatever the unit."),
     )
     STEPPED: ClassVar[bool] = True
@@ -52,7 +54,7 @@ class LossDivergence(Followed):
         "the loss stays above the lowest that it had reached by {rise_frac} of it, for at least 5 blocks of "
         "{block_records} losses and {least_steps} steps, and is not falling back by {recover_frac} of the rise a block",
         "The first {warmup_records} losses are left out. The rise must also be {noise} times what neighbouring blocks "
-        "differ by; the lowest block counts as {floor} at least, and as {floor_frac} of the first one.",
+        "differ by; the lowest counts as {floor} at least, and as {floor_frac} of the first one.",
     )
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -70,9 +72,9 @@ class LossDivergence(Followed):
     def _begin(self) -> None:
         self._step = -1
         self._losses = 0
-        self._lowest: float | None = None  # Block, and the step at which it began.
+        self._lowest: float | None = None  # Level, and the step at which it began.
         self._lowest_step = 0
-        self._scale = 0.0  # The least size that the lowest block is taken for.
+        self._scale = 0.0  # The least size that the lowest level is taken for.
         self._wobble = 0.0  # Running mean of the differences between neighbouring blocks.
         self._above = 0  # Blocks above the limit in a row, and the step at which the first of them began.
         self._above_step = 0
@@ -111,8 +113,9 @@ class LossDivergence(Followed):
         if block <= limit:
             self._above = 0
             self._wobble += _WOBBLE_WEIGHT * (abs(block - medians[-2]) - self._wobble)
-            if block < lowest:
-                self._lowest, self._lowest_step = block, self._blocks.starts[-1]
+            level = median(medians)
+            if level < lowest:
+                self._lowest, self._lowest_step = level, self._blocks.starts[0]
             self._finding = QUIET if len(medians) == KEEP else WARMING_UP
             return
         if not self._above:

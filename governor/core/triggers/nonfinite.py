@@ -30,6 +30,8 @@ class _Rank:
     loss_absent: int = 0  # Records with an advancing step since the last loss.
     loss_gap_longest: int = 1  # Logs that show a loss every k records are no loss of loss.
     loss_expected: bool | None = None
+    is_log: bool = False  # No connection: that a loss was due is a null's word, not the trainer's.
+    tells_beside_loss: bool = False  # Its first records with a loss had something else of training as well.
     skipped_steps: int | None = None
     skipped_streak: int = 0
     applied_streak: int = 0
@@ -37,19 +39,25 @@ class _Rank:
     loss_scale: float | None = None
     gradient_streak: int = 0
     gradient: str = ""
+    gradient_seen: bool = False  # A finite one.
+    masked: int = 0  # Records in a row with a loss of 0 and a broken gradient.
 
 
 class Nonfinite:
     """The loss is not a number any more, is infinite, or has vanished, or optimizer updates are skipped in a row.
 
     Fires on any rank's non-finite loss at once. *Vanished*: the trainer says that a loss should be there, or a log
-    showed `vanished_after` of them, and now `vanished_records` records with advancing steps have none (times the
-    longest gap seen before, for logs that show a loss every k steps). *Skipped*: DeepSpeed masks a non-finite gradient
-    norm and skips the update, so the weights stand still while the meter runs; `skipped_streak` such steps in a row
-    fire, as do `gradient_streak` non-finite gradient norms in a row. fp16 searches its loss scale by skipping: in the
-    first `search_steps` steps, and until 20 updates in a row have been applied, `search_streak` in a row are needed,
-    unless the scale is known and has nowhere left to fall (bf16, fp32, or 1). UNKNOWN until a loss has been seen.
-    Starts anew with each attempt.
+    showed `vanished_after` of them (two, where it shows a null in its place), and now `vanished_records` records of
+    training with advancing steps have none (times the longest gap seen before, for logs that show a loss every k
+    steps). A record without norm, rate, time and tokens, where those with a loss have them, has no loss to miss.
+    *Masked*: Hugging Face's Trainer shows NaN as a loss of exactly 0; beside a gradient norm that is not finite,
+    `vanished_records` of them fire, after any other loss. *Skipped*: DeepSpeed masks a non-finite gradient norm and
+    skips the update, so the weights stand still while the meter runs; `skipped_streak` such steps in a row fire, as do
+    `gradient_streak` non-finite gradient norms in a row. fp16 searches its loss scale by skipping: in the first
+    `search_steps` steps, and until 20 updates in a row have been applied (which a log may never tell), `search_streak`
+    in a row are needed, unless the scale is known and has nowhere left to fall (bf16, fp32, or 1). A norm that never
+    was a number, beside a loss that is, says nothing. UNKNOWN until a loss has been seen. Starts anew with each
+    attempt.
     """
 
     KIND: ClassVar[str] = "nonfinite"
@@ -80,7 +88,7 @@ class Nonfinite:
     SAYS: ClassVar[tuple[str, ...]] = (
         "the loss of a rank is NaN or infinite or has vanished ({vanished_records} records without one, after "
         "{vanished_after} that had it), {skipped_streak} updates in a row are skipped, or {gradient_streak} gradient "
-        "norms in a row are not finite",
+        "norms in a row are not finite ({vanished_records} beside a loss of 0)",
         "While fp16 searches its loss scale, as in the first {search_steps} steps, it takes {search_streak} skipped "
         "updates in a row.",
     )
@@ -104,23 +112,26 @@ class Nonfinite:
             state = self._ranks[event.rank] = _Rank()
         steps_advanced = event.step - state.step if state.records else 1
         state.records += 1
+        norm = event.grad_norm
+        if norm is not None:
+            self._see_gradient(state, norm, event.loss)
         self._see_loss(state, event, steps_advanced)
         says_update = event.applied is not None or event.skipped_steps is not None or event.loss_scale is not None
         if says_update or state.skipped_streak:
             self._see_update(state, event, steps_advanced)
-        norm = event.grad_norm
-        if norm is not None and (state.gradient_streak or not -math.inf < norm < math.inf):
-            self._see_gradient(state, norm)
         state.step = event.step
         return bool(state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak)
 
     def _see_loss(self, state: _Rank, event: Step, steps_advanced: int) -> None:
         state.loss_expected = event.loss_expected
         if event.loss is None:
+            state.is_log = event.connection is None
             # Evaluation and summary lines repeat the step: only records of new steps can miss a loss.
-            if steps_advanced > 0 and event.loss_expected is not False:
+            if steps_advanced > 0 and event.loss_expected is not False and _may_miss_loss(state, event):
                 state.loss_absent += 1
             return
+        if not state.tells_beside_loss and state.losses < self._vanished_after:
+            state.tells_beside_loss = _tells_of_training(event)
         if state.loss_absent >= state.loss_gap_longest and state.losses:
             state.loss_gap_longest = state.loss_absent + 1
         state.losses += 1
@@ -152,11 +163,18 @@ class Nonfinite:
         elif steps_advanced > 0:
             state.skipped_streak = 0  # A log that mentions only the skipped ones: this step is not one of them.
 
-    def _see_gradient(self, state: _Rank, norm: float) -> None:
+    def _see_gradient(self, state: _Rank, norm: float, loss: float | None) -> None:
         """Absent, as where the engine's value is stale, it says nothing either way."""
-        if math.isfinite(norm):
-            state.gradient_streak = 0
-        else:
+        if -math.inf < norm < math.inf:
+            state.gradient_seen = True
+            if state.gradient_streak:
+                state.gradient_streak = state.masked = 0
+            return
+        if loss != 0:
+            state.masked = 0
+        elif state.masked or state.loss_last_finite:  # A loss that has always been 0 is an objective's, as GRPO's.
+            state.masked += 1
+        if state.gradient_seen or not loss or not math.isfinite(loss):
             state.gradient_streak += 1
             state.gradient = str(norm)
 
@@ -180,6 +198,8 @@ class Nonfinite:
             return self._loss_finding(rank, state)
         if self._is_vanished(state):
             return self._vanished_finding(rank, state)
+        if state.masked >= self._vanished_records:
+            return self._streak_finding(rank, state, "loss_masked", state.masked)
         floor = self._search_streak if self._is_searching(state) else 0
         if state.skipped_streak >= max(floor, self._skipped_streak):
             return self._streak_finding(rank, state, "updates_skipped", state.skipped_streak)
@@ -190,11 +210,11 @@ class Nonfinite:
     def _is_vanished(self, state: _Rank) -> bool:
         if state.loss_absent < self._vanished_records or state.loss_expected is False:
             return False
-        if state.loss_expected:
+        if state.loss_expected and not state.is_log:
             return state.losses > 0
-        return state.losses >= self._vanished_after and (
-            state.loss_absent >= self._vanished_records * state.loss_gap_longest
-        )
+        # With a null in its place the loss was due; every how many records, two losses tell.
+        seen_min = min(2, self._vanished_after) if state.loss_expected else self._vanished_after
+        return state.losses >= seen_min and state.loss_absent >= self._vanished_records * state.loss_gap_longest
 
     def _is_searching(self, state: _Rank) -> bool:
         may_fall = state.loss_scale is None or state.loss_scale > 1
@@ -219,6 +239,8 @@ class Nonfinite:
 
     def _streak_finding(self, rank: int, state: _Rank, reason: str, streak: int) -> Finding:
         what = "skipped the update" if reason == "updates_skipped" else f"had gradient norm {state.gradient}"
+        if reason == "loss_masked":
+            what += " and loss 0"
         return Finding(
             Reading.FIRING,
             reason,
@@ -241,6 +263,16 @@ class Nonfinite:
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         self._ranks = {int(rank): _Rank(**state) for rank, state in snapshot["ranks"]}
+
+
+def _may_miss_loss(state: _Rank, record: Step) -> bool:
+    """Whether it is like records that have a loss. Results of an evaluation, logged as steps of their own, are not."""
+    return not state.tells_beside_loss or _tells_of_training(record)
+
+
+def _tells_of_training(record: Step) -> bool:
+    told = (record.step_s, record.grad_norm, record.lr, record.tokens, record.tokens_total, record.loss_scale)
+    return any(value is not None for value in (*told, record.applied, record.skipped_steps))
 
 
 def _before(state: _Rank) -> str:

@@ -15,6 +15,9 @@ from governor.core.triggers.base import Key
 
 _SEARCHING = unknown("searching_the_scale")
 
+# It is tried doubled, once in hundreds of steps. One that jumps is that of a trainer which began its search again, at
+# the step at which it was resumed.
+SEARCH_RISE: Final = 16
 FOUND_AFTER: Final = 20  # Updates in a row without an overflow: the scale has been found. As `nonfinite` has it.
 
 
@@ -28,7 +31,7 @@ class OverflowStorm(Followed):
     the start fp16 searches its scale. Overflows in a row are `nonfinite`'s. bf16 and fp32 keep a scale of 1, which
     never falls. Judged is one rank, the first that tells of scale or skips. UNKNOWN until then, while the scale is
     searched, and while no rank is connected. What it misses: overflows that a sparse log does not show. Starts anew
-    with each attempt, and where the steps go back.
+    with each attempt, where the steps go back, and where the scale jumps up.
     """
 
     KIND: ClassVar[str] = "overflow_storm"
@@ -92,6 +95,10 @@ class OverflowStorm(Followed):
         self._finding = self._judge()
         return self._finding.reading is Reading.FIRING
 
+    def _search_anew(self) -> None:
+        self._is_found, self._well, self._scale_highest = False, 0, 0.0
+        self._overflows.clear()
+
     def _overflows_of(self, event: Event, advanced: int) -> int:
         """How many updates this record says were skipped."""
         assert isinstance(event, Step)
@@ -102,6 +109,8 @@ class OverflowStorm(Followed):
             self._skipped_steps = event.skipped_steps
         scale = event.loss_scale
         if scale is not None and 0 < scale < math.inf:
+            if self._scale is not None and scale > SEARCH_RISE * self._scale:
+                self._search_anew()
             if self._scale is not None and scale < self._scale:
                 halvings = max(1, round(math.log2(self._scale) - math.log2(scale)))
             self._scale = scale

@@ -62,7 +62,7 @@ class ThroughputCollapse:
         self._baseline: float | None = None
         self._steps_seen = 0
         self._first_at: MonoNs | None = None
-        self._last: tuple[MonoNs, int, int | None] | None = None  # Arrival, step, tokens_total of the last record.
+        self._last: tuple[MonoNs, int, int | None] | None = None  # Arrival, step, tokens_total of the last arrival.
         self._paused = False  # The lead rank did something else since its last step.
         self._recent.clear()
         self._early.clear()
@@ -86,7 +86,9 @@ class ThroughputCollapse:
 
     def _see(self, event: Step, run: Run) -> bool:
         """Take the step's speed; return whether it can have pulled the median below the floor."""
-        last, self._last = self._last, (event.at, event.step, event.tokens_total)
+        last = self._last
+        if last is None or event.at != last[0]:  # Of records that come together, out of a buffer, the first counts.
+            self._last = (event.at, event.step, event.tokens_total)
         paused, self._paused = self._paused, False
         if self._first_at is None:
             self._first_at = event.at

@@ -1,0 +1,94 @@
+"""Logs in forms in which healthy runs are written, and in which sick ones hide: the shipped policy tells them apart.
+
+Rules in observe mode count as if they enforced. What real runs do is in tests/real_runs; these are forms that its
+archive does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from governor.replay import Replay, Told
+from governor.wire.policy_toml import load_policies
+
+DEFAULT = Path(__file__).resolve().parents[2] / "policies/default.toml"
+Records = Iterator[dict[str, Any]]
+
+
+def halts(records: Records, run_on_s: float = 0) -> list[Told]:
+    policies, problems = load_policies([(str(DEFAULT), DEFAULT.read_text())])
+    assert policies is not None, problems
+    replay = Replay(policies.policies)
+    for record in records:
+        assert replay.read(record) is None, record
+    replay.end(round(run_on_s * 1e9))
+    return [told for told in replay.told if told.response == "halt"]
+
+
+def each_500th_step_of_six_seconds() -> Records:
+    """Hugging Face's default rhythm: the second record is nearly an hour behind the first."""
+    for step in range(500, 6_000, 500):
+        yield {"t": step * 6.0, "step": step, "loss": 2.0, "grad_norm": 1.0}
+
+
+def out_of_a_buffer_of_eighty_records() -> Records:
+    """Nobody flushes: records of forty minutes come together, at the time of the last of them."""
+    for step in range(1_200):
+        yield {"t": (step // 80 + 1) * 80 * 30.0, "step": step, "loss": 2.0}
+
+
+def first_live_and_then_out_of_a_buffer() -> Records:
+    for step in range(300):
+        yield {"t": float(step), "step": step, "loss": 2.0}
+    for step in range(300, 6_000):
+        yield {"t": 300.0 + (step - 300) // 80 * 80, "step": step, "loss": 2.0}
+
+
+def a_table_with_each_key_in_each_row() -> Records:
+    """As pandas writes what W&B kept: null where nothing was logged, and evaluations as steps of their own."""
+    for step in range(1, 900):
+        row: dict[str, Any] = {"t": float(step), "_step": step, "train/loss": None, "lr": None, "eval/acc": None}
+        if step > 100 and step % 200 < 5:
+            row["eval/acc"] = 0.5
+        elif step % 5 == 1:
+            row |= {"train/loss": 2.0, "lr": 1e-4}
+        yield row
+
+
+def evaluations_under_names_that_nobody_knows() -> Records:
+    for step in range(1, 900):
+        is_result = step > 100 and step % 200 < 5
+        yield {"t": float(step), "_step": step} | (
+            {"hellaswag/acc": 0.4} if is_result else {"train/loss": 2.0, "lr": 1e-4}
+        )
+
+
+@pytest.mark.parametrize("log", [
+    each_500th_step_of_six_seconds,
+    out_of_a_buffer_of_eighty_records,
+    first_live_and_then_out_of_a_buffer,
+    a_table_with_each_key_in_each_row,
+    evaluations_under_names_that_nobody_knows,
+])  # fmt: skip
+def test_a_healthy_run_in_this_form_is_left_alone(log: Any) -> None:
+    assert halts(log()) == []
+
+
+def test_a_null_in_the_place_of_a_loss_that_was_always_there_is_caught_with_the_third() -> None:
+    records = ({"t": float(step), "step": step, "loss": 2.0 if step < 5 else None} for step in range(20))
+    first = halts(records)[0]
+    assert (first.reason, first.step) == ("loss_vanished", 7)
+
+
+def test_one_loss_tells_no_rhythm_of_losses() -> None:
+    """Every fiftieth row may have one: what lies behind the first is not known to be missing."""
+    assert halts({"t": float(step), "step": step, "loss": 2.0 if step == 1 else None} for step in range(1, 40)) == []
+
+
+def test_a_buffer_that_is_never_written_again_is_a_hang() -> None:
+    (first,) = halts(out_of_a_buffer_of_eighty_records(), run_on_s=8 * 3600)
+    assert first.reason == "overdue_step"

@@ -23,6 +23,7 @@ from governor.wire.records import Events, Faults, RecordReader
 
 RUN: Final = "log"  # Each log is the only run of a node of its own.
 TICK_PERIOD_NS: Final = NS_PER_S  # While records come: a quarter of the daemon's ticks, and every one of its steps.
+USUAL_FADES: Final = 64  # A longest pause is half as long after so many records that are quicker, or fewer.
 SILENCE_PARTS: Final = 100  # In a silence a tick comes each time it has grown by so small a part: delays within 1 %.
 GAP_MAX_S: Final = 30 * 24 * 3600.0  # A pause longer than this is a broken clock: the record's time is not believed.
 EPOCH_MIN_S: Final = 1e9  # Seconds since 1970, not since the start.
@@ -191,8 +192,10 @@ class Replay:
             self._open(record)
             before = clock.began
         now = clock.now
-        if now != before or now - self._tick_at >= TICK_PERIOD_NS:
+        if now - before > self._usual_ns or now - self._tick_at >= TICK_PERIOD_NS:
             self._pass(before, now)
+        elif now != before:
+            self._usual_ns -= self._usual_ns // USUAL_FADES
         if clock.is_timed is not self._is_timed:
             self._say_timed()
         events: Events | Faults
@@ -264,7 +267,7 @@ class Replay:
                 self._silence(before, now, self._usual_ns)
             self._usual_ns = gap_ns
         else:
-            self._usual_ns -= self._usual_ns // 64
+            self._usual_ns -= self._usual_ns // USUAL_FADES
         if now - self._tick_at >= TICK_PERIOD_NS:
             self._tick(MonoNs(now - 1))  # Before the record: what it ends has lasted until now.
 

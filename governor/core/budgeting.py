@@ -29,11 +29,16 @@ _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 
 def apply(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, when every run's money is known and before any is judged: put its caps on it, and warn."""
+    for tracked in node.runs.values():
+        tracked.run.caps = ()
+    in_force = node.budgets.in_force()
+    if not in_force:
+        node.budgets.caps = ()
+        return []
     covered: dict[str, list[Tracked]] = {}  # By scope: once for all budgets, of which there may be many.
     caps: dict[str, Cap] = {}
     effects: list[Effect] = []
-    in_force = node.budgets.in_force()
-    for tracked in node.runs.values() if in_force else ():
+    for tracked in node.runs.values():
         for text in scopes_of(tracked.run.run, tracked.run.stage, tracked.run.labels):
             covered.setdefault(text, []).append(tracked)
     for budget in in_force:
@@ -41,8 +46,6 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
         effects += _warned(node, budget, cap, at)
     # In the order in which they are in force, and not of a set: a replay must name the same one.
     groups = [budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN]
-    for tracked in node.runs.values():
-        tracked.run.caps = ()
     for text in groups:  # A run's own is in its policy.
         for tracked in covered.get(text, ()):
             tracked.run.caps += (caps[text],)

@@ -35,6 +35,11 @@ class Finding:
     reason: str = ""
     text: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    # Asked of every rule at every step. Up to Python 3.11 a member looked up on its enum costs ten times an attribute.
+    is_firing: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_firing", self.reading is Reading.FIRING)
 
 
 QUIET = Finding(Reading.QUIET)

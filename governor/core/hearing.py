@@ -232,8 +232,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         tracked.window.add(run.tokens_total, node.ledger.spend(run.run), tracked.policy.budget.window_tokens)
         run.usd_micros_per_mtok = tracked.window.usd_micros_per_mtok()
         meter_tokens(node, tracked, event)
-    tracked.book.observe(event)
-    return judging.judge(node, tracked, event.at, event)
+    return judging.judge(node, tracked, event.at, event) if tracked.book.observe(event) else []
 
 
 def _speaks_again(node: Node, tracked: Tracked, at: MonoNs) -> None:

@@ -15,6 +15,10 @@ VALUE_MAX: Final = 1e30  # Larger is cut off to this: products of it still are n
 AT_ONCE: Final = 5  # Values that enter a level together: a limit five records old judges as well, for less.
 
 
+def _clipped(value: float) -> float:
+    return value if -VALUE_MAX <= value <= VALUE_MAX else min(max(value, -VALUE_MAX), VALUE_MAX)
+
+
 class Level:
     """A running mean that values above `limit` do not enter, unless they stay for `adopt` values: then they are it.
 
@@ -76,11 +80,11 @@ class Level:
         weight = self._weight
         spread = self.spread + weight * (high - low - self.spread)
         mean += weight * (sum(fresh) / len(fresh) - mean)
-        self._start(min(max(mean, -VALUE_MAX), VALUE_MAX), min(spread, VALUE_MAX), self._first)
+        self._start(_clipped(mean), min(spread, VALUE_MAX), self._first)
         fresh.clear()
 
     def _warm_up(self, fresh: list[float]) -> None:
-        self._early.extend(min(max(value, -VALUE_MAX), VALUE_MAX) for value in fresh)
+        self._early.extend(map(_clipped, fresh))
         fresh.clear()
         if len(self._early) < self._warmup:
             return
@@ -142,7 +146,7 @@ class Blocks:
         filling.append(value)
         if len(filling) < self.size:
             return False
-        self.medians.append(min(max(median(filling), -VALUE_MAX), VALUE_MAX))
+        self.medians.append(_clipped(median(filling)))
         self.starts.append(self._since)
         filling.clear()
         return True

@@ -204,14 +204,16 @@ class Node:
 
         A command that nobody speaks for has its share beside them, as nobody's: its ceiling must go on counting.
         """
-        held = {
-            name: max(1, len(tracked.run.ranks))
-            for name, tracked in self.runs.items()
-            if tracked.run.alive
-            and not tracked.is_unattached
-            and not (tracked.incident is not None and tracked.incident.is_closed)
-        }
-        if held and any(tracked.is_unattached and tracked.run.alive for tracked in self.runs.values()):
+        held: dict[str, int] = {}
+        is_unspoken_for = False
+        for name, tracked in self.runs.items():
+            if not tracked.run.alive:
+                continue
+            if tracked.is_unattached:
+                is_unspoken_for = True
+            elif tracked.incident is None or not tracked.incident.is_closed:
+                held[name] = max(1, len(tracked.run.ranks))
+        if held and is_unspoken_for:
             held[UNALLOCATED] = 1
         return held
 

@@ -78,8 +78,8 @@ class RuleBook:
         self._due: list[_Watched] = []  # Whom the step observed last concerns.
         self._restless = True  # One of them may not be calm.
 
-    def observe(self, event: Event) -> None:
-        """Show an event that has already been applied to the run."""
+    def observe(self, event: Event) -> bool:
+        """Show an event that has already been applied to the run. False: a step that concerns no rule."""
         run, kind = self._run, type(event)
         shown = self._shown.get(kind)
         if shown is None:
@@ -88,11 +88,12 @@ class RuleBook:
         if kind is not Step:
             for _, observe in shown:
                 observe(event, run)
-            return
+            return True
         self._attempt.observe(event, run)
         self._due = [one for one, observe in shown if observe(event, run) is not False]
         if self._restless:
             self._due = [one for one in self._watched.values() if one in self._due or not one.calm]
+        return bool(self._due)
 
     def judge(self, at: MonoNs, event: Event | None = None) -> list[Verdict]:
         """Return the verdicts reached now, each once per episode; `event` is the step frame just observed, if any.
@@ -103,29 +104,28 @@ class RuleBook:
         if event is not None and not self._due:
             return []
         verdicts: list[Verdict] = []
-        restless = False
+        run, restless = self._run, False
         asked: Iterable[_Watched] = self._watched.values() if event is None else self._due
         for watched in asked:
             if watched.rule.match and not self._applies(watched):
                 watched.put_aside()
                 continue
-            finding = watched.finding = watched.condition.judge(at, self._run)
-            reading = finding.reading
-            if reading is Reading.FIRING:
+            finding = watched.finding = watched.condition.judge(at, run)
+            if finding.is_firing:
                 watched.calm = False
             elif watched.calm:
                 continue
             restless = True
             warmup = watched.rule.warmup
-            if warmup is not None and not self._attempt.is_past(warmup, at, self._run):
-                if reading is Reading.FIRING:  # Seen, and told to whoever looks; but no evidence yet.
+            if warmup is not None and not self._attempt.is_past(warmup, at, run):
+                if finding.is_firing:  # Seen, and told to whoever looks; but no evidence yet.
                     watched.finding = replace(finding, reading=Reading.UNKNOWN, reason="warming_up")
                 continue
-            lasted = watched.timer.add(finding if self._is_heard(watched, event) else UNHEARD, at, event, self._run)
+            lasted = watched.timer.add(finding if self._is_heard(watched, event) else UNHEARD, at, event, run)
             if not lasted:
-                if reading is Reading.QUIET:
+                if finding.reading is Reading.QUIET:
                     watched.standing = None
-            elif reading is Reading.FIRING:
+            elif finding.is_firing:
                 verdict = self._verdict(watched.rule, finding, event)
                 if watched.standing is None:
                     if not watched.may_tell(at):
@@ -133,7 +133,7 @@ class RuleBook:
                     verdicts.append(verdict)
                     watched.told_at = at
                 watched.standing = verdict
-            if reading is not Reading.FIRING and watched.standing is None and watched.timer.is_empty:
+            if not finding.is_firing and watched.standing is None and watched.timer.is_empty:
                 watched.timer.reset()  # Of a window in which no step fired, nothing is worth remembering.
                 watched.calm = True
         self._restless = restless  # Whoever is not calm was among those asked.
@@ -180,7 +180,7 @@ class RuleBook:
         return tuple(
             watched.standing
             for watched in self._watched.values()
-            if watched.standing is not None and watched.finding.reading is Reading.FIRING
+            if watched.standing is not None and watched.finding.is_firing
         )
 
     def new_attempt(self) -> None:

@@ -134,10 +134,12 @@ class Run:
 
         Asked at every step frame, and mostly answered by the first.
         """
-        for rank in self.ranks.values():
+        if not self.ranks:
+            return not self.jsonl_only
+        for rank in self.ranks.values():  # noqa: SIM110 - a generator costs more than the loop.
             if rank.connection is not None:
                 return False
-        return bool(self.ranks) or not self.jsonl_only
+        return True
 
     @property
     def alive(self) -> bool:

@@ -52,10 +52,11 @@ class Surge(Followed):
             return False
         if event.rank != self._rank and not self._takes_over(event.rank, run):
             return False
-        if event.step < self._step:
+        step = event.step
+        if step < self._step:
             self._begin()
-        self._step = event.step
-        if not -math.inf < value < math.inf:  # NaN fails too.
+        self._step = step
+        if not math.isfinite(value):
             self._finding = self._not_finite
             return False
         level = self._level

@@ -10,26 +10,26 @@ from itertools import islice
 class Reservoir:
     """The last `size` finite values in their order. Sorted when a quantile is asked for: few are, of many values."""
 
-    __slots__ = ("_is_sorted", "_order", "_sorted", "size", "total")
+    __slots__ = ("_order", "_sorted", "size")
 
     def __init__(self, size: int) -> None:
         assert size > 0
         self.size = size
-        self.total = 0  # Values ever added.
         self._order: deque[float] = deque(maxlen=size)
-        self._sorted: list[float] = []
-        self._is_sorted = True
+        self._sorted: list[float] | None = None  # None: a value has come since.
 
-    def add(self, value: float) -> None:
+    def add(self, value: float) -> bool:
+        """Take one value; True when the oldest had to leave for it."""
         assert value == value, "NaN has no rank"
-        self._order.append(value)
-        self._is_sorted = False
-        self.total += 1
+        order = self._order
+        was_full = len(order) == self.size
+        order.append(value)
+        self._sorted = None
+        return was_full
 
     def clear(self) -> None:
         self._order.clear()
-        self._is_sorted = False
-        self.total = 0
+        self._sorted = None
 
     def __len__(self) -> int:
         return len(self._order)
@@ -46,12 +46,12 @@ class Reservoir:
 
     def quantile(self, frac: float) -> float | None:
         """Nearest-rank quantile, None when empty."""
-        if not self._is_sorted:
-            self._sorted = sorted(self._order)
-            self._is_sorted = True
-        if not self._sorted:
+        ordered = self._sorted
+        if ordered is None:
+            ordered = self._sorted = sorted(self._order)
+        if not ordered:
             return None
-        return self._sorted[min(len(self._sorted) - 1, int(frac * len(self._sorted)))]
+        return ordered[min(len(ordered) - 1, int(frac * len(ordered)))]
 
     def median(self) -> float | None:
         return self.quantile(0.5)

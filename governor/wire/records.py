@@ -51,18 +51,26 @@ _MARKS: Mapping[str, tuple[str, ...]] = {
 _ASIDE = ("val", "eval", "test")  # Keys of records that validate and do not train.
 
 
+_Value = tuple[str, str, Callable[[Any], Any]]  # Field, key, reader.
+
+
 @dataclass(frozen=True, slots=True)
 class _Shape:
     """What a record with one set of keys holds: which key is which field, and how its value is read."""
 
     step: str | None
-    values: tuple[tuple[str, str, Callable[[Any], Any]], ...]  # (field, key, reader)
+    figures: tuple[_Value, ...]  # For which a finite float from 0 up stands for itself; most values are of this kind.
+    counts: tuple[_Value, ...]  # Whose reader has to look at every value.
     phase: str | None
     gpu: str | None
     is_aside: bool  # It has a value of validation, and no loss beside it.
     asides: tuple[str, ...]  # Keys of validation that stand beside one of a loss: tables have each key in each row.
     is_plain: bool  # Nothing but a step.
     is_involved: bool  # One of its values cannot be read alone.
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.figures and not self.counts
 
 
 class RecordReader:
@@ -93,7 +101,9 @@ class RecordReader:
             shape = _shape(record, self._fields)
             if len(self._shapes) < SHAPES_MAX and len(keys) <= KEYS_MAX:
                 self._shapes[keys] = shape
-        step = _whole(record[shape.step]) if shape.step is not None else None
+        step = record[shape.step] if shape.step is not None else None
+        if type(step) is not int or not 0 <= step < 2**63:
+            step = _whole(step)
         if shape.is_plain and step is not None and step >= 0:
             read = self._read_step(record, shape, step, at)
             if shape.asides and read.loss is None and any(record[name] is not None for name in shape.asides):
@@ -109,9 +119,9 @@ class RecordReader:
         phases = _MARKS.get(word, ()) if isinstance(word, str) else ()
         if shape.is_aside and not phases:
             phases = _EVALUATED
-        if phases and (phases != _TRAINS or not shape.values):
+        if phases and (phases != _TRAINS or shape.is_empty):
             return self._phases(phases, step, at)
-        if step is None or (word is not None and not shape.values):
+        if step is None or (word is not None and shape.is_empty):
             return ()  # A mark that we do not know is not a step.
         if step < 0:
             return ["step is negative"]
@@ -122,12 +132,19 @@ class RecordReader:
 
     def _read_step(self, record: dict[str, Any], shape: _Shape, step: int, at: MonoNs) -> Step:
         values: dict[str, Any] = {}
-        for field, name, read in shape.values:
+        for field, name, read in shape.figures:
+            value = record[name]
+            if type(value) is not float or not 0.0 <= value < math.inf:
+                value = read(value)
+                if value is None:
+                    if field == "loss":  # The key is there and its value has vanished: NaN turned into null.
+                        values["loss_expected"] = True
+                    continue
+            values[field] = value
+        for field, name, read in shape.counts:
             value = read(record[name])
             if value is not None:
                 values[field] = value
-            elif field == "loss":
-                values["loss_expected"] = True  # The key is there and its value has vanished: NaN turned into null.
         if shape.is_involved:
             if "overflow" in values:
                 self._see_overflow(values, step)
@@ -203,9 +220,11 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
     step, phase, gpu = (found.pop(name, None) for name in ("step", "phase", "gpu_util"))
     asides = tuple(name for name in record if name.startswith(_ASIDE))
     aside = "loss" not in found and bool(asides)
-    values = tuple((field, name, _reader(field, name)) for field, name in found.items())
+    values = [(field, name, _reader(field, name)) for field, name in found.items()]
+    figures = tuple(value for value in values if value[2] in (_number, _duration))
+    counts = tuple(value for value in values if value[2] not in (_number, _duration))
     is_plain = phase is None and gpu is None and not aside
-    return _Shape(step, values, phase, gpu, aside, asides, is_plain, not _INVOLVED.isdisjoint(found))
+    return _Shape(step, figures, counts, phase, gpu, aside, asides, is_plain, not _INVOLVED.isdisjoint(found))
 
 
 def _reader(field: str, name: str) -> Callable[[Any], Any]:

@@ -114,20 +114,20 @@ class GpuStarvation:
         self._finding = WARMING_UP
 
     def observe(self, event: Event, run: Run) -> bool:
-        if isinstance(event, GpuSample):
-            self._sample(event, run)
-        elif isinstance(event, Step):
-            if not self._has_stepped:
-                self._has_stepped = True
-                self._drop_pending()
-                self._windows.clear()
-                self._finding = WARMING_UP
-            elif self._pending_ns:
-                self._settle(event.at)
-                self._stepped_at = event.at
-                return self._finding.reading is Reading.FIRING
-            self._stepped_at = event.at
-        return False
+        if not isinstance(event, Step):
+            if isinstance(event, GpuSample):
+                self._sample(event, run)
+            return False
+        settles = self._has_stepped and self._pending_ns > 0
+        if settles:
+            self._settle(event.at)
+        elif not self._has_stepped:
+            self._has_stepped = True
+            self._drop_pending()
+            self._windows.clear()
+            self._finding = WARMING_UP
+        self._stepped_at = event.at
+        return settles and self._finding.is_firing
 
     def _sample(self, sample: GpuSample, run: Run) -> None:
         last, self._sampled_at = self._sampled_at, sample.at

@@ -150,7 +150,8 @@ class Hang:
 
     def observe(self, event: Event, run: Run) -> bool | None:
         if isinstance(event, Step):
-            self._restarted.discard(event.rank)
+            if self._restarted:
+                self._restarted.discard(event.rank)
             if event.connection is None:
                 self._see_record(event.at, run)
             return False  # Stillness is counted at ticks.
@@ -243,6 +244,8 @@ class Hang:
         if run.stream_lost_at is not None:
             return unknown("log_unreadable")
         since = max(run.step_at if run.step_at is not None else run.attempt_at, run.stream_phase_at)
+        if at - since < self._limit_min:
+            return QUIET
         still_ns = at - max(since, self._watching_since, run.stream_back_at)
         if run.step_at is None:
             limit = _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)

@@ -85,7 +85,7 @@ class LossDivergence(Followed):
         if not isinstance(event, Step):
             return self._see_other(event, run)
         loss = event.loss
-        if loss is None or not -math.inf < loss < math.inf:  # NaN fails too.
+        if loss is None or not math.isfinite(loss):
             return False
         if event.rank != self._rank and not self._takes_over(event.rank, run):
             return False
@@ -99,7 +99,7 @@ class LossDivergence(Followed):
             return False
         if self._blocks.add(loss, step):
             self._see_block()
-        return self._finding.reading is Reading.FIRING
+        return self._finding.is_firing
 
     def _see_block(self) -> None:
         medians = self._blocks.medians

@@ -69,7 +69,7 @@ class LossStall(Followed):
         if not isinstance(event, Step):
             return self._see_other(event, run)
         loss = event.loss
-        if loss is None or not -math.inf < loss < math.inf:  # NaN fails too.
+        if loss is None or not math.isfinite(loss):
             return False
         if event.rank != self._rank and not self._takes_over(event.rank, run):
             return False
@@ -95,7 +95,7 @@ class LossStall(Followed):
             self._see_block(self._blocks.medians[-1])
         elif self._finding is self.NONE_SEEN:
             self._finding = WARMING_UP
-        return self._finding.reading is Reading.FIRING
+        return self._finding.is_firing
 
     def _see_block(self, block: float) -> None:
         best = self._best

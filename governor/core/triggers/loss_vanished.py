@@ -73,14 +73,15 @@ class LossVanished(Followed):
             self._begin()
         if event.loss is not None:
             self._see_loss(event, advanced)
-        elif event.step_s is not None and event.loss_expected is None:
+            return False
+        if event.step_s is not None and event.loss_expected is None:
             self._see_absence(event, advanced)
-        return self._finding.reading is Reading.FIRING
+        return self._finding.is_firing
 
     def _see_loss(self, event: Step, advanced: int) -> None:
         if self._seen == 1 and self._stride is None:
             self._stride = advanced
-        if event.step_s is None or event.loss_expected is not None or (self._seen and advanced != self._stride):
+        if (self._seen and advanced != self._stride) or event.step_s is None or event.loss_expected is not None:
             self._is_regular = False
         self._step = event.step
         self._loss = event.loss

@@ -15,6 +15,7 @@ from governor.core.units import NS_PER_S, DurationNs, MonoNs
 STALE_NS: Final = DurationNs(60 * NS_PER_S)  # The daemon looks every few seconds.
 STEPS_STALE_NS: Final = DurationNs(600 * NS_PER_S)  # A rank tells its memory with its steps, every few seconds.
 GIB: Final = 2**30
+_NO_FIGURES: Final = unknown("no_memory_figures")
 
 
 class MemoryPressure:
@@ -67,16 +68,16 @@ class MemoryPressure:
             known = True
             if memory.available_bytes < self._host_left_frac * memory.total_bytes:
                 return self._host_finding(memory)
-        totals = run.gpus.memory_total_bytes if run.gpus is not None else ()
-        total_bytes = min((total for total in totals if total), default=None)
-        if total_bytes is not None:
+        totals = [total for total in run.gpus.memory_total_bytes if total] if run.gpus is not None else []
+        if totals:
+            total_bytes = min(totals)
             for rank, (told_at, allocated_bytes) in self._allocated.items():
                 if at - told_at > STEPS_STALE_NS:
                     continue
                 known = True
                 if total_bytes - allocated_bytes < self._gpu_left_frac * total_bytes:
                     return self._gpu_finding(rank, allocated_bytes, total_bytes)
-        return QUIET if known else unknown("no_memory_figures")
+        return QUIET if known else _NO_FIGURES
 
     def _host_finding(self, memory: HostMemory) -> Finding:
         whose = f"control group {memory.group}" if memory.group is not None else "the machine"

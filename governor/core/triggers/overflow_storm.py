@@ -93,7 +93,7 @@ class OverflowStorm(Followed):
         if self._is_found and self._scale is not None:
             self._scale_highest = max(self._scale_highest, self._scale)
         self._finding = self._judge()
-        return self._finding.reading is Reading.FIRING
+        return self._finding.is_firing
 
     def _search_anew(self) -> None:
         self._is_found, self._well, self._scale_highest = False, 0, 0.0

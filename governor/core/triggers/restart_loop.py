@@ -81,6 +81,8 @@ class RestartLoop:
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if self._began_at is None:
             return unknown("no_attempt")
+        if len(self._barren) < self._attempts:
+            return QUIET
         barren = [began for began in self._barren if 0 <= at - began <= self._within_ns]
         if len(barren) < self._attempts or self._has_progressed():
             return QUIET

@@ -89,7 +89,7 @@ class Straggler:
         state.step_s.add(event.step_s)
         if event.rank == max(self._ranks):  # Once a step is enough: most of the others have told theirs by then.
             self._compare()
-        return self._finding.reading is Reading.FIRING
+        return self._finding.is_firing
 
     def _compare(self) -> None:
         full = {number: state for number, state in self._ranks.items() if state.is_full}

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from governor.core.events import Beat, Event, PhaseChange, Step
 from governor.core.findings import QUIET, Finding, Reading, unknown
 from governor.core.run_state import Run
-from governor.core.triggers.base import Key, is_step_time
+from governor.core.triggers.base import STEP_S_MAX, STEP_S_MIN, Key
 from governor.core.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.windows import Reservoir
 
 _PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 TOKENS_PER_S = "tokens/s"
 STEPS_PER_S = "steps/s"
+_WARMING_UP: Final = unknown("warming_up")
+_NO_STEP_TIMES: Final = unknown("no_step_times")
 
 
 class ThroughputCollapse:
@@ -60,6 +62,7 @@ class ThroughputCollapse:
         self._lead: int | None = None
         self._unit = STEPS_PER_S
         self._baseline: float | None = None
+        self._floor: float | None = None  # Of the baseline, in its unit.
         self._steps_seen = 0
         self._first_at: MonoNs | None = None
         self._last: tuple[MonoNs, int, int | None] | None = None  # Arrival, step, tokens_total of the last arrival.
@@ -69,19 +72,18 @@ class ThroughputCollapse:
 
     def observe(self, event: Event, run: Run) -> bool | None:
         if isinstance(event, Step):
-            return self._is_lead(event.rank, run) and self._see(event, run)
+            return (event.rank == self._lead or self._takes_lead(event.rank, run)) and self._see(event, run)
         if isinstance(event, Beat | PhaseChange) and event.rank == self._lead and event.phase in _PAUSES:
             self._paused = True
         return None
 
-    def _is_lead(self, rank: int, run: Run) -> bool:
-        """The lowest rank that is connected; when the lead is lost the next to speak takes over."""
+    def _takes_lead(self, rank: int, run: Run) -> bool:
+        """The lead is the lowest rank that is connected; when it is lost the next to speak takes over."""
         if self._lead is not None and rank > self._lead:
             lead = run.ranks.get(self._lead)
             if lead is not None and lead.connected:
                 return False
-        if rank != self._lead:
-            self._lead, self._last = rank, None
+        self._lead, self._last = rank, None
         return True
 
     def _see(self, event: Step, run: Run) -> bool:
@@ -92,36 +94,47 @@ class ThroughputCollapse:
         paused, self._paused = self._paused, False
         if self._first_at is None:
             self._first_at = event.at
-        step_s = _own_step_s(event, last)
-        if step_s is None or paused:
+        if event.step_s is not None:
+            step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
+        elif last is not None and event.step > last[1]:
+            step_s = (event.at - last[0]) / NS_PER_S / (event.step - last[1])  # The record does not say: by arrival.
+        else:
+            return False
+        if paused or not STEP_S_MIN <= step_s <= STEP_S_MAX:  # NaN fails too.
             return False
         self._steps_seen += 1
         if self._steps_seen <= self._warmup_steps or event.at - self._first_at < self._warmup_ns:
             return False
-        tokens = _tokens(event, last, run)
-        if tokens is not None and self._unit == STEPS_PER_S and self._baseline is None:
-            self._unit = TOKENS_PER_S  # Tokens have become known while the baseline is still being measured.
-            self._early.clear()
-        if self._unit == TOKENS_PER_S and tokens is None:
-            return False
-        speed = tokens / step_s if tokens is not None and self._unit == TOKENS_PER_S else 1 / step_s
-        if self._baseline is not None:
-            was_full = len(self._recent) == self._recent.size
-            self._recent.add(speed)
-            return not was_full or speed < self._baseline * self._floor_frac[self._unit]
+        floor = self._floor
+        tokens = _tokens(event, last, run) if floor is None or self._unit == TOKENS_PER_S else None
+        if tokens is None:
+            if self._unit == TOKENS_PER_S:
+                return False
+            speed = 1 / step_s
+        else:
+            if self._unit == STEPS_PER_S:
+                self._unit = TOKENS_PER_S  # Tokens have become known while the baseline is still being measured.
+                self._early.clear()
+            speed = tokens / step_s
+        if floor is not None:
+            return not self._recent.add(speed) or speed < floor
         self._early.add(speed)
         if len(self._early) == self._baseline_steps:
-            self._baseline = self._early.median()
+            self._stand(self._early.median())
         return False
+
+    def _stand(self, baseline: float | None) -> None:
+        self._baseline = baseline
+        self._floor = None if baseline is None else baseline * self._floor_frac[self._unit]
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if run.is_cut_off():
             return unknown("no_connection")
-        if self._baseline is None or len(self._recent) < self._recent.size:
-            return unknown("warming_up" if self._steps_seen else "no_step_times")
+        floor = self._floor
+        if self._baseline is None or floor is None or len(self._recent) < self._recent.size:
+            return _WARMING_UP if self._steps_seen else _NO_STEP_TIMES
         recent = self._recent.median()
         assert recent is not None
-        floor = self._baseline * self._floor_frac[self._unit]
         if recent >= floor:
             return QUIET
         return Finding(
@@ -156,7 +169,7 @@ class ThroughputCollapse:
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         self._start()
         self._unit = TOKENS_PER_S if snapshot["unit"] == TOKENS_PER_S else STEPS_PER_S
-        self._baseline = snapshot["baseline"]
+        self._stand(snapshot["baseline"])
         self._steps_seen = snapshot["steps_seen"]
         self._first_at = snapshot["first_at"]
         for speed in snapshot["recent"]:
@@ -167,17 +180,6 @@ class ThroughputCollapse:
 
 def _round(speed: float) -> str:
     return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"
-
-
-def _own_step_s(event: Step, last: tuple[MonoNs, int, int | None] | None) -> float | None:
-    """Seconds per step, without saving and agreeing; by arrival where the record does not say. None: no usable time."""
-    if event.step_s is not None:
-        step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
-    elif last is not None and event.step > last[1]:
-        step_s = (event.at - last[0]) / NS_PER_S / (event.step - last[1])
-    else:
-        return None
-    return step_s if is_step_time(step_s) else None
 
 
 def _tokens(event: Step, last: tuple[MonoNs, int, int | None] | None, run: Run) -> float | None:

@@ -28,6 +28,8 @@ from governor.plan_recognised import (
 Row = Mapping[str, str]
 T = TypeVar("T")
 
+FLASH_ATTENTION = 2022.6
+
 
 class UnreadableRowError(ValueError):
     """A row from which no set-up follows. The text names the column and what is needed."""
@@ -45,11 +47,13 @@ class Read:
 FRAMEWORKS = (
     ("deepcompile", Framework.DEEPSPEED_COMPILED),
     ("torch.compile", Framework.DEEPSPEED_COMPILED),
+    ("bigscience", Framework.MEGATRON_DEEPSPEED),
+    ("megatron-deepspeed", Framework.MEGATRON_DEEPSPEED),
     ("megatron", Framework.MEGATRON),
     ("nemo", Framework.MEGATRON),
     ("bridge", Framework.MEGATRON),
     ("internevo", Framework.MEGATRON),
-    ("nanotron", Framework.MEGATRON),
+    ("nanotron", Framework.FSDP),
     ("colossal", Framework.MEGATRON),
     ("primus", Framework.MEGATRON),
     ("torchtitan", Framework.FSDP2),
@@ -98,9 +102,9 @@ def read(row: Row) -> Read:
         expert_tp=expert_tp(row, tp, _number(row, "n_experts") or 0),
         sequence_parallel=tp > 1 and has_sequence_parallel(row),
         zero_stage=_zero(row, framework, assumed),
-        shard_ranks=_number(row, "fsdp") or None,
+        shard_ranks=_shard_ranks(row),
         checkpointing=checkpointing,
-        precision=_precision(row, assumed),
+        precision=_precision(row, gpu, assumed),
         attention=_attention(row),
         framework=framework,
         offload=_offload(row),
@@ -122,7 +126,8 @@ def _framework(row: Row, assumed: list[str]) -> Framework:
     name = row.get("framework", "").lower()
     for part, framework in FRAMEWORKS:
         if part in name:
-            return framework
+            is_eager = framework is Framework.FSDP2 and re.search(r"\beager\b|no compile", row.get("notes", "").lower())
+            return Framework.FSDP if is_eager else framework
     return _assume(assumed, "framework", Framework.MEGATRON if (_number(row, "tp") or 1) > 1 else Framework.DEEPSPEED)
 
 
@@ -242,12 +247,17 @@ def _batches(row: Row, dp: int, seq_len: int, assumed: list[str]) -> tuple[int, 
         micro = (
             max(per_rank // accum, 1)
             if per_rank and accum
-            else _assume(assumed, "micro_bs", min(per_rank or 1, max(1, 4096 // seq_len)))
+            else _assume(assumed, "micro_bs", min(per_rank or 1, max(1, _usual_tokens(row) // seq_len)))
         )
     if accum is None:
         filling = 8 * pp if (pp := _number(row, "pp") or 1) > 1 else 1
         accum = max(round(per_rank / micro), 1) if per_rank else _assume(assumed, "grad_accum", filling)
     return micro, accum
+
+
+def _usual_tokens(row: Row) -> int:
+    """Of a micro-batch whose size nobody says: small where a pipeline wants many of them."""
+    return 4096 if (_number(row, "pp") or 1) > 1 else 16384
 
 
 def _checkpointing(row: Row, framework: Framework, assumed: list[str]) -> Checkpointing:
@@ -273,20 +283,36 @@ def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
     return _assume(assumed, "zero_stage", {Framework.MEGATRON: 1, Framework.DDP: 0}.get(framework, 3))
 
 
-def _precision(row: Row, assumed: list[str]) -> Precision:
+def _shard_ranks(row: Row) -> int | None:
+    """The column, or what a text such as "zero1(size=8)" says."""
+    found = re.search(r"size=(\d+)", row.get("sharding", ""))
+    return _number(row, "fsdp") or (int(found[1]) if found else None)
+
+
+def _precision(row: Row, gpu: Gpu, assumed: list[str]) -> Precision:
     stated = row.get("precision", "").lower()
     for precision in (Precision.NVFP4, Precision.MXFP8, Precision.FP8, Precision.FP16):
+        if precision in stated and not gpu.supports(precision):
+            # Somebody ran it: in the next precision that the GPU has matmuls for.
+            instead = Precision.FP8 if gpu.supports(Precision.FP8) else Precision.BF16
+            return _assume(assumed, "precision", instead)
         if precision in stated:
             return precision
     return Precision.BF16 if stated else _assume(assumed, "precision", Precision.BF16)
 
 
 def _attention(row: Row) -> Attention:
-    return Attention.UNFUSED if is_unfused_attention(row) else Attention.FLASH
+    """Before FlashAttention (arXiv 2205.14135) there was none."""
+    is_early = (
+        _vintage(row) < FLASH_ATTENTION and "flash" not in (row.get("attention", "") + row.get("notes", "")).lower()
+    )
+    return Attention.UNFUSED if is_early or is_unfused_attention(row) else Attention.FLASH
 
 
 def _offload(row: Row) -> Offload:
     text = (row.get("offload") or "none").lower()
+    if text == Offload.OPTIMIZER_CPU and "adaptive" in row.get("framework", "").lower():
+        return Offload.OPTIMIZER_STREAMED
     for offload in (
         Offload.PARAM_OPTIMIZER_NVME,
         Offload.OPTIMIZER_NVME,

@@ -32,6 +32,7 @@ class Framework(StrEnum):
     """Classes of software that spend memory and time alike; a named framework belongs to one of them."""
 
     MEGATRON = "megatron"  # fused kernels, tensor and pipeline parallelism: Megatron-Core, NeMo, InternEvo, nanotron
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"  # Megatron's layers under DeepSpeed's ZeRO and pipeline: BLOOM
     FSDP = "fsdp"  # FSDP1 under a trainer of its own: llm-foundry/Composer
     FSDP2 = "fsdp2"  # compiled, per-parameter sharding: torchtitan, fms-fsdp
     XLA = "xla"  # MaxText, PaxML
@@ -43,6 +44,7 @@ class Framework(StrEnum):
 class Offload(StrEnum):
     NONE = "none"
     OPTIMIZER_CPU = "optimizer_cpu"
+    OPTIMIZER_STREAMED = "optimizer_streamed"  # states on the host, Adam on the GPU: DeepCompile's adaptive offload
     PARAM_OPTIMIZER_CPU = "param+optimizer_cpu"
     OPTIMIZER_NVME = "optimizer_nvme"
     PARAM_OPTIMIZER_NVME = "param+optimizer_nvme"
@@ -116,23 +118,27 @@ class Setup:
 
     @property
     def node_bandwidth(self) -> float:
-        return self.node_gbps if self.node_gbps is not None else USUAL_NODE_GBPS.get(self.gpu.arch, 50.0)
+        """GB/s one way that leave one node of `gpu.gpus_per_node`."""
+        usual = USUAL_PORT_GBPS.get(self.gpu.arch, 6.0) * self.gpu.gpus_per_node
+        return self.node_gbps if self.node_gbps is not None else usual
 
     def but(self, **changes: object) -> Setup:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-# One way, whole node. AWS p4d 4x100 Gb/s; p5 and DGX H100 8x400; DGX B200 8x400; B300 8x800; MI300X nodes 8x400;
-# L40S and RTX nodes usually one 100 Gb/s port.
-USUAL_NODE_GBPS = {
-    "Ampere": 100.0,
-    "Hopper": 400.0,
-    "Blackwell": 400.0,
-    "Blackwell Ultra": 800.0,
-    "CDNA3": 400.0,
-    "CDNA4": 400.0,
-    "Ada": 12.5,
-    "Blackwell GB202": 12.5,
+# One way, of one GPU's share. AWS p4d: 4x100 Gb/s for 8 GPUs, DGX A100 8x200; DGX H100 and B200: 400 Gb/s a GPU; GB200
+# trays: the same; B300 and GB300: 800; MI300X nodes: 400; L40S and RTX machines usually share one port of 100.
+USUAL_PORT_GBPS = {
+    "Volta": 1.5,
+    "Ampere": 12.5,
+    "Hopper": 50.0,
+    "Blackwell": 50.0,
+    "Blackwell Ultra": 100.0,
+    "CDNA2": 25.0,
+    "CDNA3": 50.0,
+    "CDNA4": 50.0,
+    "Ada": 1.5,
+    "Blackwell GB202": 1.5,
 }
 
 

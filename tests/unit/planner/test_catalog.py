@@ -2,6 +2,7 @@
 
 import pytest
 
+from governor.core.planner.hardware import Precision
 from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError
 from governor.core.planner.shape import ImpossibleShapeError
 from governor.plan_catalog import UnknownNameError, gpu_named, gpus, model_named, models, shape_of
@@ -59,12 +60,17 @@ def test_a_row_says_what_was_assumed_for_its_blanks() -> None:
             "divide",
         ),
         ({"gpus": "48", "tp": "3"}, ImpossibleSetupError, "possible: 1, 2, 4, 8, 16, 32"),
-        ({"precision": "nvfp4"}, ImpossibleSetupError, "no nvfp4 matmuls, only bf16, fp16, fp8"),
     ],
 )
 def test_a_row_that_cannot_be_is_one_line(changes: dict[str, str], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         read(LLAMA | changes)
+
+
+def test_a_precision_that_the_gpu_lacks_is_read_as_the_next_that_it_has() -> None:
+    row = read(LLAMA | {"precision": "nvfp4"})
+    assert (row.setup.precision, "precision fp8" in row.assumed) == (Precision.FP8, True)
+    assert read(LLAMA | {"precision": "fp8", "gpu": "a100"}).setup.precision is Precision.BF16
 
 
 def test_heads_that_share_unevenly_are_told_the_divisors() -> None:

@@ -29,6 +29,7 @@ class Lever:
     least: float
     evidence: Evidence
     basis: str
+    is_bound: bool = False  # What others can save together, no change of its own: in no sum.
     is_done: bool = False  # The plan counts on it already: it is what leaving it out would cost.
 
 
@@ -54,6 +55,9 @@ DATA_RULES: Final = (
 )  # fmt: skip
 
 
+WAIT: Final = "waiting for data"
+
+
 def data_levers(wait_share: float | None) -> list[Lever]:
     """`wait_share`: the share of the time in which GPUs wait for data; None: nobody measured it.
 
@@ -68,6 +72,10 @@ def data_levers(wait_share: float | None) -> list[Lever]:
         floor = 1 - wait_share
         basis = f"of the {wait_share:.0%} in which GPUs wait for data"
         levers.append(Lever(name, change, max(best, floor), max(usual, floor), max(least, floor), Evidence.RULE, basis))
+    if wait_share is not None:
+        change = "none any more: the most that the three above save together"
+        floor, basis = 1 - wait_share, "as stated, or the measured speed below the predicted"
+        levers.append(Lever(WAIT, change, floor, floor, floor, Evidence.MEASURED, basis, is_bound=True))
     return levers
 
 
@@ -83,7 +91,7 @@ def together(levers: Iterable[Lever], possible: float, wait_share: float | None 
     """Everything that is not done yet. Levers on the loader save no more than the wait for data, all of them no more
     than lies between the run and the best plan (`possible`: its share of the run's time)."""
     data_names = {name for name, *_ in DATA_RULES}
-    open_levers = [lever for lever in levers if not lever.is_done]
+    open_levers = [lever for lever in levers if not (lever.is_done or lever.is_bound)]
     left = []
     for pick in ("best", "usual", "least"):
         of_data = of_others = 1.0

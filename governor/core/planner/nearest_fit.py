@@ -9,6 +9,7 @@ from typing import Final
 
 from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
 
+AND: Final = " and "
 OFFERED: Final = 3
 GPUS_MAX: Final = 16_384  # Llama 3's: beyond it nobody has published a run.
 
@@ -21,7 +22,16 @@ class Fit:
 
 def what_fits(setup: Setup, fits: Callable[[Setup], bool], count: int = OFFERED) -> list[Fit]:
     """The first `count` changes that fit, each once: a further change on top of one that suffices is none."""
-    return list(islice((fit for fit in _changes(setup) if fits(fit.setup)), count))
+    return list(islice(_least(fit for fit in _changes(setup) if fits(fit.setup)), count))
+
+
+def _least(fits: Iterator[Fit]) -> Iterator[Fit]:
+    seen: list[set[str]] = []
+    for fit in fits:
+        words = {"more GPUs" if word.endswith(" GPUs") else word for word in fit.change.split(AND)}
+        if not any(before <= words for before in seen):
+            seen.append(words)
+            yield fit
 
 
 def _changes(setup: Setup) -> Iterator[Fit]:
@@ -35,7 +45,7 @@ def _changes(setup: Setup) -> Iterator[Fit]:
         for base in (Fit(setup, ""), thriftiest):
             made = _with_gpus(base.setup, gpus)
             if made is not None:
-                yield Fit(made, " and ".join(filter(None, (f"{gpus} GPUs", base.change))))
+                yield Fit(made, AND.join(filter(None, (f"{gpus} GPUs", base.change))))
     for offload in (Offload.OPTIMIZER_CPU, Offload.PARAM_OPTIMIZER_CPU):
         made = _but(
             thriftiest.setup,
@@ -43,7 +53,7 @@ def _changes(setup: Setup) -> Iterator[Fit]:
             zero_stage=3 if offload.moves_params else max(thriftiest.setup.zero_stage, 1),
         )
         if made is not None:
-            yield Fit(made, " and ".join(filter(None, (f"offload {offload.value}", thriftiest.change))))
+            yield Fit(made, AND.join(filter(None, (f"offload {offload.value}", thriftiest.change))))
 
 
 def _on_the_same_gpus(setup: Setup) -> Iterator[Fit]:
@@ -71,7 +81,7 @@ def _on_the_same_gpus(setup: Setup) -> Iterator[Fit]:
                     f"checkpointing {checkpointing}" if checkpointing is not setup.checkpointing else "",
                     f"micro-batch {micro}" if micro != setup.micro_batch else "",
                 ]
-                change = " and ".join(filter(None, words))
+                change = AND.join(filter(None, words))
                 if made is not None and change:
                     yield Fit(made, change)
 

@@ -21,6 +21,8 @@ CHECKPOINT_BYTES_PER_PARAM: Final = 14
 NODE_WRITE_GBPS: Final = 1.0
 # To notice, place, load and compile again. Rule of thumb: MegaScale (arXiv 2402.15627) recovers within 15 minutes.
 RESTART_S: Final = 900.0
+# Machines are not all that fails: what a loss spike, a bug or an operator throws away is to be no more than this.
+INTERVAL_MAX_S: Final = 2 * HOUR_S
 # In-loop evaluations, as a share of training. Rule of thumb: 1-3 %.
 EVALUATION_SHARE: Final = 0.02
 # Of a spot machine: one is taken away in so many hours. Rule of thumb: AWS shows most GPU types at over 20 % a month or
@@ -30,6 +32,7 @@ SPOT_HOURS_PER_LOSS: Final = 24.0
 # the benchmark's rate. They hold restarts, evaluations, long-context stages, small batches and slower software.
 FINISHED_RUNS: Final = (("Llama-3-8B", 3.2), ("Llama-3-70B", 1.7), ("Llama-3.1-405B", 1.5), ("IBM Llama-2-7B", 1.2))
 CALENDAR_USUAL: Final = math.exp(sum(math.log(ratio) for _, ratio in FINISHED_RUNS) / len(FINISHED_RUNS))
+CALENDAR_LEAST: Final = min(ratio for _, ratio in FINISHED_RUNS)
 CALENDAR_WORST: Final = max(ratio for _, ratio in FINISHED_RUNS)
 
 
@@ -102,6 +105,11 @@ def failures_mtbf_s(gpus: int, nodes: int, *, is_spot: bool) -> float:
     return 1 / (1 / failing + nodes / (SPOT_HOURS_PER_LOSS * HOUR_S)) if is_spot else failing
 
 
+def best_saving_s(save_s: float, mtbf: float) -> float:
+    """The time between two saves that loses least (Daly 2006), within bounds."""
+    return min(max(best_interval_s(save_s, mtbf), save_s), max(INTERVAL_MAX_S, save_s))
+
+
 def saving_of(
     params: float, nodes: int, mtbf: float, save_s: float | None = None, interval_s: float | None = None
 ) -> Saving:
@@ -111,7 +119,7 @@ def saving_of(
         if save_s is not None
         else max(CHECKPOINT_BYTES_PER_PARAM * params / (nodes * NODE_WRITE_GBPS * 1e9), 1.0)
     )
-    every = interval_s if interval_s is not None else max(best_interval_s(took, mtbf), took)
+    every = interval_s if interval_s is not None else best_saving_s(took, mtbf)
     return Saving(took, every, save_s is None and interval_s is None)
 
 
@@ -122,17 +130,20 @@ def run_cost(
     gpu_hour_usd: float | None,
     saving: Saving,
     mtbf: float,
+    *,
+    is_measured: bool = False,
 ) -> RunCost:
     """`tokens_per_s` is of the whole run. The calendar ends no sooner than its named parts say, and at the latest where
-    the slowest of the finished runs did."""
+    the slowest of the finished runs did. A measured speed has its software and its loader in it: only the least of what
+    finished runs took beyond comes on top of that, and only at the upper end."""
     steady = tokens_per_s.under(tokens / HOUR_S)
     lost = min(lost_share(saving.interval_s, saving.save_s, mtbf, RESTART_S), 0.99)
     evaluations = steady.mid * EVALUATION_SHARE
     interruptions = (steady.mid + evaluations) * lost / (1 - lost)
     named = (steady.mid + evaluations + interruptions) / steady.mid
-    usual = max(CALENDAR_USUAL, named)
+    usual = named if is_measured else max(CALENDAR_USUAL, named)
     rest = steady.mid * (usual - named)
-    worst = max(CALENDAR_WORST, usual)
+    worst = named * CALENDAR_LEAST if is_measured else max(CALENDAR_WORST, usual)
     calendar = Spread(steady.low * named, steady.mid * usual, max(steady.mid * worst, steady.high * usual))
     how = f"a save of {saving.save_s:.0f} s every {saving.interval_s / 60:.0f} min, a failure in {mtbf / HOUR_S:,.0f} h"
     parts = (
@@ -141,7 +152,7 @@ def run_cost(
         Part(
             "the rest of what finished runs took",
             rest,
-            f"measured: {len(FINISHED_RUNS)} public runs took 1.2 to 3.2 times a tuned benchmark",
+            f"measured: {len(FINISHED_RUNS)} public runs took {CALENDAR_LEAST} to {CALENDAR_WORST} times a benchmark",
         ),
     )
-    return RunCost(tokens, gpus, gpu_hour_usd, steady, calendar, parts, saving)
+    return RunCost(tokens, gpus, gpu_hour_usd, steady, calendar, parts[:2] if is_measured else parts, saving)

@@ -16,6 +16,7 @@ from governor.core.planner.shape import Shape
 
 HOUR_S: Final = 3600.0
 CANDIDATES_MAX: Final = 20_000  # Some seconds of work. More choices than a person can state sensibly.
+ROUNDED: Final = 1.05  # A step may be so much larger than asked for: sequences are whole.
 SHARDED: Final = (Framework.FSDP, Framework.FSDP2, Framework.XLA)
 
 
@@ -80,7 +81,7 @@ def candidates(
             if left or dp < 1 or not _is_sensible(gpu, framework, zero, tp, pp):
                 continue
             per_rank = tokens_per_step / (seq_len * dp)
-            if micro > max(per_rank, 1):
+            if micro > ROUNDED * per_rank:
                 continue
             try:
                 yield Setup(

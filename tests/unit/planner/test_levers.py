@@ -2,7 +2,7 @@
 
 import pytest
 
-from governor.core.planner.levers import Evidence, Lever, data_levers, modelled, together
+from governor.core.planner.levers import WAIT, Evidence, Lever, data_levers, modelled, together
 
 
 def test_levers_multiply_and_are_not_added() -> None:
@@ -23,7 +23,13 @@ def test_levers_on_the_loader_save_no_more_than_the_wait_for_data() -> None:
     # NVMe, workers and tokens together would save 39 %; GPUs wait 20 % of the time.
     levers = data_levers(0.20)
     assert all(lever.best >= 0.80 for lever in levers)
+    assert [(lever.name, lever.evidence) for lever in levers if lever.is_bound] == [(WAIT, Evidence.MEASURED)]
     assert together(levers, possible=0.1, wait_share=0.20).best == pytest.approx(0.80)
+
+
+def test_the_wait_for_data_itself_is_in_no_sum() -> None:
+    # Half of it, where the three would save 39 % at most: it bounds, and is not saved on top.
+    assert together(data_levers(0.5), possible=0.1, wait_share=0.5).best == pytest.approx(0.70 * 0.85 * 0.90)
 
 
 def test_what_the_plan_counts_on_is_not_saved_again() -> None:

@@ -70,3 +70,16 @@ def test_a_save_is_assumed_from_its_bytes_and_a_spot_node_fails_daily() -> None:
     # 16,384 GPUs of Llama 3: a failure in 3.1 hours (54 days, 419 of them).
     assert failures_mtbf_s(16_384, 2048, is_spot=False) / 3600 == pytest.approx(3.09, rel=0.01)
     assert failures_mtbf_s(8, 1, is_spot=True) / 3600 == pytest.approx(24, rel=0.01)
+
+
+def test_a_measured_speed_has_its_software_in_it_already() -> None:
+    speed = 350 * STEP / 3600
+    cost = run_cost(TOKENS, Spread(speed, speed, speed), 8, PER_GPU, RARELY, 1e9, is_measured=True)
+    assert cost.calendar_hours.mid == pytest.approx(1.02 * cost.steady_hours.mid, rel=1e-3)
+    assert sum(part.hours for part in cost.parts) == pytest.approx(cost.calendar_hours.mid - cost.steady_hours.mid)
+    assert cost.calendar_hours.high == pytest.approx(1.2 * cost.calendar_hours.mid)
+
+
+def test_nobody_saves_more_rarely_than_every_two_hours() -> None:
+    # On one node a machine fails once in 264 days: Daly's interval alone would be most of a day.
+    assert saving_of(1e9, 1, failures_mtbf_s(8, 1, is_spot=False)).interval_s == 7200

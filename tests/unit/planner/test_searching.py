@@ -134,3 +134,27 @@ def test_memory_that_may_not_suffice_is_avoided_where_it_can_be() -> None:
     tight = choose([cheap, dear], Limits(budget_usd=10.5))
     assert tight.primary == cheap
     assert "more than the 90% that leave room" in tight.reasons[0]
+
+
+def test_without_a_deadline_the_primary_is_the_fastest_that_costs_hardly_more_than_the_cheapest() -> None:
+    base = found()[0]
+    slow, near, far = (
+        replace(base, usd=usd, hours=hours, memory_frac=0.5)
+        for usd, hours in ((100.0, 900.0), (104.0, 9.0), (106.0, 1.0))
+    )
+    assert choose([slow, near, far], Limits()).primary == near
+    assert choose([slow, near, far], Limits(deadline_h=1000)).primary == slow
+    assert choose([slow, near, far], Limits(budget_usd=101)).primary == slow
+
+
+# 256 sequences of 4,096 tokens are 1.05M.
+def test_no_step_grows_beyond_what_was_asked_for_its_many_gpus() -> None:
+    every = candidates(LLAMA, (H100,), 4096, 1e6, replace(SPACE, gpus=(128, 256, 512)))
+    assert {setup.gpus for setup in every if setup.tp == 1} == {128, 256}
+
+
+def test_a_change_on_top_of_one_that_suffices_is_not_offered() -> None:
+    changes = [set(fit.change.split(" and ")) for fit in what_fits(setup_of(), fits, count=9)]
+    assert not any(one < other for one in changes for other in changes)
+    more = [fit.change for fit in what_fits(setup_of(gpus=1, dp=1), fits, count=9) if fit.change.endswith(" GPUs")]
+    assert len(more) <= 1

@@ -1,0 +1,80 @@
+"""The architecture of a plan: by name, from a config.json, from sizes, or from sizes over one of the former."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from governor.core.planner.shape import Experts, Shape
+from governor.core.planner.stages import stage_named
+from governor.hf_config import shape_of_file
+from governor.plan_catalog import model_named
+from governor.plan_keys import PlanUnreadableError
+
+SIZE_NAMES: Final = (
+    *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "tied", "gated"),
+    *("experts", "topk", "moe_ffn", "shared_ffn", "first_dense"),
+)
+
+
+def stated_shape(values: Mapping[str, str]) -> Shape:
+    """Of the values model, config and shape. PlanUnreadableError where they name none."""
+    sizes = _sizes(values)
+    if config := values.get("config"):
+        return _resized(shape_of_file(Path(config)), sizes)
+    if model := values.get("model"):
+        stage = stage_named(model)
+        return _resized(stage.shape if stage else model_named(model), sizes)
+    for key in ("layers", "hidden", "heads", "vocab"):
+        if not sizes.get(key):
+            raise PlanUnreadableError(
+                f"no model: name one (llama3-8b), or give a config.json, or shape with {key} in it"
+            )
+    hidden, heads = sizes["hidden"], sizes["heads"]
+    blank = Shape("custom", sizes["layers"], hidden, heads, heads, 1, 4 * hidden, sizes["vocab"])
+    return _resized(blank, sizes)
+
+
+def _resized(shape: Shape, sizes: Mapping[str, int]) -> Shape:
+    if not sizes:
+        return shape
+    plain = {key: sizes[key] for key in SIZE_NAMES[:7] if key in sizes}
+    if ("hidden" in sizes or "heads" in sizes) and "head_dim" not in sizes:
+        plain["head_dim"] = _head_dim(sizes.get("hidden", shape.hidden), sizes.get("heads", shape.heads))
+    if "heads" in sizes and "kv_heads" not in sizes and shape.kv_heads == shape.heads:
+        plain["kv_heads"] = sizes["heads"]
+    experts = shape.experts
+    if sizes.get("experts"):
+        ffn = sizes.get("moe_ffn") or sizes.get("ffn") or (experts.ffn if experts else shape.ffn)
+        experts = Experts(sizes["experts"], sizes.get("topk") or (experts.topk if experts else 2), ffn)
+    if experts is not None:
+        named = {"topk": "topk", "moe_ffn": "ffn", "shared_ffn": "shared_ffn", "first_dense": "first_dense"}
+        experts = replace(experts, **{field: sizes[key] for key, field in named.items() if key in sizes})
+    flags = {key: bool(sizes[key]) for key in ("tied", "gated") if key in sizes}
+    changes: dict[str, Any] = {**plain, **flags}
+    return replace(shape, **changes, experts=experts, stated_params=None, stated_active=None)
+
+
+def _head_dim(hidden: int, heads: int) -> int:
+    if hidden % heads == 0:
+        return hidden // heads
+    near = sorted((one for one in range(1, hidden + 1) if hidden % one == 0), key=lambda one: abs(one - heads))[:3]
+    possible = " or ".join(map(str, sorted(near)))
+    raise PlanUnreadableError(f"shape: {heads} heads do not divide hidden {hidden}: {possible} do; or state head_dim")
+
+
+def _sizes(values: Mapping[str, str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for pair in filter(None, (part.strip() for part in values.get("shape", "").split(","))):
+        name, equals, value = pair.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in SIZE_NAMES or not equals or not value.strip().isdecimal() or len(value) > 9:
+            raise PlanUnreadableError(
+                f"shape: {pair!r}: write for example layers=24; there are {', '.join(SIZE_NAMES)}"
+            )
+        sizes[name] = int(value)
+        if not sizes[name] and name in SIZE_NAMES[:7]:
+            raise PlanUnreadableError(f"shape: {name} must be at least 1")
+    return sizes

@@ -41,6 +41,7 @@ from governor.core.policy import PolicySet
 from governor.core.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.hands import Hands
 from governor.ports import Closed, Control, ControlRequest, Opened, Packet, Rejected, ServiceManager
+from governor.recorder import Recorder
 from governor.wire import frames
 
 LAG_SMOOTHING: Final = 0.05  # Exponential mean over about 20 ticks: five seconds.
@@ -79,6 +80,7 @@ class Daemon:
     own_command: tuple[ProcessId, ...] = ()  # `costgov run`: what we started stands above every rank of its run.
     own_run: str | None = None  # `costgov run`: the name that its command's environment carries.
     sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
+    recorder: Recorder | None = None
     health: Health = field(default_factory=Health)
     should_end: Callable[[], bool] = lambda: False  # `costgov run`: the command is over and nothing is under way.
     on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: taken care of, go on.
@@ -240,7 +242,10 @@ class Daemon:
     def _forget(self, connection: ConnectionId) -> None:
         self._complaints.pop(connection, None)
         self._reader.forget(connection)
-        self.apply(Disconnected(self.hands.clock.mono(), connection))
+        at = self.hands.clock.mono()
+        if self.recorder is not None:
+            self.recorder.lost(connection, at)
+        self.apply(Disconnected(at, connection))
 
     def _note_rejected(self, arrival: Rejected) -> None:
         """Say it once a second at the most: a connect loop must not fill the log."""
@@ -259,6 +264,8 @@ class Daemon:
             effects = self.apply(event)
             if isinstance(event, (Hello, BadHello)) and any(isinstance(effect, Refuse) for effect in effects):
                 return True
+            if self.recorder is not None and not isinstance(event, (FramesLost, BadHello)):
+                self.recorder.heard(packet, event)
             if isinstance(event, Hello):
                 self._is_new_to_journal = True
                 self._find_launchers(event)
@@ -310,10 +317,15 @@ class Daemon:
         for source in self.sources:
             for event in source.poll(at):
                 self.apply(event)
+                if self.recorder is not None:
+                    self.recorder.seen(event)
         self._drain_control()  # Ready or not: it ends connections that have grown too old.
         self._drain_inbox()  # Ready or not: it lets in who could not be accepted for want of descriptors.
         self._notice_exits(at)
-        self.apply(Tick(clock.mono(), clock.boot(), clock.wall()))
+        tick = Tick(clock.mono(), clock.boot(), clock.wall())
+        self.apply(tick)
+        if self.recorder is not None:
+            self.hands.perform(self.recorder.tick(tick.at))
         if self._is_new_to_journal:
             self.keep_runs()
         self.hands.observer.tick(self.node, at)

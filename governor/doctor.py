@@ -23,6 +23,7 @@ from governor.adapters.gpu_nvml import NvmlSampler
 from governor.adapters.journal_db import JournalReader
 from governor.adapters.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
 from governor.adapters.processes import LinuxProcesses
+from governor.adapters.recording_segments import MB, kept_bytes
 from governor.adapters.selftest import run_selftest
 from governor.core.idle_limit import promises
 from governor.core.node import NodeFacts, new_node
@@ -87,6 +88,7 @@ def examine(config: Path | None, control_sockets: tuple[str, ...]) -> list[Check
         _gpus(),
         _clock(),
         *_metrics(settings, is_running),
+        _recording(settings),
         *_alerts(settings),
     ]
 
@@ -296,6 +298,24 @@ def _metrics(settings: Settings, is_running: bool) -> Iterator[Check]:
         yield Check(OK, "metrics", url)
 
 
+def _recording(settings: Settings) -> Check:
+    """Where what runs send is kept. Whatever is wrong with it costs later replays alone."""
+    if not settings.record.enabled:
+        return Check(OK, "recordings", "off: no run of this node can be replayed later")
+    root = settings.paths.recordings_dir
+    directory = _nearest(root)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        why = f"uid {os.geteuid()} may not write {directory}" if directory.is_dir() else f"{directory} is no directory"
+        text = f"{root}: {why}; nothing is recorded"
+        return Check(WARN, "recordings", text, "set paths.recordings_dir, or record.enabled = false")
+    record, free_mb = settings.record, shutil.disk_usage(directory).free // MB
+    text = f"{root}: {kept_bytes(root) // MB} of at most {record.node_max_mb} MB"
+    if free_mb < record.leave_free_mb:
+        text = f"{text}; {free_mb} MB are free and {record.leave_free_mb} are left alone: nothing is recorded"
+        return Check(WARN, "recordings", text, "make room, or set paths.recordings_dir to another disk")
+    return Check(OK, "recordings", text)
+
+
 def _alerts(settings: Settings) -> Iterator[Check]:
     """Whether they could be told, as far as this machine shows it. Nothing is sent: `costgov alert test` does that."""
     if not settings.alert:
@@ -320,8 +340,8 @@ def _try_port(address: str, port: int) -> None:
 
 
 def _nearest(directory: Path) -> Path:
-    """The directory, or what exists of its path."""
-    while not directory.is_dir() and directory != directory.parent:
+    """The directory, or what exists of its path: of one with a file in its way, the file."""
+    while not directory.exists() and directory != directory.parent:
         directory = directory.parent
     return directory
 

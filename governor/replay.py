@@ -18,7 +18,7 @@ from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
 from governor.core.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
 from governor.replay_trace import Trace
-from governor.wire.recorded import RecordedRanks, is_frame
+from governor.wire.recorded import RecordedRanks, is_frame, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader
 
 RUN: Final = "log"  # Each log is the only run of a node of its own.
@@ -93,8 +93,11 @@ class LogClock:
         return None
 
     def read_frame(self, frame: Mapping[str, Any]) -> str | None:
-        """Go on to a frame's own clock: other times in it are of the same one. Ranks overtake one another."""
-        mono_ns = frame.get("mono_ns")
+        """Go on to when a frame was heard, or was sent: other times in it are of the same clock. Ranks overtake one
+        another."""
+        mono_ns = frame.get("at_ns")  # Of a recording: by this clock it was judged.
+        if mono_ns is None:
+            mono_ns = frame.get("mono_ns")
         if type(mono_ns) is not int or not 0 <= mono_ns < 2**63:
             return "its mono_ns is no time"
         if not self.is_timed:
@@ -186,7 +189,7 @@ class Replay:
         self.records += 1
         clock = self.clock
         before = clock.now
-        own = "v" in record and is_frame(record)
+        own = "v" in record and (is_frame(record) or is_note(record))
         fault = clock.read_frame(record) if own else clock.read(record)
         if not self._judges:
             self._open(record)
@@ -198,12 +201,10 @@ class Replay:
             self._usual_ns -= self._usual_ns // USUAL_FADES
         if clock.is_timed is not self._is_timed:
             self._say_timed()
-        events: Events | Faults
-        if self._ranks is None or not own:
-            events = self._reader.read(record, now)
-        else:
-            event = self._ranks.read(record, now)
-            events = event if isinstance(event, list) else (event,)
+        if self._ranks is not None and own and is_halt(record):
+            self._tick(now)  # Of a halt that time decided: the tick that did.
+        reader = self._reader if self._ranks is None or not own else self._ranks
+        events: Events | Faults = reader.read(record, now)
         if isinstance(events, list):
             self._mute += 1
             return "; ".join(events)
@@ -247,8 +248,8 @@ class Replay:
         self._first = first
         self._tick_at = self.clock.began
         self._judges = [_Judge(policy, self.price, self.clock.began) for policy in self.policies]
-        run = first.get("run")
-        if first.get("kind") == "hello" and isinstance(run, str):
+        run = first.get("run") if first.get("kind") == "hello" else self.meta.get("run")
+        if isinstance(run, str) and (first.get("kind") == "hello" or "recording" in self.meta):
             self._ranks = RecordedRanks(run)
             return
         stage, labels = self.meta.get("stage"), self.meta.get("labels")

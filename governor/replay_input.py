@@ -16,7 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from governor.recording_files import number_of, segments
 from governor.wire.jsonl import parse_line
+from governor.wire.recorded import break_note
+from governor.wire.recorded_clock import RecordedClock
 
 LINE_BYTES_MAX: Final = 1024 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
 DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024  # A trainer_state of a million steps has a quarter of it.
@@ -36,8 +39,17 @@ class LogUnreadable(Exception):  # noqa: N818 - the condition is the name.
     """The message is one line: which log, where in it, and why."""
 
 
+class LogTorn(LogUnreadable):
+    """It ends in the middle, as after a power cut."""
+
+
+Place = int | str  # Of JSONL the line, from 1.
+Read = tuple[Place, dict[str, Any] | list[str]]
+
+
 def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The logs that these paths stand for, in their order; a directory stands for those below it, sorted by path.
+    """The logs that these paths stand for, in their order; a directory stands for those below it, sorted by path. One
+    that holds the segments of a recording is itself a log.
 
     And a line for each directory that holds none, or cannot be looked into.
     """
@@ -58,15 +70,19 @@ def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 def _below(directory: Path) -> tuple[list[Path], list[str]]:
     closed: list[OSError] = []
     files = [Path(at, name) for at, _, names in os.walk(directory, onerror=closed.append) for name in names]
-    below = sorted(file for file in files if file.name.endswith(NAMES) or file.name in STATES)
+    named = (file for file in files if file.name.endswith(NAMES) or file.name in STATES)
+    below = sorted({file if number_of(file.name) is None else file.parent for file in named})
     return below, sorted(f"{error.filename}: {error.strerror}; its logs are left out" for error in closed)
 
 
-def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
-    """Yield each record of a log with its place (of JSONL its line, from 1), or what is wrong there.
+def records(path: Path) -> Iterator[Read]:
+    """Yield each record of a log with its place, or what is wrong there.
 
     LogUnreadable when the log cannot be opened, or ends too early: what came before has been yielded.
     """
+    if path.is_dir() or number_of(path.name) is not None:
+        yield from _recording(path)
+        return
     if path.name.endswith(DOCUMENTS):
         yield from enumerate(_history(path), start=1)
         return
@@ -76,6 +92,46 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
         record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
         if record is not None:
             yield number, record
+
+
+def _recording(path: Path) -> Iterator[Read]:
+    """A segment or a directory of them, as one log. What was being written when the power failed is not missed."""
+    try:
+        parts = segments(path) if path.is_dir() else [path]
+    except OSError as error:
+        raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
+    clock = RecordedClock()
+    damage: LogUnreadable | None = None
+    for part in parts:
+        try:
+            yield from _segment(part, clock, is_first=part is parts[0])
+        except LogTorn:
+            continue
+        except LogUnreadable as error:
+            damage = damage or error
+            yield part.name, break_note(clock.last_ns)
+    if damage is not None:
+        raise damage
+
+
+def _segment(path: Path, clock: RecordedClock, *, is_first: bool) -> Iterator[Read]:
+    for number, line in lines(path):
+        place = f"{path.name}:{number}"
+        if line is not None and not line.endswith(b"\n"):
+            return  # Torn.
+        record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
+        if number == 1 and isinstance(record, dict) and isinstance(meta := record.get("meta"), dict):
+            fault = clock.begin(meta)
+            if fault is not None:
+                raise LogUnreadable(f"{path}:1: {fault}")
+            if is_first:
+                yield place, record
+            elif meta.get("continues") is not True:
+                yield place, break_note(clock.last_ns)
+        elif isinstance(record, dict):
+            yield place, clock.put(record)
+        elif record is not None:
+            yield place, record
 
 
 def _history(path: Path) -> list[dict[str, Any] | list[str]]:
@@ -114,8 +170,25 @@ def lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
         if isinstance(error, _DAMAGED):
             raise LogUnreadable(f"{path}:{number + 1}: damaged: {error}") from error
         raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
+    except EOFError as error:
+        raise LogTorn(f"{path}:{number + 1}: damaged: {error}") from error
     except _DAMAGED as error:
         raise LogUnreadable(f"{path}:{number + 1}: damaged: {error}") from error
+
+
+class _AsItComes(io.RawIOBase):
+    """Unpacked bytes, as many as there are: what could be read before the place that is damaged is not lost with it."""
+
+    def __init__(self, file: gzip.GzipFile | lzma.LZMAFile) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read1(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 @contextmanager
@@ -127,5 +200,5 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
         if path.suffix not in _UNPACK:
             yield file
             return
-        with io.BufferedReader(_UNPACK[path.suffix](file), _READ_BYTES) as unpacked:
+        with io.BufferedReader(_AsItComes(_UNPACK[path.suffix](file)), _READ_BYTES) as unpacked:
             yield unpacked

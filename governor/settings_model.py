@@ -127,6 +127,7 @@ class Paths(_Table):
     policies_dir: AbsolutePath = Path(SYSTEM_POLICIES_DIR)
     socket: AbsolutePath
     control_socket: AbsolutePath
+    recordings_dir: AbsolutePath
 
 
 class Trainer(_Table):
@@ -235,6 +236,24 @@ class Metrics(_Table):
     port: int = Field(default=9477, ge=0, le=65535)  # 0: any free port, printed at start.
 
 
+class Record(_Table):
+    """What runs send, kept for `costgov policy replay`. Sizes are of what lies on disk, packed."""
+
+    enabled: bool = True
+    run_max_mb: int = Field(default=256, ge=1, le=1_000_000)  # Of one run: its oldest sixteenth goes first.
+    node_max_mb: int = Field(default=1024, ge=1, le=10_000_000)  # Of all runs: whoever has most gives first.
+    keep_days: int = Field(default=30, ge=1, le=3650)
+    leave_free_mb: int = Field(
+        default=256, ge=1, le=10_000_000
+    )  # To the journal, whose rows are worth more: its 100 MB.
+
+    @model_validator(mode="after")
+    def _fits(self) -> Record:
+        if self.run_max_mb > self.node_max_mb:
+            raise ValueError(f"run_max_mb {self.run_max_mb} is more than node_max_mb {self.node_max_mb}, all runs' own")
+        return self
+
+
 class Alert(BaseModel):
     """Who is told of alarms and halts. The other keys are those of its kind, which its adapter checks."""
 
@@ -311,6 +330,7 @@ class Settings(BaseSettings):
     cloud: Cloud = Field(default_factory=Cloud)
     price: Price = Field(default_factory=Price)
     metrics: Metrics = Field(default_factory=Metrics)
+    record: Record = Field(default_factory=Record)
     log: Log = Field(default_factory=Log)
     alert: tuple[Alert, ...] = Field(default=(), max_length=ALERT_RECEIVERS_MAX)
     jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)
@@ -333,6 +353,11 @@ def default_paths(
     if "state_dir" not in paths:
         assigned = environ.get("STATE_DIRECTORY", "").split(":")[0]  # Set by systemd; several are joined by colons.
         paths["state_dir"] = (assigned or _system(SYSTEM_STATE_DIR, uid) or f"{state_home}/costgov") + below
+    if "recordings_dir" not in paths:
+        # Of all runs of a user together: what is kept of them is bounded together. One mistake is told once.
+        state_dir = str(paths["state_dir"])
+        above = state_dir.removesuffix(below) if state_dir.startswith("/") else SYSTEM_STATE_DIR
+        paths["recordings_dir"] = f"{above}/recordings"
     if "runtime_dir" not in paths:
         assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
         user = environ.get("XDG_RUNTIME_DIR")

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from governor import control, policy_files, pricing
+from governor import __version__, control, policy_files, pricing
 from governor.adapters.alert_dispatch import alert_dispatcher
 from governor.adapters.checkpoints import DiskCheckpoints
 from governor.adapters.clock import SystemClock
@@ -28,6 +28,8 @@ from governor.adapters.memory_watch import MemoryWatch
 from governor.adapters.neighbours import NeighbourWatch
 from governor.adapters.notice_watch import NoticeWatch
 from governor.adapters.processes import LinuxProcesses
+from governor.adapters.recording_segments import limits_of
+from governor.adapters.recordings import RecordingFiles
 from governor.adapters.selftest import run_selftest
 from governor.adapters.streams import LeftAt, Stream
 from governor.adapters.systemd import SystemdNotifier
@@ -46,6 +48,7 @@ from governor.observers import Observers
 from governor.policy_loading import policy_loader
 from governor.ports import Observer
 from governor.price_watch import PriceWatch
+from governor.recorder import Recorder
 from governor.settings_lines import lines_of
 from governor.settings_model import Settings
 from governor.this_node import CannotStart, load_cloud, load_price_source, node_facts, today
@@ -104,6 +107,7 @@ class Governor:
         self.metrics_url: str | None = None
         self.metrics_problem: str | None = None
         self._closers.append(self.gpus.close)
+        self.recordings = self._recordings()
         self.daemon = self._build(watchers)
 
     def _open_journal(self) -> Any:
@@ -112,6 +116,15 @@ class Governor:
             return open_journal(str(paths.state_dir / "costgov.db"), str(paths.runtime_dir))
         except JournalLocked as error:
             raise CannotStart(str(error)) from error
+
+    def _recordings(self) -> RecordingFiles | None:
+        """Before the sockets are: it is closed behind them, and takes what they said last."""
+        if not self.settings.record.enabled:
+            return None
+        facts = {"node": self.node.facts.node, "boot_id": self.clock.boot_id, "costgov": __version__}
+        recordings = RecordingFiles(self.settings.paths.recordings_dir, limits_of(self.settings.record), facts)
+        self._closers.append(recordings.close)
+        return recordings
 
     def _restore(self) -> list[Effect]:
         at, boot, wall = self.clock.mono(), self.clock.boot(), self.clock.wall()
@@ -158,6 +171,7 @@ class Governor:
             load_policies=self.load,
             control=server,
             answer=control.answer,
+            recorder=Recorder(self.node, self.recordings) if self.recordings is not None else None,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
             sources=[
@@ -208,6 +222,7 @@ class Governor:
             config_last_reload_wall=WallNs(health.last_reload_wall_ns),
             unattached_gpu_processes=len(self.unwatched()) if self.gpus.read() is not None else None,
             alerts=self.alerts.counts(),
+            recording_lost_total=self.recordings.lost_total if self.recordings is not None else None,
         )
 
     def _extra(self) -> dict[str, Any]:
@@ -225,6 +240,7 @@ class Governor:
         return {
             "governor": {
                 "journal_problem": journal_problem,
+                "recording": self.recordings.document() if self.recordings is not None else None,
                 "processes_stuck": self.processes.is_stuck,
                 "cloud": cloud,
                 "selftest": selftest,

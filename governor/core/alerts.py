@@ -80,6 +80,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "price_unanswered": Severity.WARNING,
         "price_unknown": Severity.WARNING,
         "price_unlisted": Severity.INFO,
+        "recording_stopped": Severity.WARNING,
         "run_unreadable": Severity.WARNING,
         "spot_notice": Severity.CRITICAL,
         "still_billed": Severity.CRITICAL,

@@ -68,6 +68,7 @@ class GovernorHealth:
     config_last_reload_wall: WallNs | None = None
     unattached_gpu_processes: int | None = None  # None: no NVML, so nobody knows.
     alerts: tuple[AlertCounts, ...] = ()
+    recording_lost_total: int | None = None  # Lines; None: nothing is recorded, as configured.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,51 @@
 """Frames of a recorded connection, one a line, of all ranks in one log → events, as the inbox would have told them.
 
-A recording holds what ranks said and nothing of who they were: each attempt of a rank gets a process of its own.
+A plain log of frames holds what ranks said and nothing of who they were: each attempt of a rank gets a process of its
+own. A governor's recording (`wire.recording`) has also the connection, the process, and notes of what no frame says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.events import Event
+from governor.core.events import Disconnected, Event, TrainerExited
 from governor.core.identity import ConnectionId, Peer, ProcessId
+from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
 from governor.core.run_state import RANKS_MAX
-from governor.core.units import MonoNs
+from governor.core.units import DurationNs, MonoNs
 from governor.wire.frames import FAULTS_MAX, build
+from governor.wire.recording import NOTE
 from trainer_shim.wire import FRAMES, WIRE_VERSION, faults
 
 FIRST_PID: Final = 1_000  # Of nobody: no signal is ever sent by it.
+GPUS_MAX: Final = 64  # More than any node has.
+SPEAKERS_MAX: Final = 256  # Connections of one node at a time, as the inbox admits them.
+
+Events = tuple[Event, ...]
+Faults = list[str]
+_Place = tuple[str, int]  # Where a line was heard: a recorded connection, or of a plain log its rank.
 
 
 def is_frame(record: dict[str, Any]) -> bool:
     """Whether the record is one of our own frames, or was meant as one."""
     kind = record.get("kind")
     return record.get("v") == WIRE_VERSION and isinstance(kind, str) and kind in FRAMES
+
+
+def is_note(record: dict[str, Any]) -> bool:
+    return record.get("v") == WIRE_VERSION and record.get("kind") == NOTE
+
+
+def is_halt(record: dict[str, Any]) -> bool:
+    """Whether the run's halt was decided at this time."""
+    return record.get("note") == "halted" and is_note(record)
+
+
+def break_note(at_ns: int) -> dict[str, Any]:
+    """As if the recording itself said that nobody was heard from then on."""
+    return {"v": WIRE_VERSION, "kind": NOTE, "note": "gap", "at_ns": at_ns}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +63,112 @@ class RecordedRanks:
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self._packets: dict[int, tuple[str, _Packet]] = {}  # By rank: its attempt, and where it speaks from.
-        self._processes = 0
+        self._speakers: dict[_Place, tuple[str, _Packet]] = {}  # The attempt of each, and what it speaks from.
+        self._counted = 0
 
-    def read(self, frame: dict[str, Any], at: MonoNs) -> Event | list[str]:
-        """The frame's event, or what is wrong with it."""
+    def read(self, frame: dict[str, Any], at: MonoNs) -> Events | Faults:
+        """The line's events, or what is wrong with it."""
+        if frame["kind"] == NOTE:
+            return self._read_note(frame, at)
         found = faults(frame, FRAMES)
         if found:
             return found[:FAULTS_MAX]
-        rank = frame["rank"]
+        connection = frame.get("conn")
+        place = ("conn", connection) if type(connection) is int else ("rank", frame["rank"])
+        known = self._speakers.get(place)
         if frame["kind"] == "hello":
-            if frame["run"] != self.run:
-                return [f"hello of run {frame['run']!r:.40}: this log is of {self.run!r:.40}, a log has one run"]
-            if not 0 <= rank < RANKS_MAX:
-                return [f"rank {rank} is outside of a node's {RANKS_MAX}"]
-            self._meet(rank, frame["attempt"])
-        known = self._packets.get(rank)
+            if frame.get("again") is True and known is not None:
+                return ()  # For whoever reads from there on alone.
+            fault = self._fault(frame)
+            if fault is not None:
+                return [fault]
+            if known is None or known[0] != frame["attempt"]:
+                known = self._meet(place, frame)
         if known is None:
-            return [f"{frame['kind']} of rank {rank} before its hello"]
-        return build(frame, known[1], at, self.run)
+            return [f"{frame['kind']} of rank {frame['rank']} before its hello"]
+        event = build(frame, known[1], at, self.run)
+        return event if isinstance(event, list) else (event,)
 
-    def _meet(self, rank: int, attempt: str) -> None:
-        known = self._packets.get(rank)
-        if known is None or known[0] != attempt:
-            self._processes += 1
-            process = ProcessId(FIRST_PID + self._processes, 1, "replay")
-            self._packets[rank] = attempt, _Packet(ConnectionId(self._processes), Peer(process, 0))
+    def break_off(self, at: MonoNs) -> Events:
+        """Nobody is heard from here on: each has to say hello again."""
+        ends = tuple(Disconnected(at, packet.connection) for _, packet in self._speakers.values())
+        self._speakers.clear()
+        return ends
+
+    def _fault(self, hello: Mapping[str, Any]) -> str | None:
+        if hello["run"] != self.run:
+            return f"hello of run {hello['run']!r:.40}: this log is of {self.run!r:.40}, a log has one run"
+        if not 0 <= hello["rank"] < RANKS_MAX:
+            return f"rank {hello['rank']} is outside of a node's {RANKS_MAX}"
+        return None
+
+    def _meet(self, place: _Place, hello: Mapping[str, Any]) -> tuple[str, _Packet]:
+        self._counted += 1
+        pid, ticks = hello.get("pid"), hello.get("start_ticks")
+        if type(pid) is int and type(ticks) is int:
+            process = ProcessId(pid, ticks, "replay")  # The same one after it had to connect again.
+        else:
+            process = ProcessId(FIRST_PID + self._counted, 1, "replay")
+        if len(self._speakers) >= SPEAKERS_MAX:
+            del self._speakers[next(iter(self._speakers))]
+        met = hello["attempt"], _Packet(ConnectionId(self._counted), Peer(process, 0))
+        self._speakers[place] = met
+        return met
+
+    def _read_note(self, note: dict[str, Any], at: MonoNs) -> Events | Faults:
+        what = note.get("note")
+        if what in ("gap", "halted"):  # What follows a halt is the halt's doing, and was not recorded.
+            return self.break_off(at)
+        if what == "lost":
+            ended = self._speakers.pop(("conn", note["conn"]), None) if type(note.get("conn")) is int else None
+            return (Disconnected(at, ended[1].connection),) if ended is not None else ()
+        if what == "exited":
+            return (TrainerExited(at, self.run, None),)
+        read = _MACHINE.get(what) if isinstance(what, str) else None
+        if read is None:
+            return ()  # A newer governor's.
+        event = read(note, at, self.run)
+        return (event,) if event is not None else [f"note {what}: its values are not as a governor writes them"]
+
+
+def _gpus(note: Mapping[str, Any], at: MonoNs, _run: str) -> Event | None:
+    """As of a node that has no other GPUs: the engine finds them to be the run's by the ways in which it did then."""
+    busy = note.get("busy_frac")
+    if not isinstance(busy, list) or len(busy) > GPUS_MAX:
+        return None
+    lists = [note.get(name) for name in ("uuids", "memory_used_bytes", "memory_total_bytes", "pids")]
+    if any(not isinstance(one, list) or len(one) not in (0, len(busy)) for one in lists):
+        return None
+    uuids, used, total, pids = (one or [] for one in lists)
+    if not (
+        all(one is None or (type(one) in (int, float) and 0 <= one <= 1) for one in busy)
+        and all(isinstance(one, str) for one in uuids)
+        and all(one is None or type(one) is int for one in (*used, *total))
+        and all(one is None or (isinstance(one, list) and all(type(pid) is int for pid in one)) for one in pids)
+    ):
+        return None
+    whose = tuple(None if one is None else frozenset(one) for one in pids)
+    return GpuSample(at, None, tuple(busy), tuple(uuids), tuple(used), tuple(total), whose)
+
+
+def _memory(note: Mapping[str, Any], at: MonoNs, run: str) -> Event | None:
+    available, total, group = note.get("available_bytes"), note.get("total_bytes"), note.get("group")
+    if type(available) is not int or type(total) is not int or available < 0 or total <= 0:
+        return None
+    if not isinstance(group, str):
+        return HostMemory(at, available, total)
+    return HostMemory(at, available, total, run, group)
+
+
+def _spot(note: Mapping[str, Any], at: MonoNs, _run: str) -> Event | None:
+    action, left = note.get("action"), note.get("left_ns")
+    if not isinstance(action, str | None) or not (left is None or type(left) is int):
+        return None
+    return SpotNotice(at, action, None if left is None else DurationNs(left))
+
+
+_MACHINE: Final[Mapping[str, Callable[[Mapping[str, Any], MonoNs, str], Event | None]]] = {
+    "gpus": _gpus,
+    "memory": _memory,
+    "spot": _spot,
+}

@@ -158,7 +158,9 @@ def test_lag_is_a_cumulative_histogram(exporter: PrometheusExporter) -> None:
 
 def test_every_declared_metric_appears_when_everything_is_known(exporter: PrometheusExporter) -> None:
     counts = (AlertCounts("pager", 1, 2, 3),)
-    health = GovernorHealth(unattached_gpu_processes=2, config_last_reload_wall=WallNs(1), alerts=counts)
+    health = GovernorHealth(
+        unattached_gpu_processes=2, config_last_reload_wall=WallNs(1), alerts=counts, recording_lost_total=4
+    )
     full = snapshot(FULL, price=98_320_000)
     known = {"health": health, "budgets": (BudgetReading("stage:s1", 9_000_000, 4_500_000, 250_000),)}
     known |= {"idle_s": 600.0, "stops_in_s": 300.0, "stop_stage": "verifying", "unallocated_usd_micros": 2_500_000}

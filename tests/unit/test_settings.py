@@ -100,6 +100,7 @@ def test_a_governor_beside_one_command_keeps_to_itself() -> None:
     daemon = good(None)
     assert settings is not None
     assert settings.paths.state_dir == daemon.paths.state_dir / "runs" / "train-1"
+    assert settings.paths.recordings_dir == daemon.paths.state_dir / "recordings", "bounded together"
     assert settings.paths.socket == daemon.paths.runtime_dir / "runs" / "train-1" / "trainer.sock"
     assert (settings.metrics.port, daemon.metrics.port) == (0, 9477)
 
@@ -157,6 +158,8 @@ MISTAKES = [
     ("[price.gcp]\n", ":1: price.gcp: no such look-up; known: aws, azure"),
     ("[price]\nstale = 3\n", ':1: price: unknown key "stale"; a look-up\'s keys stand in its own table'),
     ("[price]\nstale_after_days = 0\n", ":2: price.stale_after_days: must be greater than or equal to 1"),
+    ("[record]\nrun_max_mb = 9\nnode_max_mb = 8\n", ":1: record: run_max_mb 9 is more than node_max_mb 8"),
+    ("[record]\nkeep_days = 0\n", ":2: record.keep_days: must be greater than or equal to 1"),
     ("[node]\nidle_stop = 15\n", ':2: node.idle_stop: must be "off" or a time in quotes such as "15m"'),
     ('[node]\nidle_stop = "0s"\n', ':2: node.idle_stop: would stop the node at once; write "off" or a time'),
     ('[node]\nidle_stop = "soon"\n', ':2: node.idle_stop: "soon" is not a duration'),

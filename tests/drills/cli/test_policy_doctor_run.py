@@ -102,6 +102,36 @@ def test_the_doctor_finds_a_schema_with_one_byte_amiss(costgov: Costgov, tmp_pat
     assert (told.returncode, told.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", "ok    recordings    {root}: 1 of at most 1024 MB"),
+        ("[record]\nenabled = false", "ok    recordings    off: no run of this node can be replayed later"),
+        ("[record]\nleave_free_mb = 10_000_000", "MB are free and 10000000 are left alone: nothing is recorded"),
+    ],
+)
+def test_the_doctor_says_what_is_recorded(costgov: Costgov, tmp_path: Path, more: str, expected: str) -> None:
+    root = tmp_path / "recordings"
+    (root / "r").mkdir(parents=True)
+    (root / "r" / "frames-000001.jsonl.gz").write_bytes(bytes(1_000_000))
+    environ = {"COSTGOV_PATHS__POLICIES_DIR": f"{tmp_path}/policies", "COSTGOV_PATHS__RECORDINGS_DIR": str(root)}
+    told = costgov("doctor", "--config", doctors_config(tmp_path, more), **environ)
+    assert told.returncode == 0, told.stdout
+    (line,) = [line for line in told.stdout.splitlines() if " recordings " in line]
+    assert expected.format(root=root) in line
+
+
+def test_the_doctor_says_where_nothing_can_be_recorded(costgov: Costgov, tmp_path: Path) -> None:
+    environ = {
+        "COSTGOV_PATHS__POLICIES_DIR": f"{tmp_path}/policies",
+        "COSTGOV_PATHS__RECORDINGS_DIR": f"{tmp_path}/c.toml/x",
+    }
+    told = costgov("doctor", "--config", doctors_config(tmp_path), **environ)
+    assert told.returncode == 0, "no halt depends on it"
+    (line,) = [line for line in told.stdout.splitlines() if " recordings " in line]
+    assert f"warn  recordings    {tmp_path}/c.toml/x: {tmp_path}/c.toml is no directory; nothing is recorded" in line
+
+
 def test_the_doctor_says_what_an_idle_node_would_come_to(costgov: Costgov, tmp_path: Path) -> None:
     config = doctors_config(tmp_path, "", price='price_usd_per_hour = 22.0\nidle_stop = "15m"')
     told = costgov("doctor", "--config", config, COSTGOV_PATHS__POLICIES_DIR=f"{tmp_path}/policies")

@@ -1,0 +1,109 @@
+"""The lines of a recording: what a run's ranks said, when it came, and what else its rules were shown.
+
+A frame stands as it came, with two keys more: `at_ns`, the governor's CLOCK_MONOTONIC at its arrival, by which it was
+judged, and `conn`, the connection that it came on. A hello has also the kernel's word of who said it, and lacks what
+might hold a secret. A note is a line of our own: what no frame says. `wire.recorded` reads them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from governor.core.identity import ConnectionId, ProcessId
+from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
+from governor.core.units import MonoNs
+from trainer_shim.wire import FRAMES, WIRE_VERSION
+
+FORMAT: Final = 1  # `recording` of a segment's first line.
+NOTE: Final = "note"  # The kind of our own lines.
+# A command line and paths may hold a key; what a rank knows of an old incident is the incident's.
+LEFT_OUT: Final = frozenset({"resume_argv", "cwd", "checkpoint_dir", "open_incident"})
+LAST_GOOD_KEPT: Final = ("step", "tokens_total", "mono_ns")
+_HELLO: Final = frozenset(FRAMES["hello"]) - LEFT_OUT  # A newer shim's own fields may hold anything.
+
+
+class Heard(NamedTuple):
+    """A frame that was judged, as it came. `process`: of a hello, who the kernel says it is."""
+
+    at: MonoNs
+    connection: ConnectionId
+    data: bytes
+    process: ProcessId | None = None
+    is_again: bool = False  # Said before, and repeated for whoever reads on from here.
+
+
+def line(heard: Heard) -> bytes:
+    """`data` has been parsed: it is one JSON object. A line break in it can only be space between its parts."""
+    if heard.process is not None:
+        return _hello_line(heard, heard.process)
+    text = heard.data.strip()
+    if b"\n" in text or b"\r" in text:
+        text = text.replace(b"\n", b" ").replace(b"\r", b" ")
+    return b'%b,"at_ns":%d,"conn":%d}\n' % (text[:-1], heard.at, heard.connection)
+
+
+def _hello_line(heard: Heard, process: ProcessId) -> bytes:
+    frame = {name: value for name, value in json.loads(heard.data).items() if name in _HELLO}
+    if isinstance(frame.get("last_good"), dict):
+        frame["last_good"] = {name: frame["last_good"].get(name) for name in LAST_GOOD_KEPT}
+    frame |= {"at_ns": heard.at, "conn": heard.connection, "pid": process.pid, "start_ticks": process.start_ticks}
+    return _encode(frame | ({"again": True} if heard.is_again else {}))
+
+
+def head(run: str, facts: Mapping[str, Any], *, mono_ns: int, wall_ns: int, continues: bool) -> bytes:
+    """A segment's first line. The two times are of one moment: another boot's monotonic clock began anew.
+    `continues`: nothing was missed since the segment before."""
+    meta = {
+        "recording": FORMAT, "run": run, **facts, "mono_ns": mono_ns, "wall_ns": wall_ns, "continues": continues,
+    }  # fmt: skip
+    return _encode({"meta": meta})
+
+
+def lost(at: MonoNs, connection: ConnectionId) -> bytes:
+    return _note("lost", at, conn=connection)
+
+
+def exited(at: MonoNs) -> bytes:
+    return _note("exited", at)
+
+
+def halted(at: MonoNs, incident_id: str) -> bytes:
+    """What ranks do from here on is the halt's doing."""
+    return _note("halted", at, incident=incident_id)
+
+
+def gap(at: MonoNs, lines: int) -> bytes:
+    """From here on so many lines could not be kept."""
+    return _note("gap", at, lines=lines)
+
+
+def gpus(sample: GpuSample) -> bytes:
+    """Those of the run alone."""
+    return _note(
+        "gpus",
+        sample.at,
+        busy_frac=sample.busy_frac,
+        uuids=sample.uuids,
+        memory_used_bytes=sample.memory_used_bytes,
+        memory_total_bytes=sample.memory_total_bytes,
+        pids=[None if pids is None else sorted(pids) for pids in sample.pids],
+    )
+
+
+def memory(event: HostMemory) -> bytes:
+    of = {} if event.run is None else {"group": event.group or ""}
+    return _note("memory", event.at, available_bytes=event.available_bytes, total_bytes=event.total_bytes, **of)
+
+
+def spot(notice: SpotNotice) -> bytes:
+    return _note("spot", notice.at, action=notice.action, left_ns=notice.left)
+
+
+def _note(what: str, at: MonoNs, **more: Any) -> bytes:
+    return _encode({"v": WIRE_VERSION, "kind": NOTE, "note": what, "at_ns": at, **more})
+
+
+def _encode(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"

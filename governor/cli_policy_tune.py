@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from governor.cli_common import Failed, json_option, print_json
-from governor.cli_replay import load_each, play
+from governor.cli_replay import Fields, load_each, map_option, play
 from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, format_duration
 from governor.exit_codes import ExitCode
 from governor.replay_input import logs
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 class _Played:
     """Replays logs, and keeps what there was of them and what could not be read, once each."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
         self.records: dict[str, int] = {}
         self.ns: dict[str, int] = {}
         self.problems: dict[str, str] = {}
 
     def play(self, log: str, policy: Policy) -> Replay:
-        played, problem = play(Path(log), [policy], None, DurationNs(0))
+        played, problem = play(Path(log), [policy], None, DurationNs(0), fields=self._fields)
         if problem is not None:
             self.problems.setdefault(log, problem)
         self.records[log] = played.records
@@ -44,8 +45,9 @@ class _Played:
               help="Policy whose rules are tuned. Default: the packaged default policy.")  # fmt: skip
 @click.option("--margin", type=click.FloatRange(1.0, 16.0), default=2.0, show_default=True, metavar="TIMES",
               help="How many times the worst healthy case a limit should be away from it.")  # fmt: skip
+@map_option
 @json_option
-def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: bool) -> None:
+def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fields, as_json: bool) -> None:
     """Say how near the worst of your healthy logs came to each limit, and suggest limits that keep a margin from it.
 
     Give logs of runs that went well, as `policy replay` takes them. Each limit of each rule is moved until a log would
@@ -60,7 +62,7 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, as_json: boo
         raise Failed(f"{file}: holds {len(loaded)} policies; name one file")
     below, closed = logs(paths)
     found = sorted(map(str, dict.fromkeys(below)))
-    played = _Played()
+    played = _Played(fields)
     tuned = tune(loaded[0], found, played.play, margin)
     problems = [*closed, *played.problems.values()]
     for problem in problems:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from governor import policy_files
+from governor import policy_files, replay_picture
 from governor.cli_common import Failed, UsdPerHour, json_option
 from governor.core.policy import Policy
 from governor.core.units import NS_PER_S, DurationNs, UsdMicros, format_duration, format_usd, parse_duration
@@ -19,16 +20,22 @@ from governor.exit_codes import ExitCode
 from governor.policy_includes import PolicyUnreadable
 from governor.replay import Replay
 from governor.replay_compare import Tally, halts
-from governor.replay_input import LogUnreadable, logs, records
+from governor.replay_input import logs, records
+from governor.replay_lines import LogUnreadable
 from governor.replay_page import page, section
 from governor.replay_trace import Trace
 from governor.report_moments import plain
+from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.policy_toml import load_policies
 from trainer_shim.wire import worded
 
+Fields = Mapping[str, Sequence[str]]  # Which names a log may have for each field of a step.
+
 RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # As long as the longest pause that is believed.
 TEXT_CHARS_MAX: Final = 300
-PLOTTED_MAX: Final = 100  # Of 100 KB each: more is a page that no browser likes.
+PLOTTED_MAX: Final = 100  # Of 100 KB each: more is a page that no browser likes, and pictures that nobody looks at.
+PAGES: Final = (".html", ".htm")
+PICTURE: Final = ".png"
 UNKNOWN: Final = "-"
 COLUMNS: Final = (
     "POLICY", "HALTED", "ENFORCED", "FALSE", "PER 1000 H", "CAUGHT", "DELAY MEDIAN", "DELAY MAX",
@@ -54,6 +61,26 @@ class Duration(click.ParamType[DurationNs]):
         return duration
 
 
+def _fields(ctx: click.Context, param: click.Parameter, pairs: Sequence[str]) -> Fields:
+    """ "loss=my/loss" -> the map that streams have."""
+    named: dict[str, list[str]] = {}
+    for pair in pairs:
+        name, equals, key = pair.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{pair!r} is not FIELD=NAME, as in loss=my/loss", ctx, param)
+        named.setdefault(name, []).append(key)
+    try:
+        return field_map(named)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
+map_option = click.option(
+    "--map", "fields", multiple=True, callback=_fields, metavar="FIELD=NAME",
+    help="Under which name the logs have a field of a step: loss=my/loss. May be repeated. Default: the usual names.",
+)  # fmt: skip
+
+
 @click.command(short_help="What policies would have done on recorded logs.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
 @click.option(
@@ -66,20 +93,21 @@ class Duration(click.ParamType[DurationNs]):
 )  # fmt: skip
 @click.option("--price", type=UsdPerHour(), metavar="USD", help="What the node costs an hour: for ceilings and sums.")
 @click.option(
-    "--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html",
-    help=f"Draw the logs with their findings, at most {PLOTTED_MAX}, as one page without anything to fetch.",
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html|FILE.png",
+    help=f"Draw the logs with their findings, at most {PLOTTED_MAX}: one page that fetches nothing, or a PNG of each.",
 )  # fmt: skip
+@map_option
 @json_option
 def replay(
     paths: tuple[Path, ...], policies: tuple[Path, ...], run_on: DurationNs, price: UsdMicros | None,
-    plot: Path | None, as_json: bool,
+    plot: Path | None, fields: Fields, as_json: bool,
 ) -> None:  # fmt: skip
     """Play recorded logs through the decisions of the daemon, on a clock that the logs drive, and tell what would halt.
 
-    A LOG is a metrics JSONL file, recorded frames, or a Hugging Face trainer_state.json (each also .gz or .xz), or a
-    directory of them. A first {"meta": …} line is skipped. Nothing is acted on: rules in observe mode are told as what
-    they would do, with their mode, and a halt ends no log, so the first one is the one that counts. --json prints a
-    line for each verdict and one for each log.
+    A LOG is a metrics JSONL or CSV file, recorded frames, a Hugging Face trainer_state.json (each also .gz or .xz), a
+    TensorBoard event file, W&B's local run-*.wandb, or a directory of them. A first {"meta": …} line is skipped.
+    Nothing is acted on: rules in observe mode are told as what they would do, with their mode, and a halt ends no log,
+    so the first one is the one that counts. --json prints a line for each verdict and one for each log.
 
     At the end stands a table of the policies. Where the meta line has a label (role healthy or troubled, onset_t) it
     tells false halts and how late trouble was caught; with --price also dollars: SAVED from the halt to the log's end,
@@ -90,17 +118,15 @@ def replay(
     found, closed = logs(paths)
     for line in closed:
         _say(line)
-    if plot is not None and len(found) > PLOTTED_MAX:
-        raise Failed(f"--plot: {len(found)} logs are more than the {PLOTTED_MAX} that one page holds; name fewer")
+    drawings = _Drawings(plot, found)
     is_bad = bool(closed)
-    sections: list[str] = []
     tallies = [Tally(policy.name, price) for policy in loaded]
     records_total = 0
     for path in found:
         trace = Trace() if plot is not None else None
-        played, problem = play(path, loaded, price, run_on, tallies, trace)
+        played, problem = play(path, loaded, price, run_on, tallies, trace, fields)
         if trace is not None:
-            sections.append(section(str(path), played, trace))
+            drawings.add(path, played, trace)
         records_total += played.records
         if problem is not None:
             is_bad = True
@@ -116,8 +142,7 @@ def replay(
     elif len(loaded) > 1:
         for tally in tallies:
             click.echo(_json({"comparison": tally.row()}))
-    if plot is not None:
-        _write(plot, page(sections))
+    drawings.end()
     if is_bad:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -126,9 +151,57 @@ def _say(problem: str) -> None:
     click.echo(f"costgov: {plain(problem)}", err=True)
 
 
-def _write(path: Path, text: str) -> None:
+class _Drawings:
+    """One page of all logs, or a picture of each, as soon as it has been replayed."""
+
+    def __init__(self, plot: Path | None, found: Sequence[Path]) -> None:
+        self._plot = plot
+        self._sections: list[str] = []
+        self._names: dict[Path, Path] = {}
+        if plot is None:
+            return
+        if len(found) > PLOTTED_MAX:
+            raise Failed(f"--plot: {len(found)} logs are more than the {PLOTTED_MAX} that one call draws; name fewer")
+        if plot.suffix == PICTURE:
+            if not replay_picture.is_there():
+                raise Failed(f"--plot: {replay_picture.EXTRA}")
+            self._names = _pictures(plot, found)
+        elif plot.suffix not in PAGES:
+            raise Failed(f"--plot: {plot}: name FILE.html or FILE.png")
+
+    def add(self, path: Path, played: Replay, trace: Trace) -> None:
+        if not self._names:
+            self._sections.append(section(str(path), played, trace))
+            return
+        with _written(self._names[path]):
+            replay_picture.draw(self._names[path], str(path), played, trace)
+
+    def end(self) -> None:
+        if self._plot is not None and not self._names:
+            with _written(self._plot):
+                self._plot.write_text(page(self._sections), encoding="utf-8")
+
+
+def _pictures(plot: Path, found: Sequence[Path]) -> dict[Path, Path]:
+    """Where each log's picture goes: of one to FILE.png, of several to FILE-LOG.png, numbered where names are alike."""
+    if len(set(found)) == 1:
+        return {found[0]: plot}
+    names: dict[Path, Path] = {}
+    for log in dict.fromkeys(found):
+        stem = log.name or "log"
+        name = plot.with_name(f"{plot.stem}-{stem}{PICTURE}")
+        number = 2
+        while name in names.values():
+            name = plot.with_name(f"{plot.stem}-{stem}-{number}{PICTURE}")
+            number += 1
+        names[log] = name
+    return names
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
     try:
-        path.write_text(text, encoding="utf-8")
+        yield
     except OSError as error:
         raise Failed(f"--plot: {path}: {error.strerror}; name a file that can be written") from error
 
@@ -155,14 +228,14 @@ def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
 
 def play(
     path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs,
-    tallies: Sequence[Tally] = (), trace: Trace | None = None,
+    tallies: Sequence[Tally] = (), trace: Trace | None = None, fields: Fields = DEFAULT_FIELDS,
 ) -> tuple[Replay, str | None]:  # fmt: skip
     """Replay one log, and count it. The problem is one line, of the first place that could not be read."""
-    replay = Replay(policies, price, trace)
+    replay = Replay(policies, price, trace, fields)
     problem: str | None = None
     faulty = 0
     try:
-        for number, record in records(path):
+        for number, record in records(path, fields):
             fault = "; ".join(record) if isinstance(record, list) else replay.read(record)
             if fault is not None:
                 faulty += 1

@@ -18,6 +18,7 @@ from governor.core.node import Node, NodeFacts, new_node
 from governor.core.policy import Policy, PolicySet
 from governor.core.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
 from governor.replay_trace import Trace
+from governor.wire.jsonl import DEFAULT_FIELDS
 from governor.wire.recorded import RecordedRanks, is_frame, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader
 
@@ -164,13 +165,14 @@ class Replay:
     policies: Sequence[Policy]
     price: UsdMicros | None = None  # Of the node, micro-dollars an hour.
     trace: Trace | None = None  # Shown every step, where somebody wants a drawing.
+    fields: Mapping[str, Sequence[str]] = field(default_factory=lambda: DEFAULT_FIELDS)  # As of a stream.
     told: list[Told] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
     records: int = 0
 
     def __post_init__(self) -> None:
         self.clock = LogClock()
-        self._reader = RecordReader(RUN)
+        self._reader = RecordReader(RUN, self.fields)
         self._ranks: RecordedRanks | None = None
         self._judges: list[_Judge] = []
         self._tick_at = MonoNs(0)

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import errno
 import gzip
 import io
 import json
 import lzma
+import math
 import os
+import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from governor import replay_tensorboard, replay_wandb
 from governor.recording_files import number_of, segments
-from governor.wire.jsonl import parse_line
+from governor.replay_lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines
+from governor.replay_tensorboard import is_event_file
+from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
 from governor.wire.recorded import break_note
 from governor.wire.recorded_clock import RecordedClock
 
-LINE_BYTES_MAX: Final = 1024 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
 DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024  # A trainer_state of a million steps has a quarter of it.
 DOCUMENTS: Final = (".json", ".json.gz", ".json.xz")  # One document: trainer_state.json.
 NAMES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.xz", ".ndjson.xz")  # Taken from directories.
+TABLES: Final = (".csv", ".csv.gz", ".csv.xz")  # Only by name: most tables in a directory are no logs.
+WITHIN: Final = "*.jsonl, *.jsonl.gz or .xz, TensorBoard's event files, W&B's run-*.wandb or a trainer_state.json"
 STATES: Final = tuple(f"trainer_state{suffix}" for suffix in DOCUMENTS)
+SUMMARY: Final = "train_runtime"  # Of the record at a training's end, whose train_loss is the mean of all steps.
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
+_FLAGS: Final = {"true": True, "false": False}
 _READ_BYTES: Final = 256 * 1024
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 
@@ -33,14 +43,6 @@ _UNPACK: Final[dict[str, Callable[[IO[bytes]], Any]]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".xz": lzma.LZMAFile,
 }
-
-
-class LogUnreadable(Exception):  # noqa: N818 - the condition is the name.
-    """The message is one line: which log, where in it, and why."""
-
-
-class LogTorn(LogUnreadable):
-    """It ends in the middle, as after a power cut."""
 
 
 Place = int | str  # Of JSONL the line, from 1.
@@ -51,6 +53,7 @@ def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The logs that these paths stand for, in their order; a directory stands for those below it, sorted by path. One
     that holds the segments of a recording is itself a log.
 
+    TensorBoard's event files of one directory are one log, which that directory names: each is an attempt of its run.
     And a line for each directory that holds none, or cannot be looked into.
     """
     found: list[Path] = []
@@ -62,7 +65,7 @@ def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
         below, closed = _below(path)
         problems += closed
         if not below and not closed:
-            problems.append(f"{path}: holds no log; name a file, or a directory with *.jsonl, *.jsonl.gz or .xz")
+            problems.append(f"{path}: holds no log; name a file, or a directory with {WITHIN}")
         found += below
     return found, problems
 
@@ -70,34 +73,104 @@ def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
 def _below(directory: Path) -> tuple[list[Path], list[str]]:
     closed: list[OSError] = []
     files = [Path(at, name) for at, _, names in os.walk(directory, onerror=closed.append) for name in names]
-    named = (file for file in files if file.name.endswith(NAMES) or file.name in STATES)
-    below = sorted({file if number_of(file.name) is None else file.parent for file in named})
-    return below, sorted(f"{error.filename}: {error.strerror}; its logs are left out" for error in closed)
+    below = {log for file in files if (log := _log_of(file)) is not None}
+    return sorted(below - _outgrown(below)), sorted(
+        f"{error.filename}: {error.strerror}; its logs are left out" for error in closed
+    )
 
 
-def records(path: Path) -> Iterator[Read]:
+def _outgrown(found: Collection[Path]) -> set[Path]:
+    """The trainer_state.json of each checkpoint that a later one of the same Trainer repeats."""
+    newest: dict[Path, tuple[float, Path]] = {}
+    states = [path for path in found if path.name in STATES]
+    for path in states:
+        checkpoint = _CHECKPOINT.fullmatch(path.parent.name)
+        home = path.parent.parent if checkpoint else path.parent
+        step = int(checkpoint[1]) if checkpoint else math.inf  # Beside the checkpoints stands that of the end.
+        newest[home] = max(newest.get(home, (-1.0, path)), (step, path))
+    return set(states) - {path for _, path in newest.values()}
+
+
+def _is_recording(path: Path) -> bool:
+    """Whether it is a segment, or a directory of them: the others are of TensorBoard."""
+    try:
+        return any(number_of(name) is not None for name in (os.listdir(path) if os.path.isdir(path) else [path.name]))
+    except OSError:
+        return True  # Which says why it cannot be read.
+
+
+def _log_of(file: Path) -> Path | None:
+    """The log that a file in a directory is or belongs to."""
+    if is_event_file(file.name):
+        return file.parent
+    if number_of(file.name) is not None:
+        return file.parent
+    is_log = file.name.endswith((*NAMES, replay_wandb.SUFFIX)) or file.name in STATES
+    return file if is_log else None
+
+
+def records(path: Path, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) -> Iterator[Read]:
     """Yield each record of a log with its place, or what is wrong there.
 
-    LogUnreadable when the log cannot be opened, or ends too early: what came before has been yielded.
+    `fields` tell which of TensorBoard's tags matter. LogUnreadable when the log cannot be opened, or ends too early:
+    what came before has been yielded.
     """
-    if path.is_dir() or number_of(path.name) is not None:
+    if _is_recording(path):
         yield from _recording(path)
-        return
-    if path.name.endswith(DOCUMENTS):
+    elif os.path.isdir(path) or is_event_file(path.name):
+        yield from replay_tensorboard.records(path, fields)
+    elif path.name.endswith(replay_wandb.SUFFIX):
+        yield from replay_wandb.records(path)
+    elif path.name.endswith(DOCUMENTS):
         yield from enumerate(_history(path), start=1)
-        return
+    elif path.name.endswith(TABLES):
+        yield from _rows(path)
+    else:
+        for number, line in lines(path):
+            if number == 1 and line is not None:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
+            if record is not None:
+                yield number, record
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
+    """The rows of a CSV export, with its header's names. A cell that is empty was not logged with the others."""
+    reader = csv.reader(_texts(path), strict=True)
+    header: list[str] | None = None
+    try:
+        for cells in reader:
+            if header is None:
+                header = cells
+            elif len(cells) > len(header):
+                yield reader.line_num, [f"{len(cells)} cells under {len(header)} names"]
+            elif cells:
+                yield reader.line_num, {name: _cell(cell) for name, cell in zip(header, cells, strict=False) if cell}
+    except (csv.Error, UnicodeDecodeError) as error:
+        place = reader.line_num + (1 if isinstance(error, UnicodeDecodeError) else 0)
+        raise LogUnreadable(f"{path}:{place}: no CSV: {error}") from error
+    if header is None:
+        raise LogUnreadable(f"{path}: empty")
+
+
+def _texts(path: Path) -> Iterator[str]:
     for number, line in lines(path):
-        if number == 1 and line is not None:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
-        if record is not None:
-            yield number, record
+        if line is None:
+            raise LogUnreadable(f"{path}:{number}: longer than {LINE_BYTES_MAX} bytes")
+        yield line.decode("utf-8-sig")
+
+
+def _cell(text: str) -> float | bool | str:
+    try:
+        return float(text)
+    except ValueError:
+        return _FLAGS.get(text.lower(), text)
 
 
 def _recording(path: Path) -> Iterator[Read]:
     """A segment or a directory of them, as one log. What was being written when the power failed is not missed."""
     try:
-        parts = segments(path) if path.is_dir() else [path]
+        parts = segments(path) if os.path.isdir(path) else [path]
     except OSError as error:
         raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
     clock = RecordedClock()
@@ -147,7 +220,8 @@ def _history(path: Path) -> list[dict[str, Any] | list[str]]:
     history = document.get("log_history") if isinstance(document, dict) else None
     if not isinstance(history, list):
         raise LogUnreadable(f"{path}: no trainer_state.json: it has no log_history; name logs *.jsonl")
-    return [record if isinstance(record, dict) else ["not an object"] for record in history]
+    steps = (record for record in history if not (isinstance(record, dict) and SUMMARY in record))
+    return [record if isinstance(record, dict) else ["not an object"] for record in steps]
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
@@ -158,14 +232,8 @@ def lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
     number = 0
     try:
         with _open(path) as file:
-            while line := file.readline(LINE_BYTES_MAX):
-                number += 1
-                if len(line) == LINE_BYTES_MAX and not line.endswith(b"\n"):
-                    while (rest := file.readline(LINE_BYTES_MAX)) and not rest.endswith(b"\n"):
-                        pass
-                    yield number, None
-                else:
-                    yield number, line
+            for number, line in bounded_lines(file):
+                yield number, line
     except OSError as error:
         if isinstance(error, _DAMAGED):
             raise LogUnreadable(f"{path}:{number + 1}: damaged: {error}") from error

@@ -13,8 +13,7 @@ from governor.replay_trace import Column, Line, Trace
 
 WIDTH, HEIGHT, LEFT, TOP = 1_000, 150, 70, 18  # Of one drawing, and of its margins, in SVG units.
 MARKS_MAX: Final = 200  # A rule that fires a thousand times says so in as many lines that nobody reads.
-WIDE_FRAC: Final = 20.0  # A line whose largest is so many times its median is drawn on a logarithmic scale.
-_COLOURS: Final = {"halt": "#d1242f", "checkpoint": "#bf8700", "warn": "#bf8700", "watch": "#57606a"}
+COLOURS: Final = {"halt": "#d1242f", "checkpoint": "#bf8700", "warn": "#bf8700", "watch": "#57606a"}
 _STYLE: Final = """
 :root { color-scheme: light dark; }
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
@@ -39,26 +38,16 @@ def page(sections: Iterable[str]) -> str:
 
 def section(name: str, replay: Replay, trace: Trace) -> str:
     """One log: its drawings, then a row for each verdict."""
-    spans = [line.columns for line in (trace.loss, trace.grad_norm, trace.step_s) if line.columns]
-    first = min((columns[0].at for columns in spans), default=0.0)
-    last = max((columns[-1].at for columns in spans), default=0.0)
     marks = replay.told[:MARKS_MAX]
-    places = [told.t if trace.is_timed else told.step for told in marks]
-    last = max([last, *(float(place) for place in places if place is not None)])
-    drawings = [
-        _drawing(title, line, marks, first, last, trace)
-        for title, line in (("loss", trace.loss), ("gradient norm", trace.grad_norm), ("step time, s", trace.step_s))
-        if line.columns
-    ]
+    first, last = trace.span(told.t if trace.is_timed else told.step for told in marks)
+    drawings = [_drawing(title, line, marks, first, last, trace) for title, line in trace.drawn()]
     empty = '<p class="quiet">It holds no step with a loss, a gradient norm or a time.</p>'
     return f"<section><h2>{html.escape(name)}</h2>\n{''.join(drawings) or empty}\n{_rows(replay)}</section>"
 
 
 def _drawing(title: str, line: Line, marks: Sequence[Told], first: float, last: float, trace: Trace) -> str:
     finite = [column for column in line.columns if column.low <= column.high]
-    low, high = min((c.low for c in finite), default=0.0), max((c.high for c in finite), default=1.0)
-    middle = sorted(c.high for c in finite)[len(finite) // 2] if finite else 1.0
-    is_log = low > 0 and high > WIDE_FRAC * middle
+    low, high, is_log = line.scale()
     span = last - first or 1.0
 
     def x(at: float) -> float:
@@ -72,17 +61,17 @@ def _drawing(title: str, line: Line, marks: Sequence[Told], first: float, last: 
     parts = [_curve(finite, x, y)]
     parts += [f'<path d="M{x(c.at):.1f} {TOP} l-4 -8 h8 z" fill="#d1242f"/>' for c in line.columns if c.is_broken][:50]
     for told in marks:
-        place = told.t if trace.is_timed else told.step
-        if place is not None:
+        where = told.t if trace.is_timed else told.step
+        if where is not None:
             dash = "" if told.mode == "enforce" else ' stroke-dasharray="4 3"'
-            colour = _COLOURS.get(told.response, _COLOURS["watch"])
-            at = x(float(place))
+            colour = COLOURS.get(told.response, COLOURS["watch"])
+            at = x(float(where))
             parts.append(
                 f'<path d="M{at:.1f} {TOP} v{HEIGHT}" stroke="{colour}"{dash}><title>{_title(told)}</title></path>'
             )
     scale = ", logarithmic" if is_log else ""
-    ends = (f'<text x="{LEFT}" y="{TOP + HEIGHT + 14}">{_place(first, trace)}</text>'
-            f'<text x="{WIDTH}" y="{TOP + HEIGHT + 14}" text-anchor="end">{_place(last, trace)}</text>')  # fmt: skip
+    ends = (f'<text x="{LEFT}" y="{TOP + HEIGHT + 14}">{place(first, trace)}</text>'
+            f'<text x="{WIDTH}" y="{TOP + HEIGHT + 14}" text-anchor="end">{place(last, trace)}</text>')  # fmt: skip
     edge = LEFT - 6
     labels = (
         f'<text x="{LEFT}" y="12">{title}{scale}</text>'
@@ -106,13 +95,14 @@ def _rows(replay: Replay) -> str:
     if not replay.told:
         return '<p class="quiet">No rule would have done anything.</p>'
     head = "".join(f"<th>{name}</th>" for name in ("policy", "rule", "response", "step", "time", "what"))
-    rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(told)) for told in replay.told[:MARKS_MAX]]
+    rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in cells(told)) for told in replay.told[:MARKS_MAX]]
     more = len(replay.told) - len(rows)
     said = f'<p class="quiet">{more:,} more are not shown.</p>' if more > 0 else ""
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>{said}"
 
 
-def _cells(told: Told) -> tuple[str, ...]:
+def cells(told: Told) -> tuple[str, ...]:
+    """A row of what was told: policy, rule, response, step, time, what."""
     time = "" if told.t is None else format_duration(round(told.t * NS_PER_S))
     response = told.response if told.mode == "enforce" else f"would {told.response}"
     return told.policy, told.rule, response, str(told.step), time, told.text
@@ -122,5 +112,6 @@ def _title(told: Told) -> str:
     return html.escape(f"{told.rule}: {told.text}")
 
 
-def _place(at: float, trace: Trace) -> str:
+def place(at: float, trace: Trace) -> str:
+    """A place of the drawing, in words."""
     return format_duration(round(at * NS_PER_S)) if trace.is_timed else f"step {at:,.0f}"

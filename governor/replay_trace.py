@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.events import Step
 from governor.core.units import NS_PER_S, MonoNs
 
+WIDE_FRAC: Final = 20.0  # A line whose largest is so many times its median is drawn on a logarithmic scale.
 COLUMNS_MAX: Final = 1_200  # More than a page is wide: halved whenever they are full.
 
 
@@ -44,6 +46,15 @@ class Line:
             self._in_last = 0
         self._in_last += 1
 
+    def scale(self) -> tuple[float, float, bool]:
+        """The lowest and the highest value, and whether they lie so far apart that a logarithmic scale tells more."""
+        finite = [column for column in self.columns if column.low <= column.high]
+        if not finite:
+            return 0.0, 1.0, False
+        low, high = min(column.low for column in finite), max(column.high for column in finite)
+        middle = sorted(column.high for column in finite)[len(finite) // 2]
+        return low, high, low > 0 and high > WIDE_FRAC * middle
+
     def _make_room(self) -> None:
         if len(self.columns) < COLUMNS_MAX:
             return
@@ -61,6 +72,8 @@ class Trace:
     loss: Line = field(default_factory=Line)
     grad_norm: Line = field(default_factory=Line)
     step_s: Line = field(default_factory=Line)
+    tokens_per_s: Line = field(default_factory=Line)
+    steps: Line = field(default_factory=Line)  # Which steps lie where: what a time axis is told beside.
     is_timed: bool = True
     _last_at: MonoNs | None = None
     _last_step: int = 0
@@ -70,6 +83,7 @@ class Trace:
             return  # One rank is drawn: all of them would be a band of their own noise.
         self.is_timed = t is not None
         at = float(step.step) if t is None else t
+        self.steps.add(at, step.step)
         if step.loss is not None:
             self.loss.add(at, step.loss)
         if step.grad_norm is not None:
@@ -80,3 +94,22 @@ class Trace:
         self._last_at, self._last_step = step.at, step.step
         if seconds is not None:
             self.step_s.add(at, seconds)
+            if step.tokens is not None and seconds > 0:
+                self.tokens_per_s.add(at, step.tokens / seconds)
+
+    def drawn(self) -> list[tuple[str, Line]]:
+        """The lines that hold anything, with what they are called."""
+        named = (
+            ("loss", self.loss),
+            ("gradient norm", self.grad_norm),
+            ("step time, s", self.step_s),
+            ("tokens per second", self.tokens_per_s),
+        )
+        return [(name, line) for name, line in named if line.columns]
+
+    def span(self, places: Iterable[float | None]) -> tuple[float, float]:
+        """From where to where the lines and these places reach."""
+        columns = [line.columns for _, line in self.drawn()]
+        first = min((own[0].at for own in columns), default=0.0)
+        last = max((own[-1].at for own in columns), default=0.0)
+        return first, max([last, *(place for place in places if place is not None)])

@@ -4,32 +4,52 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+SAMPLED: Final = "Train/Samples/"  # DeepSpeed's monitor: what these stand beside are samples, not steps.
+ELAPSED: Final = SAMPLED + "elapsed_time_ms_"
 
 # Our field -> the names under which trainers commonly log it, in order of preference. Keys that end in `_ms` hold
-# milliseconds. A bare "tokens" is this step's, as on our own wire; totals have names of their own.
+# milliseconds, as do those of DeepSpeed's timers. A bare "tokens" is this step's, as on our own wire; totals have names
+# of their own. Names with a slash, a dash or a bracket are tags of TensorBoard and W&B.
 DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
-    "step": ("step", "global_step", "global_steps", "iteration", "iter", "train/step", "train/global_step", "_step"),
+    "step": (
+        "step", "global_step", "global_steps", "iteration", "iter", "train/step", "train/global_step",
+        "trainer/global_step", "_step",
+    ),
     "attempt_step": ("attempt_step", "relative_step"),
-    "loss": ("loss", "train_loss", "lm_loss", "lm loss", "train/loss", "train/lm_loss", "training_loss"),
-    "grad_norm": ("grad_norm", "gnorm", "gradient_norm", "grad-norm", "train/grad_norm", "global_grad_norm"),
-    "lr": ("lr", "learning_rate", "train/learning_rate", "train/lr"),
-    "loss_scale": ("loss_scale", "scale"),
+    "loss": (
+        "loss", "train_loss", "lm_loss", "lm loss", "train/loss", "train/lm_loss", "training_loss",
+        "train_loss_step", "train/loss_step", "lm-loss-training/lm loss", "loss_metrics/global_avg_loss",
+        "reduced_train_loss", SAMPLED + "train_loss",
+    ),
+    "grad_norm": (
+        "grad_norm", "gnorm", "gradient_norm", "grad-norm", "train/grad_norm", "global_grad_norm",
+        "grad-norm/grad-norm",
+    ),
+    "lr": (
+        "lr", "learning_rate", "train/learning_rate", "train/lr", "learning-rate", "learning-rate/learning-rate",
+        SAMPLED + "lr",
+    ),
+    "loss_scale": ("loss_scale", "scale", "loss-scale", "loss-scale/loss-scale", SAMPLED + "loss_scale"),
     "skipped_steps": ("skipped_steps", "skipped_iterations"),
     "tokens": ("tokens", "tokens_per_step", "step_tokens", "batch_tokens"),
-    "tokens_total": ("tokens_total", "total_tokens", "tokens_seen", "consumed_tokens", "num_input_tokens_seen"),
+    "tokens_total": ("tokens_total", "total_tokens", "tokens_seen", "consumed_tokens", "num_input_tokens_seen",
+                     "train/num_input_tokens_seen"),
     "step_s": (
         "step_s", "step_time_s", "step_time", "iter_time_s", "iter_time", "iteration_time", "time_per_step",
+        "iteration-time", "iteration-time/iteration-time", "time_metrics/end_to_end(s)", "train_step_timing in s",
         "step_ms", "step_time_ms", "iter_time_ms",
     ),
-    "data_s": ("data_s", "data_time_s", "data_time", "data_wait_s", "data_ms", "data_time_ms"),
-    "forward_s": ("forward_s", "forward_time_s", "forward_ms", "fwd_ms"),
-    "backward_s": ("backward_s", "backward_time_s", "backward_ms", "bwd_ms"),
-    "optimizer_s": ("optimizer_s", "optimizer_time_s", "optimizer_ms"),
+    "data_s": ("data_s", "data_time_s", "data_time", "data_wait_s", "data_ms", "data_time_ms",
+               "time_metrics/data_loading(s)"),
+    "forward_s": ("forward_s", "forward_time_s", "forward_ms", "fwd_ms", ELAPSED + "forward"),
+    "backward_s": ("backward_s", "backward_time_s", "backward_ms", "bwd_ms", ELAPSED + "backward"),
+    "optimizer_s": ("optimizer_s", "optimizer_time_s", "optimizer_ms", ELAPSED + "step"),
     "checkpoint_s": ("checkpoint_s", "checkpoint_time_s", "checkpoint_ms"),
     "comm_s": ("comm_s", "comm_time_s", "comm_ms"),
-    "mem_allocated_bytes": ("mem_allocated_bytes",),
-    "mem_reserved_bytes": ("mem_reserved_bytes",),
+    "mem_allocated_bytes": ("mem_allocated_bytes", "mem-allocated-bytes"),
+    "mem_reserved_bytes": ("mem_reserved_bytes", "mem-reserved-bytes"),
     "rss_bytes": ("rss_bytes",),
     "tokens_per_second": ("tokens_per_second", "tokens_per_sec", "tok/s", "tokens/s", "tps", "throughput_tokens"),
     "overflow": ("overflow",),

@@ -16,7 +16,7 @@ from governor.core.events import Event, PhaseChange, Step
 from governor.core.machine_events import GpuSample
 from governor.core.units import MonoNs
 from governor.wire.frames import step_values
-from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
+from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, parse_line
 from governor.wire.recorded import is_frame
 from trainer_shim.wire import FRAMES, PHASES, faults, number
 
@@ -67,6 +67,7 @@ class _Shape:
     asides: tuple[str, ...]  # Keys of validation that stand beside one of a loss: tables have each key in each row.
     is_plain: bool  # Nothing but a step.
     is_involved: bool  # One of its values cannot be read alone.
+    is_sampled: bool  # Its step is a count of samples.
 
     @property
     def is_empty(self) -> bool:
@@ -81,6 +82,7 @@ class RecordReader:
         self._fields = fields
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._tokens = _Tokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
+        self._samples = _Samples()
         self._step: int | None = None
         self._overflows = 0  # Counted by the log over intervals of several steps.
 
@@ -104,6 +106,8 @@ class RecordReader:
         step = record[shape.step] if shape.step is not None else None
         if type(step) is not int or not 0 <= step < 2**63:
             step = _whole(step)
+        if shape.is_sampled and step is not None and step >= 0:
+            step = self._samples.step(step)
         if shape.is_plain and step is not None and step >= 0:
             read = self._read_step(record, shape, step, at)
             if shape.asides and read.loss is None and any(record[name] is not None for name in shape.asides):
@@ -168,6 +172,31 @@ class RecordReader:
             values.setdefault("skipped_steps", self._overflows)
 
 
+class _Samples:
+    """Steps of a log that counts samples: each new count is one, since DeepSpeed's monitor tells of every step.
+
+    A batch size would say more, and is not in the log; it may grow during a run.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[int, int] | None = None  # Samples, and our step.
+        self._batch: int | None = None
+
+    def step(self, samples: int) -> int:
+        """The step, from 1; launched anew from a checkpoint, it goes back as far as the samples do."""
+        if self._last is None:
+            self._last = samples, 1
+            return 1
+        before, step = self._last
+        if samples > before:
+            self._batch = samples - before
+            step += 1
+        elif samples < before:
+            step = max(1, step - max(1, round((before - samples) / (self._batch or before))))
+        self._last = samples, step
+        return step
+
+
 class _Tokens:
     """Whether a log's bare "tokens" is of each step, as on our own wire, or a total that only ever rises."""
 
@@ -218,13 +247,20 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
         if name is not None:
             found[field] = name
     step, phase, gpu = (found.pop(name, None) for name in ("step", "phase", "gpu_util"))
-    asides = tuple(name for name in record if name.startswith(_ASIDE))
+    asides = tuple(name for name in record if is_aside(name))
     aside = "loss" not in found and bool(asides)
+    sampled = any(name.startswith(SAMPLED) for name in record)
     values = [(field, name, _reader(field, name)) for field, name in found.items()]
     figures = tuple(value for value in values if value[2] in (_number, _duration))
     counts = tuple(value for value in values if value[2] not in (_number, _duration))
     is_plain = phase is None and gpu is None and not aside
-    return _Shape(step, figures, counts, phase, gpu, aside, asides, is_plain, not _INVOLVED.isdisjoint(found))
+    is_involved = not _INVOLVED.isdisjoint(found)
+    return _Shape(step, figures, counts, phase, gpu, aside, asides, is_plain, is_involved, sampled)
+
+
+def is_aside(name: str) -> bool:
+    """Whether a key is of validation: `eval/loss`, and `lm loss validation` as Megatron has it."""
+    return name.removeprefix(SAMPLED).startswith(_ASIDE) or "validation" in name
 
 
 def _reader(field: str, name: str) -> Callable[[Any], Any]:
@@ -234,7 +270,7 @@ def _reader(field: str, name: str) -> Callable[[Any], Any]:
         return _flag_or_number
     if field in _NUMBERS:
         return _number
-    return _milliseconds if name.endswith("_ms") else _duration
+    return _milliseconds if name.endswith("_ms") or name.startswith(ELAPSED) else _duration
 
 
 def _number(value: Any) -> float | None:

@@ -11,7 +11,10 @@ import pytest
 
 from tests.tidy.sources import ROOT
 
-HEAVY = ("torch", "deepspeed", "transformers", "accelerate", "numpy", "moto", "botocore", "pytest")
+HEAVY = (
+    "torch", "deepspeed", "transformers", "accelerate", "numpy", "moto", "botocore", "pytest",
+    "tensorboard", "wandb", "matplotlib", "google.protobuf",
+)  # fmt: skip
 
 
 COMMANDS = ", ".join(f"governor.{path.stem}" for path in sorted((ROOT / "governor").glob("cli*.py")))  # Each by itself.

@@ -10,22 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from governor.cli_replay import replay
-from governor.replay_input import LINE_BYTES_MAX
+from governor.replay_lines import LINE_BYTES_MAX
+from tests.unit.replayed import rows, run
 from trainer_shim.wire import encode, head
 
 SICK = [*({"t": 10.0 * n, "step": n, "loss": 2.0} for n in range(5)), {"t": 50.0, "step": 5, "loss": math.nan}]
 WELL = SICK[:5]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(replay, [str(argument) for argument in arguments])
-
-
-def rows(result: Result) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def text(records: list[dict[str, Any]]) -> bytes:
@@ -176,7 +167,8 @@ def test_a_plot_is_one_page_of_all_logs_and_one_that_cannot_be_written_is_a_line
     page = drawn.read_text()
     assert page.count("<section>") == 2
     assert "nonfinite" in page
-    result = run(sick, "--plot", tmp_path / "no" / "out.html")
-    assert result.exit_code == 1
-    assert "--plot" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    for name in ("no/out.html", "no/out.png", "out.svg"):
+        result = run(sick, "--plot", tmp_path / name)
+        assert result.exit_code == 1
+        assert f"--plot: {tmp_path / name}: " in result.stderr
+        assert len(result.stderr.splitlines()) == 1

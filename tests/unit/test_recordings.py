@@ -16,7 +16,8 @@ from governor.adapters.recordings import RecordingFiles
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.units import NS_PER_S, MonoNs
 from governor.recording_files import number_of, segments
-from governor.replay_input import LogUnreadable, Place, logs, records
+from governor.replay_input import Place, logs, records
+from governor.replay_lines import LogUnreadable
 from governor.wire import recording
 from governor.wire.recording import Heard
 from trainer_shim.wire import encode, head

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 import governor.policy_tests  # noqa: F401 - read while it may be.
 from governor.cli_policy import policy
+from governor.replay_input import WITHIN
 
 NOBODY = 65_534
 SICK = b'{"t": 1.0, "step": 1, "loss": 2.0}\n{"t": 2.0, "step": 2, "loss": NaN}\n'
@@ -66,7 +67,7 @@ def test_logs_and_directories_that_may_not_be_read_are_named_and_the_others_go_o
     left_out = f"costgov: {below}: Permission denied; its logs are left out"
     assert result.stderr.splitlines() == [
         left_out,
-        f"costgov: {home}/empty: holds no log; name a file, or a directory with *.jsonl, *.jsonl.gz or .xz",
+        f"costgov: {home}/empty: holds no log; name a file, or a directory with {WITHIN}",
         left_out,
         unread,
         unread,

@@ -98,3 +98,18 @@ def test_true_and_false_are_no_losses() -> None:
         (step,) = steps({"step": 1, "loss": word, "grad_norm": word, "overflow": word})
         assert (step.loss, step.loss_expected, step.grad_norm) == (None, True, None)
         assert step.applied is (False if word else None)
+
+
+def test_counts_of_samples_are_steps_also_after_a_restart_and_with_a_grown_batch() -> None:
+    reader = RecordReader("run")
+    samples = [0, 64, 64, 128, 192, 256, 128, 192, 320]
+    records = [{"_step": count, "Train/Samples/train_loss": 2.0} for count in samples]
+    assert [step.step for step in steps(*records, reader=reader)] == [1, 2, 2, 3, 4, 5, 3, 4, 5]
+
+
+def test_deepspeeds_timers_are_milliseconds_and_its_evaluation_is_no_step() -> None:
+    record = {"step": 64, "Train/Samples/elapsed_time_ms_forward": 250.0, "Train/Samples/elapsed_time_ms_step": 40.0}
+    (step,) = steps(record)
+    assert (step.step, step.forward_s, step.optimizer_s) == (1, 0.25, 0.04)
+    assert phases(step=64, **{"Train/Samples/eval_loss": 2.0}) == ["eval", "train"]
+    assert phases(step=64, **{"lm loss validation": 2.0}) == ["eval", "train"]

@@ -28,11 +28,11 @@ class Band(NamedTuple):
 class Doubts:
     """Standard deviations of log(measured / predicted)."""
 
-    always: float = 0.09  # machines, clocks and networks of one name differ
-    framework: float = 0.14  # outside the Megatron class: fewer sources, more ways to configure one name
-    mixture: float = 0.24  # experts: releases of one framework differ by up to twice
-    fp4: float = 0.12
-    assumed: float = 0.05  # for each thing that the row did not say
+    always: float = 0.10  # machines, clocks and networks of one name differ
+    framework: float = 0.25  # outside the Megatron class: fewer sources, more ways to configure one name
+    mixture: float = 0.30  # experts: releases of one framework differ by up to twice
+    fp4: float = 0.10
+    assumed: float = 0.03  # for each thing that the row did not say
     offload: float = 0.5  # the host's part: threads, memory channels, other GPUs of the host
     sparse: float = 0.3  # attention that no published table has
 

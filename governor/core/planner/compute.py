@@ -159,7 +159,7 @@ def _launch(setup: Setup, c: Constants) -> float:
 def fusion(setup: Setup, c: Constants) -> float:
     match setup.framework:
         case Framework.DEEPSPEED:
-            return c.eager * c.hugging_face
+            return c.hugging_face
         case Framework.FSDP | Framework.DDP:
             return c.eager
         case Framework.DEEPSPEED_COMPILED | Framework.FSDP2 | Framework.XLA:

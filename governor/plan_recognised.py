@@ -22,8 +22,31 @@ def shape_of_sizes(hidden: int, heads: int, kv_heads: int, ffns: tuple[int, ...]
     return alike[0] if alike and len({(s.vocab, s.gated, s.latent, s.hybrid) for s in alike}) == 1 else None
 
 
+def kin_of(name: str) -> Shape | None:
+    """The smallest architecture of the catalogue from the same family and generation ("Llama2-1B": Llama2-7B)."""
+    family = _family(name)
+    kin = [shape for known, shape in models().items() if family and _family(known) == family]
+    return min(kin, key=lambda shape: shape.params, default=None)
+
+
+def _family(name: str) -> str:
+    """What stands before the size: letters with a generation, as in "Llama2-7B" or "Qwen3 8B"."""
+    found = re.match(r"([a-z]+[\d.]*)[-_ ]\d", name.lower())
+    return found[1] if found else ""
+
+
 def is_latent(row: Row) -> bool:
     return re.search(r"\bmla\b", row.get("notes", "").lower()) is not None
+
+
+def is_tied(row: Row) -> bool:
+    """BLOOM's prototypes share the embedding with the head, as BLOOM does."""
+    return "tied embeddings" in row.get("notes", "") or row.get("model", "").lower().startswith("bloom")
+
+
+def has_bf16_states(row: Row) -> bool:
+    """DeepSpeed's bf16_master_weights_and_grads, and trainers of one GPU that cast the whole model."""
+    return "pure" in row.get("precision", "").lower() or "bf16_master_weights" in row.get("notes", "").lower()
 
 
 def has_dropout(row: Row) -> bool:

@@ -15,12 +15,15 @@ from governor.plan_catalog import UnknownNameError, gpu_named, model_named
 from governor.plan_recognised import (
     USUAL_LATENT,
     expert_tp,
+    has_bf16_states,
     has_dropout,
     has_sequence_parallel,
     is_latent,
+    is_tied,
     is_unfused_attention,
     is_unfused_optimizer,
     is_uniform_routing,
+    kin_of,
     shape_of_sizes,
     virtual_stages,
 )
@@ -42,6 +45,9 @@ class Read:
     setup: Setup
     assumed: tuple[str, ...]
 
+
+# Where a row says nothing about its model: the size that most published runs on one node have.
+USUAL_BILLIONS = 7.0
 
 # How a framework's name in a table tells its class; the first match counts.
 FRAMEWORKS = (
@@ -68,6 +74,7 @@ FRAMEWORKS = (
     ("deepspeed", Framework.DEEPSPEED),
     ("zero", Framework.DEEPSPEED),
     ("accelerate", Framework.DEEPSPEED),
+    ("torchao", Framework.DDP),
     ("llm.c", Framework.DDP),
     ("ddp", Framework.DDP),
 )
@@ -110,6 +117,7 @@ def read(row: Row) -> Read:
         offload=_offload(row),
         node_gbps=_network(row),
         vintage=_vintage(row),
+        bf16_states=has_bf16_states(row),
         dropout=has_dropout(row),
         unfused_optimizer=is_unfused_optimizer(row),
         uniform_routing=is_uniform_routing(row),
@@ -160,8 +168,7 @@ def _shape(row: Row, assumed: list[str]) -> Shape:
     if hidden and (alike := _alike(row, hidden)):
         return _with_rows_counts(row, alike)
     if not hidden:
-        if params is None:
-            raise UnreadableRowError(f"model {name!r} is not in the catalogue: state hidden and layers, or params_b")
+        params = params or _assume(assumed, "params_b", USUAL_BILLIONS)
         hidden = _assume(assumed, "hidden", _usual_hidden(1e9 * params))
     return _stated_shape(row, name, hidden, params, assumed)
 
@@ -199,8 +206,9 @@ def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assume
         width = _number(row, "moe_ffn") or _number(row, "ffn") or 4 * hidden
         experts = Experts(count, _number(row, "topk") or 2, width, shared_ffn=width if latent else 0)
     ffn = _number(row, "ffn") or (experts.ffn if experts else 4 * hidden)
+    kin = kin_of(name)
     gated = ffn % hidden != 0 or "swiglu" in row.get("notes", "")
-    vocab = _number(row, "vocab") or _assume(assumed, "vocab", 51200)
+    vocab = _number(row, "vocab") or _assume(assumed, "vocab", kin.vocab if kin else 51200)
     shape = Shape(
         name=name,
         layers=_number(row, "layers") or 1,
@@ -211,7 +219,7 @@ def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assume
         ffn=ffn,
         vocab=vocab,
         gated=gated,
-        tied="tied embeddings" in row.get("notes", ""),
+        tied=is_tied(row),
         experts=experts,
         latent=latent,
     )

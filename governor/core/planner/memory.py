@@ -33,6 +33,7 @@ class Memory:
     capacity: float
     host: float  # of one node
     stage: int  # which pipeline stage it is
+    headroom: float  # by which the prediction has to stay below the capacity, to be relied on
     last_stage: float  # `allocated` on the last stage: what Megatron's log shows, as its last rank writes it
 
     @property
@@ -42,6 +43,12 @@ class Memory:
 
     @property
     def fits(self) -> bool:
+        """Nine times of ten. What fits by a hair is not said to fit."""
+        return self.headroom * self.reserved <= self.capacity
+
+    @property
+    def may_fit(self) -> bool:
+        """More likely than not: worth a try."""
         return self.reserved <= self.capacity
 
     @property
@@ -55,47 +62,77 @@ def memory_of(setup: Setup, c: MemoryConstants = USUAL_CONSTANTS) -> Memory:
     fullest, stage = last, setup.pp - 1
     if setup.pp > 1:
         first = _on_stage(setup, 0, c)
-        if sum(first[:6]) > sum(last[:6]):
+        if first.allocated > last.allocated:
             fullest, stage = first, 0
     context = c.context + c.nccl_group * _groups(setup)
-    weights, gradients, optimizer, activations, logits, buffers, host = fullest
+    is_stepping = fullest.step > fullest.forward
     return Memory(
-        weights=weights,
-        gradients=gradients,
-        optimizer=optimizer,
-        activations=activations,
-        logits=logits,
-        buffers=buffers,
+        weights=fullest.states.weights,
+        gradients=fullest.states.gradients,
+        optimizer=fullest.states.optimizer,
+        activations=0.0 if is_stepping else fullest.activations,
+        logits=0.0 if is_stepping else fullest.logits,
+        buffers=fullest.workspace + (fullest.step if is_stepping else fullest.gathered),
         context=context,
-        reserved=c.fragmentation * sum(fullest[:6]) + context,
+        reserved=_reserved(setup, fullest, c) + context,
         capacity=_capacity(setup),
-        host=host * min(setup.gpus, setup.gpu.gpus_per_node),
+        host=_host(setup, fullest.states, c) * min(setup.gpus, setup.gpu.gpus_per_node),
         stage=stage,
-        last_stage=sum(last[:6]),
+        headroom=c.headroom,
+        last_stage=last.allocated,
     )
 
 
-Parts = tuple[float, float, float, float, float, float, float]
+@dataclass(frozen=True, slots=True)
+class _OnStage:
+    """Bytes of one pipeline stage. Three moments can be its fullest: the loss, the backward pass of a layer that is
+    computed again, and the optimizer's step."""
+
+    states: States
+    workspace: float
+    activations: float
+    logits: float
+    gathered: float
+    step: float
+
+    @property
+    def forward(self) -> float:
+        return self.activations + self.logits + self.gathered
+
+    @property
+    def static(self) -> float:
+        return self.states.weights + self.states.gradients + self.states.optimizer + self.workspace
+
+    @property
+    def allocated(self) -> float:
+        return self.static + max(self.forward, self.step)
 
 
-def _on_stage(setup: Setup, index: int, c: MemoryConstants) -> Parts:
-    """Three moments can be the fullest: the loss, the backward pass of a recomputed layer, and the optimizer's step."""
+def _on_stage(setup: Setup, index: int, c: MemoryConstants) -> _OnStage:
     stage = stage_of(setup, index)
     params = params_of(setup, stage)
     states = states_of(setup, params, c)
     kept, working = kept_of(setup, stage, index, c)
     logits = logits_of(setup, stage, c)
-    gathered = _gathered(setup, params, c)
     workspace = c.workspace_ampere if setup.gpu.arch == "Ampere" else c.workspace
     if stage.moe_layers and setup.framework is Framework.MEGATRON:
         workspace += c.grouped_workspace
     if working > logits:
         kept, logits = kept + working, 0.0
-    buffers = gathered + workspace
-    if states.step > kept + logits + gathered:
-        kept, logits, buffers = 0.0, 0.0, states.step + workspace
-    host = states.host * (0.0 if setup.offload.is_nvme else 1.0) + (c.pinned_nvme if setup.offload.is_nvme else 0.0)
-    return states.weights, states.gradients, states.optimizer, kept, logits, buffers, host
+    return _OnStage(states, workspace, kept, logits, _gathered(setup, params, c), states.step)
+
+
+def _reserved(setup: Setup, stage: _OnStage, c: MemoryConstants) -> float:
+    """States lie still and leave no gaps; what comes and goes does. The step's long tensors find no room among the
+    freed activations, and so come on top of them, unless segments can grow."""
+    if setup.framework is Framework.FSDP2:
+        return stage.static + c.fragmentation_expandable * max(stage.forward, stage.step)
+    return stage.static + c.fragmentation * (stage.forward + stage.step)
+
+
+def _host(setup: Setup, states: States, c: MemoryConstants) -> float:
+    """Of one rank."""
+    return c.pinned_nvme if setup.offload.is_nvme else states.host
 
 
 def _gathered(setup: Setup, params: Params, c: MemoryConstants) -> float:

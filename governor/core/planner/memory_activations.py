@@ -8,6 +8,7 @@ from governor.core.planner.memory_states import DEEPSPEEDS, Stage
 from governor.core.planner.setup import Attention, Checkpointing, Framework, Setup
 
 EAGER = frozenset({Framework.DEEPSPEED, Framework.DDP})
+EAGER_SCORES = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED})  # softmax in fp32, and cast
 
 
 def kept_of(setup: Setup, stage: Stage, index: int, c: MemoryConstants) -> tuple[float, float]:
@@ -21,11 +22,14 @@ def kept_of(setup: Setup, stage: Stage, index: int, c: MemoryConstants) -> tuple
     share = stage.layers / shape.layers
     if setup.checkpointing is Checkpointing.FULL:
         layer_input = 2 * shape.hidden / (setup.tp if setup.sequence_parallel else 1)
-        kept, working = stage.layers * layer_input, mixer + max(dense, moe)
+        kept, working = stage.layers * layer_input, mixer + max(dense, moe) - layer_input
     else:
         mixers = share * shape.attention_layers * mixer + share * shape.state_space_layers * _state_space_bytes(setup)
         kept = mixers + max(share * shape.mlp_layers - stage.moe_layers, 0) * dense + stage.moe_layers * moe
-        working = 0.0
+        is_selective = setup.checkpointing is Checkpointing.SELECTIVE
+        working = _score_bytes(setup) if is_selective and shape.attention_layers else 0.0
+    if setup.pp > 1 and setup.framework in DEEPSPEEDS and not stage.scores:
+        kept += 2 * shape.hidden  # DeepSpeed's pipeline keeps what it sent (pipe/engine.py), Megatron's lets it go
     return kept * tokens * in_flight(setup, index), working * tokens
 
 
@@ -50,7 +54,7 @@ def logits_of(setup: Setup, stage: Stage, c: MemoryConstants) -> float:
 
 def _bytes_per_logit(setup: Setup, c: MemoryConstants) -> float:
     match setup.framework:
-        case Framework.MEGATRON | Framework.XLA:
+        case Framework.MEGATRON | Framework.MEGATRON_DEEPSPEED | Framework.XLA:
             return c.logits_fused
         case Framework.FSDP2 | Framework.DEEPSPEED_COMPILED:
             return c.logits_compiled
@@ -71,6 +75,8 @@ def _mixer_bytes(setup: Setup) -> float:
         core += 2 * values / tp
     if setup.framework is Framework.FSDP2 and setup.checkpointing is Checkpointing.SELECTIVE:
         return 2 * shape.hidden + (2 * queries + keys_values / 2 + 2 * values) / tp
+    if setup.checkpointing is Checkpointing.SELECTIVE:
+        return _norm_bytes(setup) + core
     return _norm_bytes(setup) + core + _score_bytes(setup)
 
 
@@ -84,9 +90,9 @@ def _norm_bytes(setup: Setup) -> float:
 
 def _score_bytes(setup: Setup) -> float:
     """Scores of every key, where no fused kernel spares them: probabilities, and with dropout its mask and output."""
-    if setup.attention is not Attention.UNFUSED or setup.checkpointing is Checkpointing.SELECTIVE:
+    if setup.attention is not Attention.UNFUSED:
         return 0.0
-    per_score = (6 if setup.framework in DEEPSPEEDS else 2) + 3 * setup.dropout
+    per_score = (6 if setup.framework in EAGER_SCORES else 2) + 3 * setup.dropout
     return per_score * setup.shape.heads / setup.tp * setup.seq_len
 
 

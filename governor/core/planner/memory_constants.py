@@ -18,13 +18,22 @@ class MemoryConstants:
     """Those whose source is `fitted` are medians over published rows; the others are read in the frameworks' code."""
 
     fragmentation: float = _constant(
-        1.08, "1", "what the caching allocator reserves over the peak of what is allocated", "fitted"
+        1.10, "1", "what the caching allocator reserves over what comes and goes in a step", "fitted"
+    )
+    fragmentation_expandable: float = _constant(
+        1.03, "1", "the same with expandable segments, torchtitan's setting", "PyTorch's notes on the allocator"
+    )
+    headroom: float = _constant(
+        1.14,
+        "1",
+        "of what is predicted to be reserved, what nine of ten runs keep to: only then it fits",
+        "left-out rows",
     )
     context: float = _constant(
         1.2 * GIB, "B", "CUDA context, kernels and cuBLAS handles of a process, which no allocator counts", "fitted"
     )
     nccl_group: float = _constant(
-        0.25 * GIB, "B", "NCCL's channels and buffers for one kind of group a rank belongs to", "fitted"
+        0.5 * GIB, "B", "NCCL's channels and buffers for one kind of group a rank belongs to", "fitted"
     )
     workspace: float = _constant(
         104 * MIB, "B", "cuBLAS and Transformer Engine workspaces, random states, masks", "Megatron-LM test runs"
@@ -51,14 +60,18 @@ class MemoryConstants:
         14.0, "B/logit", "half-precision logits; in fp32 logits, log-softmax and gradient", "Hugging Face, torch loss"
     )
     eager_adam: float = _constant(
-        10.0,
+        12.0,
         "B/param",
-        "gradients flattened (2) and in fp32 (4), and the square roots (4) of Adam as separate kernels",
-        "torch.optim.AdamW foreach",
+        "gradients in fp32 (4), the square root (4) and the denominator (4) of an Adam of separate kernels",
+        "torch.optim.AdamW, one tensor at a time",
+    )
+    flattening: float = _constant(
+        2.0, "B/param", "half-precision gradients copied into one piece", "InternEvo hybrid_zero_optim.py"
     )
     deepspeed_step: float = _constant(
         6.0, "B/param", "a shard's gradients flattened (2) and in fp32 (4) while DeepSpeed steps", "stage_1_and_2.py"
     )
+    sub_group_elements: float = _constant(1e9, "elements", "that ZeRO-3 steps at a time", "sub_group_size")
     bucket_elements: float = _constant(
         5e8, "elements", "of DeepSpeed's reduce and all-gather buckets", "DeepSpeed defaults"
     )

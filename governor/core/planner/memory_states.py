@@ -11,9 +11,11 @@ from governor.core.planner.setup import Framework, Setup
 
 # Weights live in fp32 and are cast as they are gathered.
 KEEPS_FP32 = frozenset({Framework.FSDP, Framework.FSDP2, Framework.XLA})
-DEEPSPEEDS = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED})
+DEEPSPEEDS = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.MEGATRON_DEEPSPEED})
 
 MASTER_AND_ADAM = 12.0  # fp32 master weight, first and second moment
+BF16_MASTER_AND_ADAM = 6.0  # the same in bf16
+BF16_ADAM = 4.0  # the two moments alone: the weights themselves are stepped
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +102,14 @@ def params_of(setup: Setup, stage: Stage) -> Params:
 
 def states_of(setup: Setup, params: Params, c: MemoryConstants) -> States:
     """Of a rank; the two kinds of parameters are sharded over groups of their own."""
-    dense, experts = _bytes_per_param(setup, setup.shards, c), _bytes_per_param(setup, expert_shards(setup), c)
-    weights, gradients, optimizer, step, host = (
-        d * params.dense + e * params.experts for d, e in zip(dense, experts, strict=True)
-    )
-    return States(weights, gradients, optimizer, step, host)
+    weights, gradients, optimizer, host = (params.dense * each for each in _bytes_per_param(setup, setup.shards))
+    if params.experts:
+        of_experts = _bytes_per_param(setup, expert_shards(setup))
+        weights, gradients, optimizer, host = (
+            dense + params.experts * each
+            for dense, each in zip((weights, gradients, optimizer, host), of_experts, strict=True)
+        )
+    return States(weights, gradients, optimizer, _step_bytes(setup, params, c), host)
 
 
 def expert_shards(setup: Setup) -> int:
@@ -112,28 +117,44 @@ def expert_shards(setup: Setup) -> int:
     return max(setup.shards * setup.tp // (setup.ep * setup.expert_tp), 1)
 
 
-def _bytes_per_param(setup: Setup, shards: int, c: MemoryConstants) -> tuple[float, float, float, float, float]:
-    """Weights, gradients, optimizer, added while it steps, on the host."""
+def _step_bytes(setup: Setup, params: Params, c: MemoryConstants) -> float:
+    """What the optimizer's step adds. ZeRO-3 goes through its shard in groups."""
+    if setup.offload.moves_optimizer:
+        return 0.0
+    shard = params.dense / (setup.shards if setup.zero_stage else 1)
+    shard += params.experts / (expert_shards(setup) if setup.zero_stage else 1)
+    if setup.unfused_optimizer:
+        # Under ZeRO-3 the gradients of a shard lie in one piece already.
+        return (c.eager_adam + (0.0 if setup.zero_stage >= 3 else c.flattening)) * shard
+    if setup.framework in DEEPSPEEDS and not setup.bf16_states:
+        return c.deepspeed_step * (min(shard, c.sub_group_elements) if setup.zero_stage >= 3 else shard)
+    return 0.0
+
+
+def _bytes_per_param(setup: Setup, shards: int) -> tuple[float, float, float, float]:
+    """Weights, gradients, optimizer, on the host."""
     zero = setup.zero_stage
-    if setup.framework in KEEPS_FP32:
+    if setup.bf16_states:
+        weights, gradients, optimizer = _bf16_kept(setup, shards)
+    elif setup.framework in KEEPS_FP32:
         weights, gradients, optimizer = _fp32_kept(zero, shards)
     else:
         weights, gradients, optimizer = _mixed(setup, shards)
     if setup.precision not in (Precision.BF16, Precision.FP16) and setup.framework is Framework.MEGATRON:
         weights = _low_precision_weights(setup, weights)
-    shard = shards if zero else 1
-    step = 0.0
-    if setup.unfused_optimizer:
-        step = c.eager_adam / shard
-    elif setup.framework in DEEPSPEEDS:
-        step = c.deepspeed_step / shard
     if not setup.offload.moves_optimizer:
-        return weights, gradients, optimizer, step, 0.0
-    host = optimizer + 4.0 / shard  # gradients wait in fp32 for the CPU's Adam
+        return weights, gradients, optimizer, 0.0
+    host = optimizer + 4.0 / (shards if zero else 1)  # gradients wait in fp32 for the CPU's Adam
     kept = 0.0 if zero >= 2 else gradients
     if setup.offload.moves_params:
-        return 0.0, kept, 0.0, 0.0, host + weights
-    return weights, kept, 0.0, 0.0, host
+        return 0.0, kept, 0.0, host + weights
+    return weights, kept, 0.0, host
+
+
+def _bf16_kept(setup: Setup, shards: int) -> tuple[float, float, float]:
+    zero = setup.zero_stage
+    adam = BF16_MASTER_AND_ADAM if setup.framework in DEEPSPEEDS else BF16_ADAM
+    return 2.0 / (shards if zero >= 3 else 1), 2.0 / (shards if zero >= 2 else 1), adam / (shards if zero else 1)
 
 
 def _fp32_kept(zero: int, shards: int) -> tuple[float, float, float]:
@@ -156,6 +177,9 @@ def _mixed(setup: Setup, shards: int) -> tuple[float, float, float]:
 
 
 def _low_precision_weights(setup: Setup, weights: float) -> float:
-    """Transformer Engine caches each weight twice in the low precision, as it lies and transposed."""
+    """Transformer Engine caches each weight twice in the low precision, as it lies and transposed. Under ZeRO-3 only
+    while a layer is gathered."""
     copies = 2 * setup.precision.bits / 8
-    return (weights - 2.0 if setup.zero_stage < 3 else 0.0) + copies + (0.0 if setup.fp8_params else 2.0)
+    if setup.zero_stage >= 3:
+        return weights * (copies / 4 if setup.fp8_params else 1)
+    return weights - 2.0 + copies + (0.0 if setup.fp8_params else 2.0)

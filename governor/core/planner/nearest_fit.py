@@ -11,6 +11,10 @@ from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetu
 
 AND: Final = " and "
 OFFERED: Final = 3
+PLAIN_ZERO: Final = (
+    Framework.MEGATRON,
+    Framework.MEGATRON_DEEPSPEED,
+)  # Beside tp and pp they shard the optimizer only.
 GPUS_MAX: Final = 16_384  # Llama 3's: beyond it nobody has published a run.
 
 
@@ -58,8 +62,8 @@ def _changes(setup: Setup) -> Iterator[Fit]:
 
 def _on_the_same_gpus(setup: Setup) -> Iterator[Fit]:
     stages = [(setup, "")]
-    if setup.framework in (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.MEGATRON):
-        last = 1 if setup.pp > 1 or setup.framework is Framework.MEGATRON else 3
+    if setup.framework in (*PLAIN_ZERO, Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED):
+        last = 1 if setup.pp > 1 or setup.framework in PLAIN_ZERO else 3
         stages += [
             (made, f"zero {zero}")
             for zero in range(setup.zero_stage + 1, last + 1)

@@ -48,12 +48,19 @@ def test_a_row_says_what_was_assumed_for_its_blanks() -> None:
     assert "seq_len" not in " ".join(row.assumed)
 
 
+def test_a_model_of_which_nothing_is_known_is_guessed_and_said() -> None:
+    row = read({"model": "(example, see page)", "framework": "DeepSpeed"})
+    assert row.setup.shape.params == pytest.approx(7e9, rel=0.1)
+    assert {"params_b 7.0", "gpus 8", "seq_len 2048"} <= set(row.assumed)
+    # Of a family that is known, what its members share.
+    assert read({"model": "Llama2-1B"}).setup.shape.vocab == 32000
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
         ({"gpus": "eight"}, UnreadableRowError, "gpus = 'eight' is no number"),
         ({"gpu": "H900"}, UnknownNameError, "H900"),
-        ({"model": "mystery"}, UnreadableRowError, "state hidden and layers, or params_b"),
         (
             {"model": "x", "hidden": "4096", "heads": "32", "kv_heads": "5", "layers": "2"},
             ImpossibleShapeError,

@@ -14,6 +14,7 @@ FAULT ?= nan
 PREFIX ?= /opt/costgov
 DESTDIR ?=
 PURGE ?=
+DATA ?=
 
 # One thread each: two gloo ranks with a pool per core only fight over small machines. No JIT-built operators.
 export OMP_NUM_THREADS ?= 1
@@ -28,7 +29,7 @@ LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-unit test-sim test drills drill-packages \
-  fix sim sim-ceiling sim-node sim-one bench docs golden-update policy-check demo install uninstall dist clean
+  fix sim sim-ceiling sim-node sim-one bench bench-planner docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +91,10 @@ sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 
 bench: env ## Measure our cost beside peers': one table, about six minutes. docs/benchmarks.md keeps a result.
 	@$(VENV_PYTHON) -m benchmarks
+
+bench-planner: env ## The planner against published measurements, beside other calculators: DATA=folder of the tables.
+	@status=0; for program in $(basename $(notdir $(wildcard benchmarks/planner/*_accuracy.py))); do \
+	  $(VENV_PYTHON) -m benchmarks.planner.$$program $(if $(DATA),--data $(DATA)) || status=1; done; exit $$status
 
 docs: env ## Regenerate docs/*.md that are drawn from the code.
 	@$(VENV_PYTHON) -m docs.generate

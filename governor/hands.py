@@ -140,7 +140,8 @@ class Hands:
 
     def keep_runs(self, effect: KeepRuns) -> None:
         rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in effect.records]
-        self.journal.save_runs(effect.runs, [charge_row(charge) for charge in effect.charges], rows)
+        charges = [charge_row(charge) for charge in effect.charges]
+        self.journal.save_runs(effect.runs, charges, rows, full=effect.durable)
 
     def alarm(self, effect: Alarm) -> None:
         log.warning("alarm", name=effect.name, run=effect.run, text=effect.text)

@@ -243,10 +243,11 @@ class Journal(Protocol):
         """Snapshots of all incidents, newest last."""
 
     def save_runs(
-        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (), rows: Iterable[Row] = ()
-    ) -> bool:
+        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (),
+        rows: Iterable[Row] = (), *, full: bool = False,
+    ) -> bool:  # fmt: skip
         """Replace the carried state of runs (owner uid, spend, holds, trigger snapshots) and the charges of the same
-        names (rows of core.charges.charge_row), and append rows, in one commit."""
+        names (rows of core.charges.charge_row), and append rows, in one commit. `full`: as of `append`."""
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]: ...
 

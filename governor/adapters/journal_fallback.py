@@ -53,7 +53,7 @@ class Fallback:
             if self._bytes + len(block) <= limit and self._write(block):
                 self._bytes += len(block)
                 return True
-            self.lost_total += len(entries) - self._hold(entries, full)
+            self.lost_total += len(entries) - self._hold(entries)
         if full:  # The last resort is whoever keeps our stderr: systemd's journal, a terminal.
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(block.decode())
@@ -77,9 +77,9 @@ class Fallback:
         if held and self.append(held, full=True):
             self.let_go(held)
 
-    def _hold(self, entries: list[Entry], full: bool) -> int:
+    def _hold(self, entries: list[Entry]) -> int:
         """Keep the charges among the entries; return how many more are kept for it than were given up."""
-        charges = [] if full else [entry for entry in entries if entry["table"] == "charges"]
+        charges = [entry for entry in entries if entry["table"] == "charges"]
         for charge in charges:
             self._held.pop(charge["charge_id"], None)
             self._held[charge["charge_id"]] = charge

@@ -125,15 +125,16 @@ class SqliteJournal:
         return [json.loads(entry["snapshot"]) for entry in merged[-last:]] if last else []
 
     def save_runs(
-        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (), rows: Iterable[Row] = ()
-    ) -> bool:
+        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (),
+        rows: Iterable[Row] = (), *, full: bool = False,
+    ) -> bool:  # fmt: skip
         entries = [self._row_entry(row) for row in rows]
         entries += [self._charge_entry(charge) for charge in charges]
         entries += [
             {"seq": self._next_seq(), "table": "runs", "run": storable(run), "snapshot": text_of(snapshot)}
             for run, snapshot in runs.items()
         ]
-        return self._commit(entries, full=False)
+        return self._commit(entries, full=full)
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {entry["run"]: json.loads(entry["snapshot"]) for entry in self._merged("runs", lambda db: db.runs())}

@@ -260,7 +260,7 @@ def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
         "tokens": after.tokens if after is not None else None,
     }
     record = Record("operator", scope.name if scope.kind is ScopeKind.RUN else None, None, data, durable=True)
-    return [keep(node, event.at), record]  # In this order: the commit that waits for the disk takes the budget along.
+    return [keep(node, event.at, durable=True), record]  # In this order, as an operator's hold.
 
 
 def pin(node: Node) -> None:

@@ -127,6 +127,7 @@ class KeepRuns:
     runs: Mapping[str, Mapping[str, Any]]  # By name; the node itself under charges.UNALLOCATED.
     charges: tuple[Charge, ...] = ()
     records: tuple[Record, ...] = ()
+    durable: bool = False  # Someone was answered for it: it is no chatter that the next ten seconds repeat.
 
 
 @dataclass(frozen=True, slots=True)

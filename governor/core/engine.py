@@ -212,8 +212,9 @@ def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
     tracked.hold_until = MonoNs(event.at + event.duration)
     tracked.hold_reason = event.reason
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
-    # In this order: the commit that waits for the disk takes the brake along. Answered for, it outlives our own crash.
-    return [keep(node, event.at, tracked), Record("operator", event.run, None, data, durable=True)]
+    # In this order: no record tells of a brake that is not kept. Answered for, it outlives our own crash.
+    kept = keep(node, event.at, tracked, durable=True)
+    return [kept, Record("operator", event.run, None, data, durable=True)]
 
 
 _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {

@@ -326,7 +326,7 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
             rank.completed = tracked.run.completed = True
             if tracked.run.ended_well:  # Confirmed last, as an ack is: a governor after us hears no rank say it again.
                 record = Record("run", event.run, None, {"completed": True, "step": tracked.run.step}, durable=True)
-                kept = [keep(node, event.at, tracked), record]
+                kept = [keep(node, event.at, tracked, durable=True), record]
     return [*kept, Confirm(event.connection, event.seq)]
 
 

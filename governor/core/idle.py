@@ -30,7 +30,7 @@ def on_hold(node: Node, event: OperatorHold) -> list[Effect]:
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
     idle.somebody()
     record = Record("operator", NODE, None, data, durable=True)  # Behind what it answers for, as for a run's brake.
-    return [keep(node, event.at), record, *watch(node, event.at)]
+    return [keep(node, event.at, durable=True), record, *watch(node, event.at)]
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:

@@ -162,7 +162,7 @@ def keep_due(node: Node, at: MonoNs) -> list[KeepRuns]:
     return [keep(node, at)] if due else []
 
 
-def keep(node: Node, at: MonoNs, *ended: Tracked) -> KeepRuns:
+def keep(node: Node, at: MonoNs, *ended: Tracked, durable: bool = False) -> KeepRuns:
     """Everything at this moment: `ended` are runs that are not alive any more and have changed since they were kept.
 
     So have those whom a charge or a window names that goes along: what is said of a run's money is in one commit.
@@ -179,4 +179,4 @@ def keep(node: Node, at: MonoNs, *ended: Tracked) -> KeepRuns:
         if tracked.run.alive or name in told
     }
     runs |= {tracked.run.run: run_snapshot(node, tracked, at) for tracked in ended}
-    return KeepRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records)
+    return KeepRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records, durable)

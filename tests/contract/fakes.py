@@ -264,10 +264,11 @@ class FakeJournal:
         return found[len(found) - min(last, len(found)) :]
 
     def save_runs(
-        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (), rows: Iterable[Row] = ()
-    ) -> bool:
+        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (),
+        rows: Iterable[Row] = (), *, full: bool = False,
+    ) -> bool:  # fmt: skip
         self._runs |= {run: json.dumps(dict(snapshot), default=str) for run, snapshot in runs.items()}
-        return self.append(rows, full=False)
+        return self.append(rows, full=full)
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]:
         return {run: json.loads(text) for run, text in self._runs.items()}

@@ -222,7 +222,8 @@ def test_what_is_set_is_recorded_durably_with_who_why_before_and_after() -> None
     [kept, record] = set_live(node, 1, "stage:stage1", 12)
     assert isinstance(record, Record)
     assert record.durable
-    assert isinstance(kept, KeepRuns), "before the record, whose commit waits for the disk: what is promised is kept"
+    assert isinstance(kept, KeepRuns), "before the record that tells of it"
+    assert kept.durable
     assert [row["ceiling_usd_micros"] for row in kept.runs[UNALLOCATED]["budgets"]["live"]] == [usd(12)]
     assert dict(record.data) == {
         "act": "budget_set", "scope": "stage:stage1", "uid": 0, "reason": "q4", "before_usd_micros": usd(10),

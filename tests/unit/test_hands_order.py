@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from governor.core.effects import Ask, KeepIncident, KeepRuns, Record
-from governor.core.events import OperatorHalt
+from governor.core.events import OperatorHalt, OperatorHold
 from governor.core.identity import Peer
+from governor.core.units import NS_PER_S, DurationNs
 from governor.hands import Hands
 from governor.killing import Killings
 from governor.observers import Observers
@@ -123,6 +124,14 @@ def test_an_incident_that_is_not_durable_is_marked_and_its_halt_goes_on() -> Non
     assert incident is not None
     assert incident.undurable
     assert [len(trainer.letters) for trainer in bench.trainers] == [1, 1]
+
+
+def test_an_operators_hold_is_kept_as_durably_as_the_record_of_it() -> None:
+    """As chatter it would be lost beside a disk that has been full for long."""
+    bench = Bench()
+    bench.hands.perform(play(bench.node, OperatorHold(at(1), "llama", DurationNs(100 * NS_PER_S), "debugging", 0)))
+    assert len(bench.journal.waits) == 2
+    assert bench.journal.runs()["llama"]["hold_until"] == at(101)
 
 
 def test_a_window_is_kept_in_the_commit_of_its_meter() -> None:

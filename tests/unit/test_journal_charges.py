@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,28 @@ def test_a_governor_that_ends_beside_a_full_disk_leaves_its_charges_to_the_next(
     assert settled(journal)
     journal.close()
     assert kept(path) == [("closed", "r", 6, 6)]
+
+
+def test_what_was_answered_for_is_in_the_fallback_file_when_chatter_has_filled_its_half(tmp_path: Path) -> None:
+    """A hold, set on a disk that has been full for long: the next governor goes by it, also on another disk."""
+    runtime = tmp_path / "run"
+    journal = filled(tmp_path / "costgov.db", runtime)
+    assert not journal.save_runs({"r": {"hold_reason": "debugging"}}, [charge("open", 2)], full=True)
+    left = shutil.copytree(runtime, tmp_path / "left")  # As SIGKILL leaves it.
+    journal.close()
+    after, _ = open_journal(str(tmp_path / "another" / "costgov.db"), str(left))
+    assert after.runs() == {"r": {"hold_reason": "debugging"}}
+    assert settled(after)
+    after.close()
+    assert kept(tmp_path / "another" / "costgov.db") == [("open", "r", 2, 2)]
+
+
+def test_a_charge_of_what_was_answered_for_is_held_as_others_are(tmp_path: Path) -> None:
+    fallback = Fallback(str(tmp_path / "no" / "such"))
+    (tmp_path / "no" / "such").rmdir()  # Nothing can be written.
+    entry = {"seq": 1, "table": "charges", **charge("closed", 6), "data": "{}"}
+    assert not fallback.append([entry], full=True)
+    assert fallback.held() == [entry]
 
 
 def test_what_memory_holds_for_a_disk_is_bounded_and_the_newest_stays(tmp_path: Path) -> None:

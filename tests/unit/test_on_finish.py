@@ -117,6 +117,7 @@ def test_ranks_that_said_so_before_a_restart_have_ended_well_when_they_are_gone_
     world.until(10)
     kept, record, confirmed = world.tell(Bye(at(10), ConnectionId(1), "llama", 0, 9, completed=True))
     assert isinstance(kept, KeepRuns)
+    assert kept.durable
     assert isinstance(record, Record)
     assert record.durable, "before it is confirmed: no rank says it again"
     assert isinstance(confirmed, Confirm)

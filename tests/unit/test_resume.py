@@ -203,6 +203,7 @@ def test_a_hold_is_kept_before_the_record_whose_commit_waits_for_the_disk() -> N
     training(node)
     [kept, record] = play(node, OperatorHold(at(31), "llama", DurationNs(100 * NS_PER_S), "debugging", 0))
     assert isinstance(kept, KeepRuns)
+    assert kept.durable
     assert kept.runs["llama"]["hold_until"] == at(131)
     assert isinstance(record, Record)
     assert record.durable
@@ -213,6 +214,7 @@ def test_the_nodes_hold_is_kept_before_its_record_too() -> None:
     play(node, tick(0))
     kept, record, *_ = play(node, OperatorHold(at(1), NODE, DurationNs(100 * NS_PER_S), "an evaluation", 0))
     assert isinstance(kept, KeepRuns)
+    assert kept.durable
     assert kept.runs[UNALLOCATED]["idle"]["hold_until"] == at(101)
     assert isinstance(record, Record)
     assert record.durable

@@ -66,7 +66,8 @@ The schema knows the shape; what contradicts what (a ceiling that nothing watche
 ## Tests
 
 A test is a series of a few lines that stands for a run, and what is expected of the rules. Time is simulated, on the same
-rules, triggers and bookkeeping that the daemon has; an hour of training takes about a second. Keep tests beside the
+rules, triggers and bookkeeping that the daemon has, its breaker and its holds; an hour of training takes about a second. What
+a halt does then (asking, killing, stopping) has no part in it: `costgov doctor` looks at that. Keep tests beside the
 policies, not in the directory that the daemon reads: whatever ends in `.toml` there is a policy. The shipped policies have
 theirs in [policies/tests](../policies/tests/shipped.toml).
 
@@ -87,7 +88,7 @@ _KEYS = """```
 | `log` | false | A metrics log without the shim: no ranks, no beats. |
 | `stage`, `labels` | none | What the run says of itself. |
 | `series` | | The lines, as a list or as one text. |
-| `verdicts` | not looked at | Every verdict, in order: "AT RULE REASON" and, if you like, what follows: {ACTS}. |
+| `verdicts` | not looked at | Every verdict, in order: "AT RULE REASON" and, if you like, what follows: {ACTS}. `held` and `breaker` are halts that an operator's hold, or `per_day_max`, stands in the way of. |
 | `quiet` | false | No verdict at all. |
 | `findings` | none | "AT RULE quiet\\|firing\\|unknown [REASON]": what a rule's trigger says at a time. |
 | `readings` | none | The same at the end of the series, by rule. |

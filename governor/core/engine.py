@@ -104,7 +104,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
             effects.extend(judging.judge(node, tracked, tick.at, None))
             effects.extend(_silence(tracked, tick.at))
             effects.extend(blindness.no_loss(tracked))
-            effects.extend(_hold_over(node, tracked, tick.at))
+            effects.extend(judging.retry_held_back(node, tracked, tick.at))
             effects.extend(ceiling_ahead.warn(node, tracked, tick.at))
     if node.displaced:
         effects.extend(displaced.alarms(node, tick.at))
@@ -147,12 +147,6 @@ def _silence(tracked: Tracked, at: MonoNs) -> list[Effect]:
     why = f" ({run.stream_problem})" if run.stream_problem else ""
     text = f"nothing heard of run {run.run} for {format_duration(at - since)}{why}: budget only"
     return [Alarm("unwatched", run.run, text)]
-
-
-def _hold_over(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
-    if tracked.hold_until is not None and at >= tracked.hold_until:
-        tracked.hold_until = None
-    return judging.retry_held_back(node, tracked, at) if tracked.is_held_back else []
 
 
 # --- incidents, operators -----------------------------------------------------------------------------------

@@ -68,6 +68,10 @@ def _obstacle(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Ala
 
 def retry_held_back(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
     """Act on a halt that still stands once nothing is in its way any more; verdicts themselves come only once."""
+    if tracked.hold_until is not None and at >= tracked.hold_until:
+        tracked.hold_until = None
+    if not tracked.is_held_back:
+        return []
     tracked.is_held_back = any(v.enforced and v.response is Response.HALT for v in tracked.book.reported())
     standing = [v for v in tracked.book.standing() if v.enforced and v.response is Response.HALT]
     free = next((v for v in standing if _obstacle(node, tracked, v, at) is None), None)

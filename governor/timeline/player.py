@@ -10,13 +10,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import merge
 from typing import Any, Final, NamedTuple
 
-from governor.core import intake
+from governor.core import intake, judging
 from governor.core.budgets import Cap
+from governor.core.effects import Effect, Record
 from governor.core.events import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
 from governor.core.findings import Finding, Response
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.machine_events import GpuSample, MachineEvent
-from governor.core.policy import Policy
+from governor.core.node import NodeFacts, Tracked, new_node
+from governor.core.policy import Policy, PolicySet
 from governor.core.rules import RuleBook
 from governor.core.run_state import Run
 from governor.core.units import (
@@ -34,8 +36,10 @@ from governor.core.units import (
 BEAT_NS: Final = NS_PER_S
 GPU_BYTES: Final = 80 * 2**30
 GPU_LOOK_NS: Final = 2 * NS_PER_S  # As the daemon looks.
-# What follows a verdict: the rule's response, or that it only observes.
-ACTS: Final = (*(response.value for response in Response), "observe")
+# What follows a verdict: the rule's response, that it only observes, or what stands in the way of a halt.
+OBSERVES: Final = "observe"
+OBSTACLES: Final = {"halt_held": "held", "breaker_open": "breaker"}  # As the engine calls them -> as a test does.
+ACTS: Final = (*(response.value for response in Response), OBSERVES, *OBSTACLES.values())
 Settings = Mapping[str, str]
 
 
@@ -87,6 +91,9 @@ class Player:
         self.run.world_size = world_size
         self.run.stage, self.run.labels = stage, dict(labels or {})
         self.book = RuleBook(policy, self.run)
+        # What a verdict leads to is decided as in the daemon: halts are opened here, and go no further.
+        self._node = new_node(NodeFacts("test", "boot"), PolicySet((policy,), ""), BootNs(0), WallNs(0))
+        self._tracked = Tracked(self.run, policy, self.book)
         self.verdicts: list[Decided] = []
         self.accrues = False  # The ledger charges the run at its rate, with each tick.
         self.gpus_busy: tuple[float | None, ...] = ()  # As the driver, or the log, says from now on.
@@ -109,8 +116,9 @@ class Player:
             self.book.observe(hello)
 
     def attempt(self) -> None:
-        """The run is launched again."""
+        """The run is launched again; where it was halted, that is over."""
         self._attempt += 1
+        self._tracked.incident = None
         self.hello()
         self.book.new_attempt()
 
@@ -207,6 +215,11 @@ class Player:
         saved = json.dumps(self.book.snapshot(), allow_nan=False)
         self.book = RuleBook(self.policy, self.run)
         self.book.restore(json.loads(saved))
+        self._tracked.book = self.book
+
+    def hold(self, duration_ns: int) -> None:
+        """An operator's: no rule halts the run for so long."""
+        self._tracked.hold_until, self._tracked.hold_reason = MonoNs(self.now + duration_ns), "hold"
 
     def put_cap(self, cap: Cap) -> None:
         """One a scope; the newest counts."""
@@ -250,17 +263,34 @@ class Player:
         self.book.observe(event)
         if isinstance(event, Step | Tick):
             self.judge(event if isinstance(event, Step) else None)
+        if isinstance(event, Tick):
+            self._retry()
 
     def judge(self, event: Step | None = None) -> None:
-        for verdict in self.book.judge(MonoNs(self.now), event):
-            acts = verdict.response.value if verdict.enforced else "observe"
-            self.verdicts.append(Decided(self.now, verdict.rule, verdict.finding.reason, acts))
+        for effect in judging.judge(self._node, self._tracked, MonoNs(self.now), event):
+            self._note(effect)
         if self.history:
             findings = self.book.findings
             for rule, changes in self.history.items():
                 finding = findings.get(rule)
                 if finding is not None and (not changes or not _alike(changes[-1][1], finding)):
                     changes.append((self.now, finding))
+
+    def _note(self, effect: Effect) -> None:
+        if isinstance(effect, Record) and effect.kind == "verdict":
+            data = effect.data
+            acts = data["response"] if data["enforced"] else OBSERVES
+            self.verdicts.append(Decided(self.now, data["rule"], data["reason"], acts))
+        elif isinstance(effect, Record) and effect.kind == "held":  # It follows its verdict.
+            self.verdicts[-1] = self.verdicts[-1]._replace(acts=OBSTACLES[effect.data["by"]])
+
+    def _retry(self) -> None:
+        """A halt that was held back, and still stands: it comes without another verdict."""
+        before = self._tracked.incident
+        judging.retry_held_back(self._node, self._tracked, MonoNs(self.now))
+        incident = self._tracked.incident
+        if incident is not None and incident is not before:
+            self.verdicts.append(Decided(self.now, incident.rule, incident.reason, Response.HALT.value))
 
     def findings(self) -> Mapping[str, Finding]:
         """What each rule's trigger says now."""

@@ -18,6 +18,7 @@
     money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say; with `accrues` they grow at that rate
     cap scope=day spend=9 reserve=1 ceiling=10  a budget of several runs, as the engine would put it on this one
     saved                            a good checkpoint now
+    hold 2h                          an operator's: no rule halts for so long; `hold 0s` lifts it
     gpus 0.97 0.03                   from now on the run's two GPUs are seen every 2 s, so busy; `gpus`: not any more
     memory 4 of 64                   GiB of the machine's main memory that are left; `memory 1 of 8 group`: of its limit
     spot terminate 110s              the provider takes the machine back then; `spot none`: it has announced nothing
@@ -184,6 +185,10 @@ def _saved(player: Player, words: Sequence[str]) -> None:
     player.saved()
 
 
+def _hold(player: Player, words: Sequence[str]) -> None:
+    player.hold(_only_duration("hold", words))
+
+
 def _gpus(player: Player, words: Sequence[str]) -> None:
     player.gpus_busy = tuple(None if one == "absent" else float(one) for one in words)
 
@@ -219,6 +224,7 @@ WORDS: Final[Mapping[str, Callable[[Player, Sequence[str]], None]]] = {
     "money": _money,
     "cap": _cap,
     "saved": _saved,
+    "hold": _hold,
     "gpus": _gpus,
     "memory": _memory,
     "spot": _spot,

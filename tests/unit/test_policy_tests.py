@@ -166,6 +166,7 @@ GOOD = (
     "hello", "steps 3 every 2s loss=2.0 tokens=1000", "stand 2s in_step", "work 2s phase=eval", "phase eval 0:",
     "quiet 2s", "blind 2s", "lose 1", "bye 0", "restart", "attempt", "money spend=1 reserve=1 rate=20", "saved",
     "cap scope=day spend=9 reserve=1 ceiling=10", "memory 4 of 64", "spot terminate 110s", "gpus 0.5 0.9", "rewind 1",
+    "hold 2h",
 )  # fmt: skip
 THROWN = (
     "0",

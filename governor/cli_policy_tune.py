@@ -147,19 +147,25 @@ def where_of(one: Tuned) -> str:
 
 def snippet(tuned: Sequence[Tuned], basis: str) -> list[str]:
     """TOML that lies over the policy: what has too little margin is changed, what has more than enough is a comment."""
-    from governor.policy_tune import State, cure
+    from governor.policy_tune import State, cure, lacking
 
     lines = []
+    hopeless = lacking(tuned)
     for rule in dict.fromkeys(one.rule for one in tuned if one.suggested is not None):
         own = [one for one in tuned if one.rule == rule and one.suggested is not None]
         moved = [one for one in own if one.state is State.CLOSE or one is cure(own)]
         mark = "" if moved else "# "
         lines.extend(["", f"{mark}[[rule]]", f'{mark}name = "{rule}"'])
         lines.extend(_line(one, "" if one in moved else "or " if one.state is State.FIRES else "# ") for one in own)
-    none = [
-        "# No limit came closer than the margin. What is commented out would be tighter, and keep it in these logs."
-    ]
-    return [f"# costgov policy tune: {basis}", *(none if all(line[:1] in ("", "#") for line in lines) else []), *lines]
+    head = [f"# costgov policy tune: {basis}"]
+    if hopeless:
+        named = ", ".join(rule for rule in dict.fromkeys(one.rule for one in tuned) if rule in hopeless)
+        head.append(f"# No limit has the margin, of: {named}. These logs are not healthy, or the rule is not for them.")
+    elif all(line[:1] in ("", "#") for line in lines):
+        head.append(
+            "# No limit came closer than the margin. What is commented out would be tighter, and keep it in these logs."
+        )
+    return [*head, *lines]
 
 
 def _line(one: Tuned, mark: str) -> str:

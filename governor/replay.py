@@ -231,7 +231,7 @@ class Replay:
         if not self.records or self._mute < self.records:
             return None
         keys = ", ".join([*self._first][:KEYS_SHOWN])
-        return f"nothing in it was judged: no record has a step (keys: {keys or 'none'})"
+        return f"nothing in it was judged: no record has a step, a whole number (keys: {keys or 'none'})"
 
     @property
     def t(self) -> float | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -145,17 +145,17 @@ def _check_names(tokens: list[Token]) -> None:
                 raise ValueError(f'".{token.text}" is not known; after a word may stand: {", ".join(METHODS)}')
         elif is_called and token.text not in _WORDS:
             if token.text not in FUNCTIONS:
-                raise ValueError(f'function "{token.text}" is not known; known: {", ".join(FUNCTIONS)}')
+                raise ValueError(f'function "{token.text[:40]}" is not known; {_meant(token.text, FUNCTIONS)}')
         elif token.text not in VARIABLES and token.text not in _WORDS:
-            raise ValueError(f'variable "{token.text[:40]}" is not known; {_meant(token.text)}')
+            raise ValueError(f'variable "{token.text[:40]}" is not known; {_meant(token.text, VARIABLES)}')
 
 
-def _meant(name: str) -> str:
+def _meant(name: str, known: Collection[str]) -> str:
     operator = _OPERATORS_ELSEWHERE.get(name.lower())
     if operator is not None:
         return f"here it is written {operator}"
-    close = get_close_matches(name, VARIABLES, n=1)
-    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(VARIABLES)}"
+    close = get_close_matches(name, known, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}"
 
 
 # --- types ---------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ A start of the governor is no place for a new opinion on a policy that has been 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from governor.core.expression_reach import never_true
+from governor.core.expressions import Token, tokens_of
 from governor.core.findings import Response
 from governor.core.policy import AT_ONCE, Hold, HoldKind, Member, Mode, Policy, Rule
 from governor.core.triggers import load
@@ -16,6 +18,7 @@ from governor.core.units import NS_PER_S, format_duration
 from governor.wire.policy_reader import Reader
 from governor.wire.policy_values import PolicyError
 from governor.wire.toml_lines import KeyPath
+from trainer_shim.wire import PHASES
 
 
 class Doubt(NamedTuple):
@@ -173,6 +176,9 @@ def _conditions(rules: Sequence[Rule]) -> Iterator[Doubt]:
                 if above is not None and member.params[key.name] > above:
                     yield Doubt((*path, key.name), f"is above {key.not_above}, which then says nothing")
         written = [(path, member.params["when"]) for path, member in places if member.trigger == "expression"]
+        for path, when in written:
+            for word in _no_phases(when):
+                yield Doubt((*path, "when"), f'"{word}" is no phase; known: {", ".join(PHASES)}')
         alone = [path for path, when in written if never_true([when])]
         for path in alone:
             yield Doubt((*path, "when"), "is never true, whatever the run does")
@@ -186,3 +192,17 @@ def _places(index: int, rule: Rule) -> list[tuple[KeyPath, Member]]:
         (("rule", index, *(("all", number) if rule.members else ())), member)
         for number, member in enumerate(rule.conditions)
     ]
+
+
+def _no_phases(when: str) -> list[str]:
+    """The words that a checked expression compares `phase` with, and that nobody says of a phase."""
+    tokens = tokens_of(when)
+    compared: list[Token] = []
+    for index, operator in enumerate(tokens[1:-1], start=1):
+        left, right = tokens[index - 1], tokens[index + 1]
+        if operator.text in ("==", "!=") and "phase" in (left.text, right.text):
+            compared += (left, right)
+        elif operator.text == "in" and left.text == "phase":
+            compared += takewhile(lambda token: token.text != "]", tokens[index + 1 :])
+    words = [token.text[1:-1] for token in compared if token.kind == "string"]
+    return [word for word in words if word not in PHASES]

@@ -126,7 +126,7 @@ def test_a_log_of_which_nothing_can_be_judged_is_named_and_counts_for_no_policy(
     empty.touch()
     result = run(strange, negative, empty)
     assert result.stderr.splitlines() == [
-        f"costgov: {strange}: nothing in it was judged: no record has a step (keys: epoch, accuracy)",
+        f"costgov: {strange}: nothing in it was judged: no record has a step, a whole number (keys: epoch, accuracy)",
         f"costgov: {negative}:1: step is negative; skipped",
         f"costgov: {empty}: holds no record",
     ]

@@ -70,6 +70,8 @@ def test_is_accepted(text: str) -> None:
         ("lss > 1.0", 'variable "lss" is not known; did you mean "loss"?'),
         ("accuracy > 1.0", 'variable "accuracy" is not known; known: step, attempt_step'),
         ("loss > 1.0 and step > 9", 'variable "and" is not known; here it is written &&'),
+        ("not (loss > 1.0)", 'function "not" is not known; here it is written !'),
+        ("loss > 1.0 and (step > 9)", 'function "and" is not known; here it is written &&'),
         ("loss > 1.0 || True", 'variable "True" is not known; here it is written true'),
         ("true || lss > 1.0", 'variable "lss" is not known'),
         ("loss", "comes to a double, not to true or false"),

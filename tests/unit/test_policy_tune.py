@@ -134,6 +134,8 @@ def test_a_margin_that_no_value_has_is_no_success(tmp_path: Path) -> None:
     told = CliRunner().invoke(command, [log, "--policy", str(policy)])
     assert told.exit_code == ExitCode.FAILED
     assert "share_frac" in told.output
+    assert "# No limit has the margin, of: s." in told.output
+    assert "came closer" not in told.output
 
 
 def test_logs_without_a_record_say_nothing_of_any_limit(tmp_path: Path) -> None:

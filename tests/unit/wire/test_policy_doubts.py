@@ -186,6 +186,17 @@ def test_members_that_exclude_each_other_are_doubted() -> None:
     assert doubted(one) == ["p.toml:7: rule[1].when: is never true, whatever the run does"]
 
 
+@pytest.mark.parametrize("when", ["phase == 'evaluation'", "'evaluation' != phase", "phase in ['eval', 'evaluation']"])
+def test_a_phase_of_another_name_is_doubted(when: str) -> None:
+    [doubt] = doubted(rule("a", "warn", f'trigger = "expression"\nwhen = "step > 9 || {when}"'))
+    assert doubt.startswith('p.toml:7: rule[1].when: "evaluation" is no phase; known: init, compile, train, eval')
+
+
+def test_a_stage_and_an_attempt_may_have_any_name() -> None:
+    when = "phase == 'eval' || stage == 'evaluation' && attempt in ['a']"
+    assert doubted(rule("a", "warn", f'trigger = "expression"\nwhen = "{when}"')) == []
+
+
 # --- what is in force -------------------------------------------------------------------------------------------
 
 

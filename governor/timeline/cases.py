@@ -114,20 +114,17 @@ def _case(
     if not any(key in table for key in EXPECTATIONS):
         reader.fail(path, f"expects nothing; write one of {', '.join(EXPECTATIONS)}")
     ranks = _whole(reader, path, table, "ranks", 2)
-    series = tuple(_series(reader, path, table, lines))
-    if reader.errors or rules is None:
-        return None
     case = Case(
         file=reader.file,
         line=reader.line(path),
         name=str(name),
-        rules=rules,
+        rules=rules or Rules((), "", 0),
         ranks=ranks,
         world_size=_whole(reader, path, table, "world_size", ranks),
         log=_flag(reader, path, table, "log"),
         stage=_text(reader, path, table, "stage"),
         labels=_texts_by_name(reader, path, table, "labels"),
-        series=series,
+        series=tuple(_series(reader, path, table, lines)),
         verdicts=_verdicts(reader, path, table),
         findings=tuple(_findings(reader, path, table)),
         readings=_readings(reader, path, table),
@@ -155,7 +152,8 @@ def _series(reader: Reader, path: KeyPath, table: Mapping[str, Any], lines: Sequ
     given = table.get("series")
     texts = given.splitlines() if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        reader.fail((*path, "series"), 'is not a list of lines; write for example series = ["hello", "quiet 90s"]')
+        said = "is not a list of lines" if "series" in table else "is missing"
+        reader.fail((*path, "series"), f'{said}; write for example series = ["hello", "quiet 90s"]')
         return
     # tomllib keeps no lines: each element is looked for from where the one before it was found.
     number = reader.line((*path, "series"))

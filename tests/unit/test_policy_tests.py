@@ -109,7 +109,9 @@ def test_of_several_policies_the_one_for_the_run_is_played(tmp_path: Path) -> No
     [
         (f"{SERIES}\nquiett = true", 'tests.toml:5: case[1].quiett: unknown key; did you mean "quiet"?'),
         (SERIES, "tests.toml:2: case[1]: expects nothing; write one of verdicts, findings, readings, quiet"),
-        ("quiet = true", "tests.toml:2: case[1].series: is not a list of lines"),
+        ("quiet = true", "tests.toml:2: case[1].series: is missing; write"),
+        ("series = 3\nquiet = true", "tests.toml:4: case[1].series: is not a list of lines"),
+        ('quiet = true\n[[case]]\nverdicts = ["1s nan x loud"]', 'tests.toml:6: case[2].verdicts: "loud" is not what'),
         (f'{SERIES}\nverdicts = ["nan loss_nan"]', 'tests.toml:5: case[1].verdicts: "nan loss_nan" is no verdict'),
         (f'{SERIES}\nverdicts = ["62 nan loss_nan"]', 'tests.toml:5: case[1].verdicts: "62" is not a duration'),
         (f'{SERIES}\nfindings = ["1s nan loud"]', 'tests.toml:5: case[1].findings: "loud" is not one of quiet'),

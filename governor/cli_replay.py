@@ -116,6 +116,7 @@ def replay(
     """
     loaded = load_each(policies)
     found, closed = logs(paths)
+    found = [*dict.fromkeys(found)]  # Also below a directory that is named beside it: nothing is counted twice.
     for line in closed:
         _say(line)
     drawings = _Drawings(plot, found)

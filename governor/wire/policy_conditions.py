@@ -15,6 +15,7 @@ from governor.wire.policy_values import did_you_mean
 from governor.wire.toml_lines import KeyPath
 
 MEMBERS_MAX: Final = 8  # Each costs as much as a rule; nobody reads a condition of more.
+RULE_DEPTH: Final = 2  # Of a rule's own path: ("rule", 3). Members of `all` stand deeper.
 
 
 def read_condition(reader: Reader, path: KeyPath, table: Mapping[str, Any], rule_keys: Iterable[str]) -> list[Member]:
@@ -66,8 +67,17 @@ def _no_trigger(reader: Reader, path: KeyPath, table: Mapping[str, Any], others:
     meant = [name for name in table if name not in others and (name == "any" or get_close_matches(name, ("trigger",)))]
     for name in meant:
         reader.fail((*path, name), f"unknown key{hint(name, ('trigger',))}")
-    if not meant:
-        reader.fail((*path, "trigger"), f"is missing; known: {', '.join(load())}")
+    if meant:
+        return
+    own_name = table.get("name")
+    rules = [str(rule.get("name")) for rule in reader.doc["rule"] if "trigger" in rule or ALL in rule]
+    if reader.is_layered and len(path) == RULE_DEPTH and isinstance(own_name, str) and own_name not in rules:
+        meant_rule = did_you_mean(own_name, rules)  # To change: one that is new names its trigger.
+        reader.fail(
+            (*path, "name"), f'"{own_name:.64}" has no trigger, and is no rule of the files beneath{meant_rule}'
+        )
+        return
+    reader.fail((*path, "trigger"), f"is missing; known: {', '.join(load())}")
 
 
 def _params(

@@ -108,11 +108,11 @@ class _Layer:
 
     def _rules(self, tables: list[dict[str, Any]]) -> None:
         rules: list[dict[str, Any]] = self._doc.setdefault("rule", [])
-        # Two of one name in one file are a mistake, which stays one.
+        # Two of one name in one file are a mistake, which stays one: only the first finds what lies beneath.
         known = {rule["name"]: index for index, rule in enumerate(rules) if isinstance(rule.get("name"), str)}
         for index, table in enumerate(tables):
             name = table.get("name")
-            under = known.get(name) if isinstance(name, str) else None
+            under = known.pop(name, None) if isinstance(name, str) else None
             own: KeyPath = ("rule", index)
             if under is None:
                 rules.append(table)

@@ -17,6 +17,7 @@ class Reader:
 
     def __init__(self, policy: PolicyText) -> None:
         self.file = policy.file
+        self.is_layered = len(policy.layers) > 1
         self._layered = Layered(policy)
         self._order = {file: index for index, (file, _) in enumerate(policy.layers)}
         self.doc = self._layered.doc

@@ -142,6 +142,11 @@ def test_a_byte_order_mark_costs_no_record(tmp_path: Path) -> None:
     assert summary["records"] == len(SICK)
 
 
+def test_a_log_that_is_named_twice_is_one_log(sick: Path) -> None:
+    result = run(sick, sick.parent, sick, "--json")
+    assert [row["log"] for row in rows(result) if "records" in row] == [str(sick)]
+
+
 def test_several_policies_each_name_themselves(sick: Path, tmp_path: Path) -> None:
     rule = '[[rule]]\nname = "nan"\ntrigger = "nonfinite"\nfor = "{} step"\nresponse = "halt"\n'
     for name, steps in (("hasty", 1), ("slow", 2)):

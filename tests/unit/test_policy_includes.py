@@ -140,6 +140,16 @@ def test_drop_ins_lie_over_everything_in_their_order(tmp_path: Path) -> None:
         (SITE + '[[rule]]\nname = "nan"\nfor = "3 stepz"', BASE, 'site.toml:13: rule[2].for: "3 stepz" is not a time'),
         (SITE + '[[rule]]\nname = "new"\nmode = "observe"', BASE, "site.toml:11: rule[2].response: is missing"),
         (
+            SITE + '[[rule]]\nname = "hangs"\nmode = "observe"',
+            BASE,
+            'site.toml:12: rule[2].name: "hangs" has no trigger, and is no rule of the files beneath; did',
+        ),
+        (
+            SITE + '[[rule]]\nname = "nan"\ntrigger = "hang"\n[[rule]]\nname = "nan"\nmode = "observe"',
+            BASE,
+            'site.toml:15: rule[3].name: "nan" is the name of rule[1] too',
+        ),
+        (
             SITE,
             BASE + '[[rule]]\nname = "nan"\ntrigger = "hang"\nresponse = "warn"',
             'base/llm.toml:17: rule[3].name: "nan" is the name',

@@ -70,7 +70,6 @@ def test_logs_and_directories_that_may_not_be_read_are_named_and_the_others_go_o
         f"costgov: {home}/empty: holds no log; name a file, or a directory with {WITHIN}",
         left_out,
         unread,
-        unread,
         f"costgov: {home}/gone.jsonl: No such file or directory; name a log that can be read",
     ]
     summaries = [row for row in map(json.loads, result.stdout.splitlines()) if "records" in row]

@@ -132,8 +132,8 @@ def replay(
         if problem is not None:
             is_bad = True
             _say(problem)
-        elif not played.records:
-            _say(f"{path}: holds no record")
+        elif (lacks := _lacks(played, run_on)) is not None:
+            _say(f"{path}: {lacks}")
         for line in _json_lines(path, played, loaded) if as_json else _text_lines(path, played, loaded):
             click.echo(line)
     if not as_json:
@@ -146,6 +146,13 @@ def replay(
     drawings.end()
     if is_bad:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _lacks(played: Replay, run_on: DurationNs) -> str | None:
+    """What a log has not, although nothing is wrong with it."""
+    if not played.records:
+        return "holds no record"
+    return "its records have no time, so no clock can run on" if run_on and not played.clock.is_timed else None
 
 
 def _say(problem: str) -> None:

@@ -56,6 +56,10 @@ def _member(reader: Reader, path: KeyPath, table: Mapping[str, Any], others: tup
     if kind is None:
         _no_trigger(reader, path, table, others)
         return None
+    if isinstance(kind, list):
+        said = 'is a list: several that must fire together are all = [{ trigger = "…" }, …]; else write a rule for each'
+        reader.fail((*path, "trigger"), said)
+        return None
     if not isinstance(kind, str) or kind not in kinds:
         reader.fail((*path, "trigger"), f"{kind!r:.40} is not a trigger{did_you_mean(str(kind), [*kinds])}")
         return None

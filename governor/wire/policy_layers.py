@@ -105,6 +105,8 @@ class _Layer:
                 self._doc[name] = value
                 for own in self._groups.get(name, ()):
                     self._put(own, own)
+                if (name, 0) in self._own:  # [[name]] has no line of its own: it stands where its first one does.
+                    self._places[name,] = {(name,): (self._file, self._own[name, 0][name, 0], (name,))}
 
     def _rules(self, tables: list[dict[str, Any]]) -> None:
         rules: list[dict[str, Any]] = self._doc.setdefault("rule", [])

@@ -87,7 +87,11 @@ def _given(reader: Reader, path: KeyPath, table: Mapping[str, Any], mode: Mode, 
     if "checkpoint" in table and "response" in table and response in (Response.WATCH, Response.WARN):
         reader.fail((*path, "checkpoint"), f'has no effect: response = "{response.value}" saves nothing')
     if response is Response.CHECKPOINT and checkpoint == "none":
-        reader.fail((*path, "checkpoint"), 'contradicts response = "checkpoint"')
+        if "checkpoint" in table:
+            reader.fail((*path, "checkpoint"), 'contradicts response = "checkpoint"')
+        else:
+            said = 'saves nothing: [halt] has checkpoint = "none"; give the rule one of its own, checkpoint = "good"'
+            reader.fail((*path, "response"), said)
     if response is Response.HALT and checkpoint != "none" and halt.grace_ns == 0 and "checkpoint" in table:
         reader.fail((*path, "checkpoint"), "has no time: [halt] has grace = 0")
     return _Given(response, own, checkpoint)

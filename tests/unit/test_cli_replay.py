@@ -147,6 +147,14 @@ def test_a_log_that_is_named_twice_is_one_log(sick: Path) -> None:
     assert [row["log"] for row in rows(result) if "records" in row] == [str(sick)]
 
 
+def test_a_log_without_times_is_told_that_it_cannot_run_on(sick: Path, tmp_path: Path) -> None:
+    timeless = tmp_path / "timeless.jsonl"
+    timeless.write_bytes(text([{"step": step, "loss": 2.0} for step in range(9)]))
+    result = run(timeless, sick, "--run-on", "3h", "--json")
+    assert result.stderr == f"costgov: {timeless}: its records have no time, so no clock can run on\n"
+    assert result.exit_code == 0
+
+
 def test_several_policies_each_name_themselves(sick: Path, tmp_path: Path) -> None:
     rule = '[[rule]]\nname = "nan"\ntrigger = "nonfinite"\nfor = "{} step"\nresponse = "halt"\n'
     for name, steps in (("hasty", 1), ("slow", 2)):

@@ -162,6 +162,11 @@ def test_impossible_holds(text: object) -> None:
             'p.toml:7: rule[1].grace: unknown key for trigger "nonfinite"; it is a key of [halt]',
         ),
         (HEAD + RULE + 'include = ["x.toml"]', "; it stands above the first table"),
+        (HEAD + "[[rules]]\nx = 1\n[[rules]]", 'p.toml:3: rules: unknown key; did you mean "rule"?'),
+        (
+            HEAD + RULE.replace('"nonfinite"', '["hang", "silence"]'),
+            "p.toml:5: rule[1].trigger: is a list: several that",
+        ),
         ('includ = ["x.toml"]\n' + HEAD, 'p.toml:1: includ: unknown key; did you mean "include"?'),
         (HEAD + RULE.replace("trigger", "tirgger"), 'p.toml:5: rule[1].tirgger: unknown key; did you mean "trigger"?'),
         (HEAD + "".join(RULE.replace('"r"', f'"r{n}"') for n in range(101)), "p.toml:403: rule[101]: is one more than"),

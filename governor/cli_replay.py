@@ -114,7 +114,7 @@ def replay(
     WRONGLY CUT likewise of healthy runs. Exit code 1 when a log or a line of one could not be read; the other logs are
     replayed all the same.
     """
-    loaded = load_each(policies)
+    loaded = _told_of_money(load_each(policies), price)
     found, closed = logs(paths)
     found = [*dict.fromkeys(found)]  # Also below a directory that is named beside it: nothing is counted twice.
     for line in closed:
@@ -146,6 +146,13 @@ def replay(
     drawings.end()
     if is_bad:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _told_of_money(policies: tuple[Policy, ...], price: UsdMicros | None) -> tuple[Policy, ...]:
+    for policy in policies:
+        if price is None and policy.budget.ceiling_usd_micros is not None:
+            _say(f"policy {policy.name} has a ceiling, which no log can reach at an unknown price: give --price")
+    return policies
 
 
 def _lacks(played: Replay, run_on: DurationNs) -> str | None:

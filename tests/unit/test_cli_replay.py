@@ -147,6 +147,17 @@ def test_a_log_that_is_named_twice_is_one_log(sick: Path) -> None:
     assert [row["log"] for row in rows(result) if "records" in row] == [str(sick)]
 
 
+def test_a_ceiling_at_an_unknown_price_is_said_to_hold_nobody(sick: Path, tmp_path: Path) -> None:
+    rule = '[[rule]]\nname = "ceiling"\ntrigger = "budget"\nresponse = "halt"\n'
+    policy = tmp_path / "p.toml"
+    policy.write_text(f'[policy]\nname = "p"\n[budget]\nceiling_usd = 0.01\n[halt]\ncheckpoint = "none"\n{rule}')
+    unpriced = run(sick, "--policy", policy, "--json")
+    assert "policy p has a ceiling, which no log can reach at an unknown price: give --price" in unpriced.stderr
+    priced = run(sick, "--policy", policy, "--json", "--price", "20")
+    assert priced.stderr == ""
+    assert [rows(result)[-1]["halts"] for result in (unpriced, priced)] == [0, 1]
+
+
 def test_a_log_without_times_is_told_that_it_cannot_run_on(sick: Path, tmp_path: Path) -> None:
     timeless = tmp_path / "timeless.jsonl"
     timeless.write_bytes(text([{"step": step, "loss": 2.0} for step in range(9)]))

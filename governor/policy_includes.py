@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Final
 
@@ -106,7 +107,9 @@ class _Gathered:
             data = read_bounded(file, POLICY_BYTES_MAX)
             if len(data) > POLICY_BYTES_MAX:
                 raise PolicyUnreadable(f"{file}: larger than {POLICY_BYTES_MAX} bytes; is this a policy?")
-            return data.decode("utf-8-sig")  # With the mark that some editors put before the first byte.
+            return data.removeprefix(
+                codecs.BOM_UTF8
+            ).decode()  # With the mark that some editors put before the first byte.
         except OSError as error:
             raise PolicyUnreadable(f"{file}: cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:

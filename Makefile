@@ -14,7 +14,7 @@ FAULT ?= nan
 PREFIX ?= /opt/costgov
 DESTDIR ?=
 PURGE ?=
-DATA ?=
+DATA ?= $(COSTGOV_PLANNER_DATA)
 
 # One thread each: two gloo ranks with a pool per core only fight over small machines. No JIT-built operators.
 export OMP_NUM_THREADS ?= 1
@@ -93,8 +93,8 @@ bench: env ## Measure our cost beside peers': one table, about six minutes. docs
 	@$(VENV_PYTHON) -m benchmarks
 
 bench-planner: env ## The planner against published measurements, beside other calculators: DATA=folder of the tables.
-	@status=0; for program in $(basename $(notdir $(wildcard benchmarks/planner/*_accuracy.py))); do \
-	  $(VENV_PYTHON) -m benchmarks.planner.$$program $(if $(DATA),--data $(DATA)) || status=1; done; exit $$status
+	@status=0; $(VENV_PYTHON) -m benchmarks.planner.memory $(if $(DATA),--data $(DATA)) || status=1; \
+	  $(VENV_PYTHON) -m benchmarks.planner.speed $(DATA) || status=1; exit $$status
 
 docs: env ## Regenerate docs/*.md that are drawn from the code.
 	@$(VENV_PYTHON) -m docs.generate

@@ -43,13 +43,13 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Nine times of ten. What fits by a hair is not said to fit."""
-        return self.headroom * self.reserved <= self.capacity
+        """More likely than not."""
+        return self.reserved <= self.capacity
 
     @property
-    def may_fit(self) -> bool:
-        """More likely than not: worth a try."""
-        return self.reserved <= self.capacity
+    def surely_fits(self) -> bool:
+        """Nine times of ten: not by a hair."""
+        return self.headroom * self.reserved <= self.capacity
 
     @property
     def spare(self) -> float:

@@ -26,7 +26,7 @@ class MemoryConstants:
     headroom: float = _constant(
         1.14,
         "1",
-        "of what is predicted to be reserved, what nine of ten runs keep to: only then it fits",
+        "of what is predicted to be reserved, what nine of ten runs keep to",
         "left-out rows",
     )
     context: float = _constant(

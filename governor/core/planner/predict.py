@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from governor.core.planner.bands import Band, band_of
 from governor.core.planner.memory import Memory, memory_of
+from governor.core.planner.memory_band import MemoryBand, memory_band
 from governor.core.planner.setup import Attention, Framework, Offload, Setup
 from governor.core.planner.step_time import StepTime, step_time_of
 
@@ -17,6 +18,7 @@ class Prediction:
     memory: Memory
     step: StepTime
     tokens_per_gpu_s: Band
+    memory_band: MemoryBand
     notes: tuple[str, ...]
 
     @property
@@ -29,13 +31,20 @@ def predict(setup: Setup, assumed: Sequence[str] = ()) -> Prediction:
     """`assumed`: in words, what was not stated and has been filled in; it widens the interval."""
     memory, step = memory_of(setup), step_time_of(setup)
     speed = band_of(step.tokens_per_gpu_s, setup, assumed)
-    return Prediction(setup, memory, step, speed, (*_notes(setup, memory), *(f"assumed: {one}" for one in assumed)))
+    notes = (*_notes(setup, memory), *(f"assumed: {one}" for one in assumed))
+    return Prediction(setup, memory, step, speed, memory_band(setup, assumed), notes)
+
+
+def _of_capacity(memory: Memory) -> str:
+    return f"{memory.reserved / 1e9:.0f} GB of {memory.capacity / 1e9:.0f} GB a GPU"
 
 
 def _notes(setup: Setup, memory: Memory) -> list[str]:
     notes = []
     if not memory.fits:
-        notes.append(f"does not fit: {memory.reserved / 1e9:.0f} GB of {memory.capacity / 1e9:.0f} GB a GPU")
+        notes.append(f"does not fit: {_of_capacity(memory)}")
+    elif not memory.surely_fits:
+        notes.append(f"may not fit: {_of_capacity(memory)}, and one run of ten takes more than the rest")
     if setup.shape.is_moe:
         notes.append("a mixture of experts: releases of one framework differ by up to twice in speed")
     if setup.offload is not Offload.NONE:

@@ -1,6 +1,7 @@
 """Memory over every kind of set-up, the absurd ones too: what must hold whatever the constants are."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import assume, given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from governor.core.planner.hardware import Precision
 from governor.core.planner.memory import Memory, memory_of
 from governor.core.planner.memory_band import memory_band
+from governor.core.planner.predict import predict
 from governor.core.planner.setup import Attention, Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
 from governor.core.planner.shape import Shape
 from governor.plan_catalog import gpu_named, model_named, models
@@ -60,7 +62,7 @@ def test_every_part_is_a_size_and_the_whole_is_their_sum(setup: Setup) -> None:
     assert math.isclose(memory.allocated, sum(getattr(memory, part) for part in PARTS[:6]))
     assert memory.reserved >= memory.allocated + memory.context
     assert memory.last_stage <= memory.allocated * (1 + 1e-9)
-    assert memory.may_fit or not memory.fits
+    assert memory.fits or not memory.surely_fits
 
 
 @given(setups(), st.sampled_from(["micro_batch", "seq_len"]))
@@ -139,10 +141,15 @@ def test_the_runs_that_ran_out_of_memory_are_not_said_to_fit() -> None:
         sequence_parallel=False, zero_stage=1, checkpointing=Checkpointing.FULL, precision=Precision.FP16,
         attention=Attention.UNFUSED, framework=Framework.MEGATRON_DEEPSPEED,
     )  # fmt: skip
-    assert not memory_of(proto).fits
-    assert not memory_of(proto.but(tp=2, pp=6, dp=32)).fits
-    # And this is how they ran.
-    assert memory_of(proto.but(tp=4, pp=12, dp=8, micro_batch=2)).fits
+    for changes in ({}, {"tp": 2, "pp": 6, "dp": 32}):
+        assert not memory_of(proto.but(**changes)).fits
+        assert "does not fit" in predict(proto.but(**changes)).notes[0]
+    # And these ran, the second with 80 GB in use.
+    assert memory_of(proto.but(tp=4, pp=12, dp=8, micro_batch=2)).surely_fits
+    ten_layers = proto.but(shape=replace(shape, layers=10), gpus=8, dp=1)
+    assert memory_of(ten_layers).fits
+    assert not memory_of(ten_layers).surely_fits
+    assert "may not fit" in predict(ten_layers).notes[0]
 
 
 def _takes_no_more(less: Setup, more: Setup) -> bool:

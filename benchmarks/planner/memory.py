@@ -89,7 +89,7 @@ def _best_along(c: MemoryConstants, name: str, loss: Callable[[MemoryConstants],
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.planner.memory_accuracy", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.planner.memory", description=__doc__)
     parser.add_argument("--data", help="folder of the tables")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="also the N rows that are furthest off")
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     shipped = [rows.predict(USUAL_CONSTANTS, row) for row in rows.measured]
     each_us = 1e6 * (time.perf_counter() - begun_s) / len(shipped)
     blind = accuracy.left_out(rows.measured, repository_of, rows.fit, rows.predict)
-    false_fits = [row["row_id"] for row in rows.out_of_memory if memory_of(rows.setup(row).setup).fits]
+    false_fits = [row["row_id"] for row in rows.out_of_memory if memory_of(rows.setup(row).setup).surely_fits]
     peers = {name: peer(rows.measured, rows.setup, measured_bytes) for name, peer in PEERS.items()}
     missed = _missed(shipped, blind, false_fits)
     if wanted.json:

@@ -197,10 +197,12 @@ class Replay:
             self._open(record)
             before = clock.began
         now = clock.now
-        if now - before > self._usual_ns or now - self._tick_at >= TICK_PERIOD_NS:
-            self._pass(before, now)
+        if now - before > self._usual_ns:
+            self._pause(before, now)
         elif now != before:
             self._usual_ns -= self._usual_ns // USUAL_FADES
+        if now - self._tick_at >= TICK_PERIOD_NS:
+            self._tick(MonoNs(now - 1))  # Before the record: what it ends has lasted until now.
         if clock.is_timed is not self._is_timed:
             self._say_timed()
         if self._ranks is not None and own and is_halt(record):
@@ -263,16 +265,11 @@ class Replay:
         self._is_timed = self.clock.is_timed
         self._feed(StreamState(self.clock.now, RUN, None if self._is_timed else NO_TIME))
 
-    def _pass(self, before: MonoNs, now: MonoNs) -> None:
+    def _pause(self, before: MonoNs, now: MonoNs) -> None:
         gap_ns = now - before
-        if gap_ns > self._usual_ns:
-            if gap_ns > TICK_PERIOD_NS:
-                self._silence(before, now, self._usual_ns)
-            self._usual_ns = gap_ns
-        else:
-            self._usual_ns -= self._usual_ns // USUAL_FADES
-        if now - self._tick_at >= TICK_PERIOD_NS:
-            self._tick(MonoNs(now - 1))  # Before the record: what it ends has lasted until now.
+        if gap_ns > TICK_PERIOD_NS:
+            self._silence(before, now, self._usual_ns)
+        self._usual_ns = gap_ns
 
     def _silence(self, before: MonoNs, now: MonoNs, usual_ns: int) -> None:
         """Ticks amid a pause that is longer than usual: to 1 % exact, and an hour of it is some hundred."""

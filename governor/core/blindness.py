@@ -20,10 +20,13 @@ def no_loss(tracked: Tracked) -> list[Effect]:
         return []  # What a foreign log holds, and how often, is its writer's business.
     if run.attempt_step < LOSS_DUE_STEPS or tracked.lossless_alarmed == attempt:
         return []
+    if run.loss is not None:
+        return []  # The last step told one: nobody has to be asked.
+    findings = tracked.book.findings
     blind = [
         rule.name
         for rule in tracked.policy.rules
-        if (finding := tracked.book.findings.get(rule.name)) is not None
+        if (finding := findings.get(rule.name)) is not None
         and finding.reading is Reading.UNKNOWN
         and finding.reason == "no_loss_seen"
     ]

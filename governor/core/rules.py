@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.composition import carried_on, condition_of
-from governor.core.events import Event, Step, Tick
+from governor.core.events import Beat, Event, Step, Tick
 from governor.core.findings import Finding, Reading, Verdict, unknown
 from governor.core.hold_timer import HoldTimer
 from governor.core.intake import is_paused
@@ -31,20 +31,23 @@ class _Watched:
     """One rule with its trigger, its timer and whether this episode has already been reported."""
 
     __slots__ = (
-        "calm", "condition", "finding", "is_of_last_step", "is_stepped", "rule", "standing", "timer", "told_at",
+        "calm", "condition", "finding", "is_moved_by_time", "is_of_last_step", "is_stepped", "rule", "standing",
+        "timer", "told_at",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, condition: Condition) -> None:
         self.rule = rule
         self.condition = condition
-        stepped = [trigger for one in rule.conditions if (trigger := load()[one.trigger]).STEPPED]
-        self.is_stepped = bool(stepped)
-        self.is_of_last_step = any(not listens(trigger, Tick) for trigger in stepped)
+        triggers = [load()[one.trigger] for one in rule.conditions]
+        of_last_step = [trigger for trigger in triggers if trigger.STEPPED and not listens(trigger, Tick)]
+        self.is_stepped = any(trigger.STEPPED for trigger in triggers)
+        self.is_of_last_step = bool(of_last_step)
+        self.is_moved_by_time = len(of_last_step) < len(triggers)  # Its reading may be another without any event.
         self.timer = HoldTimer(rule.hold)
         self.finding: Finding = NOT_JUDGED
         self.standing: Verdict | None = None  # Set from the verdict until the trigger is QUIET again.
         self.told_at: MonoNs | None = None  # Its last verdict, of whichever attempt.
-        # Nothing fires, is counted or stands: while that is so, only a condition that may fire is asked after a step.
+        # Nothing fires, is counted or stands: while that is so, it is asked only when it may fire.
         self.calm = False
 
     @property
@@ -77,6 +80,9 @@ class RuleBook:
         self._shown: dict[type, list[tuple[_Watched, Observe]]] = {}  # By kind of event.
         self._due: list[_Watched] = []  # Whom the step observed last concerns.
         self._restless = True  # One of them may not be calm.
+        self._timed = [one for one in self._watched.values() if one.is_moved_by_time]
+        self._heard_only_steps = False  # Since the last tick. Whatever else is said may end that a reading is unknown.
+        self._tick_at = MonoNs(0)
 
     def observe(self, event: Event) -> bool:
         """Show an event that has already been applied to the run. False: a step that concerns no rule."""
@@ -88,6 +94,7 @@ class RuleBook:
         if kind is not Step:
             for _, observe in shown:
                 observe(event, run)
+            self._heard_only_steps = self._heard_only_steps and (kind is Tick or kind is Beat)
             return True
         self._attempt.observe(event, run)
         self._due = [one for one, observe in shown if observe(event, run) is not False]
@@ -98,15 +105,15 @@ class RuleBook:
     def judge(self, at: MonoNs, event: Event | None = None) -> list[Verdict]:
         """Return the verdicts reached now, each once per episode; `event` is the step frame just observed, if any.
 
-        An episode ends with the first QUIET reading (for a hold in steps: when too few of its steps fired). After a
-        step only those rules are asked that it concerns: what does not, and is calm, answers at the next tick.
+        An episode ends with the first QUIET reading (for a hold in steps: when too few of its steps fired). Of those
+        that are calm, only rules are asked that may fire: after a step, those which say so; at a tick, those which
+        time moves. What the others read is found out when somebody wants to know it.
         """
         if event is not None and not self._due:
             return []
         verdicts: list[Verdict] = []
         run, restless = self._run, False
-        asked: Iterable[_Watched] = self._watched.values() if event is None else self._due
-        for watched in asked:
+        for watched in self._due if event is not None else self._asked_at_tick(at):
             if watched.rule.match and not self._applies(watched):
                 watched.put_aside()
                 continue
@@ -139,6 +146,11 @@ class RuleBook:
         self._restless = restless  # Whoever is not calm was among those asked.
         return verdicts
 
+    def _asked_at_tick(self, at: MonoNs) -> Iterable[_Watched]:
+        is_quiet = self._heard_only_steps and not self._restless
+        self._heard_only_steps, self._tick_at = True, at
+        return self._timed if is_quiet else self._watched.values()
+
     def _applies(self, watched: _Watched) -> bool:
         return watched.rule.applies_to(self._run.labels, self._run.stage)
 
@@ -169,7 +181,14 @@ class RuleBook:
     @property
     def findings(self) -> dict[str, Finding]:
         """The newest finding of every rule that is for this run, by rule name."""
-        return {name: watched.finding for name, watched in self._watched.items() if self._applies(watched)}
+        found = {}
+        for name, watched in self._watched.items():
+            if not self._applies(watched):
+                continue
+            if watched.calm and not watched.is_moved_by_time:
+                watched.finding = watched.condition.judge(self._tick_at, self._run)
+            found[name] = watched.finding
+        return found
 
     def reported(self) -> tuple[Verdict, ...]:
         """Verdicts whose episode has not ended, also while nothing is known of their condition."""
@@ -235,6 +254,7 @@ class RuleBook:
         So do rules whose state was written by a version that kept something else: an upgrade must not keep the
         governor from starting.
         """
+        self._heard_only_steps = False
         attempt = snapshot.get(ATTEMPT)  # A snapshot of before has none, and no `told_at`.
         if attempt is not None:
             self._attempt.restore(attempt)

@@ -45,6 +45,7 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
     rate = run.spend_rate_usd_micros_per_hour
     ceiling = tracked.policy.budget.ceiling_usd_micros
     incident = tracked.incident
+    findings = tracked.book.findings
     return {
         "run": run.run,
         "uid": run.uid,
@@ -82,7 +83,7 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
                 "text": finding.text,
             }
             for rule in tracked.policy.rules
-            if (finding := tracked.book.findings.get(rule.name)) is not None
+            if (finding := findings.get(rule.name)) is not None
         ],
     }
 

@@ -18,12 +18,13 @@ from governor.core.policy import Budget, Expected
 from governor.core.run_state import Run
 from governor.core.triggers import load
 from governor.core.triggers.base import Trigger, defaults, listens
-from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.units import NS_PER_HOUR, NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.policy_explain import condition_of, named_in, sayings
 from governor.wire.policy_keys import RULE_KEYS
 
 KINDS = sorted(load())
 SEEDS = range(8)
+DAY_NS = 24 * NS_PER_HOUR
 ACROSS_ATTEMPTS = ("budget", "restart_loop", "runtime")  # What they are about does not end with an attempt.
 HOLES = [None, float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e308, 5e-324]
 
@@ -137,6 +138,18 @@ def test_its_limits_are_keys_that_can_be_moved(kind: str) -> None:
     keys = {key.name: key for key in load()[kind].KEYS}
     for name in vars(load()[kind]).get("LIMITS", ()):
         assert keys[name].kind in ("duration", "count", "number", "frac")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", [k for k in KINDS if load()[k].STEPPED and not listens(load()[k], Tick)])
+def test_time_alone_does_not_move_what_is_about_steps(kind: str, seed: int) -> None:
+    """While such a rule is calm, ticks do not ask it."""
+    trigger = make(kind, counts_max=4)
+    run, events = history(seed)
+    for event in events:
+        apply(run, event)
+        trigger.observe(event, run)
+        assert trigger.judge(event.at, run).reading is trigger.judge(MonoNs(event.at + DAY_NS), run).reading
 
 
 @pytest.mark.parametrize("seed", SEEDS)

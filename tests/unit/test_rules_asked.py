@@ -11,7 +11,7 @@ import pytest
 
 from governor.core import intake
 from governor.core.composition import condition_of
-from governor.core.events import Event, Hello, Step, Tick
+from governor.core.events import Disconnected, Event, Hello, Step, Tick
 from governor.core.findings import Reading, Response
 from governor.core.hold_timer import HoldTimer
 from governor.core.identity import ConnectionId, Peer, ProcessId
@@ -69,9 +69,12 @@ def a_run() -> Run:
     run = Run("r", 0, MonoNs(0))
     intake.begin_attempt(run, "a", MonoNs(0))
     for rank in range(RANKS):
-        peer = Peer(ProcessId(100 + rank, 1, "b"), 0)
-        intake.apply_hello(run, Hello(MonoNs(0), ConnectionId(rank), peer, 1, "r", "a", rank, rank, RANKS))
+        intake.apply_hello(run, a_hello(rank, MonoNs(0)))
     return run
+
+
+def a_hello(rank: int, at: MonoNs) -> Hello:
+    return Hello(at, ConnectionId(rank), Peer(ProcessId(100 + rank, 1, "b"), 0), 1, "r", "a", rank, rank, RANKS)
 
 
 def steps(rng: random.Random) -> Iterator[Step]:
@@ -144,3 +147,30 @@ def test_no_verdict_is_missed_moved_or_made_by_not_asking(seed: int) -> None:
         tell(step)
         if rng.random() < 0.2:
             tell(Tick(step.at, BootNs(step.at), WallNs(step.at)))
+
+
+def test_a_calm_rule_is_asked_at_a_tick_when_a_lost_rank_is_back() -> None:
+    """Starved at its last step, unknown while it is lost, starved again without another step."""
+    run = a_run()
+    starved = {**defaults(load()["data_starvation"].KEYS), "window_steps": 1, "warmup_steps": 0}
+    hold = Hold(HoldKind.DURATION, 2 * NS_PER_S)
+    rule = Rule("starved", "data_starvation", starved, hold, Response.WARN, Mode.ENFORCE, "good")
+    book = RuleBook(Policy("p", rules=(rule,)), run)
+
+    def tick(second: int) -> list[int]:
+        at = second * NS_PER_S
+        book.observe(Tick(MonoNs(at), BootNs(at), WallNs(at)))
+        return [second for _ in book.judge(MonoNs(at))]
+
+    step = Step(MonoNs(0), ConnectionId(0), "r", 0, 1, step_s=1.0, data_s=0.9)
+    intake.apply_step(run, run.ranks[0], step)
+    book.observe(step)
+    assert not book.judge(step.at, step)
+    for rank in range(RANKS):
+        intake.lose_connection(run, ConnectionId(rank), MonoNs(0))
+        book.observe(Disconnected(MonoNs(0), ConnectionId(rank)))
+    assert [told for second in (1, 2, 3) for told in tick(second)] == []
+    hello = a_hello(0, MonoNs(3 * NS_PER_S))
+    intake.apply_hello(run, hello)
+    book.observe(hello)
+    assert [told for second in (4, 5, 6, 7) for told in tick(second)] == [6]

@@ -64,7 +64,7 @@ class Condition(Protocol):
         """
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        """Answer now. Called on every tick and after steps; must not change what a second call returns."""
+        """Answer now. Called at ticks and steps where it may matter; must not change what a second call returns."""
 
     def new_attempt(self, run: Run) -> None:
         """The run was launched again: drop what does not hold across attempts."""
@@ -79,7 +79,9 @@ class Trigger(Condition, Protocol):
 
     KIND: ClassVar[str]  # The file's name.
     KEYS: ClassVar[tuple[Key, ...]]
-    STEPPED: ClassVar[bool]  # Its reading is about finished steps, so a `for` in steps or tokens makes sense.
+    # Its reading is about finished steps, so a `for` in steps or tokens makes sense. Unless it listens to ticks, time
+    # alone does not move it.
+    STEPPED: ClassVar[bool]
     # The condition in words, for people who read a policy: what follows "when", then whole sentences, if more is to be
     # said. {key} is a key's value, {ceiling} and {tokens} are the policy's budget. Its own class body must name every
     # key; one that leaves SAYS out is said by the first line of its file and a list of its keys.

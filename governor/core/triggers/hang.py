@@ -174,7 +174,8 @@ class Hang:
         if last is not None and last >= run.stream_back_at:
             gap_ns = at - last
             self._log_gaps_s.add(gap_ns / NS_PER_S)
-            self._log_pause_ns = max(self._log_pause_ns, gap_ns)
+            if gap_ns > self._log_pause_ns:
+                self._log_pause_ns = gap_ns
         self._log_at = at
 
     def judge(self, at: MonoNs, run: Run) -> Finding:

@@ -113,7 +113,7 @@ class Nonfinite:
         steps_advanced = event.step - state.step if state.records else 1
         state.records += 1
         norm = event.grad_norm
-        if norm is not None:
+        if norm is not None and (state.gradient_streak or not state.gradient_seen or not math.isfinite(norm)):
             self._see_gradient(state, norm, event.loss)
         self._see_loss(state, event, steps_advanced)
         says_update = event.applied is not None or event.skipped_steps is not None or event.loss_scale is not None

@@ -65,7 +65,7 @@ class ThroughputCollapse:
         self._floor: float | None = None  # Of the baseline, in its unit.
         self._steps_seen = 0
         self._first_at: MonoNs | None = None
-        self._last: tuple[MonoNs, int, int | None] | None = None  # Arrival, step, tokens_total of the last arrival.
+        self._last: Step | None = None  # The lead rank's last arrival.
         self._paused = False  # The lead rank did something else since its last step.
         self._recent.clear()
         self._early.clear()
@@ -89,39 +89,54 @@ class ThroughputCollapse:
     def _see(self, event: Step, run: Run) -> bool:
         """Take the step's speed; return whether it can have pulled the median below the floor."""
         last = self._last
-        if last is None or event.at != last[0]:  # Of records that come together, out of a buffer, the first counts.
-            self._last = (event.at, event.step, event.tokens_total)
-        paused, self._paused = self._paused, False
+        if last is None or event.at != last.at:  # Of records that come together, out of a buffer, the first counts.
+            self._last = event
         if self._first_at is None:
             self._first_at = event.at
-        if event.step_s is not None:
-            step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
-        elif last is not None and event.step > last[1]:
-            step_s = (event.at - last[0]) / NS_PER_S / (event.step - last[1])  # The record does not say: by arrival.
+        if self._paused:
+            self._paused = False
+            return False
+        step_s = event.step_s
+        if step_s is not None:
+            step_s = step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
+        elif last is not None and event.step > last.step:
+            step_s = (event.at - last.at) / NS_PER_S / (event.step - last.step)  # The record does not say: by arrival.
         else:
             return False
-        if paused or not STEP_S_MIN <= step_s <= STEP_S_MAX:  # NaN fails too.
+        if not STEP_S_MIN <= step_s <= STEP_S_MAX:  # NaN fails too.
             return False
         self._steps_seen += 1
-        if self._steps_seen <= self._warmup_steps or event.at - self._first_at < self._warmup_ns:
-            return False
         floor = self._floor
-        tokens = _tokens(event, last, run) if floor is None or self._unit == TOKENS_PER_S else None
+        if floor is None:
+            self._measure(event, last, step_s, run)
+            return False
+        if self._unit == STEPS_PER_S:
+            speed = 1 / step_s
+        else:
+            tokens = _tokens(event, last, run)
+            if tokens is None:
+                return False
+            speed = tokens / step_s
+        return not self._recent.add(speed) or speed < floor
+
+    def _measure(self, event: Step, last: Step | None, step_s: float, run: Run) -> None:
+        """One more step of the baseline, once the warm-up is over."""
+        assert self._first_at is not None
+        if self._steps_seen <= self._warmup_steps or event.at - self._first_at < self._warmup_ns:
+            return
+        tokens = _tokens(event, last, run)
         if tokens is None:
             if self._unit == TOKENS_PER_S:
-                return False
+                return
             speed = 1 / step_s
         else:
             if self._unit == STEPS_PER_S:
                 self._unit = TOKENS_PER_S  # Tokens have become known while the baseline is still being measured.
                 self._early.clear()
             speed = tokens / step_s
-        if floor is not None:
-            return not self._recent.add(speed) or speed < floor
         self._early.add(speed)
         if len(self._early) == self._baseline_steps:
             self._stand(self._early.median())
-        return False
 
     def _stand(self, baseline: float | None) -> None:
         self._baseline = baseline
@@ -182,11 +197,11 @@ def _round(speed: float) -> str:
     return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"
 
 
-def _tokens(event: Step, last: tuple[MonoNs, int, int | None] | None, run: Run) -> float | None:
+def _tokens(event: Step, last: Step | None, run: Run) -> float | None:
     """Tokens per step, of the whole global batch."""
     if event.tokens is not None and event.tokens > 0:
         return event.tokens
-    if event.tokens_total is not None and last is not None and last[2] is not None and event.step > last[1]:
-        grown = event.tokens_total - last[2]
-        return grown / (event.step - last[1]) if grown > 0 else None
+    if event.tokens_total is not None and last is not None and last.tokens_total is not None and event.step > last.step:
+        grown = event.tokens_total - last.tokens_total
+        return grown / (event.step - last.step) if grown > 0 else None
     return run.tokens_per_step

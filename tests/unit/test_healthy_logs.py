@@ -67,12 +67,19 @@ def evaluations_under_names_that_nobody_knows() -> Records:
         )
 
 
+def a_table_filled_forward() -> Records:
+    """A loss of each hundredth step, and every row has it."""
+    for step in range(9_000):
+        yield {"t": float(step), "step": step, "loss": 2.0 + step // 100 % 7 / 10}
+
+
 @pytest.mark.parametrize("log", [
     each_500th_step_of_six_seconds,
     out_of_a_buffer_of_eighty_records,
     first_live_and_then_out_of_a_buffer,
     a_table_with_each_key_in_each_row,
     evaluations_under_names_that_nobody_knows,
+    a_table_filled_forward,
 ])  # fmt: skip
 def test_a_healthy_run_in_this_form_is_left_alone(log: Any) -> None:
     assert halts(log()) == []
@@ -92,3 +99,19 @@ def test_one_loss_tells_no_rhythm_of_losses() -> None:
 def test_a_buffer_that_is_never_written_again_is_a_hang() -> None:
     (first,) = halts(out_of_a_buffer_of_eighty_records(), run_on_s=8 * 3600)
     assert first.reason == "overdue_step"
+
+
+def test_overflows_that_a_count_of_each_interval_hides_are_seen_by_the_scale() -> None:
+    """Megatron-LM prints how many updates of an interval were skipped: one each time, which is no total that grows."""
+    log = (
+        {"t": float(step), "iteration": step, "lm loss": 2.0 + step % 3, "skipped_iterations": int(step > 100)}
+        | {"loss_scale": 65536.0 if step <= 100 or step % 4 else 32768.0}
+        for step in range(2, 300, 2)
+    )
+    assert [halt.reason for halt in halts(log)] == ["overflow_storm"]
+
+
+def test_a_nan_that_is_shown_as_a_loss_of_0_is_caught_without_a_gradient_norm() -> None:
+    log = ({"step": step, "loss": 2.0 + step % 3 if step < 400 else 0.0, "lr": 1e-4} for step in range(10, 4_000, 10))
+    (first,) = halts(log)
+    assert (first.reason, first.step) == ("loss_frozen", 890)

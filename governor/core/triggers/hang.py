@@ -57,10 +57,10 @@ class Hang:
     *Loose limits* otherwise: starting and compiling (the first steps, the first step after evaluation, and whatever
     the shim's stack sample shows as a compiler) `start_limit` or `start_limit_without_beats`; `eval_limit`;
     `checkpoint_limit` or `checkpoint_times` the longest save seen; `between_limit` for everything else, and for runs
-    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm and
-    `silence_times` its longest pause that ended well (up to `start_limit_without_beats`, which is also its limit until
-    a second record shows a rhythm: some log every 500 steps), and after a mark of its own that it evaluates, saves or
-    starts, at least the loose limit of that.
+    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm (up
+    to one of it beyond `start_limit_without_beats`) and `silence_times` its longest pause that ended well (up to
+    `start_limit_without_beats`, which is also its limit until a second record shows a rhythm: some log every 500
+    steps), and after a mark of its own that it evaluates, saves or starts, at least the loose limit of that.
 
     UNKNOWN while a log cannot be read, while a connection is lost and the loose limit is not reached, and always when
     all are lost. Time in which the governor itself did not run is not counted. Starts anew with each attempt.
@@ -266,8 +266,10 @@ class Hang:
         median_s = self._log_gaps_s.median()
         if median_s is None:
             return self._ns["start_limit_without_beats"]
-        pause_ns = min(int(self._times["silence_times"] * self._log_pause_ns), self._ns["start_limit_without_beats"])
-        return max(int(self._times["log_gap_times"] * median_s * NS_PER_S), pause_ns)
+        start_ns, usual_ns = self._ns["start_limit_without_beats"], int(median_s * NS_PER_S)
+        pause_ns = min(int(self._times["silence_times"] * self._log_pause_ns), start_ns)
+        # Whatever it pauses for, a start included, is over by then; and then a record takes its time.
+        return max(min(int(self._times["log_gap_times"] * usual_ns), start_ns + usual_ns), pause_ns)
 
     def _finding(
         self, at: MonoNs, run: Run, ranks: list[Rank], limit: _Limit, still_ns: int, tight_ns: int | None

@@ -15,6 +15,7 @@ from governor.core.run_state import Run
 from governor.core.triggers.base import Key
 
 KEEP: Final = 5  # Blocks that must all lie above: fewer are one spike, more find it later.
+RECOVERED_TIMES: Final = 2  # As `hang` has it for pauses that ended well.
 _BLOCKS_BETWEEN: Final = 3  # From the middle of the first two to the middle of the last two.
 _WOBBLE_WEIGHT: Final = 0.1  # Of the newest difference between two blocks in their running mean.
 
@@ -26,7 +27,8 @@ class LossDivergence(Followed):
     A block is the median of `block_records` losses, so that spikes do not count, however high. A level is the median of
     five blocks: the lowest of thousands of noisy blocks is luck, and the usual ones lie above it for good. What spikes
     and what jumps and recovers is healthy, a slow drift upwards does not come back: hence all five blocks must lie
-    above for at least `least_steps` steps (healthy spikes are back within some 120), and their rise must not shrink by
+    above for at least `least_steps` steps (healthy spikes are back within some 120) and twice as many blocks as the run
+    has ever come back from (data of two kinds, cycles of the learning rate), and their rise must not shrink by
     `recover_frac` from block to block. The lowest level stays the reference for good: a slow drift does not carry it
     along. Losses that are not finite are left out. Judged is the loss of one rank, the first that reports any. UNKNOWN
     before six blocks and while no rank is connected. What it misses: rises below `rise_frac`; a run that never learned.
@@ -78,6 +80,7 @@ class LossDivergence(Followed):
         self._wobble = 0.0  # Running mean of the differences between neighbouring blocks.
         self._above = 0  # Blocks above the limit in a row, and the step at which the first of them began.
         self._above_step = 0
+        self._recovered = 0  # The most blocks in a row above it from which the loss came back.
         self._blocks.clear()
         self._finding = self.NONE_SEEN
 
@@ -111,6 +114,7 @@ class LossDivergence(Followed):
             return
         limit = lowest + max(self._rise_frac * max(abs(lowest), self._scale), self._noise * self._wobble)
         if block <= limit:
+            self._recovered = max(self._recovered, self._above)
             self._above = 0
             self._wobble += _WOBBLE_WEIGHT * (abs(block - medians[-2]) - self._wobble)
             level = median(medians)
@@ -122,7 +126,10 @@ class LossDivergence(Followed):
             self._above_step = self._blocks.starts[-1]
         self._above += 1
         self._finding = QUIET
-        if self._above >= KEEP and self._step - self._above_step >= self._least_steps:
+        if (
+            self._above >= max(KEEP, RECOVERED_TIMES * self._recovered)
+            and self._step - self._above_step >= self._least_steps
+        ):
             risen = (medians[0] + medians[1]) / 2 - lowest
             now = (medians[-1] + medians[-2]) / 2 - lowest
             if now > risen * (1 - self._recover_frac) ** _BLOCKS_BETWEEN:
@@ -159,6 +166,7 @@ class LossDivergence(Followed):
             "wobble": self._wobble,
             "above": self._above,
             "above_step": self._above_step,
+            "recovered": self._recovered,
             "blocks": self._blocks.snapshot(),
         }
 
@@ -173,6 +181,7 @@ class LossDivergence(Followed):
         self._wobble = float(snapshot["wobble"])
         self._above = int(snapshot["above"])
         self._above_step = int(snapshot["above_step"])
+        self._recovered = int(snapshot["recovered"])
         self._blocks.restore(snapshot["blocks"])
         # Until the next block is whole: what the last one led to is not kept.
         self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP

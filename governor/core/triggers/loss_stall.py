@@ -1,4 +1,4 @@
-"""The loss has stopped falling, or repeats one value exactly: the run learns nothing any more."""
+"""The loss has stopped falling: the run learns nothing any more."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from governor.core.triggers.base import Key
 class LossStall(Followed):
     """No block of losses has been `improve_frac` below the best for `stall_records` losses and `stall_steps` steps.
 
-    A block is the median of `block_records` losses, so that one lucky batch is no progress. A loss that repeats one
-    value to the last digit, `frozen_records` times, fires at once: weights that do not move, or a logger that shows an
-    old value. Every run stalls when it has converged, so alone this is for a person to look at. Judged is the loss of
-    one rank, the first that reports any; losses that are not finite are left out. UNKNOWN until there is a block and
-    while no rank is connected. What it misses: a loss that falls and learns nothing useful. Starts anew with each
-    attempt, and where the steps go back.
+    A block is the median of `block_records` losses, so that one lucky batch is no progress. Every run stalls when it
+    has converged, so alone this is for a person to look at; `loss_frozen` has a loss that repeats one value exactly.
+    Judged is the loss of one rank, the first that reports any; losses that are not finite are left out. UNKNOWN until
+    there is a block and while no rank is connected. What it misses: a loss that falls and learns nothing useful. Starts
+    anew with each attempt, and where the steps go back.
     """
 
     KIND: ClassVar[str] = "loss_stall"
@@ -30,18 +29,16 @@ class LossStall(Followed):
         Key("improve_frac", "number", 0.005, "Less than this part below the best block is no progress."),
         Key("stall_records", "count", 2000, "Losses without progress after which it fires.", 1),
         Key("stall_steps", "count", 5000, "Steps without progress that must have passed as well."),
-        # The longest repetition in a healthy run of the tiers "lm" and "seq" is 4; of any healthy run, 8.
-        Key("frozen_records", "count", 200, "Equal losses in a row, steps advancing, after which it fires.", 2),
         Key("block_records", "count", 50, "Losses whose median is one block.", 1),
         Key("floor", "number", 0.1, "The best block counts as at least this: near 0 progress is small."),
     )
     STEPPED: ClassVar[bool] = True
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
-    LIMITS: ClassVar[tuple[str, ...]] = ("stall_records", "frozen_records")
+    LIMITS: ClassVar[tuple[str, ...]] = ("stall_records",)
     SAYS: ClassVar[tuple[str, ...]] = (
         "no block of {block_records} losses has been {improve_frac} below the best one for {stall_records} losses and "
-        "{stall_steps} steps, or one loss is repeated exactly, {frozen_records} times",
+        "{stall_steps} steps",
         "The best block counts as {floor} at least.",
     )
 
@@ -49,7 +46,6 @@ class LossStall(Followed):
         self._improve_frac: float = params["improve_frac"]
         self._stall_records: int = params["stall_records"]
         self._stall_steps: int = params["stall_steps"]
-        self._frozen_records: int = params["frozen_records"]
         self._floor: float = params["floor"]
         self._blocks = Blocks(params["block_records"], 1)
         self._rank: int | None = None
@@ -57,8 +53,6 @@ class LossStall(Followed):
 
     def _begin(self) -> None:
         self._step = -1
-        self._last: float | None = None
-        self._equal = 0  # How often the last loss has stood there in a row.
         self._best: float | None = None
         self._best_step = 0  # At its end.
         self._since = 0  # Losses since the best block.
@@ -80,17 +74,6 @@ class LossStall(Followed):
             self._begin()
         self._step = step
         self._since += 1
-        if loss == self._last:
-            self._equal += 1
-            if self._equal >= self._frozen_records:
-                self._finding = self._frozen(loss)
-                self._blocks.add(loss, step)
-                return True
-        else:
-            if self._equal >= self._frozen_records:
-                self._finding = WARMING_UP
-            self._last = loss
-            self._equal = 1
         if self._blocks.add(loss, step):
             self._see_block(self._blocks.medians[-1])
         elif self._finding is self.NONE_SEEN:
@@ -120,20 +103,10 @@ class LossStall(Followed):
             },
         )
 
-    def _frozen(self, loss: float) -> Finding:
-        return Finding(
-            Reading.FIRING,
-            "loss_frozen",
-            f"the loss has been exactly {loss!r} for {self._equal} records, at step {self._step}",
-            {"rank": self._rank, "last_step": self._step, "loss": loss, "records": self._equal},
-        )
-
     def snapshot(self) -> Mapping[str, Any]:
         return {
             "rank": self._rank,
             "step": self._step,
-            "last": self._last,
-            "equal": self._equal,
             "best": self._best,
             "best_step": self._best_step,
             "since": self._since,
@@ -144,8 +117,6 @@ class LossStall(Followed):
         self._begin()
         self._rank = snapshot["rank"]
         self._step = int(snapshot["step"])
-        self._last = None if snapshot["last"] is None else float(snapshot["last"])
-        self._equal = int(snapshot["equal"])
         self._best = None if snapshot["best"] is None else float(snapshot["best"])
         self._best_step = int(snapshot["best_step"])
         self._since = int(snapshot["since"])

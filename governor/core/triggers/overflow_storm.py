@@ -115,10 +115,9 @@ class OverflowStorm(Followed):
                 halvings = max(1, round(math.log2(self._scale) - math.log2(scale)))
             self._scale = scale
         if event.applied is not None:
-            told = max(told, 0 if event.applied else 1)
-        elif event.skipped_steps is None:
-            told = halvings
-        return min(told, advanced)
+            halvings = 0 if event.applied else 1
+        # Megatron-LM counts the skipped ones of each interval anew: there the scale tells more.
+        return min(max(told, halvings), advanced)
 
     def _judge(self) -> Finding:
         if not self._is_found:

@@ -242,6 +242,7 @@ def test_the_default_enforces_what_is_certain_and_observes_what_is_statistical()
         "nonfinite": Mode.ENFORCE,
         "loss_spike": Mode.OBSERVE,
         "loss_divergence": Mode.OBSERVE,
+        "loss_frozen": Mode.OBSERVE,
         "loss_vanished": Mode.OBSERVE,
         "overflow_storm": Mode.OBSERVE,
         "hang": Mode.ENFORCE,

@@ -35,6 +35,12 @@ def _family(name: str) -> str:
     return found[1] if found else ""
 
 
+def params_in_name(name: str) -> float | None:
+    """The billions of parameters that a name such as "Llama2-1B", "MPT-760m" or "GPT 0.1T" speaks of."""
+    found = re.search(r"(\d+(?:\.\d+)?)\s*([mbtMBT])\b", name)
+    return float(found[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[found[2].lower()] if found else None
+
+
 def is_latent(row: Row) -> bool:
     return re.search(r"\bmla\b", row.get("notes", "").lower()) is not None
 
@@ -47,6 +53,10 @@ def is_tied(row: Row) -> bool:
 def has_bf16_states(row: Row) -> bool:
     """DeepSpeed's bf16_master_weights_and_grads, and trainers of one GPU that cast the whole model."""
     return "pure" in row.get("precision", "").lower() or "bf16_master_weights" in row.get("notes", "").lower()
+
+
+def trains_adapters(row: Row) -> bool:
+    return "lora" in (row.get("task", "") + " " + row.get("notes", "")).lower()
 
 
 def has_dropout(row: Row) -> bool:

@@ -24,7 +24,9 @@ from governor.plan_recognised import (
     is_unfused_optimizer,
     is_uniform_routing,
     kin_of,
+    params_in_name,
     shape_of_sizes,
+    trains_adapters,
     virtual_stages,
 )
 
@@ -105,7 +107,7 @@ def read(row: Row) -> Read:
         pp=pp,
         virtual_stages=virtual_stages(row, shape.layers, pp, _number(row, "vp") or 0),
         cp=cp,
-        ep=_number(row, "ep") or 1,
+        ep=(_number(row, "ep") or 1) if shape.experts else 1,
         expert_tp=expert_tp(row, tp, _number(row, "n_experts") or 0),
         sequence_parallel=tp > 1 and has_sequence_parallel(row),
         zero_stage=_zero(row, framework, assumed),
@@ -119,6 +121,7 @@ def read(row: Row) -> Read:
         vintage=_vintage(row),
         bf16_states=has_bf16_states(row),
         dropout=has_dropout(row),
+        adapters=trains_adapters(row),
         unfused_optimizer=is_unfused_optimizer(row),
         uniform_routing=is_uniform_routing(row),
     )
@@ -164,7 +167,7 @@ def _shape(row: Row, assumed: list[str]) -> Shape:
         if layers == known.layers:
             return replace(known, heads=_number(row, "heads") or known.heads) if known.latent is None else known
         return replace(known, layers=layers, stated_params=None, stated_active=None)
-    params = _float(row, "params_b") or _in_name(name)
+    params = _float(row, "params_b") or params_in_name(name)
     if hidden and (alike := _alike(row, hidden)):
         return _with_rows_counts(row, alike)
     if not hidden:
@@ -193,14 +196,8 @@ def _with_rows_counts(row: Row, known: Shape) -> Shape:
     )
 
 
-def _in_name(name: str) -> float | None:
-    """The billions of parameters that a name such as "Llama2-1B" speaks of."""
-    found = re.search(r"(\d+(?:\.\d+)?)\s*[bB]\b", name)
-    return float(found[1]) if found else None
-
-
 def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assumed: list[str]) -> Shape:
-    heads = _number(row, "heads") or _assume(assumed, "heads", _usual_heads(hidden, _number(row, "tp") or 1))
+    heads = _number(row, "heads") or _assume(assumed, "heads", _usual_heads(row, hidden))
     experts, latent = None, _assume(assumed, "latent", USUAL_LATENT) if is_latent(row) else None
     if count := _number(row, "n_experts"):
         width = _number(row, "moe_ffn") or _number(row, "ffn") or 4 * hidden
@@ -227,15 +224,16 @@ def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assume
         return shape
     if params is None:
         raise UnreadableRowError(f"model {name!r}: neither layers nor params_b is stated")
-    per_layer = shape.attention_params + shape.dense_mlp_params
+    per_layer = shape.dense_params + shape.routed_params
     return replace(
         shape, layers=_assume(assumed, "layers", max(round((1e9 * params - shape.embedding_params) / per_layer), 1))
     )
 
 
-def _usual_heads(hidden: int, tp: int) -> int:
-    """Of 128 elements each, in a number that tensor parallelism divides."""
-    return max(round(hidden / 128 / tp), 1) * tp
+def _usual_heads(row: Row, hidden: int) -> int:
+    """Of 128 elements each, in a number that tensor parallelism and the key/value heads divide."""
+    unit = math.lcm(_number(row, "tp") or 1, _number(row, "kv_heads") or 1)
+    return max(round(hidden / 128 / unit), 1) * unit
 
 
 def _usual_hidden(params: float) -> int:
@@ -288,7 +286,8 @@ def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
     stated = _number(row, "zero_stage")
     if stated is not None:
         return stated
-    return _assume(assumed, "zero_stage", {Framework.MEGATRON: 1, Framework.DDP: 0}.get(framework, 3))
+    usual = {Framework.MEGATRON: 1, Framework.DDP: 0}.get(framework, 3)
+    return _assume(assumed, "zero_stage", min(usual, 1) if (_number(row, "pp") or 1) > 1 else usual)
 
 
 def _shard_ranks(row: Row) -> int | None:

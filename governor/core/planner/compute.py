@@ -53,18 +53,24 @@ def _matmul(setup: Setup, c: Constants, tokens: float) -> float:
     bandwidth = setup.gpu.hbm_gbps * 1e9 * c.memory_share
     experts = shape.experts
     dense = shape.dense_params / tp
-    total = 3 * (2 * tokens * dense / low + c.operand_traffic * HALF * tokens * _widths(setup) / bandwidth)
+    times = matmul_times(setup)
+    total = times * (2 * tokens * dense / low + c.operand_traffic * HALF * tokens * _widths(setup) / bandwidth)
     weights = dense + shape.head_params / tp
     if experts:
         copies = tokens * experts.topk / tp * shape.moe_layers
         skew = 1.0 if setup.uniform_routing else c.routing_skew
         moved = HALF * copies * (2 * shape.expert_width + shape.matrices_per_mlp * experts.ffn)
         flops = 2 * copies * shape.expert_params
-        total += 3 * skew * (flops / low / c.grouped_share + c.operand_traffic * moved / bandwidth)
+        total += times * skew * (flops / low / c.grouped_share + c.operand_traffic * moved / bandwidth)
         weights += shape.routed_params / setup.ep
-    total += c.weight_traffic * weights / bandwidth
-    total += 3 * (2 * tokens * shape.head_params / tp / half)
+    total += c.weight_traffic * (0.5 if setup.adapters else 1.0) * weights / bandwidth
+    total += times * (2 * tokens * shape.head_params / tp / half)
     return total
+
+
+def matmul_times(setup: Setup) -> int:
+    """Of the forward pass: itself and the gradients of inputs; those of weights where weights are trained."""
+    return 2 if setup.adapters else 3
 
 
 def _widths(setup: Setup) -> float:
@@ -140,9 +146,9 @@ def _recompute(setup: Setup, c: Constants, matmul: float, attention: float, pass
         case Checkpointing.FULL:
             waits = setup.framework is Framework.MEGATRON_DEEPSPEED
             sync = c.layer_sync_ms * 1e-3 * setup.shape.layers if waits else 0.0
-            return matmul / 3 + attention / (1 + FLASH_BACKWARD) + passes / 3 + sync
+            return matmul / matmul_times(setup) + attention / (1 + FLASH_BACKWARD) + passes / 3 + sync
         case Checkpointing.SELECTIVE:
-            return c.selective * (matmul / 3 + attention / (1 + FLASH_BACKWARD) + passes / 3)
+            return c.selective * (matmul / matmul_times(setup) + attention / (1 + FLASH_BACKWARD) + passes / 3)
     return 0.0
 
 

@@ -51,7 +51,7 @@ def traffic_of(setup: Setup, c: Constants) -> Traffic:
 def _sharding(setup: Setup, link: _Links) -> tuple[float, float]:
     shape = setup.shape
     ranks, shards = setup.dp * setup.cp, setup.shards
-    if ranks == 1:
+    if ranks == 1 or (setup.adapters and not setup.is_sharding_params):
         return 0.0, 0.0
     dense = (shape.dense_params / setup.pp + shape.embedding_params / min(setup.pp, 2)) / setup.tp
     routed = shape.routed_params / setup.pp / setup.ep
@@ -66,6 +66,7 @@ def _sharding(setup: Setup, link: _Links) -> tuple[float, float]:
     if setup.is_sharding_params:
         hops = 3 * shape.layers / setup.pp * link.hops(shards)
         gathers = 4.0 if setup.framework is Framework.FSDP2 else 3.0  # torchtitan reduces gradients in fp32
+        gathers -= setup.adapters  # no gradients to scatter
         # In a pipeline FSDP2 keeps what it gathered until the step's last micro-batch.
         often = setup.grad_accum if setup.pp > 1 and setup.framework is Framework.FSDP2 else 1
         return (gathers * spread + hops) / often, across

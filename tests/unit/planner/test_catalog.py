@@ -6,6 +6,7 @@ from governor.core.planner.hardware import Precision
 from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError
 from governor.core.planner.shape import ImpossibleShapeError
 from governor.plan_catalog import UnknownNameError, gpu_named, gpus, model_named, models, shape_of
+from governor.plan_recognised import params_in_name
 from governor.plan_table import UnreadableRowError, read
 
 LLAMA = {
@@ -78,6 +79,13 @@ def test_a_precision_that_the_gpu_lacks_is_read_as_the_next_that_it_has() -> Non
     row = read(LLAMA | {"precision": "nvfp4"})
     assert (row.setup.precision, "precision fp8" in row.assumed) == (Precision.FP8, True)
     assert read(LLAMA | {"precision": "fp8", "gpu": "a100"}).setup.precision is Precision.BF16
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("MPT-760m", 0.76), ("Mystery-13B", 13), ("GPT 0.1T", 100), ("X", None)]
+)
+def test_a_name_speaks_of_its_parameters(name: str, billions: float | None) -> None:
+    assert params_in_name(name) == billions
 
 
 def test_heads_that_share_unevenly_are_told_the_divisors() -> None:

@@ -101,6 +101,14 @@ def test_full_checkpointing_repeats_the_forward_pass() -> None:
     assert work_of(llama(), IDEAL).recompute == 0
 
 
+def test_frozen_weights_need_no_gradients_of_their_own() -> None:
+    # LoRA, arXiv 2106.09685: the forward pass and the gradients of inputs; no reduction, no optimizer to speak of.
+    whole, adapters = llama(), llama(adapters=True)
+    assert work_of(adapters, IDEAL).matmul == pytest.approx(2 / 3 * work_of(whole, IDEAL).matmul)
+    assert traffic_of(adapters, IDEAL).gather == pytest.approx(3 / 4 * traffic_of(whole, IDEAL).gather)
+    assert step_time_of(adapters).optimizer == 0
+
+
 def test_adam_on_the_cpu_takes_what_deepspeed_published() -> None:
     # 70B on 16 GPUs: 17 s a step (DeepSpeed's measurements); here the 8B of one node.
     setup = llama(framework=Framework.DEEPSPEED, offload=Offload.OPTIMIZER_CPU)

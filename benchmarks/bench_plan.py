@@ -1,0 +1,55 @@
+"""How long `costgov plan` and `costgov plan search` think: CPU time of one core, without Python's start and imports.
+
+`python -m benchmarks.bench_plan`. The search is over parallelism, ZeRO stage, micro-batch, checkpointing, GPUs and
+three frameworks for Llama-3-8B, with Pareto front, primary and fallback; its time is given per 10,000 candidates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from benchmarks.table import Row, program, row
+from governor.core.planner.searching import Limits
+from governor.plan_estimate import estimate
+from governor.plan_levers import levers_of
+from governor.plan_report import report
+from governor.plan_search import searched, wanted
+
+REPEATS = 20
+SEARCHES = 3
+COUNTED = 10_000
+PLAN = {"model": "llama3-8b", "tokens": "100B", "gpus": "64", "gpu": "h100", "price": "2.5"}
+SPACE = {"model": "llama3-8b", "framework": "deepspeed,fsdp2,megatron"}
+
+
+def seconds(repeats: int, call: Callable[[], object]) -> list[float]:
+    taken = []
+    for _ in range(repeats):
+        begun_s = time.process_time()
+        call()
+        taken.append(time.process_time() - begun_s)
+    return taken
+
+
+def plan() -> str:
+    one = estimate(PLAN)
+    levers, both = levers_of(one)
+    return report(one, levers, both, colour=False)
+
+
+def measure() -> list[Row]:
+    plan()  # Reads the catalogue once; every later plan has it.
+    want = wanted(SPACE, Limits(deadline_h=240, budget_usd=15_000))
+    tried = searched(want, 100e9).tried
+    assert tried >= COUNTED, "a search as large as it says"
+    plans = [1000 * one for one in seconds(REPEATS, plan)]
+    searches = [one * COUNTED / tried for one in seconds(SEARCHES, lambda: searched(want, 100e9))]
+    return [
+        row("one plan, predicted, priced, with its levers", "ms", plans, aim="< 50", note="after import"),
+        row("a search, per 10,000 candidates", "s", searches, aim="< 2", note=f"{tried:,} candidates"),
+    ]
+
+
+if __name__ == "__main__":
+    program(__doc__, measure)

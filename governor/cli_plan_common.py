@@ -1,0 +1,62 @@
+"""What the commands of `costgov plan` share: the options of a plan, its errors, and its page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from governor.cli_common import Failed
+from governor.plan_keys import KEYS, checked
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+# All of the planner's errors are ValueErrors with one line for the user.
+PLAN_ERRORS: Final = (ValueError,)
+
+
+def _complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from governor.plan_catalog import models
+
+    names = [CompletionItem(name) for name in models() if name.lower().startswith(incomplete.lower())]
+    return [*names, CompletionItem(incomplete, type="file")]
+
+
+def model_argument(command: Command) -> Command:
+    return click.argument("model", required=False, shell_complete=_complete_model, metavar="MODEL|FILE")(command)
+
+
+def model_option(command: Command) -> Command:
+    return click.option("--model", shell_complete=_complete_model, metavar="NAME|FILE", help=KEYS["model"][1])(command)
+
+
+def plan_options(command: Command) -> Command:
+    """The keys of a plan as options, in the order of the table."""
+    for key, (metavar, text) in reversed(list(KEYS.items())):
+        if key != "model":
+            command = click.option(f"--{key}", metavar=metavar, help=text)(command)
+    return command
+
+
+def html_option(command: Command) -> Command:
+    return click.option(
+        "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+        help="Write it as one page with plots, without anything to fetch.",
+    )(command)  # fmt: skip
+
+
+def values_of(model: str | None, options: Mapping[str, str | None]) -> dict[str, str]:
+    """The options that were given, as values of a plan."""
+    given: dict[str, object] = {key: value for key, value in options.items() if value is not None}
+    if model is not None:
+        given["model"] = model
+    return checked(given, "command line")
+
+
+def write_page(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"--html: {path}: {error.strerror}; name a file that can be written") from error

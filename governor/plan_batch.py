@@ -1,0 +1,116 @@
+"""Rows of a table of set-ups, each predicted: as many lines as rows, whatever is in them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from governor.cli_rows import Head, render_rows
+from governor.core.planner.predict import predict
+from governor.core.planner.shape import Shape
+from governor.plan_table import Row, UnreadableRowError, read
+from governor.plan_words import GB
+
+NOT_PREDICTED: Final = "not predicted: "
+# A table has one of these at least; else it is separated by something else than commas.
+KNOWN: Final = frozenset({"model", "hidden", "params_b", "gpu"})
+NOTE_CHARS_MAX: Final = 400
+
+
+class TableUnreadableError(ValueError):
+    """No table: one line."""
+
+
+def predictions(path: Path) -> Iterator[dict[str, Any]]:
+    """One object a row, in their order. TableUnreadableError where the file itself cannot be read."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(_without_remarks(file))
+            columns = [name.strip() for name in rows.fieldnames or []]
+            if not KNOWN.intersection(columns):
+                raise TableUnreadableError(
+                    f"{path}: no column that a set-up has ({', '.join(sorted(KNOWN))}) in line 1"
+                )
+            rows.fieldnames = columns
+            for number, row in enumerate(rows, 1):
+                plain = {key: value for key, value in row.items() if isinstance(key, str) and isinstance(value, str)}
+                yield prediction(plain, plain.get("row_id", "").strip() or str(number))
+    except OSError as error:
+        raise TableUnreadableError(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableUnreadableError(f"{path}: is no CSV in UTF-8: {error}") from error
+
+
+def _without_remarks(file: Iterable[str]) -> Iterator[str]:
+    """Lines that begin with # above the titles are remarks; below them they may be rows."""
+    lines = iter(file)
+    for line in lines:
+        if not line.startswith("#"):
+            yield line
+            break
+    yield from lines
+
+
+def prediction(row: Row, row_id: str) -> dict[str, Any]:
+    """The row's line. Every figure is null where the row says nothing that could be trained."""
+    try:
+        known = read(row)
+        _check_heads(row, known.setup.shape)
+        made = predict(known.setup, known.assumed)
+        memory, speed = made.memory, made.tokens_per_gpu_s
+        figures = (*speed, memory.allocated / GB, memory.reserved / GB)
+        if not all(map(math.isfinite, figures)):
+            raise UnreadableRowError("its sizes are beyond every machine")
+    except (ValueError, ArithmeticError) as error:
+        why = str(error) if isinstance(error, ValueError) else "its sizes are beyond every machine"
+        return _line(row_id, f"{NOT_PREDICTED}{why}")
+    low, mid, high = (round(value, 2) for value in speed)
+    return _line(
+        row_id,
+        "; ".join(made.notes),
+        tok_s_gpu=mid,
+        tok_s_gpu_low=low,
+        tok_s_gpu_high=high,
+        mem_gb_allocated=round(figures[3], 3),
+        mem_gb_reserved=round(figures[4], 3),
+        fits=memory.fits,
+    )
+
+
+def _check_heads(row: Row, shape: Shape) -> None:
+    """A row has no width of a head. The catalogue knows models whose heads are wider than their share: those may."""
+    if row.get("heads", "").strip() and shape.hidden % shape.heads and shape.head_dim == shape.hidden // shape.heads:
+        near = [heads for heads in range(1, shape.hidden + 1) if shape.hidden % heads == 0]
+        possible = sorted(sorted(near, key=lambda heads: abs(heads - shape.heads))[:2])
+        raise UnreadableRowError(
+            f"{shape.heads} heads do not divide hidden {shape.hidden}; {' or '.join(map(str, possible))} do"
+        )
+
+
+def _line(row_id: str, notes: str, **figures: float | bool) -> dict[str, Any]:
+    names = ("tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "mem_gb_allocated", "mem_gb_reserved", "fits")
+    return {"row_id": row_id, **{name: figures.get(name) for name in names}, "notes": notes[:NOTE_CHARS_MAX]}
+
+
+def as_table(lines: Sequence[Mapping[str, Any]], *, colour: bool) -> str:
+    heads = (
+        Head("ROW"), Head("TOK/S/GPU", is_number=True), Head("LOW", is_number=True), Head("HIGH", is_number=True),
+        Head("GB ALLOCATED", is_number=True), Head("RESERVED", is_number=True), Head("FITS"),
+        Head("NOTES", may_be_cut=True),
+    )  # fmt: skip
+    return render_rows(heads, [_cells(line) for line in lines], total=False, colour=colour)
+
+
+def _cells(line: Mapping[str, Any]) -> tuple[str, ...]:
+    speeds = ("tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high")
+    fits = {True: "yes", False: "NO", None: ""}[line["fits"]]
+    return (
+        line["row_id"],
+        *("" if line[name] is None else f"{line[name]:,.0f}" for name in speeds),
+        *("" if line[name] is None else f"{line[name]:,.1f}" for name in ("mem_gb_allocated", "mem_gb_reserved")),
+        fits,
+        line["notes"],
+    )

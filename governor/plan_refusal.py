@@ -1,0 +1,28 @@
+"""What would fit, when a plan does not: one line."""
+
+from __future__ import annotations
+
+from governor.core.planner.nearest_fit import what_fits
+from governor.core.planner.setup import Setup
+from governor.plan_estimate import Estimate, memory_frac
+from governor.plan_words import gigabytes
+
+
+def refusal(one: Estimate) -> str | None:
+    """None: it fits."""
+    memory = one.prediction.memory
+    if memory.fits:
+        return None
+    setup = one.setup
+    needed, has = gigabytes(memory.reserved), gigabytes(memory.capacity)
+    need = f"{one.plan.asked.name} needs {needed} GB of a {setup.gpu.name}'s {has}"
+    fits = what_fits(setup, _fits)
+    if not fits:
+        return (
+            f"{need}, and no smaller step, sharding, offload or number of GPUs makes it fit: split the model (tp, pp)"
+        )
+    return f"{need}; it fits with {', or with '.join(fit.change for fit in fits)}"
+
+
+def _fits(setup: Setup) -> bool:
+    return memory_frac(setup) <= 1

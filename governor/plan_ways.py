@@ -1,0 +1,50 @@
+"""One plan under each way of sharding it: DDP, FSDP, FSDP2 and the ZeRO stages, everything else as stated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from governor.core.planner.searching import candidates
+from governor.core.planner.setup import Framework, Setup
+from governor.plan_estimate import Estimate, estimate_of, memory_frac, tokens_per_gpu_s
+from governor.plan_request import Asked, settle
+
+# Way -> framework and ZeRO stage.
+WAYS: Final[Mapping[str, tuple[Framework, int]]] = {
+    "DDP": (Framework.DDP, 0),
+    "FSDP": (Framework.FSDP, 3),
+    "FSDP2": (Framework.FSDP2, 3),
+    "ZeRO-1": (Framework.DEEPSPEED, 1),
+    "ZeRO-2": (Framework.DEEPSPEED, 2),
+    "ZeRO-3": (Framework.DEEPSPEED, 3),
+}
+
+
+def sharding_of(setup: Setup) -> str:
+    """What shards the states: of which framework, and how far."""
+    match setup.framework:
+        case Framework.DDP:
+            return "DDP"
+        case Framework.FSDP:
+            return "FSDP"
+        case Framework.FSDP2:
+            return "FSDP2"
+    return f"ZeRO-{setup.zero_stage}"
+
+
+def by_way(asked: Asked) -> dict[str, Estimate | None]:
+    """The plan under each way, with what it leaves open chosen anew; None: nobody runs it so."""
+    return {way: _under(asked, framework, zero) for way, (framework, zero) in WAYS.items()}
+
+
+def _under(asked: Asked, framework: Framework, zero: int) -> Estimate | None:
+    if framework is Framework.DEEPSPEED and asked.framework is Framework.DEEPSPEED_COMPILED:
+        framework = asked.framework
+    space = replace(asked.space, frameworks=(framework,), zero_stages=(zero,))
+    # A measured speed is of the stated way alone.
+    other = replace(asked, framework=framework, space=space, measured_tokens_per_s=None)
+    if next(candidates(other.shape, (other.gpu,), other.seq_len, other.batch_tokens, space), None) is None:
+        return None
+    return estimate_of(settle(other, memory_frac, tokens_per_gpu_s))

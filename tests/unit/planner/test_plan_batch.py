@@ -1,0 +1,140 @@
+"""`costgov plan batch`: a line for every row, in their order, whatever is in them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from governor.cli import cli
+
+FIELDS = (
+    "row_id",
+    "tok_s_gpu",
+    "tok_s_gpu_low",
+    "tok_s_gpu_high",
+    "mem_gb_allocated",
+    "mem_gb_reserved",
+    "fits",
+    "notes",
+)
+HEAD = "row_id,model,hidden,layers,heads,gpu,gpus,seq_len,micro_bs,zero_stage,act_ckpt,framework,precision,grad_accum"
+GOOD = "a,Llama3-8B,4096,32,32,H100-SXM-80GB,8,4096,1,3,full,DeepSpeed,bf16,1"
+
+
+def batch(tmp_path: Path, text: str, *options: str) -> Result:
+    path = tmp_path / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    return CliRunner().invoke(cli, ["plan", "batch", str(path), *options])
+
+
+def lines(tmp_path: Path, text: str) -> list[dict[str, Any]]:
+    result = batch(tmp_path, text, "--json")
+    assert result.exit_code == 0
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_row_has_exactly_these_fields_in_their_units(tmp_path: Path) -> None:
+    (line,) = lines(tmp_path, f"{HEAD}\n{GOOD}\n")
+    assert tuple(line) == FIELDS
+    assert line["row_id"] == "a"
+    assert 0 < line["tok_s_gpu_low"] < line["tok_s_gpu"] < line["tok_s_gpu_high"]
+    assert 0 < line["mem_gb_allocated"] < line["mem_gb_reserved"] < 80
+    assert line["fits"] is True
+
+
+def test_what_was_measured_is_not_looked_at(tmp_path: Path) -> None:
+    plain = lines(tmp_path, f"{HEAD}\n{GOOD}\n")
+    measured = lines(tmp_path, f"{HEAD},tok_s_gpu,mem_gb,mfu,tflops_gpu,step_time_s,mem_value\n{GOOD},1,2,3,4,5,6\n")
+    assert measured == plain
+
+
+def test_a_blank_is_unknown_widens_the_interval_and_is_said(tmp_path: Path) -> None:
+    known, blank = lines(tmp_path, f"{HEAD}\n{GOOD}\n{GOOD.replace(',full,', ',,').replace('a,', 'b,', 1)}\n")
+    assert "act_ckpt" in blank["notes"]
+    assert "act_ckpt" not in known["notes"]
+    assert blank["tok_s_gpu_high"] / blank["tok_s_gpu_low"] > known["tok_s_gpu_high"] / known["tok_s_gpu_low"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("b,nonsense,,,,H100-SXM-80GB,8,4096,1,3,,,,", "model 'nonsense' is not in the catalogue"),
+        (GOOD.replace("H100-SXM-80GB", "zork"), "no GPU named 'zork'"),
+        (
+            "d,x,4096,32,30,H100-SXM-80GB,8,4096,1,3,full,DeepSpeed,bf16,1",
+            "30 heads do not divide hidden 4096; 16 or 32",
+        ),
+        (GOOD.replace(",4096,1,3", ",abc,1,3"), "seq_len = 'abc' is no number"),
+        (GOOD.replace(",4096,1,3", ",1e300,1,3"), "beyond every machine"),
+        (GOOD.replace(",1,3,full", ",1,7,full"), "ZeRO stage 7"),
+        (GOOD.replace(",1,3,full", ",1,nan,full"), "zero_stage = 'nan'"),
+        ("," * 13, "is not in the catalogue"),
+    ],
+)
+def test_a_bad_row_has_nulls_its_reason_and_a_line_and_the_others_go_on(tmp_path: Path, row: str, words: str) -> None:
+    result = batch(tmp_path, f"{HEAD}\n{row}\n{GOOD}\n", "--json")
+    bad, good = (json.loads(line) for line in result.stdout.splitlines())
+    assert words in bad["notes"]
+    assert {bad[name] for name in FIELDS[1:7]} == {None}
+    assert tuple(bad) == FIELDS
+    assert good["tok_s_gpu"] > 0
+    (line,) = result.stderr.splitlines()
+    assert words in line
+    assert result.exit_code == 0
+
+
+def test_rows_without_a_name_are_counted_and_odd_lengths_are_rows(tmp_path: Path) -> None:
+    made = lines(tmp_path, f"# a remark\n{HEAD}\n{GOOD[1:]}\n#1{GOOD[1:]},more,and more\nc,Llama3-8B\n")
+    assert [line["row_id"] for line in made] == ["1", "#1", "c"]
+    assert all(line["tok_s_gpu"] for line in made)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"row_id;model;gpu\na;Llama3-8B;H100\n", "no column that a set-up has"),
+        (b"", "no column that a set-up has"),
+        (b"model,gpu\nLlama3-8B,\xff\xfe\n", "no CSV in UTF-8"),
+        (b'model,gpu\n"' + b"x" * 200_000 + b'",H100\n', "no CSV in UTF-8"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_no_table_is_one_line(tmp_path: Path, content: bytes | None, words: str) -> None:
+    path = tmp_path / "rows.csv"
+    if content is not None:
+        path.write_bytes(content)
+    result = CliRunner().invoke(cli, ["plan", "batch", str(path), "--json"])
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_without_json_it_is_a_table_for_people(tmp_path: Path) -> None:
+    head, row = batch(tmp_path, f"{HEAD}\n{GOOD}\n").stdout.splitlines()
+    assert head.split()[:3] == ["ROW", "TOK/S/GPU", "LOW"]
+    assert row.split()[0] == "a"
+
+
+@pytest.mark.parametrize("name", ["throughput_dev.csv", "memory_dev.csv"])
+def test_every_published_row_has_its_line(name: str) -> None:
+    folder = os.environ.get("COSTGOV_PLANNER_DATA", "")
+    path = Path(folder) / name
+    if not folder or not path.is_file():
+        pytest.skip(f"no published measurements: COSTGOV_PLANNER_DATA names no folder with {name}")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    made = [
+        json.loads(line) for line in CliRunner().invoke(cli, ["plan", "batch", str(path), "--json"]).stdout.splitlines()
+    ]
+    assert [line["row_id"] for line in made] == [row["row_id"] for row in rows]
+    # Two rows of the memory table name neither a model nor its size.
+    answered = [
+        line["tok_s_gpu"] is not None for line, row in zip(made, rows, strict=True) if row["layers"] or row["params_b"]
+    ]
+    assert all(answered)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,6 +24,39 @@ def _complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: st
     return [*names, CompletionItem(incomplete, type="file")]
 
 
+def _complete(key: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """The values of a key, of which the last of a list is completed."""
+
+    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + one) for one in _known(key) if one.lower().startswith(last.lower())]
+
+    return complete
+
+
+def _known(key: str) -> Iterable[str]:
+    from governor.core.planner.hardware import Precision
+    from governor.core.planner.setup import Attention, Checkpointing, Framework, Offload
+    from governor.plan_catalog import gpus
+    from governor.plan_prices import CHEAPEST, sellers
+    from governor.wire.price_table import KINDS
+
+    words = {
+        "framework": Framework, "checkpointing": Checkpointing, "precision": Precision, "attention": Attention,
+        "offload": Offload,
+    }.get(key)  # fmt: skip
+    if words is not None:
+        return [word.value for word in words]
+    match key:
+        case "gpu":
+            return gpus()
+        case "provider":
+            return [CHEAPEST, *sellers()]
+        case "price-kind":
+            return [name for name, kind in KINDS.items() if kind]
+    return ()
+
+
 def model_argument(command: Command) -> Command:
     return click.argument("model", required=False, shell_complete=_complete_model, metavar="MODEL|FILE")(command)
 
@@ -36,7 +69,7 @@ def plan_options(command: Command) -> Command:
     """The keys of a plan as options, in the order of the table."""
     for key, (metavar, text) in reversed(list(KEYS.items())):
         if key != "model":
-            command = click.option(f"--{key}", metavar=metavar, help=text)(command)
+            command = click.option(f"--{key}", metavar=metavar, help=text, shell_complete=_complete(key))(command)
     return command
 
 

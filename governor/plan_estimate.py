@@ -21,8 +21,6 @@ from governor.core.planner.step_time import StepTime, step_time_of
 from governor.plan_request import RunPlan, asked, settle
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
-# Four fifths of the published measurements of memory lie within this factor of what is predicted (docs/planner.md).
-MEMORY_OFF = 1.2
 _NOT_PARTS = ("tokens_per_gpu_s", "mfu")
 
 
@@ -51,7 +49,8 @@ class Estimate:
     def memory_band(self) -> Spread:
         """Bytes of `reserved`."""
         reserved = self.prediction.memory.reserved
-        return Spread(reserved / MEMORY_OFF, reserved, reserved * MEMORY_OFF)
+        low, high = self.prediction.memory_band.around(reserved)
+        return Spread(low, reserved, high)
 
     @property
     def mfu(self) -> float:

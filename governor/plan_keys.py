@@ -45,6 +45,7 @@ KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "precision": ("KIND", "bf16, fp16, fp8, mxfp8, nvfp4. Default: bf16."),
     "attention": ("KIND", "flash, unfused, dsa, nsa. Default: flash."),
     "framework": ("NAME", "deepspeed, deepspeed-compiled, fsdp, fsdp2, megatron, xla, ddp. Default: deepspeed."),
+    "overlap-experts": ("0|1", "All-to-all beside another micro-batch's computation (DualPipe, Megatron). Default: 0."),
     "network": ("GB/S", "Network of one node, GB/s one way (8 x 400 Gb/s are 400). Default: usual for the GPU."),
     "vintage": ("YEAR", "Year of the software, such as 2024.5: it gets faster."),
     "price": ("USD", "Price of ONE GPU an hour."),

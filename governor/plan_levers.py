@@ -15,7 +15,7 @@ from governor.plan_estimate import Estimate, memory_frac, tokens_per_gpu_s
 COMPILED: Final = {Framework.DEEPSPEED: Framework.DEEPSPEED_COMPILED, Framework.FSDP: Framework.FSDP2}
 MICRO_BATCHES: Final = (1, 2, 4, 8, 16, 32)
 SAVING: Final = "checkpoint interval"
-_KEPT = ("attention", "offload", "virtual_stages", "shard_ranks", "node_gbps", "vintage")
+_KEPT = ("attention", "offload", "virtual_stages", "shard_ranks", "node_gbps", "overlapped_experts", "vintage")
 
 
 def levers_of(one: Estimate) -> tuple[list[Lever], Together]:

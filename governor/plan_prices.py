@@ -86,5 +86,9 @@ def priced_gpus(kind: PriceKind) -> list[Gpu]:
     return [gpu for name, gpu in catalogue_gpus().items() if name in listed]
 
 
+def sellers() -> list[str]:
+    return sorted({row.provider.partition(" (")[0] for row in built_in().rows if row.kind is not None})
+
+
 def _listed(table: PriceTable, kind: PriceKind) -> list[tuple[str, str]]:
     return sorted({(row.provider, row.gpu) for row in table.rows if row.kind is kind})

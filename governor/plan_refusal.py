@@ -18,9 +18,8 @@ def refusal(one: Estimate) -> str | None:
     need = f"{one.plan.asked.name} needs {needed} GB of a {setup.gpu.name}'s {has}"
     fits = what_fits(setup, _fits)
     if not fits:
-        return (
-            f"{need}, and no smaller step, sharding, offload or number of GPUs makes it fit: split the model (tp, pp)"
-        )
+        rest = "split the model (tp, pp) or the sequence (cp)"
+        return f"{need}, and no smaller step, sharding, offload or number of GPUs makes it fit: {rest}"
     return f"{need}; it fits with {', or with '.join(fit.change for fit in fits)}"
 
 

@@ -78,7 +78,7 @@ def _figures(one: Estimate, colour: bool) -> str:
     mfu = one.mfu / speed.mid
     rows = [
         ("tokens/s of a GPU", *spread(speed, lambda value: f"{value:,.0f}")),
-        ("MFU", *spread(speed, lambda value: share(value * mfu))),
+        ("MFU, of the bf16 peak", *spread(speed, lambda value: share(value * mfu))),
     ]
     if one.cost is not None:
         cost = one.cost
@@ -171,7 +171,7 @@ def notes_of(one: Estimate) -> list[str]:
         price = one.mtok_usd
         worth = f": a billion cost {usd(price.mid * 1e9 / MTOK)}" if price is not None else ""
         notes.append(f"no tokens stated, so no hours and dollars of the run{worth}")
-    notes += [f"note: {note}" for note in one.prediction.notes]
+    notes += [f"note: {note}" for note in one.prediction.notes if not note.startswith(("does not fit", "may not fit"))]
     return notes
 
 

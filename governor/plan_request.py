@@ -222,7 +222,7 @@ def _space(
     node = min(gpu.gpus_per_node, gpus)
     tps = tuple(t for t in (1, 2, 4, 8) if t <= node and shape.heads % t == 0) if megatron else (1,)
     pps = tuple(p for p in (1, 2, 4, 8, 16) if p * node <= gpus and p <= shape.layers) if megatron else (1,)
-    eps = (math.gcd(node, shape.experts.count),) if megatron and shape.experts else (1,)
+    eps = _expert_ranks(shape.experts.count, node, gpus) if megatron and shape.experts else (1,)
 
     def one(key: str, among: tuple[int, ...]) -> tuple[int, ...]:
         value = given[key]
@@ -234,6 +234,7 @@ def _space(
         "virtual_stages": reader.integer("vp") or 1,
         "shard_ranks": reader.integer("shard-ranks"),
         "node_gbps": reader.number("network", 100_000),
+        "overlapped_experts": bool(reader.integer("overlap-experts", 1, 0)),
     }
     if (vintage := reader.number("vintage", 2100)) is not None:
         fixed["vintage"] = vintage
@@ -250,6 +251,12 @@ def _space(
         precisions=(reader.word("precision", Precision) or Precision.BF16,),
         fixed=fixed,
     )
+
+
+def _expert_ranks(experts: int, node: int, gpus: int) -> tuple[int, ...]:
+    """One node's, and DeepSeek-V3's 64 (arXiv 2412.19437 §3.1) where there are as many GPUs and experts."""
+    wide = (64,) if experts % 64 == 0 and gpus >= 64 > node else ()
+    return (math.gcd(node, experts), *wide)
 
 
 def _price(reader: Reader, gpu: Gpu, gpus: int) -> GpuPrice | None:

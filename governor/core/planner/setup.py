@@ -95,6 +95,7 @@ class Setup:
     fused_loss: bool = False  # chunked or fused cross-entropy: logits are never whole
     unfused_optimizer: bool = False  # Adam as separate kernels, with whole copies of its shard while it steps
     adapters: bool = False  # LoRA: the weights are frozen, and only narrow matrices beside them are trained
+    overlapped_experts: bool = False  # all-to-all beside another micro-batch's work: DualPipe, Megatron's overlap
     uniform_routing: bool = True  # tokens spread evenly over experts, as benchmarks force it
 
     def __post_init__(self) -> None:

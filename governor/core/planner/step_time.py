@@ -74,10 +74,17 @@ def _exposed(setup: Setup, work: Work, traffic: Traffic, c: Constants) -> float:
     return (
         c.tensor_exposed * traffic.tensor
         + c.context_exposed * traffic.context
-        + c.experts_exposed * traffic.experts * math.pow(1 + c.yearly_moe, age(setup) / 2)
+        + _all_to_all(setup, c) * traffic.experts
         + c.stages_exposed * traffic.stages
         + gather
     )
+
+
+def _all_to_all(setup: Setup, c: Constants) -> float:
+    """The share of it that nothing hides."""
+    if setup.overlapped_experts:
+        return c.experts_overlapped
+    return c.experts_exposed * math.pow(1 + c.yearly_moe, age(setup) / 2)
 
 
 def _left_over(needed: float, hiding: float) -> float:

@@ -151,6 +151,12 @@ def test_names_of_models_complete_in_the_first_place_and_options_everywhere() ->
     assert "Mixtral-8x7B" in completed(["plan", "search"], "mix")
     assert "--gpus" in completed(["plan"], "--gp") & completed(["plan", "compare"], "--gp")
     assert completed(["plan"], "se") == {"search"}
+    assert completed(["plan", "search", "--framework"], "fsdp2,dee") == {
+        "fsdp2,deepspeed",
+        "fsdp2,deepspeed-compiled",
+    }
+    assert "Lambda" in completed(["plan", "compare", "--provider"], "la")
+    assert "H200-SXM-141GB" in completed(["plan", "run", "--gpu"], "h2")
 
 
 def test_levers_are_each_marked_and_together_no_more_than_possible() -> None:

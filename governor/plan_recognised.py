@@ -86,23 +86,23 @@ def expert_tp(row: Row, tp: int, ep: int) -> int:
     text = row.get("source", "") + " " + row.get("notes", "")
     if found := re.search(r"etp(\d+)", text):
         return int(found[1])
-    return tp if ep and _is_megatron_test(row) else 1
+    return tp if ep and is_megatron_test(row) else 1
 
 
 def is_unfused_attention(row: Row) -> bool:
     """Megatron's own implementation of a layer, the alternative to Transformer Engine's ("te" in names), fuses none."""
     text = (row.get("attention", "") + " " + row.get("notes", "")).lower()
     name = row.get("source", "")
-    is_own = _is_megatron_test(row) and "mcore_tp" in name and "_te_" not in name and "fp8" not in name
+    is_own = is_megatron_test(row) and "mcore_tp" in name and "_te_" not in name and "fp8" not in name
     return "unfused" in text or is_own
 
 
 def is_uniform_routing(row: Row) -> bool:
     """Benchmarks force every expert to the same load; tests of a whole training run do not."""
-    return "real routing" not in row.get("notes", "") and not _is_megatron_test(row)
+    return "real routing" not in row.get("notes", "") and not is_megatron_test(row)
 
 
-def _is_megatron_test(row: Row) -> bool:
+def is_megatron_test(row: Row) -> bool:
     """Megatron-LM's functional tests, whose runs are logged with the memory of the last rank."""
     return re.search(r"Megatron-\w+ CI\b", row.get("framework", "")) is not None
 

@@ -19,6 +19,7 @@ from governor.plan_recognised import (
     has_dropout,
     has_sequence_parallel,
     is_latent,
+    is_megatron_test,
     is_tied,
     is_unfused_attention,
     is_unfused_optimizer,
@@ -46,6 +47,7 @@ class Read:
 
     setup: Setup
     assumed: tuple[str, ...]
+    shows_last_rank: bool = False  # memory is that of the last rank, the one that writes Megatron's log
 
 
 # Where a row says nothing about its model: the size that most published runs on one node have.
@@ -125,7 +127,7 @@ def read(row: Row) -> Read:
         unfused_optimizer=is_unfused_optimizer(row),
         uniform_routing=is_uniform_routing(row),
     )
-    return Read(setup, tuple(assumed))
+    return Read(setup, tuple(assumed), is_megatron_test(row))
 
 
 def _assume(assumed: list[str], name: str, value: T) -> T:

@@ -36,11 +36,11 @@ def measured_bytes(row: Row) -> float:
     return float(row["mem_value"]) * (1e9 if "1e9" in row["mem_unit"] else GIB)
 
 
-def predicted_bytes(row: Row, memory: Memory) -> float:
-    """Megatron's log shows what its last rank allocated; other peaks are torch's too, the rest is the driver's."""
-    if "max_allocated" in row["mem_kind"]:
-        return memory.last_stage
-    return memory.allocated if row["mem_kind"].startswith("peak") else memory.reserved
+def predicted_bytes(row: Row, made: Read, memory: Memory) -> float:
+    """Peaks are torch's, the rest is the driver's."""
+    if not ("max_allocated" in row["mem_kind"] or row["mem_kind"].startswith("peak")):
+        return memory.reserved
+    return memory.last_stage if made.shows_last_rank else memory.allocated
 
 
 class Rows:
@@ -51,12 +51,12 @@ class Rows:
         self.out_of_memory = [row for row in rows if "OOM" in row["mem_value"].upper()]
         self._read: dict[str, Read] = {row["row_id"]: read(row) for row in rows}
 
-    def setup(self, row: Row) -> Read:
+    def made(self, row: Row) -> Read:
         return self._read[row["row_id"]]
 
     def predict(self, c: MemoryConstants, row: Row) -> Predicted:
-        made = self.setup(row)
-        mid = predicted_bytes(row, memory_of(made.setup, c))
+        made = self.made(row)
+        mid = predicted_bytes(row, made, memory_of(made.setup, c))
         low, high = memory_band(made.setup, made.assumed).around(mid)
         return Predicted(
             row["row_id"], repository_of(row), measured_bytes(row) / GIB, mid / GIB, low / GIB, high / GIB
@@ -65,13 +65,13 @@ class Rows:
     def fit(self, rows: Sequence[Row]) -> MemoryConstants:
         """Each source counts alike. A search along one constant after the other: four of them, smooth, nearly apart."""
         sources = [repository_of(row) for row in rows]
-        setups = [self.setup(row).setup for row in rows]
+        read_rows = [self.made(row) for row in rows]
         wanted = [math.log(measured_bytes(row)) for row in rows]
 
         def loss(c: MemoryConstants) -> float:
             sums: dict[str, list[float]] = {}
-            for row, setup, log, source in zip(rows, setups, wanted, sources, strict=True):
-                error = abs(math.log(predicted_bytes(row, memory_of(setup, c))) - log)
+            for row, made, log, source in zip(rows, read_rows, wanted, sources, strict=True):
+                error = abs(math.log(predicted_bytes(row, made, memory_of(made.setup, c))) - log)
                 sums.setdefault(source, []).append(error * error / 2 if error < DELTA else DELTA * (error - DELTA / 2))
             return sum(sum(errors) / len(errors) for errors in sums.values())
 
@@ -102,8 +102,8 @@ def main(arguments: Sequence[str]) -> int:
     shipped = [rows.predict(USUAL_CONSTANTS, row) for row in rows.measured]
     each_us = 1e6 * (time.perf_counter() - begun_s) / len(shipped)
     blind = accuracy.left_out(rows.measured, repository_of, rows.fit, rows.predict)
-    false_fits = [row["row_id"] for row in rows.out_of_memory if memory_of(rows.setup(row).setup).surely_fits]
-    peers = {name: peer(rows.measured, rows.setup, measured_bytes) for name, peer in PEERS.items()}
+    false_fits = [row["row_id"] for row in rows.out_of_memory if memory_of(rows.made(row).setup).surely_fits]
+    peers = {name: peer(rows.measured, rows.made, measured_bytes) for name, peer in PEERS.items()}
     missed = _missed(shipped, blind, false_fits)
     if wanted.json:
         print(json.dumps(_document(shipped, blind, false_fits, peers)))

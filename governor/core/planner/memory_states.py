@@ -119,7 +119,7 @@ def expert_shards(setup: Setup) -> int:
 
 def _step_bytes(setup: Setup, params: Params, c: MemoryConstants) -> float:
     """What the optimizer's step adds. ZeRO-3 goes through its shard in groups."""
-    if setup.offload.moves_optimizer:
+    if setup.offload.moves_optimizer or setup.adapters:
         return 0.0
     shard = params.dense / (setup.shards if setup.zero_stage else 1)
     shard += params.experts / (expert_shards(setup) if setup.zero_stage else 1)
@@ -134,7 +134,9 @@ def _step_bytes(setup: Setup, params: Params, c: MemoryConstants) -> float:
 def _bytes_per_param(setup: Setup, shards: int) -> tuple[float, float, float, float]:
     """Weights, gradients, optimizer, on the host."""
     zero = setup.zero_stage
-    if setup.bf16_states:
+    if setup.adapters:  # Frozen weights; the adapters' own states are a hundredth of them.
+        weights, gradients, optimizer = 2.0 / (shards if zero >= 3 else 1), 0.0, 0.0
+    elif setup.bf16_states:
         weights, gradients, optimizer = _bf16_kept(setup, shards)
     elif setup.framework in KEEPS_FP32:
         weights, gradients, optimizer = _fp32_kept(zero, shards)
@@ -144,7 +146,8 @@ def _bytes_per_param(setup: Setup, shards: int) -> tuple[float, float, float, fl
         weights = _low_precision_weights(setup, weights)
     if not setup.offload.moves_optimizer:
         return weights, gradients, optimizer, 0.0
-    host = optimizer + 4.0 / (shards if zero else 1)  # gradients wait in fp32 for the CPU's Adam
+    # Gradients wait in fp32 for the CPU's Adam.
+    host = 0.0 if setup.adapters else optimizer + 4.0 / (shards if zero else 1)
     kept = 0.0 if zero >= 2 else gradients
     if setup.offload.moves_params:
         return 0.0, kept, 0.0, host + weights

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from governor.core.planner.hardware import Gpu
 from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
 
 AND: Final = " and "
 OFFERED: Final = 3
-PLAIN_ZERO: Final = (
-    Framework.MEGATRON,
-    Framework.MEGATRON_DEEPSPEED,
-)  # Beside tp and pp they shard the optimizer only.
+PLAIN_ZERO: Final = (Framework.MEGATRON, Framework.MEGATRON_DEEPSPEED)  # Beside tp, pp: they shard the optimizer only.
 GPUS_MAX: Final = 16_384  # Llama 3's: beyond it nobody has published a run.
 
 
@@ -24,40 +22,87 @@ class Fit:
     change: str
 
 
-def what_fits(setup: Setup, fits: Callable[[Setup], bool], count: int = OFFERED) -> list[Fit]:
-    """The first `count` changes that fit, each once: a further change on top of one that suffices is none."""
-    return list(islice(_least(fit for fit in _changes(setup) if fits(fit.setup)), count))
+def what_fits(
+    setup: Setup, fits: Callable[[Setup], bool], count: int = OFFERED, larger: Sequence[Gpu] = ()
+) -> list[Fit]:
+    """The first `count` changes that fit, each kind once: a further change on top of one that suffices is none.
+    `larger`: GPUs that could be had instead."""
+    return list(islice(_least(fit for fit in _changes(setup, larger) if fits(fit.setup)), count))
 
 
 def _least(fits: Iterator[Fit]) -> Iterator[Fit]:
     seen: list[set[str]] = []
     for fit in fits:
-        words = {"more GPUs" if word.endswith(" GPUs") else word for word in fit.change.split(AND)}
+        words = {"GPUs" if word.endswith(" GPUs") else word.split()[0] for word in fit.change.split(AND)}
         if not any(before <= words for before in seen):
             seen.append(words)
             yield fit
 
 
-def _changes(setup: Setup) -> Iterator[Fit]:
-    """On the same GPUs first, from what costs no time to what costs much; then more GPUs; then the host's memory."""
+def _changes(setup: Setup, larger: Sequence[Gpu]) -> Iterator[Fit]:
+    """On the same GPUs first, from what costs no time to what costs much; then more GPUs, other GPUs, the host's
+    memory; at last more of other GPUs."""
     variants = list(_on_the_same_gpus(setup))
     yield from variants
     thriftiest = variants[-1] if variants else Fit(setup, "")
-    gpus = setup.gpus
-    while 2 * gpus <= GPUS_MAX:
-        gpus *= 2
-        for base in (Fit(setup, ""), thriftiest):
-            made = _with_gpus(base.setup, gpus)
-            if made is not None:
-                yield Fit(made, AND.join(filter(None, (f"{gpus} GPUs", base.change))))
+    bases = (Fit(setup, ""), thriftiest)
+    if setup.framework in PLAIN_ZERO:
+        for base in bases:
+            yield from _split_further(base)
+    more = [count for count in _doubles(setup.gpus, GPUS_MAX) if count > setup.gpus]
+    for gpus in more:
+        for base in bases:
+            yield from _made(_with_gpus(base.setup, gpus), f"{gpus} GPUs", base)
+    roomier = sorted((gpu for gpu in larger if gpu.hbm_gb > setup.gpu.hbm_gb), key=lambda gpu: gpu.hbm_gb)
+    for gpu in roomier:
+        for base in bases:
+            yield from _made(_but(base.setup, gpu=gpu), f"gpu {gpu.name}", base)
     for offload in (Offload.OPTIMIZER_CPU, Offload.PARAM_OPTIMIZER_CPU):
-        made = _but(
-            thriftiest.setup,
-            offload=offload,
-            zero_stage=3 if offload.moves_params else max(thriftiest.setup.zero_stage, 1),
+        if offload.moves_params and setup.framework in PLAIN_ZERO:
+            continue
+        zero = 3 if offload.moves_params else max(thriftiest.setup.zero_stage, 1)
+        yield from _made(
+            _but(thriftiest.setup, offload=offload, zero_stage=zero), f"offload {offload.value}", thriftiest
         )
-        if made is not None:
-            yield Fit(made, AND.join(filter(None, (f"offload {offload.value}", thriftiest.change))))
+    for gpus in more:
+        for gpu in roomier:
+            made = _with_gpus(thriftiest.setup, gpus)
+            yield from _made(made and _but(made, gpu=gpu), AND.join((f"gpu {gpu.name}", f"{gpus} GPUs")), thriftiest)
+
+
+def _made(setup: Setup | None, word: str, base: Fit) -> Iterator[Fit]:
+    if setup is not None:
+        yield Fit(setup, AND.join(filter(None, (word, base.change))))
+
+
+def _split_further(base: Fit) -> Iterator[Fit]:
+    """More ranks a copy of the model, on the same GPUs: the fewer the better, and experts before layers."""
+    setup = base.setup
+    experts = setup.shape.experts.count if setup.shape.experts else 1
+    tries = [
+        (tp, pp, ep)
+        for tp in _doubles(setup.tp, min(setup.gpu.scale_up_domain, setup.shape.heads))
+        for pp in _doubles(setup.pp, setup.shape.layers)
+        for ep in _doubles(setup.ep, experts)
+        if setup.gpus % (tp * pp * setup.cp) == 0 and (setup.tp, setup.pp, setup.ep) != (tp, pp, ep)
+    ]
+    for tp, pp, ep in sorted(tries, key=lambda ways: (ways[0] * ways[1] * ways[2], ways[1], ways[0])):
+        dp = setup.gpus // (tp * pp * setup.cp)
+        if setup.gpus % ep:
+            continue
+        split = _but(
+            setup, tp=tp, pp=pp, ep=ep, dp=dp, sequence_parallel=tp > 1 or setup.sequence_parallel,
+            grad_accum=max(setup.grad_accum * setup.dp // dp, 1),
+        )  # fmt: skip
+        ways = (("tp", tp, setup.tp), ("pp", pp, setup.pp), ("ep", ep, setup.ep))
+        yield from _made(split, AND.join(f"{name} {now}" for name, now, was in ways if now != was), base)
+
+
+def _doubles(first: int, last: int) -> list[int]:
+    found = [first]
+    while 2 * found[-1] <= last:
+        found.append(2 * found[-1])
+    return found
 
 
 def _on_the_same_gpus(setup: Setup) -> Iterator[Fit]:

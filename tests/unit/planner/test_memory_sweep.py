@@ -110,6 +110,15 @@ def test_a_higher_zero_stage_never_takes_more_of_a_large_model(
 
 
 @given(setups())
+def test_adapters_have_no_states_to_speak_of(setup: Setup) -> None:
+    assume(setup.precision.bits == 16)
+    adapters, whole = memory_of(setup.but(adapters=True)), memory_of(setup)
+    assert adapters.gradients == adapters.optimizer == 0
+    assert _takes_no_more(setup.but(adapters=True), setup)
+    assert adapters.weights <= whole.weights * (1 + 1e-9)
+
+
+@given(setups())
 def test_offload_moves_bytes_to_the_host(setup: Setup) -> None:
     here = setup.but(offload=Offload.NONE)
     optimizer, both = (setup.but(offload=o) for o in (Offload.OPTIMIZER_CPU, Offload.PARAM_OPTIMIZER_CPU))

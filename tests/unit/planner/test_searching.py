@@ -1,5 +1,6 @@
 """The search and its choice, with a memory and a speed that can be worked out by hand."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.planner.choosing import choose
+from governor.core.planner.memory import memory_of
 from governor.core.planner.nearest_fit import what_fits
 from governor.core.planner.searching import Found, Limits, Offer, Space, candidates, pareto, search
 from governor.core.planner.setup import Checkpointing, Framework, Offload, Setup
 from governor.plan_catalog import gpu_named, model_named
 
-H100, A100 = gpu_named("H100"), gpu_named("A100")
+H100, A100, B200 = gpu_named("H100"), gpu_named("A100"), gpu_named("B200")
 LLAMA = model_named("Llama3-8B")
 OFFERS = (Offer(H100, 3.0, "dear"), Offer(H100, 2.0, "cheap"), Offer(A100, 1.2, "cheap"))
 SPACE = Space(gpus=(4, 8), zero_stages=(0, 1, 2, 3), tps=(1, 2))
@@ -126,6 +128,27 @@ def test_a_model_beyond_everything_is_offered_the_hosts_memory_or_nothing() -> N
     assert not what_fits(alone, lambda _: False)
     only_offload = what_fits(alone, lambda setup: setup.offload is not Offload.NONE)
     assert only_offload[0].change.startswith("offload optimizer_cpu")
+
+
+def test_a_model_of_experts_is_split_further_before_anything_is_offloaded() -> None:
+    setup = Setup(
+        shape=model_named("DeepSeek-V3"), gpu=H100, gpus=256, dp=256, ep=8, seq_len=4096, micro_batch=1, grad_accum=4,
+        zero_stage=1, framework=Framework.MEGATRON,
+    )  # fmt: skip
+    found = what_fits(setup, lambda one: memory_of(one).fits)
+    assert re.match(r"tp \d+ and pp \d+", found[0].change)
+    for fit in found:
+        made = fit.setup
+        assert made.dp * made.tp * made.pp * made.cp == made.gpus == 256
+        assert made.tokens_per_step == setup.tokens_per_step
+
+
+def test_gpus_that_could_be_had_instead_are_named() -> None:
+    setup = setup_of(gpus=1, dp=1, seq_len=8192, shape=model_named("Llama3-70B"))
+    assert not what_fits(setup, lambda one: one.gpu is B200)
+    assert what_fits(setup, lambda one: one.gpu is B200, larger=[H100, B200])[0].change == "gpu B200"
+    at_least_eight = what_fits(setup, lambda one: one.gpu is B200 and one.gpus >= 8, larger=[B200])
+    assert at_least_eight[0].change.startswith("gpu B200 and 8 GPUs")
 
 
 def test_memory_that_may_not_suffice_is_avoided_where_it_can_be() -> None:

@@ -13,6 +13,7 @@ from governor.cli_common import Failed, json_option, print_json
 from governor.cli_plan_common import PLAN_ERRORS, html_option, model_argument, plan_options, values_of, write_page
 from governor.cli_plan_compare import compare
 from governor.cli_plan_levers import levers
+from governor.cli_plan_precision import precision
 from governor.cli_plan_search import search
 from governor.cli_plan_sparse import sparse
 
@@ -49,6 +50,7 @@ def plan() -> None:
     costgov plan search llama3-8b --tokens 100B --deadline 240 --budget 15000
     costgov plan search --budget 15000                                  which model and how many tokens, at best
     costgov plan sparse --model llama3-8b                               whether sparse attention would pay
+    costgov plan precision --model llama3-8b --gpu B200                 what could run in NVFP4 or FP8, and the gain
     costgov plan batch rows.csv --json                                  one prediction a row
 
     docs/planner.md says what the figures rest on, and how far they were off on published runs.
@@ -122,5 +124,6 @@ def batch(file: Path, as_json: bool) -> None:
 
 plan.add_command(compare)
 plan.add_command(levers)
+plan.add_command(precision)
 plan.add_command(search)
 plan.add_command(sparse)

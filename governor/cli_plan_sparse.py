@@ -19,7 +19,7 @@ from governor.core.planner.sparse import Indexer, TopK
 from governor.core.planner.sparse_advice import LENGTHS, Advice, advise, start_length, target_for
 from governor.core.planner.sparse_limits import LIMITS
 from governor.core.planner.stages import STAGES
-from governor.plan_catalog import UnknownNameError, gpu_named, model_named
+from governor.plan_catalog import UnknownNameError, gpu_named, shape_named
 from governor.sparse_page import drawings, length_name, page
 
 SEQ_LEN_MAX = 1 << 24  # 16M tokens: beyond it nobody trains, and a drawing says nothing.
@@ -62,7 +62,7 @@ def sparse(
     """
     try:
         gpu = gpu_named(gpu_name)
-        shapes = [_shape(name) for name in models] if models else [stage.shape for stage in STAGES]
+        shapes = [shape_named(name) for name in models] if models else [stage.shape for stage in STAGES]
     except UnknownNameError as error:
         raise Failed(str(error)) from error
     wanted = tuple(sorted(set(lengths))) or LENGTHS
@@ -81,11 +81,6 @@ def sparse(
     click.echo("Limits:")
     for limit in LIMITS:
         click.echo(f"  - {limit.text} [{limit.source}]")
-
-
-def _shape(name: str) -> Shape:
-    staged = next((stage for stage in STAGES if name in (stage.name, stage.title)), None)
-    return staged.shape if staged else model_named(name)
 
 
 def _indexer(text: str) -> Indexer:

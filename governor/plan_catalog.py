@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from governor.core.planner.hardware import Gpu
 from governor.core.planner.shape import Experts, Hybrid, Latent, Shape
+from governor.core.planner.stages import stage_named
 
 Row = Mapping[str, str]
 
@@ -42,6 +43,12 @@ def gpus() -> dict[str, Gpu]:
 def model_named(name: str) -> Shape:
     """Case and the notes in brackets do not matter. Raises UnknownNameError."""
     return models()[_nearest(name, list(models()), "model")]
+
+
+def shape_named(name: str) -> Shape:
+    """Of a stage ("stage4", "70B MoE-large"), or of a model of the table. Raises UnknownNameError."""
+    stage = stage_named(name)
+    return stage.shape if stage else model_named(name)
 
 
 def gpu_named(name: str) -> Gpu:

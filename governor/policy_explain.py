@@ -67,7 +67,7 @@ def _explained(policy: Policy, rule: Rule) -> Explained:
         enforced=enforced,
         response=rule.response.value,
         says=f"{verb} {condition}{_held(rule)}.",
-        more=(*more, *_when(rule), *_saving(policy, rule), *_observing(rule)),
+        more=(*more, *_when(rule), *_saving(policy, rule), *_resuming(rule), *_observing(rule)),
     )
 
 
@@ -152,6 +152,10 @@ def _saving(policy: Policy, rule: Rule) -> list[str]:
     first = " first" if rule.response is Response.HALT else ""
     grace = format_span(policy.halt.grace_ns)
     return [f"{kept} {would or 'is '}asked for{first}, for up to {grace}."]
+
+
+def _resuming(rule: Rule) -> list[str]:
+    return [f"Its words say to resume with {rule.resume_with}."] if rule.resume_with else []
 
 
 def _observing(rule: Rule) -> list[str]:

@@ -220,6 +220,12 @@ def _timeline(snapshot: Snapshot) -> list[str]:
 
 
 def _resume_advice(snapshot: Snapshot) -> str:
+    other = snapshot["evidence"].get("resume_with")
+    said = f" Not as it was started: the rule says to resume with {_inline(other)}." if other else ""
+    return _resumes_from(snapshot) + said
+
+
+def _resumes_from(snapshot: Snapshot) -> str:
     checkpoint = snapshot.get("checkpoint") or {}
     if checkpoint.get("kind") == "suspect" and not snapshot.get("last_good"):
         return "The checkpoint of this halt is suspect and `latest` was not moved; no good one before it is known."

@@ -81,6 +81,9 @@ class Rule:
     match: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # As a policy's: other runs are not judged.
     warmup: WarmUp | None = None  # Of each attempt: no verdict before, and nothing counts towards the hold.
     cooldown_ns: DurationNs = DurationNs(0)  # After a verdict, none for so long. Never of a rule that halts.
+    resume_with: str = (
+        ""  # What to go on with after its halt, for people: a configuration, a recipe. "" of other rules.
+    )
 
     @property
     def conditions(self) -> tuple[Member, ...]:

@@ -173,7 +173,7 @@ class RuleBook:
             trigger=rule.trigger,
             response=rule.response,
             enforced=rule.mode is Mode.ENFORCE,
-            finding=finding,
+            finding=_with_advice(finding, rule.resume_with),
             step=event.step if isinstance(event, Step) else self._run.step,
             checkpoint=rule.checkpoint,
         )
@@ -274,3 +274,12 @@ class RuleBook:
                 watched.timer.restore(saved["timer"])
                 if saved["reported"]:
                     watched.standing = self._verdict(watched.rule, Finding(Reading.FIRING, "restored"), None)
+
+
+def _with_advice(finding: Finding, resume_with: str) -> Finding:
+    """The halt's own words name the way out: they reach every alarm and report, where the policy's text does not."""
+    if not resume_with:
+        return finding
+    advice = f"resume with {resume_with}"
+    text = f"{finding.text}; {advice}" if finding.text else advice
+    return replace(finding, text=text, evidence={**finding.evidence, "resume_with": resume_with})

@@ -52,11 +52,13 @@ def _repeated(rules: Sequence[Rule]) -> Iterator[Doubt]:
 def _never_sooner(rules: Sequence[Rule]) -> Iterator[Doubt]:
     """A rule that speaks when another one has halted the run."""
     for index, rule in enumerate(rules):
-        for other in rules:
+        for place, other in enumerate(rules):
             if other.mode is not Mode.ENFORCE or other.response is not Response.HALT or other is rule:
                 continue
             if rule.response is Response.HALT and (rule.mode is Mode.OBSERVE or _says_same(rule, other)):
                 continue  # What another limit would do, or what _repeated says.
+            if rule.resume_with and index < place and rule.hold == other.hold:
+                continue  # Of two halts at one moment the first one counts, and its words name a way out.
             if not _covers(other, rule) or other.warmup not in (None, rule.warmup):
                 continue
             key = _later_key(rule, other)

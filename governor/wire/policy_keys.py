@@ -15,7 +15,9 @@ EXPECTED_KEYS: Final = ("usd_per_mtok", "tokens_per_s")
 HALT_KEYS: Final = ("checkpoint", "grace", "term_grace", "kill_grace", "stop", "destroy", "per_day_max")
 RUN_KEYS: Final = ("on_finish",)
 NODE_KEYS: Final = ("idle_stop",)
-RULE_KEYS: Final = ("name", "trigger", ALL, "match", "warmup", "for", "cooldown", "response", "mode", "checkpoint")
+RULE_KEYS: Final = (
+    *("name", "trigger", ALL, "match", "warmup", "for", "cooldown", "response", "mode", "checkpoint", "resume_with"),
+)
 TABLE_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "policy": POLICY_KEYS,
     "budget": BUDGET_KEYS,

@@ -28,7 +28,7 @@ from governor.wire.policy_keys import (
     RUN_KEYS,
     TABLES,
 )
-from governor.wire.policy_rules import RULES_MAX
+from governor.wire.policy_rules import RESUME_WITH_MAX, RULES_MAX
 from governor.wire.policy_toml import STOPS
 from governor.wire.policy_values import CHECKPOINTS, NAME
 
@@ -152,6 +152,12 @@ _COMMON: Final[Mapping[str, Schema]] = {
     "response": _one_of("What follows.", tuple(response.value for response in Response)),
     "mode": _one_of("Of this rule alone.", tuple(mode.value for mode in Mode)),
     "checkpoint": _one_of("What to ask for: a good one, one set apart, none.", CHECKPOINTS),
+    "resume_with": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": RESUME_WITH_MAX,
+        "description": "What to go on with after its halt: said in the halt's words. For people; nobody reads it.",
+    },
 }
 assert {*_COMMON, "trigger", ALL} == set(RULE_KEYS), f"other keys than the reader's: {set(RULE_KEYS) ^ set(_COMMON)}"
 _DEFS: Final[Mapping[str, Schema]] = {

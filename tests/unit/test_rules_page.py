@@ -37,6 +37,6 @@ def test_the_values_that_the_page_shows_are_in_force(tmp_path: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("word", ["all", "match", "warmup", "for", "cooldown", "mode"])
+@pytest.mark.parametrize("word", ["all", "match", "warmup", "for", "cooldown", "mode", "resume_with"])
 def test_every_key_around_a_trigger_is_taught(word: str) -> None:
     assert f"\n{word} = " in PAGE

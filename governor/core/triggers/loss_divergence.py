@@ -27,14 +27,14 @@ class LossDivergence(Followed):
     A block is the median of `block_records` losses, so that spikes do not count, however high. A level is the median of
     five blocks: the lowest of thousands of noisy blocks is luck, and the usual ones lie above it for good. What spikes
     and what jumps and recovers is healthy, a slow drift upwards does not come back: hence all five blocks must lie
-    above for at least `least_steps` steps (healthy spikes are back within some 120) and twice as many blocks as the run
-    has ever come back from (data of two kinds, cycles of the learning rate), and their rise must not shrink by
-    `recover_frac` from block to block. The lowest level stays the reference for good: a slow drift does not carry it
-    along. Losses that are not finite are left out. Judged is the loss of one rank, the first that reports any. UNKNOWN
-    before six blocks and while no rank is connected. What it misses: rises below `rise_frac`; a run that never learned.
-    What it takes for one: a loss that rises by design (PPO's, a changed objective or data mix): observe there, or raise
-    `rise_frac`. Starts anew with each attempt, and where the steps go back (what is resumed at an earlier step was
-    worse there).
+    above for at least `least_steps` steps (healthy spikes are back within some 120), and for twice as many blocks as
+    the run has come back from if it is no higher now (data of two kinds, cycles of the learning rate); and their rise
+    must not shrink by `recover_frac` from block to block. The lowest level stays the reference for good: a slow drift
+    does not carry it along. Losses that are not finite are left out. Judged is the loss of one rank, the first that
+    reports any. UNKNOWN before six blocks and while no rank is connected. What it misses: rises below `rise_frac`; a
+    run that never learned. What it takes for one: a loss that rises by design (PPO's, a changed objective or data mix):
+    observe there, or raise `rise_frac`. Starts anew with each attempt, and where the steps go back (what is resumed at
+    an earlier step was worse there).
     """
 
     KIND: ClassVar[str] = "loss_divergence"
@@ -80,7 +80,9 @@ class LossDivergence(Followed):
         self._wobble = 0.0  # Running mean of the differences between neighbouring blocks.
         self._above = 0  # Blocks above the limit in a row, and the step at which the first of them began.
         self._above_step = 0
-        self._recovered = 0  # The most blocks in a row above it from which the loss came back.
+        self._peak = -math.inf  # The highest block among those above.
+        self._recovered = 0  # The most blocks in a row above it from which the loss came back, and the highest of all.
+        self._recovered_peak = -math.inf
         self._blocks.clear()
         self._finding = self.NONE_SEEN
 
@@ -115,7 +117,8 @@ class LossDivergence(Followed):
         limit = lowest + max(self._rise_frac * max(abs(lowest), self._scale), self._noise * self._wobble)
         if block <= limit:
             self._recovered = max(self._recovered, self._above)
-            self._above = 0
+            self._recovered_peak = max(self._recovered_peak, self._peak)
+            self._above, self._peak = 0, -math.inf
             self._wobble += _WOBBLE_WEIGHT * (abs(block - medians[-2]) - self._wobble)
             level = median(medians)
             if level < lowest:
@@ -125,11 +128,11 @@ class LossDivergence(Followed):
         if not self._above:
             self._above_step = self._blocks.starts[-1]
         self._above += 1
+        self._peak = max(self._peak, block)
         self._finding = QUIET
-        if (
-            self._above >= max(KEEP, RECOVERED_TIMES * self._recovered)
-            and self._step - self._above_step >= self._least_steps
-        ):
+        is_known = median(medians) <= self._recovered_peak
+        keep = max(KEEP, RECOVERED_TIMES * self._recovered) if is_known else KEEP
+        if self._above >= keep and self._step - self._above_step >= self._least_steps:
             risen = (medians[0] + medians[1]) / 2 - lowest
             now = (medians[-1] + medians[-2]) / 2 - lowest
             if now > risen * (1 - self._recover_frac) ** _BLOCKS_BETWEEN:
@@ -166,7 +169,9 @@ class LossDivergence(Followed):
             "wobble": self._wobble,
             "above": self._above,
             "above_step": self._above_step,
+            "peak": _finite(self._peak),
             "recovered": self._recovered,
+            "recovered_peak": _finite(self._recovered_peak),
             "blocks": self._blocks.snapshot(),
         }
 
@@ -182,6 +187,13 @@ class LossDivergence(Followed):
         self._above = int(snapshot["above"])
         self._above_step = int(snapshot["above_step"])
         self._recovered = int(snapshot["recovered"])
+        self._peak, self._recovered_peak = (
+            -math.inf if snapshot[key] is None else float(snapshot[key]) for key in ("peak", "recovered_peak")
+        )
         self._blocks.restore(snapshot["blocks"])
         # Until the next block is whole: what the last one led to is not kept.
         self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None

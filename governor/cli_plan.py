@@ -107,6 +107,7 @@ def batch(file: Path, as_json: bool) -> None:
     null figures and the reason in notes, and a line of stderr. GB are 1e9 bytes; reserved is what nvidia-smi shows.
     """
     from governor.plan_batch import NOT_PREDICTED, TableUnreadableError, as_table, predictions
+    from governor.report_moments import plain
 
     try:
         lines = []
@@ -115,7 +116,7 @@ def batch(file: Path, as_json: bool) -> None:
             if as_json:
                 click.echo(json.dumps(line, allow_nan=False))
             if line["notes"].startswith(NOT_PREDICTED):
-                click.echo(f"costgov: {file}: row {line['row_id']}: {line['notes']}", err=True)
+                click.echo(plain(f"costgov: {file}: row {line['row_id']}: {line['notes']}"), err=True)
     except TableUnreadableError as error:
         raise Failed(str(error)) from error
     if not as_json:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from typing import Final
 
 from governor.core.checkpoint_economics import lost_share
@@ -15,7 +16,12 @@ from governor.plan_estimate import Estimate, memory_frac, tokens_per_gpu_s
 COMPILED: Final = {Framework.DEEPSPEED: Framework.DEEPSPEED_COMPILED, Framework.FSDP: Framework.FSDP2}
 MICRO_BATCHES: Final = (1, 2, 4, 8, 16, 32)
 SAVING: Final = "checkpoint interval"
-_KEPT = ("attention", "offload", "virtual_stages", "shard_ranks", "node_gbps", "overlapped_experts", "vintage")
+# What a search varies, or works out from what it varies; everything else of a set-up is kept.
+_VARIED = {
+    *("shape", "gpu", "gpus", "seq_len", "micro_batch", "grad_accum", "dp", "tp", "pp", "cp", "ep"),
+    *("sequence_parallel", "zero_stage", "checkpointing", "precision", "framework"),
+}
+_KEPT = [field.name for field in fields(Setup) if field.name not in _VARIED]
 
 
 def levers_of(one: Estimate) -> tuple[list[Lever], Together]:
@@ -38,16 +44,23 @@ def levers_of(one: Estimate) -> tuple[list[Lever], Together]:
 
 
 def best_speed(setup: Setup) -> float:
-    """Tokens/s/GPU of the fastest way that fits on the same GPUs, in the same precision and parallelism."""
+    """Tokens/s/GPU of the fastest of the other ways that fits, or of this one."""
+    return max(
+        [tokens_per_gpu_s(setup), *(tokens_per_gpu_s(one) for one in other_ways(setup) if memory_frac(one) <= 1)]
+    )
+
+
+def other_ways(setup: Setup) -> Iterator[Setup]:
+    """Itself among them: on the same GPUs, in the same precision and parallelism."""
     framework = COMPILED.get(setup.framework, setup.framework)
+    stages = {1, 2, 3} if setup.zero_stage and setup.framework in (*COMPILED, *COMPILED.values()) else set()
     space = Space(
         gpus=(setup.gpus,), frameworks=(setup.framework, framework), micro_batches=MICRO_BATCHES,
-        zero_stages=sorted({setup.zero_stage, *((1, 2, 3) if setup.zero_stage else ())}), tps=(setup.tp,),
+        zero_stages=sorted({setup.zero_stage} | stages), tps=(setup.tp,),
         pps=(setup.pp,), cps=(setup.cp,), eps=(setup.ep,), precisions=(setup.precision,),
         fixed={name: getattr(setup, name) for name in _KEPT},
     )  # fmt: skip
-    tried = candidates(setup.shape, (setup.gpu,), setup.seq_len, setup.tokens_per_step, space)
-    return max([tokens_per_gpu_s(setup), *(tokens_per_gpu_s(one) for one in tried if memory_frac(one) <= 1)])
+    return candidates(setup.shape, (setup.gpu,), setup.seq_len, setup.tokens_per_step, space)
 
 
 def _of_micro_batch(setup: Setup, speed: float) -> Lever:

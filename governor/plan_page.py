@@ -40,7 +40,7 @@ def page(plans: Sequence[Estimate]) -> str:
 
 def page_sections(plans: Sequence[Estimate]) -> str:
     sections = [
-        section("What it needs and costs", table(_FIGURES, [_figures(one) for one in plans])),
+        section("What it needs and costs", table(*_figure_table(plans))),
         section("Memory of a GPU", _memory(plans), "Dashed: what the GPU has. What reaches beyond it does not fit."),
         section("Step time", _steps(plans), "Seconds of one optimizer step, as predicted."),
         section("Cost curves", _curves(plans), "Only numbers of GPUs on which it fits. Both scales are logarithmic."),
@@ -76,6 +76,12 @@ _FIGURES: Final = (
     *("plan", "sharding", "GPUs", "GB of a GPU", "fits", "tokens/s/GPU", "80 % interval", "MFU"),
     *("steady", "calendar", "steady $", "calendar $", "80 % interval, calendar", "$ per 1M"),
 )
+
+
+def _figure_table(plans: Sequence[Estimate]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """A column a plan: people compare along a row."""
+    names, *rows = zip(_FIGURES, *(_figures(one) for one in plans), strict=True)
+    return names, rows
 
 
 def _figures(one: Estimate) -> tuple[str, ...]:

@@ -127,8 +127,14 @@ def levers_table(one: Estimate, levers: Sequence[Lever], both: Together, *, colo
     ]
     saved = 1 - both.usual
     whole = one.worked_usd
-    dollars = "" if whole is None else usd(saved * whole)
-    of_all = share(saved) if both.best == both.least else f"{share(1 - both.least)} to {share(1 - both.best)}"
+    dollars = "" if whole is None or not saved else usd(saved * whole)
+    of_all = (
+        "nothing"
+        if both.best == 1
+        else share(saved)
+        if both.best == both.least
+        else f"{share(1 - both.least)} to {share(1 - both.best)}"
+    )
     rows.append(("together", of_all, dollars, "", "multiplied; never more than the best plan on these GPUs saves", ""))
     heads = (
         Head("LEVER"), Head("SAVES", is_number=True), Head("$", is_number=True), Head("EVIDENCE"),

@@ -20,9 +20,17 @@ from governor.plan_keys import PlanUnreadableError, resolved
 from governor.plan_prices import GPU_HOUR_USD_MAX, GpuPrice, listed_price
 from governor.plan_shape import stated_shape
 from governor.plan_words import count as count_text
+from governor.report_moments import plain
 
 SEQ_LEN_USUAL: Final = 4096
 GPUS_MAX: Final = 1_000_000
+# Keys that are 0 or 1 -> fields of Setup.
+FLAGS: Final = {
+    "lora": "adapters",
+    "bf16-states": "bf16_states",
+    "fused-loss": "fused_loss",
+    "overlap-experts": "overlapped_experts",
+}
 Word = TypeVar("Word", bound=StrEnum)
 
 
@@ -131,7 +139,7 @@ def asked(values: Mapping[str, str]) -> Asked:
     per_s = reader.count("tokens-per-s")
     save_every = reader.values.get("save-every")
     return Asked(
-        name=reader.values.get("name") or shape.name,
+        name=plain(reader.values.get("name") or shape.name),
         shape=shape,
         gpu=gpu,
         gpus=gpus,
@@ -234,7 +242,8 @@ def _space(
         "virtual_stages": reader.integer("vp") or 1,
         "shard_ranks": reader.integer("shard-ranks"),
         "node_gbps": reader.number("network", 100_000),
-        "overlapped_experts": bool(reader.integer("overlap-experts", 1, 0)),
+        "expert_tp": reader.integer("etp") or 1,
+        **{field: bool(reader.integer(key, 1, 0)) for key, field in FLAGS.items()},
     }
     if (vintage := reader.number("vintage", 2100)) is not None:
         fixed["vintage"] = vintage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -191,8 +192,9 @@ def estimate_found(want: Wanted, found: Found, name: str, tokens: float) -> Esti
 
 def command_of(values: Mapping[str, str]) -> str:
     """The command that predicts a plan of these values."""
-    options = " ".join(f"--{key} {value}" for key, value in values.items() if key not in ("model", "name"))
-    return f"costgov plan {values.get('model', '')} {options}".replace("  ", " ").strip()
+    model = [values["model"]] if values.get("model") else []
+    options = [word for key, value in values.items() if key not in ("model", "name") for word in (f"--{key}", value)]
+    return shlex.join(["costgov", "plan", *model, *options])
 
 
 def tokens_of(values: Mapping[str, str]) -> float | None:

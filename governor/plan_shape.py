@@ -12,7 +12,9 @@ from governor.core.planner.stages import stage_named
 from governor.hf_config import shape_of_file
 from governor.plan_catalog import model_named
 from governor.plan_keys import PlanUnreadableError
+from governor.report_moments import plain
 
+NAME_CHARS_MAX: Final = 60
 SIZE_NAMES: Final = (
     *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "tied", "gated"),
     *("experts", "topk", "moe_ffn", "shared_ffn", "first_dense"),
@@ -23,7 +25,8 @@ def stated_shape(values: Mapping[str, str]) -> Shape:
     """Of the values model, config and shape. PlanUnreadableError where they name none."""
     sizes = _sizes(values)
     if config := values.get("config"):
-        return _resized(shape_of_file(Path(config)), sizes)
+        shape = shape_of_file(Path(config))
+        return _resized(replace(shape, name=plain(shape.name)[:NAME_CHARS_MAX]), sizes)  # Somebody else's file.
     if model := values.get("model"):
         stage = stage_named(model)
         return _resized(stage.shape if stage else model_named(model), sizes)

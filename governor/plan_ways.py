@@ -42,7 +42,9 @@ def by_way(asked: Asked) -> dict[str, Estimate | None]:
 def _under(asked: Asked, framework: Framework, zero: int) -> Estimate | None:
     if framework is Framework.DEEPSPEED and asked.framework is Framework.DEEPSPEED_COMPILED:
         framework = asked.framework
-    space = replace(asked.space, frameworks=(framework,), zero_stages=(zero,))
+    # Parallelism that Megatron would be given by itself is not these frameworks'.
+    tp, pp, ep = ((asked.given[key] or 1,) for key in ("tp", "pp", "ep"))
+    space = replace(asked.space, frameworks=(framework,), zero_stages=(zero,), tps=tp, pps=pp, eps=ep)
     # A measured speed is of the stated way alone.
     other = replace(asked, framework=framework, space=space, measured_tokens_per_s=None)
     if next(candidates(other.shape, (other.gpu,), other.seq_len, other.batch_tokens, space), None) is None:

@@ -142,6 +142,20 @@ def test_a_config_json_is_the_model_of_the_catalogue(tmp_path: Path) -> None:
     assert ours["run"]["steady_usd"]["mid"] == pytest.approx(known["run"]["steady_usd"]["mid"], rel=1e-3)
 
 
+def test_a_name_in_somebody_elses_config_is_text(tmp_path: Path) -> None:
+    path, page = tmp_path / "config.json", tmp_path / "page.html"
+    path.write_text(json.dumps({
+        "_name_or_path": "\x1b[31m<b>&" + 99 * "x", "model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12,
+        "vocab_size": 50257,
+    }))  # fmt: skip
+    result = plan(str(path), "--html", str(page))
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    text = page.read_text(encoding="utf-8")
+    assert "<b>" not in text
+    assert "&lt;b&gt;&amp;" in text
+
+
 def test_names_of_models_complete_in_the_first_place_and_options_everywhere() -> None:
     def completed(arguments: list[str], incomplete: str) -> set[str]:
         made = ShellComplete(cli, {}, "costgov", "_COSTGOV_COMPLETE").get_completions(arguments, incomplete)
@@ -159,6 +173,11 @@ def test_names_of_models_complete_in_the_first_place_and_options_everywhere() ->
     assert "H200-SXM-141GB" in completed(["plan", "run", "--gpu"], "h2")
 
 
+def test_a_stated_wait_for_data_is_time_that_is_paid_for() -> None:
+    plain, waiting = document(*PRICED), document(*PRICED, "--data-wait", "0.2")
+    assert waiting["run"]["steady_usd"]["mid"] == pytest.approx(plain["run"]["steady_usd"]["mid"] / 0.8)
+
+
 def test_levers_are_each_marked_and_together_no_more_than_possible() -> None:
     made = document("levers", *PRICED, "--data-wait", "0.3", "--save-every", "5m", "--micro-batch", "1")
     levers = {lever["name"]: lever for lever in made["levers"]}
@@ -172,3 +191,10 @@ def test_levers_are_each_marked_and_together_no_more_than_possible() -> None:
     assert 0.3 <= both["high"] <= both["possible"] + 1e-9
     of_data = sum(levers[name]["saves"]["high"] for name in ("local NVMe", "loader workers", "pre-tokenised data"))
     assert of_data > 0.3 == pytest.approx(levers["waiting for data"]["saves"]["high"])
+
+
+@pytest.mark.parametrize("name", ["fused-loss", "bf16-states"])
+def test_what_saves_memory_saves_it(name: str) -> None:
+    fixed = (*PRICED, "--micro-batch", "4", "--zero", "2", "--checkpointing", "full")
+    plain, thrifty = document(*fixed), document(*fixed, f"--{name}", "1")
+    assert thrifty["memory"]["reserved_gb"] < plain["memory"]["reserved_gb"]

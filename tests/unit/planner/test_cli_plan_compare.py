@@ -64,6 +64,18 @@ def test_ways_that_nobody_runs_have_no_figures() -> None:
     )
 
 
+def test_parallelism_that_megatron_chose_is_not_that_of_the_other_ways() -> None:
+    (one,) = document("64xh100 megatron", "--model", "llama3-70b", *SHARED[2:])
+    assert max(one["setup"]["tp"], one["setup"]["pp"]) > 1
+    assert not any("tp" in way["setup"] or "pp" in way["setup"] for way in one["ways"].values())
+
+
+def test_a_stated_speed_is_of_the_stated_way_alone() -> None:
+    (one,) = document("8xh100 zero-3 tokens-per-s=800", *SHARED)
+    assert one["tokens_per_gpu_s"]["mid"] == 100
+    assert all(way is None or way["tokens_per_gpu_s"] > 1000 for way in one["ways"].values())
+
+
 def test_what_a_plan_says_itself_counts_before_what_holds_for_all() -> None:
     dear, cheap = document("8xh100 price=4", "8xh100 price=2", *SHARED[:-2], "--price", "3")
     assert dear["run"]["steady_usd"]["mid"] == pytest.approx(2 * cheap["run"]["steady_usd"]["mid"])

@@ -3,6 +3,9 @@
 import pytest
 
 from governor.core.planner.levers import WAIT, Evidence, Lever, data_levers, modelled, together
+from governor.core.planner.setup import Attention, Framework, Offload, Setup
+from governor.plan_catalog import gpu_named, model_named
+from governor.plan_levers import other_ways
 
 
 def test_levers_multiply_and_are_not_added() -> None:
@@ -43,3 +46,16 @@ def test_a_modelled_lever_that_saves_nothing_is_none() -> None:
     lever = modelled("micro-batch", "4", 10.0, 8.0, "")
     assert lever is not None
     assert (lever.best, lever.evidence) == (0.8, Evidence.MODELLED)
+
+
+def test_the_best_plan_is_sought_among_others_like_this_one() -> None:
+    setup = Setup(
+        shape=model_named("Mixtral-8x7B"), gpu=gpu_named("H100"), gpus=16, seq_len=4096, micro_batch=2, grad_accum=4,
+        dp=4, tp=2, pp=2, ep=4, zero_stage=1, virtual_stages=2, shard_ranks=2, node_gbps=50.0, vintage=2023.5,
+        framework=Framework.MEGATRON, attention=Attention.UNFUSED, offload=Offload.OPTIMIZER_CPU,
+        dropout=True, fused_loss=True, fp8_params=True, bf16_states=True, unfused_optimizer=True,
+        overlapped_experts=True, uniform_routing=False,
+    )  # fmt: skip
+    ways = list(other_ways(setup))
+    assert setup in ways
+    assert {one.zero_stage for one in ways} == {1}

@@ -61,7 +61,8 @@ def prediction(row: Row, row_id: str) -> dict[str, Any]:
         _check_heads(row, known.setup.shape)
         made = predict(known.setup, known.assumed)
         memory, speed = made.memory, made.tokens_per_gpu_s
-        figures = (*speed, memory.allocated / GB, memory.reserved / GB)
+        allocated = memory.last_stage if known.shows_last_rank else memory.allocated
+        figures = (*speed, allocated / GB, memory.reserved / GB)
         if not all(map(math.isfinite, figures)):
             raise UnreadableRowError("its sizes are beyond every machine")
     except (ValueError, ArithmeticError) as error:
@@ -76,7 +77,7 @@ def prediction(row: Row, row_id: str) -> dict[str, Any]:
         tok_s_gpu_high=high,
         mem_gb_allocated=round(figures[3], 3),
         mem_gb_reserved=round(figures[4], 3),
-        fits=memory.fits,
+        fits=memory.surely_fits,
     )
 
 

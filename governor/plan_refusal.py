@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from governor.core.planner.nearest_fit import what_fits
 from governor.core.planner.setup import Setup
+from governor.plan_catalog import gpus
 from governor.plan_estimate import Estimate, memory_frac
 from governor.plan_words import gigabytes
 
@@ -16,7 +17,7 @@ def refusal(one: Estimate) -> str | None:
     setup = one.setup
     needed, has = gigabytes(memory.reserved), gigabytes(memory.capacity)
     need = f"{one.plan.asked.name} needs {needed} GB of a {setup.gpu.name}'s {has}"
-    fits = what_fits(setup, _fits)
+    fits = what_fits(setup, _fits, larger=list(gpus().values()))
     if not fits:
         rest = "split the model (tp, pp) or the sequence (cp)"
         return f"{need}, and no smaller step, sharding, offload or number of GPUs makes it fit: {rest}"

@@ -48,6 +48,25 @@ def test_a_row_has_exactly_these_fields_in_their_units(tmp_path: Path) -> None:
     assert line["fits"] is True
 
 
+def test_what_fits_by_a_hair_is_not_said_to_fit_and_the_note_says_why(tmp_path: Path) -> None:
+    """BigScience's chronicle of BLOOM: ten layers on one node took all of 80 GB."""
+    head = f"{HEAD},tp,ffn,vocab"
+    row = "b,BLOOM-proto,14336,{},64,A100-SXM-80GB,8,2048,1,1,full,Megatron-DeepSpeed,fp16,2048,8,57344,250000"
+    tight, beyond = lines(tmp_path, "\n".join([head, row.format(10), row.format(12)]) + "\n")
+    assert 80 < tight["mem_gb_reserved"] < 80 * 1.074  # GiB
+    assert (tight["fits"], beyond["fits"]) == (False, False)
+    assert "may not fit: " in tight["notes"]
+    assert "does not fit: " in beyond["notes"]
+
+
+def test_a_test_of_megatron_is_predicted_for_its_last_rank_which_writes_the_log(tmp_path: Path) -> None:
+    head = f"{HEAD},pp"
+    row = "c,gpt,1024,16,8,H100-SXM-80GB,8,4096,1,0,none,{},bf16,8,4"
+    logged, fullest = lines(tmp_path, "\n".join([head, row.format("Megatron-Core CI"), row.format("Megatron")]) + "\n")
+    assert logged["mem_gb_allocated"] < fullest["mem_gb_allocated"]
+    assert logged["mem_gb_reserved"] == fullest["mem_gb_reserved"]
+
+
 def test_what_was_measured_is_not_looked_at(tmp_path: Path) -> None:
     plain = lines(tmp_path, f"{HEAD}\n{GOOD}\n")
     measured = lines(tmp_path, f"{HEAD},tok_s_gpu,mem_gb,mfu,tflops_gpu,step_time_s,mem_value\n{GOOD},1,2,3,4,5,6\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -70,8 +71,19 @@ def _nearest(name: str, known: list[str], kind: str) -> str:
     starting = [k for p, k in by_plain.items() if wanted and p.startswith(wanted)]
     if len(starting) == 1:
         return starting[0]
+    if kind == "GPU" and (meant := _by_words(name, known)):
+        return meant
     near = [by_plain[p] for p in difflib.get_close_matches(wanted, by_plain, 3, 0.5)] or sorted(known)[:5]
     raise UnknownNameError(f"no {kind} named {name!r} in the catalogue; near: {', '.join(starting[:5] or near)}")
+
+
+def _by_words(name: str, known: list[str]) -> str | None:
+    """`a100-40`, `NVIDIA H100 80GB`: the one in whose name all the words are found in order; of several the SXM one."""
+    words = [word for word in re.findall(r"[a-z]+\d+|\d+|[a-z]+", name.lower()) if word not in ("nvidia", "amd", "gb")]
+    pattern = re.compile(".*".join(map(re.escape, words)))
+    meant = [one for one in known if words and pattern.search(one.lower())]
+    meant = [one for one in meant if "SXM" in one] or meant
+    return meant[0] if len(meant) == 1 else None
 
 
 def _plain(name: str) -> str:

@@ -46,7 +46,7 @@ GUESSES: dict[str, tuple[float, float]] = {
     "passes_quantise": (5.0, 0.4),
     "passes_state_space": (60.0, 0.7),
     "eager": (2.0, 0.25),
-    "hugging_face": (2.5, 0.2),
+    "hugging_face": (3.7, 0.2),
     "compiled": (1.2, 0.15),
     "layer_sync_ms": (4.0, 0.7),
     "kernels_fused": (60.0, 0.3),

@@ -33,6 +33,21 @@ def test_the_active_parameters_of_mixtures_are_the_published_ones() -> None:
     assert model_named("qwen3-30b-a3b").matmul_params == pytest.approx(3.35e9 - 151936 * 2048, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("a100-40", "A100-SXM-40GB"),
+        ("A100 80GB", "A100-SXM-80GB"),
+        ("NVIDIA H100 80GB", "H100-SXM-80GB"),
+        ("h100 pcie", "H100-PCIe-80GB"),
+        ("4090", "RTX4090"),
+        ("AMD MI300X", "MI300X"),
+    ],
+)
+def test_a_gpu_is_known_by_the_words_of_its_name(said: str, meant: str) -> None:
+    assert gpu_named(said).name == meant
+
+
 def test_a_short_name_is_enough_and_a_wrong_one_is_told_what_is_near() -> None:
     assert gpu_named("h100").name == "H100-SXM-80GB"
     assert model_named("llama3 8b") is models()["Llama3-8B"]

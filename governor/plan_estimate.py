@@ -11,6 +11,7 @@ from governor.core.planner.run_cost import (
     HOUR_S,
     MTOK,
     RunCost,
+    Saving,
     Spread,
     failures_mtbf_s,
     run_cost,
@@ -18,7 +19,7 @@ from governor.core.planner.run_cost import (
 )
 from governor.core.planner.setup import Setup
 from governor.core.planner.step_time import StepTime, step_time_of
-from governor.plan_request import RunPlan, asked, settle
+from governor.plan_request import Asked, RunPlan, asked, settle
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
 _NOT_PARTS = ("tokens_per_gpu_s", "mfu")
@@ -112,11 +113,16 @@ def estimate_of(plan: RunPlan) -> Estimate:
     return Estimate(plan, prediction, speed, cost)
 
 
+def interruptions_of(setup: Setup, stated: Asked, *, is_spot: bool) -> tuple[Saving, float]:
+    """How the run saves, and the mean time between what interrupts it."""
+    nodes = max(setup.gpus // setup.gpu.gpus_per_node, 1)
+    mtbf = failures_mtbf_s(setup.gpus, nodes, is_spot=is_spot)
+    return saving_of(setup.shape.params, nodes, mtbf, stated.save_s, stated.save_every_s), mtbf
+
+
 def _cost(plan: RunPlan, speed: Spread, tokens: float) -> RunCost:
     setup, stated = plan.setup, plan.asked
-    nodes = max(setup.gpus // setup.gpu.gpus_per_node, 1)
-    mtbf = failures_mtbf_s(setup.gpus, nodes, is_spot=stated.price is not None and stated.price.is_spot)
-    saving = saving_of(setup.shape.params, nodes, mtbf, stated.save_s, stated.save_every_s)
+    saving, mtbf = interruptions_of(setup, stated, is_spot=stated.price is not None and stated.price.is_spot)
     price = None if stated.price is None else stated.price.gpu_hour_usd
     is_measured = stated.measured_tokens_per_s is not None
     return run_cost(tokens, speed, setup.gpus, price, saving, mtbf, is_measured=is_measured)

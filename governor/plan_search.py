@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from governor.core.planner.choosing import Choice, choose
 from governor.core.planner.hardware import Gpu
-from governor.core.planner.run_cost import CALENDAR_USUAL, MTOK
+from governor.core.planner.run_cost import MTOK, calendar_usual
 from governor.core.planner.searching import Found, Limits, Offer, Space, candidates, pareto, search
-from governor.core.planner.setup import Framework
+from governor.core.planner.setup import Framework, Setup
 from governor.core.prices import PriceKind
 from governor.plan_catalog import gpu_named
-from governor.plan_estimate import Estimate, estimate, memory_frac, tokens_per_gpu_s
+from governor.plan_estimate import Estimate, estimate, interruptions_of, memory_frac, tokens_per_gpu_s
 from governor.plan_keys import PlanUnreadableError, resolved
 from governor.plan_prices import CHEAPEST, NoPriceError, offers, offers_text, price_kind, priced_gpus
 from governor.plan_request import Asked, Reader, asked, usual_batch_tokens, with_stage
@@ -151,11 +151,24 @@ def searched(want: Wanted, tokens: float | None) -> Searched:
     for gpus, one, space in want.spaces:
         setups = list(candidates(one.shape, gpus, one.seq_len, one.batch_tokens, space))
         tried += len(setups)
-        found += search(setups, want.offers, tokens or MTOK, memory_frac, tokens_per_gpu_s, CALENDAR_USUAL)
+        found += search(setups, want.offers, tokens or MTOK, memory_frac, tokens_per_gpu_s, _calendar(one))
     if tokens is None:
         tokens = MTOK * max((_times(one, want.limits) for one in found), default=0.0)
         found = [replace(one, hours=one.hours * tokens / MTOK, usd=one.usd * tokens / MTOK) for one in found]
     return Searched(tokens, tried, found, pareto(found), choose(found, want.limits))
+
+
+def _calendar(one: Asked) -> Callable[[Setup, Offer], float]:
+    """Of each number of GPUs once: it depends on nothing else that a search varies."""
+    known: dict[tuple[str, int], float] = {}
+
+    def factor(setup: Setup, offer: Offer) -> float:
+        key = (setup.gpu.name, setup.gpus)
+        if key not in known:
+            known[key] = calendar_usual(*interruptions_of(setup, one, is_spot=offer.is_spot))
+        return known[key]
+
+    return factor
 
 
 def _times(found: Found, limits: Limits) -> float:
@@ -179,6 +192,7 @@ def values_of(want: Wanted, found: Found) -> dict[str, str]:
         "checkpointing": setup.checkpointing.value,
         "micro-batch": str(setup.micro_batch),
         "price": f"{found.offer.gpu_hour_usd:.6g}",
+        **({"price-kind": "spot"} if found.offer.is_spot else {}),
         **{key: str(size) for key in ("tp", "pp", "cp", "ep") if (size := getattr(setup, key)) > 1},
     }
     if "precision" in want.values:

@@ -46,7 +46,7 @@ FINISHED_RUNS: Final[Mapping[str, float]] = {
     "Llama-3-8B": 2.94,
 }
 CALENDAR_USUAL: Final = math.exp(sum(map(math.log, FINISHED_RUNS.values())) / len(FINISHED_RUNS))  # 1.22
-CALENDAR_LEAST: Final = min(FINISHED_RUNS.values())
+_BETWEEN: Final = f"{min(FINISHED_RUNS.values())} to {max(FINISHED_RUNS.values())}"
 CALENDAR_WORST: Final = math.ceil(10 * max(FINISHED_RUNS.values())) / 10
 
 
@@ -137,6 +137,16 @@ def saving_of(
     return Saving(took, every, save_s is None and interval_s is None)
 
 
+def lost_to_failures(saving: Saving, mtbf: float) -> float:
+    """The share of the time that saves, lost work and restarts take; where no interval ever ends, nearly all of it."""
+    return min(lost_share(saving.interval_s, saving.save_s, mtbf, RESTART_S), 0.99)
+
+
+def calendar_usual(saving: Saving, mtbf: float) -> float:
+    """Hours usually paid for over those of the steady state: as of finished runs, or more for the named parts."""
+    return max(CALENDAR_USUAL, (1 + EVALUATION_SHARE) / (1 - lost_to_failures(saving, mtbf)))
+
+
 def run_cost(
     tokens: float,
     tokens_per_s: Spread,
@@ -151,11 +161,11 @@ def run_cost(
     the slowest of the finished runs did. A measured speed has its software and its loader in it: what finished
     runs usually took beyond comes on top of that at the upper end alone."""
     steady = tokens_per_s.under(tokens / HOUR_S)
-    lost = min(lost_share(saving.interval_s, saving.save_s, mtbf, RESTART_S), 0.99)
+    lost = lost_to_failures(saving, mtbf)
     evaluations = steady.mid * EVALUATION_SHARE
     interruptions = (steady.mid + evaluations) * lost / (1 - lost)
     named = (steady.mid + evaluations + interruptions) / steady.mid
-    usual = named if is_measured else max(CALENDAR_USUAL, named)
+    usual = named if is_measured else calendar_usual(saving, mtbf)
     rest = steady.mid * (usual - named)
     worst = named * CALENDAR_USUAL if is_measured else max(CALENDAR_WORST, usual)
     calendar = Spread(steady.low * named, steady.mid * usual, max(steady.mid * worst, steady.high * usual))
@@ -166,7 +176,7 @@ def run_cost(
         Part(
             "the rest of what finished runs took",
             rest,
-            f"measured: {len(FINISHED_RUNS)} public runs took {CALENDAR_LEAST} to {CALENDAR_WORST} times the predicted",
+            f"measured: {len(FINISHED_RUNS)} public runs took {_BETWEEN} times the predicted",
         ),
     )
     return RunCost(tokens, gpus, gpu_hour_usd, steady, calendar, parts[:2] if is_measured else parts, saving)

@@ -114,7 +114,7 @@ def search(
     tokens: float,
     memory_frac: Callable[[Setup], float],
     tokens_per_gpu_s: Callable[[Setup], float],
-    calendar: float = 1.0,
+    calendar: Callable[[Setup, Offer], float] = lambda _setup, _offer: 1.0,
 ) -> list[Found]:
     """Those that fit, each at the cheapest offer of its GPU. `calendar`: hours paid for over hours of steady state."""
     cheapest: dict[str, Offer] = {}
@@ -127,7 +127,7 @@ def search(
             continue
         offer = cheapest[setup.gpu.name]
         speed = tokens_per_gpu_s(setup) * setup.gpus
-        hours = calendar * tokens / speed / HOUR_S
+        hours = calendar(setup, offer) * tokens / speed / HOUR_S
         found.append(Found(setup, offer, speed, hours, hours * setup.gpus * offer.gpu_hour_usd, used))
     return found
 

@@ -36,6 +36,17 @@ def test_the_primary_keeps_to_the_limits_and_the_fallback_says_when_it_is_for() 
     assert made["reasons"][1].startswith("fallback: when ")
 
 
+def test_spot_machines_are_interrupted_daily_each_and_their_calendar_is_the_plans() -> None:
+    spot = ("llama3-70b", "--tokens", "100B", "--gpu", "h100", "--gpus", "512", "--price-kind", "spot")
+    made = document(*spot)
+    (found,) = (one for one in made["pareto"][:1])
+    run = made["primary"]["run"]
+    # 64 machines, one of them taken away every 23 minutes, and a quarter of an hour to go on: far beyond finished runs.
+    assert run["calendar_hours"]["mid"] > 2 * run["steady_hours"]["mid"]
+    assert found["calendar_usd"] == pytest.approx(run["calendar_usd"]["mid"], rel=1e-3)
+    assert "--price-kind spot" in made["primary"]["command"]
+
+
 def test_the_front_has_nothing_that_another_beats_and_says_how_each_shards() -> None:
     front = document(*SPACE, "--tokens", "100B")["pareto"]
     for one, other in itertools.permutations(front, 2):
@@ -71,7 +82,7 @@ def test_lists_hold_the_search_to_what_they_name() -> None:
 def test_money_without_tokens_buys_as_many_as_it_can_within_the_time() -> None:
     made = document(*SPACE, "--budget", "5000", "--deadline", "30d")
     run = made["primary"]["run"]
-    assert run["calendar_usd"]["mid"] == pytest.approx(5000, rel=0.05)
+    assert run["calendar_usd"]["mid"] == pytest.approx(5000, rel=1e-3)
     twice = document(*SPACE, "--budget", "10000", "--deadline", "30d")
     assert twice["tokens"] == pytest.approx(2 * made["tokens"])
     assert document(*SPACE, "--budget", "1e9", "--deadline", "24")["primary"]["run"]["calendar_hours"][

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from docs import (
@@ -15,9 +16,11 @@ from docs import (
     policies_page,
     prices_page,
     sparse_attention_page,
+    stages_page,
     triggers_page,
 )
 from governor.adapters.exporters.prometheus_metrics import metrics_page
+from governor.core.planner.stages import STAGES
 from governor.wire.policy_schema import schema
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -32,14 +35,22 @@ PAGES: dict[str, Callable[[], str]] = {
     "prices.md": prices_page.render,
     "sparse_attention.md": sparse_attention_page.render,
     "sparse_attention.svg": sparse_attention_page.drawn,
+    "stages.md": stages_page.render,
     "triggers.md": triggers_page.render,
     "../policies/policy.schema.json": lambda: json.dumps(schema(), indent=1, ensure_ascii=False) + "\n",
+    **{
+        f"../configs/{stage.name}/{which}.json": partial(stages_page.config_text, stage.name, which)
+        for stage in STAGES
+        for which in ("primary", "fallback")
+    },
 }
 
 
 def main() -> None:
     for name, render in PAGES.items():
-        (Path(__file__).parent / name).write_text(render(), encoding="utf-8")
+        path = Path(__file__).parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -159,11 +159,14 @@ def asked(values: Mapping[str, str]) -> Asked:
 
 
 def with_stage(values: dict[str, str]) -> dict[str, str]:
-    """A model that is one of the four stages comes with the stage's tokens and sequence length."""
+    """A model that is one of the four stages comes with the stage's tokens, sequence length and steps."""
     stage = stage_named(values.get("model", ""))
     if stage is None:
         return values
-    return {"tokens": f"{stage.tokens:.0f}", "seq-len": str(stage.seq_len), **values}
+    own = {"tokens": f"{stage.tokens:.0f}", "seq-len": str(stage.seq_len)}
+    if not values.get("grad-accum"):
+        own["batch-tokens"] = str(stage.step_tokens)
+    return {**own, **values}
 
 
 def settle(plan: Asked, memory_frac: Callable[[Setup], float], tokens_per_gpu_s: Callable[[Setup], float]) -> RunPlan:

@@ -24,8 +24,9 @@ class Choice:
     reasons: tuple[str, ...]
 
 
-def choose(found: Sequence[Found], limits: Limits) -> Choice:
-    """The cheapest within the limits, and what to fall back to. Memory that may not suffice is avoided."""
+def choose(found: Sequence[Found], limits: Limits, resorts: Sequence[Found] = ()) -> Choice:
+    """The cheapest within the limits, and what to fall back to. Memory that may not suffice is avoided. `resorts`:
+    what nobody would run by choice, only fall back to where nothing else takes less memory."""
     if not found:
         return Choice(None, None, ("no candidate fits into its GPUs' memory",))
     within = [one for one in found if is_within(one, limits)]
@@ -34,7 +35,7 @@ def choose(found: Sequence[Found], limits: Limits) -> Choice:
     safe = [one for one in within if one.memory_frac <= MARGIN]
     primary = _primary(safe or within, limits)
     reasons = [f"primary: {_why_primary(primary, len(within), len(safe), limits)}"]
-    fallback = _fallback(primary, within) or _fallback(primary, found)
+    fallback = _fallback(primary, within) or _fallback(primary, found) or _fallback(primary, resorts)
     if fallback is None:
         reasons.append("fallback: none: no candidate needs clearly less memory, and none runs on another GPU")
     else:

@@ -20,7 +20,7 @@ def test_json_has_a_row_for_each_model_and_length_and_says_what_is_not_known() -
     found = json.loads(run("--model", "llama3-8b", "--model", "stage4", "--seq-len", "32768", "--json").stdout)
     assert [(row["model"], row["k"], row["indexer"], row["pays"]) for row in found["rows"]] == [
         ("Llama3-8B", 2048, "8 x 64", True),
-        ("70B MoE-large", 2048, "16 x 64", True),
+        ("70B MoE-large", 2048, "8 x 64", True),
     ]
     assert found["starts"]["Llama3-8B"] == 16384
     assert any("DeepSpeed has no such attention" in limit["text"] for limit in found["limits"])

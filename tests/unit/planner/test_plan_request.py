@@ -53,7 +53,8 @@ def test_nothing_but_a_model_assumes_the_rest_and_says_so() -> None:
 
 
 def test_a_stage_brings_its_tokens_and_length_and_gives_way_to_what_is_stated() -> None:
-    assert (asked({"model": "stage3"}).tokens, asked({"model": "stage3"}).seq_len) == (100e9, 8192)
+    stage = asked({"model": "stage3"})
+    assert (stage.tokens, stage.seq_len, stage.batch_tokens) == (100e9, 8192, 2**22)
     assert asked({"model": "stage3", "tokens": "5B"}).tokens == 5e9
 
 

@@ -13,11 +13,13 @@ from governor.core.planner.hardware import Precision
 from governor.core.planner.precision_facts import LATE_SWITCH_AT
 from governor.core.planner.precision_plan import advised, bf16_blocks, late_switch_tokens, precision_plan
 from governor.core.planner.precision_recipe import recipe
+from governor.core.planner.shape import Experts, Shape
 from governor.core.planner.stages import STAGES
 from governor.plan_catalog import gpu_named, gpus, model_named, models
 
 B200, H100, A100 = (gpu_named(name) for name in ("B200", "H100", "A100"))
 LARGE = STAGES[-1]
+WIDE = Shape("70B of wide experts", 48, 4096, 64, 8, 128, 16384, 128256, experts=Experts(16, 2, 6912))
 NVFP4, MXFP8, FP8, BF16 = Precision.NVFP4, Precision.MXFP8, Precision.FP8, Precision.BF16
 
 
@@ -85,12 +87,14 @@ def test_no_promise_goes_beyond_what_the_shares_allow() -> None:
 
 def test_a_mixture_is_not_said_to_gain_from_nvfp4_and_a_dense_8b_is() -> None:
     assert precision_plan(LARGE.shape, B200, LARGE.seq_len).pays is None
-    assert advised(LARGE.shape, B200, LARGE.seq_len) is MXFP8
-    assert advised(LARGE.shape, H100, LARGE.seq_len) is BF16
-    eight = STAGES[2]
-    assert precision_plan(eight.shape, B200, eight.seq_len).pays
-    assert advised(eight.shape, B200, eight.seq_len) is NVFP4
-    assert precision_plan(eight.shape, A100, eight.seq_len).pays is False
+    assert advised(LARGE.shape, B200, LARGE.seq_len) is BF16, "its experts are narrow"
+    assert precision_plan(WIDE, B200, 8192).pays is None
+    assert advised(WIDE, B200, 8192) is MXFP8
+    assert advised(WIDE, H100, 8192) is BF16
+    eight = model_named("Llama3-8B")
+    assert precision_plan(eight, B200, 8192).pays
+    assert advised(eight, B200, 8192) is NVFP4
+    assert precision_plan(eight, A100, 8192).pays is False
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,7 @@ def run(*args: str) -> Result:
 def test_people_read_what_is_advised_and_why(tmp_path: Path) -> None:
     said = run("--recipe", str(tmp_path / "plan.json")).stdout
     assert "nvfp4 is not known to pay: 0.99 to 1.33 x BF16" in said
-    assert "advised: mxfp8" in said
+    assert "advised: bf16" in said
     assert "blocks in BF16: 41 to 47" in said
     assert "It has no NVFP4 path" in said
     assert json.loads((tmp_path / "plan.json").read_text())["precision"] == "nvfp4"
@@ -153,7 +157,7 @@ def test_people_read_what_is_advised_and_why(tmp_path: Path) -> None:
 def test_programs_read_that_a_gain_is_not_known() -> None:
     found = json.loads(run("--json").stdout)
     assert (found["pays"], found["advised"], found["precision"], found["fallbacks"]) == (
-        None, "mxfp8", "nvfp4", ["mxfp8", "bf16"],
+        None, "bf16", "nvfp4", ["mxfp8", "bf16"],
     )  # fmt: skip
 
 

@@ -10,8 +10,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from governor.cli_common import Failed
-from governor.plan_keys import KEYS, checked
+from governor.plan_keys import KEYS, PlanUnreadableError, checked
 
+NAMED: Final = "model_named"
 Command = TypeVar("Command", bound=Callable[..., Any])
 # All of the planner's errors are ValueErrors with one line for the user.
 PLAN_ERRORS: Final = (ValueError,)
@@ -58,7 +59,11 @@ def _known(key: str) -> Iterable[str]:
 
 
 def model_argument(command: Command) -> Command:
-    return click.argument("model", required=False, shell_complete=_complete_model, metavar="MODEL|FILE")(command)
+    """MODEL, or --model as the other commands have it."""
+    named = click.option(
+        "--model", NAMED, shell_complete=_complete_model, metavar="NAME|FILE", help="The same as MODEL."
+    )
+    return click.argument("model", required=False, shell_complete=_complete_model, metavar="MODEL|FILE")(named(command))
 
 
 def model_option(command: Command) -> Command:
@@ -83,8 +88,11 @@ def html_option(command: Command) -> Command:
 def values_of(model: str | None, options: Mapping[str, str | None]) -> dict[str, str]:
     """The options that were given, as values of a plan."""
     given: dict[str, object] = {key: value for key, value in options.items() if value is not None}
-    if model is not None:
-        given["model"] = model
+    named = given.pop(NAMED, None)
+    if model is not None and named is not None:
+        raise PlanUnreadableError(f"model: named twice, {model} and {named}")
+    if model is not None or named is not None:
+        given["model"] = model or named
     return checked(given, "command line")
 
 

@@ -11,7 +11,7 @@ from governor.plan_estimate import Estimate
 from governor.plan_refusal import refusal
 from governor.plan_report import notes_of
 from governor.plan_ways import WAYS, by_way, sharding_of
-from governor.plan_words import UNKNOWN, days, gigabytes, hours, share, usd, ways
+from governor.plan_words import UNKNOWN, days, gigabytes, share, usd, ways
 
 HEADS = (
     *(Head("PLAN", may_be_cut=True), Head("SHARDING"), Head("GPUS", is_number=True), Head("GB", is_number=True)),
@@ -68,7 +68,7 @@ def _row(one: Estimate, first: Estimate) -> tuple[str, ...]:
         "yes" if memory.fits else "NO",
         f"{one.per_gpu_s.mid:,.0f}",
         share(one.mfu),
-        UNKNOWN if cost is None else hours(cost.steady_hours.mid),
+        UNKNOWN if cost is None else days(cost.steady_hours.mid),
         UNKNOWN if cost is None else days(cost.calendar_hours.mid),
         UNKNOWN if money is None else usd(money.mid),
         UNKNOWN if cost is None or cost.calendar_usd is None else usd(cost.calendar_usd.mid),

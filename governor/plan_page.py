@@ -11,7 +11,7 @@ from governor.plan_estimate import Estimate, memory_parts, step_parts
 from governor.plan_plots import Bar, Series, colours_of, curves, legend, stacked
 from governor.plan_report import LABELS, notes_of
 from governor.plan_ways import WAYS, by_way, sharding_of
-from governor.plan_words import GB, UNKNOWN, count, days, gigabytes, hours, seconds, share, usd, ways
+from governor.plan_words import GB, UNKNOWN, count, days, gigabytes, seconds, share, usd, ways
 
 _STYLE: Final = """
 :root { color-scheme: light dark; }
@@ -96,7 +96,7 @@ def _figures(one: Estimate) -> tuple[str, ...]:
         f"{speed.mid:,.0f}",
         f"{speed.low:,.0f} to {speed.high:,.0f}",
         share(one.mfu),
-        UNKNOWN if cost is None else hours(cost.steady_hours.mid),
+        UNKNOWN if cost is None else days(cost.steady_hours.mid),
         UNKNOWN if cost is None else days(cost.calendar_hours.mid),
         UNKNOWN if cost is None or cost.steady_usd is None else usd(cost.steady_usd.mid),
         UNKNOWN if calendar is None else usd(calendar.mid),

@@ -83,7 +83,7 @@ def _figures(one: Estimate, colour: bool) -> str:
     if one.cost is not None:
         cost = one.cost
         rows += [
-            ("steady state", *spread(cost.steady_hours, hours)),
+            ("steady state", *spread(cost.steady_hours, days)),
             ("steady state, $", *spread(cost.steady_usd, usd)),
             ("calendar", *spread(cost.calendar_hours, days)),
             ("calendar, $", *spread(cost.calendar_usd, usd)),

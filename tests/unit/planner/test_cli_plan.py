@@ -28,6 +28,8 @@ def document(*arguments: str) -> dict[str, Any]:
 def test_a_plan_needs_no_word_but_its_model_and_run_may_be_said() -> None:
     assert plan(*PRICED).output == plan("run", *PRICED).output
     assert plan("stage1").exit_code == 0
+    assert plan("--model", *PRICED).output == plan(*PRICED).output
+    assert "model: named twice, stage1 and stage2" in plan("stage1", "--model", "stage2").stderr
 
 
 def test_the_report_names_every_part_with_its_interval_and_what_was_chosen() -> None:

@@ -38,6 +38,7 @@ class Wanted:
     offers: tuple[Offer, ...]
     limits: Limits
     assumed: tuple[str, ...]
+    unsold: tuple[str, ...] = ()  # GPUs that were named and that nobody is listed with.
 
     @property
     def one(self) -> Asked:
@@ -70,7 +71,8 @@ def wanted(values: Mapping[str, str], limits: Limits) -> Wanted:
     kind = price_kind(plain.get("price-kind") or "on-demand")
     gpus = [gpu_named(name) for name in _items(plain, "gpu")] or priced_gpus(kind)
     sold = _offers(plain, gpus, kind)
-    gpus = [gpu for gpu in gpus if any(offer.gpu == gpu for offer in sold)]
+    unsold = tuple(gpu.name for gpu in gpus if all(offer.gpu != gpu for offer in sold))
+    gpus = [gpu for gpu in gpus if gpu.name not in unsold]
     single = {key: value for key, value in plain.items() if key not in LISTS and key not in _PRICES}
     frameworks = _items(plain, "framework") or [Framework.DEEPSPEED.value]
     spaces = []
@@ -78,7 +80,7 @@ def wanted(values: Mapping[str, str], limits: Limits) -> Wanted:
         for size in sorted({gpu.gpus_per_node for gpu in gpus}):
             alike = tuple(gpu for gpu in gpus if gpu.gpus_per_node == size)
             spaces.append(_space(plain, single, framework, alike))
-    return Wanted(plain, tuple(spaces), tuple(sold), limits, tuple(assumed))
+    return Wanted(plain, tuple(spaces), tuple(sold), limits, tuple(assumed), unsold if plain.get("gpu") else ())
 
 
 _PRICES: Final = ("price", "node-price", "provider", "price-kind")

@@ -41,6 +41,7 @@ def search_document(want: Wanted, result: Searched) -> dict[str, Any]:
         "pareto": [_found(one) for one in result.front],
         **{name: None if one is None else _whole(want, result, name, one) for name, one in both.items()},
         "reasons": list(choice.reasons),
+        "left_out": list(want.unsold),
     }
 
 
@@ -162,6 +163,8 @@ def _notes(want: Wanted, result: Searched, assumed: Sequence[str]) -> list[str]:
     said = [*want.one.assumed, *want.assumed, *assumed]
     if said:
         notes.append(f"assumed, as nobody said: {', '.join(said)}")
+    if want.unsold:
+        notes.append(f"left out, as nobody is listed with them at that kind of price: {', '.join(want.unsold)}")
     if result.tried >= CANDIDATES_MAX:
         notes.append(f"of each framework no more than {CANDIDATES_MAX:,} candidates were tried: state gpu or gpus")
     return notes

@@ -79,6 +79,12 @@ def test_lists_hold_the_search_to_what_they_name() -> None:
     assert {(one["seller"], one["gpu_hour_usd"]) for one in stated} == {("stated", 2.25)}
 
 
+def test_a_gpu_that_nobody_sells_is_left_out_and_named() -> None:
+    named = (*SPACE[:3], "--gpu", "h100,v100-sxm2-32gb", "--gpus", "8", "--tokens", "1B")
+    assert document(*named)["left_out"] == ["V100-SXM2-32GB"]
+    assert "left out, as nobody is listed with them" in search(*named).stdout
+
+
 def test_money_without_tokens_buys_as_many_as_it_can_within_the_time() -> None:
     made = document(*SPACE, "--budget", "5000", "--deadline", "30d")
     run = made["primary"]["run"]

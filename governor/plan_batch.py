@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.cli_rows import Head, render_rows
-from governor.core.planner.predict import predict
+from governor.core.planner.memory import memory_of
+from governor.core.planner.predict import DOES_NOT_FIT, predict
+from governor.core.planner.setup import Checkpointing
 from governor.core.planner.shape import Shape
-from governor.plan_table import Row, UnreadableRowError, read
+from governor.plan_table import Read, Row, UnreadableRowError, read
 from governor.plan_words import GB
 
 NOT_PREDICTED: Final = "not predicted: "
@@ -69,16 +71,27 @@ def prediction(row: Row, row_id: str) -> dict[str, Any]:
         why = str(error) if isinstance(error, ValueError) else "its sizes are beyond every machine"
         return _line(row_id, f"{NOT_PREDICTED}{why}")
     low, mid, high = (round(value, 2) for value in speed)
+    notes = list(made.notes)
+    fits = memory.surely_fits
+    if not fits and _could_recompute(known):
+        notes = [note for note in notes if not note.startswith(DOES_NOT_FIT)]
+        fits, notes = True, [*notes, "fits by recomputing activations: act_ckpt is not stated"]
     return _line(
         row_id,
-        "; ".join(made.notes),
+        "; ".join(notes),
         tok_s_gpu=mid,
         tok_s_gpu_low=low,
         tok_s_gpu_high=high,
         mem_gb_allocated=round(figures[3], 3),
         mem_gb_reserved=round(figures[4], 3),
-        fits=memory.surely_fits,
+        fits=fits,
     )
+
+
+def _could_recompute(known: Read) -> bool:
+    """Nobody said what is recomputed, and with everything it fits: what ran has recomputed some of it."""
+    is_open = any(one.startswith("act_ckpt") for one in known.assumed)
+    return is_open and memory_of(known.setup.but(checkpointing=Checkpointing.FULL)).surely_fits
 
 
 def _check_heads(row: Row, shape: Shape) -> None:

@@ -50,6 +50,17 @@ def is_tied(row: Row) -> bool:
     return "tied embeddings" in row.get("notes", "") or row.get("model", "").lower().startswith("bloom")
 
 
+def has_low_precision_params(row: Row) -> bool:
+    """Bridge's recipes keep the weights themselves in fp8 (fp8_param_gather); NVFP4's stay in bf16."""
+    return "bridge" in row.get("framework", "").lower() and "fp8" in row.get("precision", "").lower()
+
+
+def has_bf16_gradients(row: Row) -> bool:
+    """NVIDIA's recipes for speed add gradients up in bf16 (NeMo: grad_sync_dtype; Bridge: grad_reduce_in_fp32)."""
+    name = row.get("framework", "").lower()
+    return any(word in name for word in ("nemo", "bridge")) and not is_megatron_test(row)
+
+
 def has_bf16_states(row: Row) -> bool:
     """DeepSpeed's bf16_master_weights_and_grads, and trainers of one GPU that cast the whole model."""
     return "pure" in row.get("precision", "").lower() or "bf16_master_weights" in row.get("notes", "").lower()

@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from governor.core.planner.hardware import Gpu, Precision
+from governor.core.planner.memory import memory_of
 from governor.core.planner.setup import Attention, Checkpointing, Framework, Offload, Setup
 from governor.core.planner.shape import Experts, Shape
 from governor.plan_catalog import UnknownNameError, gpu_named, model_named
 from governor.plan_recognised import (
     USUAL_LATENT,
     expert_tp,
+    has_bf16_gradients,
     has_bf16_states,
     has_dropout,
+    has_low_precision_params,
     has_sequence_parallel,
     is_latent,
     is_megatron_test,
@@ -122,12 +125,25 @@ def read(row: Row) -> Read:
         node_gbps=_network(row),
         vintage=_vintage(row),
         bf16_states=has_bf16_states(row),
+        bf16_gradients=has_bf16_gradients(row),
+        fp8_params=has_low_precision_params(row),
         dropout=has_dropout(row),
         adapters=trains_adapters(row),
         unfused_optimizer=is_unfused_optimizer(row),
         uniform_routing=is_uniform_routing(row),
     )
+    if shape.is_moe and not row.get("ep", "").strip() and (ep := _spread(setup)) != setup.ep:
+        setup = setup.but(ep=_assume(assumed, "ep", ep))
     return Read(setup, tuple(assumed), is_megatron_test(row))
+
+
+def _spread(setup: Setup) -> int:
+    """The fewest ranks over which the experts fit, as a row that ran must have spread them; 1 where none suffices."""
+    most = min(setup.shape.experts.count if setup.shape.experts else 1, setup.dp * setup.cp * setup.tp)
+    spreads = [ep for ep in (1 << power for power in range(most.bit_length())) if setup.shape.can_spread(ep)]
+    # What is recomputed is open as well, more often than not.
+    light = setup.but(checkpointing=Checkpointing.FULL)
+    return next((ep for ep in spreads if memory_of(light.but(ep=ep)).fits), setup.ep)
 
 
 def _assume(assumed: list[str], name: str, value: T) -> T:
@@ -286,6 +302,8 @@ def _checkpointing(row: Row, framework: Framework, assumed: list[str]) -> Checkp
 
 def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
     stated = _number(row, "zero_stage")
+    if framework is Framework.XLA and "fsdp" in row.get("framework", "").lower():
+        return 3  # JAX shards what its mesh says; tables give it the stage of its optimizer
     if stated is not None:
         return stated
     usual = {Framework.MEGATRON: 1, Framework.DDP: 0}.get(framework, 3)

@@ -54,8 +54,8 @@ def logits_of(setup: Setup, stage: Stage, c: MemoryConstants) -> float:
 
 def _bytes_per_logit(setup: Setup, c: MemoryConstants) -> float:
     match setup.framework:
-        case Framework.MEGATRON | Framework.MEGATRON_DEEPSPEED | Framework.XLA:
-            return c.logits_fused
+        case Framework.MEGATRON | Framework.MEGATRON_DEEPSPEED | Framework.XLA | Framework.FSDP:
+            return c.logits_fused  # Composer's and nanotron's too: flash-attention's cross-entropy, in place
         case Framework.FSDP2 | Framework.DEEPSPEED_COMPILED:
             return c.logits_compiled
     return c.logits_eager

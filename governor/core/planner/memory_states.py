@@ -170,9 +170,8 @@ def _mixed(setup: Setup, shards: int) -> tuple[float, float, float]:
     """Half-precision weights beside fp32 masters: Megatron and DeepSpeed."""
     zero = setup.zero_stage
     optimizer = MASTER_AND_ADAM / (shards if zero else 1)
-    wide = setup.precision is not Precision.FP16 and (
-        setup.framework is Framework.MEGATRON or (setup.framework in DEEPSPEEDS and setup.pp > 1)
-    )
+    is_narrow = setup.precision is Precision.FP16 or setup.bf16_gradients
+    wide = not is_narrow and (setup.framework is Framework.MEGATRON or (setup.framework in DEEPSPEEDS and setup.pp > 1))
     gradients = 4.0 if wide else 2.0
     if setup.framework is Framework.MEGATRON and not wide:
         optimizer += 4.0 / (shards if zero else 1)  # the shard's gradients once more, in fp32

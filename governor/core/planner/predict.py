@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from governor.core.planner.bands import Band, band_of
 from governor.core.planner.memory import Memory, memory_of
 from governor.core.planner.memory_band import MemoryBand, memory_band
 from governor.core.planner.setup import Attention, Framework, Offload, Setup
 from governor.core.planner.step_time import StepTime, step_time_of
+
+DOES_NOT_FIT: Final = "does not fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ def _of_capacity(memory: Memory) -> str:
 def _notes(setup: Setup, memory: Memory) -> list[str]:
     notes = []
     if not memory.fits:
-        notes.append(f"does not fit: {_of_capacity(memory)}")
+        notes.append(f"{DOES_NOT_FIT}: {_of_capacity(memory)}")
     elif not memory.surely_fits:
         notes.append(f"may not fit: {_of_capacity(memory)}, and one run of ten takes more than the rest")
     if setup.shape.is_moe:

@@ -90,6 +90,7 @@ class Setup:
     node_gbps: float | None = None  # network of one node, GB/s one way; None: what the GPU's usual node has
     vintage: float = 2025.5  # year of the software
     fp8_params: bool = False  # weights are kept and gathered in the low precision
+    bf16_gradients: bool = False  # Megatron's main gradients in bf16 instead of fp32
     bf16_states: bool = False  # master weights, gradients and Adam's moments in bf16 too: nothing is kept in fp32
     dropout: bool = False
     fused_loss: bool = False  # chunked or fused cross-entropy: logits are never whole

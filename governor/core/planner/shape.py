@@ -81,6 +81,10 @@ class Shape:
     def is_moe(self) -> bool:
         return self.experts is not None
 
+    def can_spread(self, ranks: int) -> bool:
+        """Whether the experts divide evenly over so many ranks."""
+        return self.experts is not None and self.experts.count % ranks == 0
+
     @property
     def attention_layers(self) -> int:
         return self.hybrid.attention if self.hybrid else self.layers

@@ -29,7 +29,8 @@ _HEAD = f"""# Low precision: NVFP4, FP8, and what to fall back on
 <!-- Drawn from governor/core/planner/precision_*.py by `make docs`: change it there. -->
 
 What `costgov plan precision` says of stage 4, the 70B mixture of experts, and of the other stages. No speed here was measured by
-us: the ranges are of published whole steps.
+us: the ranges are of published whole steps. What NVFP4 does to numbers and loss was [measured in an
+emulation](low_precision_measured.md), on a small model.
 
 **DeepSpeed has no NVFP4 path.** Its config says `bf16` or `fp16`, so the files of [{HOME}/](../{HOME}) say `bf16` to
 DeepSpeed and the rest to whoever builds the model, of Transformer Engine's layers.

@@ -18,7 +18,7 @@ TABLE = "throughput_dev.csv"
 PUBLISHERS = (
     "llm-foundry", "Megatron-Bridge", "bigscience", "InternEvo", "ModelZoo", "24.12", "NeMo", "deepcompile", "azure",
     "Korthikanti", "SC21", "nanotron", "moe_training", "mx_formats", "pytorch/ao", "Megatron-LM", "torchtitan",
-    "fms-fsdp",
+    "fms-fsdp", "gist",
 )  # fmt: skip
 # Whose FLOPs count attention as if it were not causal, or count the recomputed forward pass as well.
 NOT_CAUSAL = ("non-causal", "hardware", "nemo")

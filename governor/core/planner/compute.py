@@ -129,9 +129,10 @@ def _passes(setup: Setup, c: Constants, tokens: float) -> float:
         copies = shape.moe_layers * experts.topk * shape.expert_width
     layers = shape.attention_layers + shape.mlp_layers + shape.state_space_layers
     inner = shape.state_space_layers * (shape.hybrid.inner if shape.hybrid else 0)
-    elements = c.passes_hidden * layers / 2 * shape.hidden / spread + c.passes_ffn * ffn / tp
-    elements += c.passes_state_space * inner / tp
-    elements *= fusion(setup, c) * math.pow(1 + c.yearly, age(setup))
+    hidden = c.passes_hugging_face if setup.framework is Framework.DEEPSPEED else c.passes_hidden * fusion(setup, c)
+    elements = hidden * layers / 2 * shape.hidden / spread
+    elements += fusion(setup, c) * (c.passes_ffn * ffn + c.passes_state_space * inner) / tp
+    elements *= math.pow(1 + c.yearly, age(setup))
     elements += c.passes_routing * copies / tp * math.pow(1 + c.yearly_moe, age(setup))
     elements += c.passes_logits * shape.vocab / tp
     if setup.precision.bits < 16:
@@ -164,9 +165,7 @@ def _launch(setup: Setup, c: Constants) -> float:
 
 def fusion(setup: Setup, c: Constants) -> float:
     match setup.framework:
-        case Framework.DEEPSPEED:
-            return c.hugging_face
-        case Framework.FSDP | Framework.DDP:
+        case Framework.DEEPSPEED | Framework.FSDP | Framework.DDP:
             return c.eager
         case Framework.DEEPSPEED_COMPILED | Framework.FSDP2 | Framework.XLA:
             return c.compiled

@@ -71,6 +71,8 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
 def _exposed(setup: Setup, work: Work, traffic: Traffic, c: Constants) -> float:
     gather = _left_over(traffic.gather, c.gather_overlap * work.total)
     gather += c.contention * (traffic.gather - gather)
+    if setup.framework is Framework.DEEPSPEED and setup.is_sharding_params:
+        gather += c.zero3_hooks * work.total
     return (
         c.tensor_exposed * traffic.tensor
         + c.context_exposed * traffic.context

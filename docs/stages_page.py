@@ -31,8 +31,9 @@ evaluations, and what finished public runs took beyond (usually {CALENDAR_USUAL:
 _BESIDES = """
 ## The configs
 
-`configs/<stage>/primary.json` and `fallback.json` are what `deepspeed.initialize(config=...)` takes; DeepSpeed 0.19 knows every key of
-them (`tests/drills/planner`). What a JSON cannot say:
+`configs/<stage>/primary.json` and `fallback.json` are what `deepspeed.initialize(config=...)` takes. DeepSpeed 0.19 knows every key of
+them and trained five steps under each: two CPU ranks, a tiny model of the family, other batch sizes and torch's own Adam, nothing else
+changed (`tests/drills/planner`). What a JSON cannot say:
 
 """
 

@@ -12,11 +12,13 @@ from governor.cli_rows import Head, render_rows
 from governor.core.planner.memory import memory_of
 from governor.core.planner.predict import DOES_NOT_FIT, predict
 from governor.core.planner.setup import Checkpointing
-from governor.core.planner.shape import Shape
+from governor.core.planner.shape import Shape, divisors_near
 from governor.plan_table import Read, Row, UnreadableRowError, read
 from governor.plan_words import GB
 
 NOT_PREDICTED: Final = "not predicted: "
+# Beside a blank, how tables say that nobody knows. "none" is a value: of checkpointing, of offload.
+UNKNOWN_WORDS: Final = frozenset({"-", "?", "n/a", "na", "nan", "null", "unknown"})
 # A table has one of these at least; else it is separated by something else than commas.
 KNOWN: Final = frozenset({"model", "hidden", "params_b", "gpu"})
 NOTE_CHARS_MAX: Final = 400
@@ -38,12 +40,16 @@ def predictions(path: Path) -> Iterator[dict[str, Any]]:
                 )
             rows.fieldnames = columns
             for number, row in enumerate(rows, 1):
-                plain = {key: value for key, value in row.items() if isinstance(key, str) and isinstance(value, str)}
+                plain = {key: _known(value) for key, value in row.items() if isinstance(key, str) and value is not None}
                 yield prediction(plain, plain.get("row_id", "").strip() or str(number))
     except OSError as error:
         raise TableUnreadableError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise TableUnreadableError(f"{path}: is no CSV in UTF-8: {error}") from error
+
+
+def _known(cell: str) -> str:
+    return "" if cell.strip().lower() in UNKNOWN_WORDS else cell
 
 
 def _without_remarks(file: Iterable[str]) -> Iterator[str]:
@@ -65,7 +71,7 @@ def prediction(row: Row, row_id: str) -> dict[str, Any]:
         memory, speed = made.memory, made.tokens_per_gpu_s
         allocated = memory.last_stage if known.shows_last_rank else memory.allocated
         figures = (*speed, allocated / GB, memory.reserved / GB)
-        if not all(map(math.isfinite, figures)):
+        if not all(map(math.isfinite, figures)) or not round(min(speed), 2):
             raise UnreadableRowError("its sizes are beyond every machine")
     except (ValueError, ArithmeticError) as error:
         why = str(error) if isinstance(error, ValueError) else "its sizes are beyond every machine"
@@ -97,11 +103,8 @@ def _could_recompute(known: Read) -> bool:
 def _check_heads(row: Row, shape: Shape) -> None:
     """A row has no width of a head. The catalogue knows models whose heads are wider than their share: those may."""
     if row.get("heads", "").strip() and shape.hidden % shape.heads and shape.head_dim == shape.hidden // shape.heads:
-        near = [heads for heads in range(1, shape.hidden + 1) if shape.hidden % heads == 0]
-        possible = sorted(sorted(near, key=lambda heads: abs(heads - shape.heads))[:2])
-        raise UnreadableRowError(
-            f"{shape.heads} heads do not divide hidden {shape.hidden}; {' or '.join(map(str, possible))} do"
-        )
+        near = divisors_near(shape.hidden, shape.heads)
+        raise UnreadableRowError(f"{shape.heads} heads do not divide hidden {shape.hidden}: {near} do")
 
 
 def _line(row_id: str, notes: str, **figures: float | bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from governor.core.planner.shape import Experts, Shape
+from governor.core.planner.shape import SIZE_MAX, Experts, Shape, divisors_near
 from governor.core.planner.stages import stage_named
 from governor.hf_config import shape_of_file
 from governor.plan_catalog import model_named
@@ -63,9 +63,8 @@ def _resized(shape: Shape, sizes: Mapping[str, int]) -> Shape:
 def _head_dim(hidden: int, heads: int) -> int:
     if hidden % heads == 0:
         return hidden // heads
-    near = sorted((one for one in range(1, hidden + 1) if hidden % one == 0), key=lambda one: abs(one - heads))[:3]
-    possible = " or ".join(map(str, sorted(near)))
-    raise PlanUnreadableError(f"shape: {heads} heads do not divide hidden {hidden}: {possible} do; or state head_dim")
+    near = divisors_near(hidden, heads)
+    raise PlanUnreadableError(f"shape: {heads} heads do not divide hidden {hidden}: {near} do; or state head_dim")
 
 
 def _sizes(values: Mapping[str, str]) -> dict[str, int]:
@@ -78,6 +77,8 @@ def _sizes(values: Mapping[str, str]) -> dict[str, int]:
                 f"shape: {pair!r}: write for example layers=24; there are {', '.join(SIZE_NAMES)}"
             )
         sizes[name] = int(value)
+        if sizes[name] > SIZE_MAX:
+            raise PlanUnreadableError(f"shape: {name} {value}: at most {SIZE_MAX:,}")
         if not sizes[name] and name in SIZE_NAMES[:7]:
             raise PlanUnreadableError(f"shape: {name} must be at least 1")
     return sizes

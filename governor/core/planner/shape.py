@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+SIZE_MAX = 10_000_000  # Of one dimension: fifty times the largest vocabulary. Beyond it somebody wrote parameters.
 
 
 class ImpossibleShapeError(ValueError):
@@ -67,12 +70,13 @@ class Shape:
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
-            if getattr(self, field) <= 0:
-                raise ImpossibleShapeError(f"{self.name}: {field} must be positive, not {getattr(self, field)}")
+            if not 0 < getattr(self, field) <= SIZE_MAX:
+                wanted = f"must be from 1 to {SIZE_MAX:,}"
+                raise ImpossibleShapeError(f"{self.name}: {field} {wanted}, not {getattr(self, field)}")
         if self.heads % self.kv_heads:
             raise ImpossibleShapeError(
                 f"{self.name}: {self.heads} heads cannot share {self.kv_heads} key/value heads evenly; "
-                f"kv_heads must divide heads: {_divisors_near(self.heads, self.kv_heads)}"
+                f"kv_heads must divide heads: {divisors_near(self.heads, self.kv_heads)}"
             )
         if self.experts is not None and not 0 < self.experts.topk <= self.experts.count:
             raise ImpossibleShapeError(f"{self.name}: topk {self.experts.topk} of {self.experts.count} experts")
@@ -191,7 +195,8 @@ class Shape:
         return float(self.dense_params + routed + self.head_params)
 
 
-def _divisors_near(number: int, wanted: int) -> str:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    near = sorted(divisors, key=lambda d: (abs(d - wanted), d))[:3]
+def divisors_near(number: int, wanted: int) -> str:
+    """The three of `number`, which is no more than SIZE_MAX, that are nearest, in words."""
+    low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    near = sorted({*low, *(number // d for d in low)}, key=lambda d: (abs(d - wanted), d))[:3]
     return " or ".join(str(d) for d in sorted(near))

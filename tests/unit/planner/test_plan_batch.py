@@ -80,6 +80,12 @@ def test_a_blank_is_unknown_widens_the_interval_and_is_said(tmp_path: Path) -> N
     assert blank["tok_s_gpu_high"] / blank["tok_s_gpu_low"] > known["tok_s_gpu_high"] / known["tok_s_gpu_low"]
 
 
+@pytest.mark.parametrize("word", ["nan", "N/A", " ? ", "-", "unknown"])
+def test_other_words_for_a_blank_are_blanks(tmp_path: Path, word: str) -> None:
+    blank, said = lines(tmp_path, f"{HEAD}\n{GOOD.replace(',full,', ',,')}\n{GOOD.replace(',full,', f',{word},')}\n")
+    assert said == blank
+
+
 def test_a_row_of_which_nothing_is_known_is_answered_and_says_that_all_is_assumed(tmp_path: Path) -> None:
     known, nothing = lines(tmp_path, f"{HEAD}\n{GOOD}\n{',' * 13}\n")
     assert nothing["tok_s_gpu"] > 0
@@ -93,12 +99,17 @@ def test_a_row_of_which_nothing_is_known_is_answered_and_says_that_all_is_assume
         (GOOD.replace("H100-SXM-80GB", "zork"), "no GPU named 'zork'"),
         (
             "d,x,4096,32,30,H100-SXM-80GB,8,4096,1,3,full,DeepSpeed,bf16,1",
-            "30 heads do not divide hidden 4096; 16 or 32",
+            "30 heads do not divide hidden 4096: 8 or 16 or 32 do",
         ),
         (GOOD.replace(",4096,1,3", ",abc,1,3"), "seq_len = 'abc' is no number"),
         (GOOD.replace(",4096,1,3", ",1e300,1,3"), "beyond every machine"),
         (GOOD.replace(",1,3,full", ",1,7,full"), "ZeRO stage 7"),
-        (GOOD.replace(",1,3,full", ",1,nan,full"), "zero_stage = 'nan'"),
+        (
+            "e,x,99999999999999999999,32,30,H100-SXM-80GB,8,4096,1,3,full,DeepSpeed,bf16,1",
+            "hidden must be from 1 to 10,000",
+        ),
+        ("f,x,4096,32,1e12,H100-SXM-80GB,8,4096,1,3,full,DeepSpeed,bf16,1", "must be from 1 to 10,000,000"),
+        (GOOD.replace(",1,3,full", ",1,inf,full"), "zero_stage = 'inf'"),
     ],
 )
 def test_a_bad_row_has_nulls_its_reason_and_a_line_and_the_others_go_on(tmp_path: Path, row: str, words: str) -> None:

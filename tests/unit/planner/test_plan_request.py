@@ -94,6 +94,7 @@ def test_a_measured_speed_may_be_stated_in_steps() -> None:
         ({"shape": "heads=30"}, "30 heads do not divide hidden 4096: 8 or 16 or 32 do; or state head_dim"),
         ({"shape": "kv_heads=5"}, "kv_heads must divide heads: "),
         ({"shape": "layres=3"}, "layres=3"),
+        ({"shape": "heads=999999999"}, "at most 10,000,000"),
         ({"shape": "layers=0"}, "layers must be at least 1"),
         ({"tp": "64"}, "tp 64 does not divide the 32 heads; possible: 1, 2, 4, 8"),
         ({"tp": "16"}, "tp 16 x pp 1 x cp 1 are 16 ranks, which do not divide 8 gpus"),

@@ -121,8 +121,9 @@ def _verdict(stage: Stage, gpu_name: str) -> str:
         plan = precision_plan(stage.shape, gpu, stage.seq_len, wanted=precision)
         if plan.precision is precision and (precision is not Precision.FP8 or not gpu.supports(Precision.MXFP8)):
             said.append(f"{precision} {plan.speedup.low:.2f} to {plan.speedup.high:.2f}")
-    objections = precision_plan(stage.shape, gpu, stage.seq_len).objections
-    return f"{', '.join(said)}: **{best}**" + "".join(f"; {one}" for one in objections)
+    lowest = precision_plan(stage.shape, gpu, stage.seq_len)
+    against = f"; against {lowest.precision}: {', and '.join(lowest.objections)}" if lowest.objections else ""
+    return f"{', '.join(said)}: **{best}**{against}"
 
 
 def _rules() -> str:

@@ -27,7 +27,12 @@ from governor.core.planner.sparse import dense_forward
 BF16_BLOCKS_FRAC: Final = 0.15  # of the blocks; the 12B run kept 10 of 62, Nemotron-3-Super 14 of 88
 FIRST_BLOCKS: Final = 2  # which the 12B run kept as well
 HIDDEN_MIN: Final = 4096  # below it quantising and Hadamard cost what the matmul saves
-EXPERT_FFN_MIN: Final = 4096  # Nemotron-3-Super's of 2688 gained nothing
+# Width of an expert from which on nothing is known to speak against it, and why not below.
+EXPERT_FFN_MIN: Final = {
+    Precision.NVFP4: (4096, "0.88 to 1.04 over MXFP8 was measured at 2688"),
+    Precision.MXFP8: (2048, "1.13 to 1.28 was measured at 2048"),  # DeepSeek-V3
+    Precision.FP8: (4096, "1.25 was measured at 32768"),  # Grok-1
+}
 ATTENTION_SHARE_MAX: Final = 0.3  # attention stays in BF16: beyond it there is little left to speed up
 TOKENS_MIN: Final = 4096  # that one matmul takes: fewer, and reading the weights is its time
 DIM_MULTIPLE: Final = 128  # of both dimensions of a matmul (torchtitan); Transformer Engine asks for 32
@@ -98,7 +103,7 @@ def precision_plan(
     blocks = bf16_blocks(shape.layers, keep_first) if chosen is Precision.NVFP4 else ()
     groups = tuple(_groups(shape, seq_len, chosen, len(blocks) / shape.layers, keep_attention_projections))
     low = sum(group.flops_share for group in groups if group.precision is not Precision.BF16)
-    objections = () if chosen is Precision.BF16 else tuple(_objections(shape, seq_len, tokens))
+    objections = () if chosen is Precision.BF16 else tuple(_objections(shape, chosen, seq_len, tokens))
     speedup, ceiling = _speedup(shape, chosen, low, bool(objections))
     return PrecisionPlan(
         model=shape.name,
@@ -180,11 +185,12 @@ def _notes(gpu: Gpu, chosen: Precision, wanted: Precision | None) -> Iterator[st
         yield f"{gpu.name} has no matmuls below BF16 that training uses"
 
 
-def _objections(shape: Shape, seq_len: int, tokens: int | None) -> Iterator[str]:
+def _objections(shape: Shape, chosen: Precision, seq_len: int, tokens: int | None) -> Iterator[str]:
     if shape.hidden < HIDDEN_MIN:
         yield f"hidden {shape.hidden} is below {HIDDEN_MIN}: quantising costs what the matmul saves"
-    if shape.experts and shape.experts.ffn < EXPERT_FFN_MIN:
-        yield f"experts {shape.experts.ffn} wide gain little: 0.88 to 1.04 over MXFP8 was measured at 2688"
+    least, known = EXPERT_FFN_MIN[chosen]
+    if shape.experts and shape.experts.ffn < least:
+        yield f"experts {shape.experts.ffn} wide gain little: {known}"
     attention = shape.attention_layers * dense_forward(shape, seq_len)
     share = attention / (attention + 2 * shape.matmul_params)
     if share > ATTENTION_SHARE_MAX:

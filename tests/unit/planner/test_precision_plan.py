@@ -87,7 +87,8 @@ def test_no_promise_goes_beyond_what_the_shares_allow() -> None:
 
 def test_a_mixture_is_not_said_to_gain_from_nvfp4_and_a_dense_8b_is() -> None:
     assert precision_plan(LARGE.shape, B200, LARGE.seq_len).pays is None
-    assert advised(LARGE.shape, B200, LARGE.seq_len) is BF16, "its experts are narrow"
+    assert advised(LARGE.shape, B200, LARGE.seq_len) is MXFP8, "measured on experts narrower than these"
+    assert advised(model_named("Qwen3-30B-A3B"), B200, 8192) is BF16
     assert precision_plan(WIDE, B200, 8192).pays is None
     assert advised(WIDE, B200, 8192) is MXFP8
     assert advised(WIDE, H100, 8192) is BF16
@@ -113,6 +114,18 @@ def test_what_speaks_against_it(name: str, seq_len: int, tokens: int | None, obj
     assert plan.pays is None
     assert plan.speedup.low <= 1
     assert advised(model_named(name), B200, seq_len, tokens) is BF16
+
+
+def test_each_precision_is_judged_by_experts_as_narrow_as_it_was_measured_on() -> None:
+    """Stage 4's are 2816 wide: DeepSeek-V3's gain in MXFP8 was at 2048, Nemotron's lack of one in NVFP4 at 2688."""
+    found = {
+        plan.precision: plan.objections
+        for gpu, wanted in ((B200, NVFP4), (B200, MXFP8), (H100, FP8))
+        for plan in [precision_plan(LARGE.shape, gpu, LARGE.seq_len, wanted=wanted)]
+    }
+    assert found[MXFP8] == ()
+    assert found[NVFP4] == ("experts 2816 wide gain little: 0.88 to 1.04 over MXFP8 was measured at 2688",)
+    assert found[FP8] == ("experts 2816 wide gain little: 1.25 was measured at 32768",)
 
 
 def test_nothing_speaks_against_a_large_dense_model() -> None:
@@ -145,7 +158,7 @@ def run(*args: str) -> Result:
 def test_people_read_what_is_advised_and_why(tmp_path: Path) -> None:
     said = run("--recipe", str(tmp_path / "plan.json")).stdout
     assert "nvfp4 is not known to pay: 0.99 to 1.33 x BF16" in said
-    assert "advised: bf16" in said
+    assert "advised: mxfp8" in said
     assert "blocks in BF16: 41 to 47" in said
     assert "It has no NVFP4 path" in said
     assert json.loads((tmp_path / "plan.json").read_text())["precision"] == "nvfp4"
@@ -157,7 +170,7 @@ def test_people_read_what_is_advised_and_why(tmp_path: Path) -> None:
 def test_programs_read_that_a_gain_is_not_known() -> None:
     found = json.loads(run("--json").stdout)
     assert (found["pays"], found["advised"], found["precision"], found["fallbacks"]) == (
-        None, "bf16", "nvfp4", ["mxfp8", "bf16"],
+        None, "mxfp8", "nvfp4", ["mxfp8", "bf16"],
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from governor.core.effects import Alarm
-from governor.core.events import Event, Hello
+from governor.core.events import Ack, Event, Hello
 from governor.core.identity import ConnectionId
 from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
 from governor.core.node import Node, Tracked
@@ -67,13 +67,13 @@ class Recorder:
             return
         run = tracked.run.run
         is_halted, was_on = tracked.incident is not None, self._is_on.get(run)
-        if was_on and not is_halted and not isinstance(event, Hello):  # Nearly always.
+        if was_on and not is_halted and not isinstance(event, Hello | Ack):  # Nearly always.
             self.recordings.put(run, Heard(event.at, packet.connection, packet.data))
             return
         if was_on is False and not is_halted:
             self.recordings.again(run, event.at)
         process = packet.peer.process if isinstance(event, Hello) else None
-        line = Heard(event.at, packet.connection, packet.data, process)
+        line = Heard(event.at, packet.connection, packet.data, process, is_ack=isinstance(event, Ack))
         if process is not None:
             self.recordings.hello(run, line)  # Of a halted run, too: it may be what goes on after it.
         if was_on or not is_halted:

@@ -1,14 +1,14 @@
 """The lines of a recording: what a run's ranks said, when it came, and what else its rules were shown.
 
 A frame stands as it came, with two keys more: `at_ns`, the governor's CLOCK_MONOTONIC at its arrival, by which it was
-judged, and `conn`, the connection that it came on. A hello has also the kernel's word of who said it, and lacks what
-might hold a secret. A note is a line of our own: what no frame says. `wire.recorded` reads them.
+judged, and `conn`, the connection that it came on. A hello has also the kernel's word of who said it. Hellos and acks
+lack what might hold a secret. A note is a line of our own: what no frame says. `wire.recorded` reads them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from governor.core.identity import ConnectionId, ProcessId
@@ -21,7 +21,9 @@ NOTE: Final = "note"  # The kind of our own lines.
 # A command line and paths may hold a key; what a rank knows of an old incident is the incident's.
 LEFT_OUT: Final = frozenset({"resume_argv", "cwd", "checkpoint_dir", "open_incident"})
 LAST_GOOD_KEPT: Final = ("step", "tokens_total", "mono_ns")
+SAVED_KEPT: Final = ("kind", "tokens_total", "files", "bytes", "hashed")
 _HELLO: Final = frozenset(FRAMES["hello"]) - LEFT_OUT  # A newer shim's own fields may hold anything.
+_ACK: Final = frozenset(FRAMES["ack"]) - {"reason"}  # Of a failure: the error's words, which name files.
 
 
 class Heard(NamedTuple):
@@ -32,12 +34,15 @@ class Heard(NamedTuple):
     data: bytes
     process: ProcessId | None = None
     is_again: bool = False  # Said before, and repeated for whoever reads on from here.
+    is_ack: bool = False
 
 
 def line(heard: Heard) -> bytes:
     """`data` has been parsed: it is one JSON object. A line break in it can only be space between its parts."""
     if heard.process is not None:
         return _hello_line(heard, heard.process)
+    if heard.is_ack:
+        return _ack_line(heard)
     text = heard.data.strip()
     if b"\n" in text or b"\r" in text:
         text = text.replace(b"\n", b" ").replace(b"\r", b" ")
@@ -45,11 +50,22 @@ def line(heard: Heard) -> bytes:
 
 
 def _hello_line(heard: Heard, process: ProcessId) -> bytes:
-    frame = {name: value for name, value in json.loads(heard.data).items() if name in _HELLO}
-    if isinstance(frame.get("last_good"), dict):
-        frame["last_good"] = {name: frame["last_good"].get(name) for name in LAST_GOOD_KEPT}
+    frame = _kept(heard.data, _HELLO, "last_good", LAST_GOOD_KEPT)
     frame |= {"at_ns": heard.at, "conn": heard.connection, "pid": process.pid, "start_ticks": process.start_ticks}
     return _encode(frame | ({"again": True} if heard.is_again else {}))
+
+
+def _ack_line(heard: Heard) -> bytes:
+    frame = _kept(heard.data, _ACK, "checkpoint", SAVED_KEPT)
+    return _encode(frame | {"at_ns": heard.at, "conn": heard.connection})
+
+
+def _kept(data: bytes, names: Collection[str], inner: str, names_within: Sequence[str]) -> dict[str, Any]:
+    """Of a frame the fields of these names, and of its record `inner` those within."""
+    frame = {name: value for name, value in json.loads(data).items() if name in names}
+    if isinstance(frame.get(inner), dict):
+        frame[inner] = {name: frame[inner].get(name) for name in names_within}
+    return frame
 
 
 def head(run: str, facts: Mapping[str, Any], *, mono_ns: int, wall_ns: int, continues: bool) -> bytes:

@@ -115,6 +115,16 @@ def test_each_run_has_its_own_frames_and_a_stranger_none() -> None:
     assert set(loop.kept.told) == {"anna", "ben"}
 
 
+def test_no_frame_tells_where_checkpoints_lie() -> None:
+    loop = Loop()
+    loop.hello("anna", checkpoint_dir="/key", last_good={"step": 1, "path": "/key"})
+    saved = {"kind": "good", "path": "/key", "manifest": "/key/m.json"}
+    loop.say("ack", seq=2, incident="c-1", what="saved", step=1, checkpoint=saved)
+    loop.say("ack", seq=3, incident="c-1", what="failed", step=2, reason="cannot write /key")
+    assert loop.kinds() == ["hello", "ack", "ack"]
+    assert "/key" not in json.dumps(loop.kept.told)
+
+
 def test_the_frame_that_decides_a_halt_is_the_last_until_somebody_trains_again() -> None:
     loop = Loop()
     loop.hello("anna")

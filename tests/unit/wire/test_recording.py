@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from governor.core.events import Beat, Disconnected, Event, Hello, Step, TrainerExited
+from governor.core.events import Ack, Beat, Disconnected, Event, Hello, Step, TrainerExited
 from governor.core.identity import ConnectionId, ProcessId
 from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
 from governor.core.units import NS_PER_S, DurationNs, MonoNs
@@ -78,6 +78,17 @@ def test_a_hello_lacks_what_may_hold_a_secret() -> None:
     assert not told.keys() & line.keys()
     assert line["last_good"] == {"step": 3, "tokens_total": None, "mono_ns": 2}
     assert (line["labels"], line["pid"], line["start_ticks"]) == ({"team": "a"}, 40, 9)
+
+
+def test_an_ack_lacks_where_the_checkpoint_lies_and_what_the_error_said() -> None:
+    kept = {"kind": "good", "tokens_total": 9, "files": 2, "bytes": 5, "hashed": True}
+    saved = {**kept, "path": "s3://key@bucket/step4", "manifest": "s3://key@bucket/step4/m.json"}
+    ack = {**head("ack", 0, 1), "seq": 2, "incident": "c-1", "what": "saved", "step": 4}
+    line = said({**ack, "checkpoint": saved, "reason": "no room in s3://key@bucket", "newer_field": "x"}, is_ack=True)
+    assert line == {**ack, "checkpoint": kept, "at_ns": AT, "conn": FIRST}
+    _, (_, event) = ranks(said(hello(), pid=40), line)
+    assert isinstance(event, Ack)
+    assert event.checkpoint == kept
 
 
 def test_a_connection_speaks_for_the_process_that_the_kernel_named() -> None:

@@ -124,6 +124,7 @@ class Governor:
         facts = {"node": self.node.facts.node, "boot_id": self.clock.boot_id, "costgov": __version__}
         recordings = RecordingFiles(self.settings.paths.recordings_dir, limits_of(self.settings.record), facts)
         self._closers.append(recordings.close)
+        recordings.begin()
         return recordings
 
     def _restore(self) -> list[Effect]:

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.core.identity import RUN_NAME
+from governor.core.node import RUNS_MAX
 from governor.core.units import MonoNs
 from governor.recording_files import number_of, segment_name
 from governor.settings_model import Record
 from governor.wire import recording
 from governor.wire.recording import Heard
 
-SEGMENTS_OF_A_RUN: Final = 16  # At its limit a run forgets a sixteenth of itself at a time.
+SEGMENTS_OF_A_RUN: Final = 16  # At its limit a run forgets a sixteenth of itself at a time, or less.
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600  # Tighter than the journal's: frames hold stacks and losses of every user's runs.
 GZIP_LEVEL: Final = 1  # 27 to 1 on steps and beats, at a third of the time that level 6 takes for 35 to 1.
@@ -44,7 +45,8 @@ class Limits:
 
     @property
     def segment_bytes(self) -> int:
-        return self.run_bytes_max // SEGMENTS_OF_A_RUN
+        """What is being written is never removed: of all runs together it must fit into the node's."""
+        return min(self.run_bytes_max // SEGMENTS_OF_A_RUN, self.node_bytes_max // RUNS_MAX)
 
 
 def limits_of(record: Record) -> Limits:
@@ -143,13 +145,14 @@ class RunSegments:
 
     def forget_oldest(self) -> None:
         """Keep to the run's own limit, a segment at a time."""
-        found = sorted(_segments(self.directory))
-        total = sum(entry.stat().st_size for _, entry in found)
-        for _, entry in found:
-            if total <= self.limits.run_bytes_max or Path(entry.path) == self.path:
+        kept = _kept(self.directory)
+        total = sum(one.size for one in kept)
+        for one in kept:
+            if total <= self.limits.run_bytes_max or Path(one.path) == self.path:
                 return
-            total -= entry.stat().st_size
-            os.unlink(entry.path)
+            total -= one.size
+            with contextlib.suppress(OSError):  # Another governor of this user has swept it.
+                os.unlink(one.path)
 
 
 @dataclass(frozen=True, slots=True)

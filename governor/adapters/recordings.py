@@ -90,9 +90,10 @@ class RecordingFiles:
         if self._pending.hold(run, line, at, size):
             self._wake.set()
         if self._thread is None:
-            self._begin()
+            self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """What is too old goes also while nobody trains."""
         thread = threading.Thread(target=self._work, name="recordings", daemon=True)
         try:
             thread.start()

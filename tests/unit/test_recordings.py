@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from governor.adapters.recording_queue import ALL_BYTES_MAX, RUN_BYTES_MAX, Pend
 from governor.adapters.recording_segments import FRESH_S, Limits, RunSegments, kept_bytes, sweep
 from governor.adapters.recordings import RecordingFiles
 from governor.core.identity import ConnectionId, ProcessId
+from governor.core.node import RUNS_MAX
 from governor.core.units import NS_PER_S, MonoNs
 from governor.recording_files import number_of, segments
 from governor.replay_input import Place, logs, records
@@ -100,6 +102,21 @@ def test_a_run_that_has_reached_its_limit_forgets_its_oldest_and_can_still_be_re
     assert last == list(range(last[0], 400))
     found, _ = read(tmp_path / "r")
     assert kinds(found)[:2] == ["head", "hello"], "whoever was connected is named where it begins now"
+
+
+def test_segments_that_somebody_else_numbers_or_removes_cost_no_line(tmp_path: Path) -> None:
+    one = ours(tmp_path)
+    write(one, [hello(), step(1)])
+    (tmp_path / "r" / "frames-0000001.jsonl.gz").write_bytes(bytes(LIMITS.run_bytes_max))
+    (tmp_path / "r" / "frames-000000.jsonl.gz").mkdir()
+    one.forget_oldest()
+    assert one.path is not None
+    assert one.path.exists(), "what is being written stays"
+
+
+def test_what_all_runs_are_writing_fits_into_the_nodes_limit() -> None:
+    limits = Limits(run_bytes_max=1_000_000, node_bytes_max=1_000_000, keep_s=1.0, free_bytes_min=0)
+    assert limits.segment_bytes * RUNS_MAX <= limits.node_bytes_max
 
 
 def test_the_second_segment_repeats_who_is_connected_at_its_begin_and_misses_nothing(tmp_path: Path) -> None:
@@ -195,6 +212,14 @@ def test_what_is_too_old_goes_with_its_directory_and_what_is_being_written_stays
     sweep(tmp_path, LIMITS, [live], now_s)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.gz"))
     assert left == ["live/frames-000002.jsonl.gz", "young/frames-000001.jsonl.gz"]
+    assert not (tmp_path / "old").exists()
+
+
+def test_what_is_too_old_goes_also_while_nobody_trains(tmp_path: Path) -> None:
+    make(tmp_path, "old", [10], time.time() - LIMITS.keep_s - 1)
+    files = RecordingFiles(tmp_path, LIMITS, FACTS)
+    files.begin()
+    files.close()
     assert not (tmp_path / "old").exists()
 
 

@@ -79,6 +79,12 @@ class Step:
     rss_bytes: int | None = None
     progress_seq: int | None = None
 
+    @property
+    def tells_of_training(self) -> bool:
+        """Something beside the loss that results of an evaluation, logged as steps of their own, do not have."""
+        told = (self.step_s, self.grad_norm, self.lr, self.tokens, self.tokens_total, self.loss_scale)
+        return any(value is not None for value in (*told, self.applied, self.skipped_steps))
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseChange:

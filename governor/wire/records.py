@@ -110,7 +110,7 @@ class RecordReader:
             step = self._samples.step(step)
         if shape.is_plain and step is not None and step >= 0:
             read = self._read_step(record, shape, step, at)
-            if shape.asides and read.loss is None and any(record[name] is not None for name in shape.asides):
+            if shape.asides and _is_evaluation(read, record, shape):
                 return self._phases(_EVALUATED, step, at)
             return (read,)
         events = self._of_training(record, shape, step, at)
@@ -261,6 +261,12 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
 def is_aside(name: str) -> bool:
     """Whether a key is of validation: `eval/loss`, and `lm loss validation` as Megatron has it."""
     return name.removeprefix(SAMPLED).startswith(_ASIDE) or "validation" in name
+
+
+def _is_evaluation(read: Step, record: Mapping[str, Any], shape: _Shape) -> bool:
+    """Whether a row of a table is of validation alone: a critic's `value_loss` stands in rows of training, too."""
+    is_of_training = read.loss is not None or read.tells_of_training
+    return not is_of_training and any(record[name] is not None for name in shape.asides)
 
 
 def _reader(field: str, name: str) -> Callable[[Any], Any]:

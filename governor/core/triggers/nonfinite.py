@@ -131,7 +131,7 @@ class Nonfinite:
                 state.loss_absent += 1
             return
         if not state.tells_beside_loss and state.losses < self._vanished_after:
-            state.tells_beside_loss = _tells_of_training(event)
+            state.tells_beside_loss = event.tells_of_training
         if state.loss_absent >= state.loss_gap_longest and state.losses:
             state.loss_gap_longest = state.loss_absent + 1
         state.losses += 1
@@ -266,13 +266,8 @@ class Nonfinite:
 
 
 def _may_miss_loss(state: _Rank, record: Step) -> bool:
-    """Whether it is like records that have a loss. Results of an evaluation, logged as steps of their own, are not."""
-    return not state.tells_beside_loss or _tells_of_training(record)
-
-
-def _tells_of_training(record: Step) -> bool:
-    told = (record.step_s, record.grad_norm, record.lr, record.tokens, record.tokens_total, record.loss_scale)
-    return any(value is not None for value in (*told, record.applied, record.skipped_steps))
+    """Whether it is like records that have a loss."""
+    return not state.tells_beside_loss or record.tells_of_training
 
 
 def _before(state: _Rank) -> str:

@@ -34,6 +34,12 @@ def test_an_evaluation_that_only_its_end_speaks_of_has_been_one() -> None:
     assert phases(step=4, val_loss=1.0) == ["eval", "train"]
 
 
+def test_a_row_of_training_whose_loss_has_vanished_is_no_evaluation_whatever_stands_beside_it() -> None:
+    (step,) = steps({"step": 4, "loss": None, "grad_norm": 1.0, "value_loss": 0.3})
+    assert (step.loss, step.loss_expected) == (None, True)
+    assert phases(step=4, loss=None, grad_norm=None, val_loss=0.3) == ["eval", "train"]
+
+
 def test_a_step_that_names_its_phase_is_a_step() -> None:
     assert [type(event) for event in read(RecordReader("run"), phase="train", step=4, loss=1.0)] == [PhaseChange, Step]
     assert phases(phase="eval", step=4, loss=1.0) == ["eval"]

@@ -15,6 +15,7 @@ from governor.core.events import Ack, Event, Hello
 from governor.core.identity import ConnectionId
 from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
 from governor.core.node import Node, Tracked
+from governor.core.triggers.hang import BLIND_AFTER_NS
 from governor.core.units import MonoNs
 from governor.ports import Packet
 from governor.wire import recording
@@ -58,9 +59,11 @@ class Recorder:
     recordings: Recordings
     _is_on: dict[str, bool] = field(default_factory=dict)  # By run; False while its halt lasts.
     _is_said: bool = False
+    _awake_at: MonoNs | None = None  # When we last ran. Ticks come every 250 ms, also where nobody trains.
 
     def heard(self, packet: Packet, event: Event) -> None:
         """A frame was read and judged. One that the engine took from nobody's connection is nobody's."""
+        self._wake(event.at)
         held = self.node.connections.get(packet.connection)
         tracked = self.node.runs.get(held[0]) if held is not None else None
         if tracked is None:
@@ -84,6 +87,7 @@ class Recorder:
 
     def lost(self, connection: ConnectionId, at: MonoNs) -> None:
         """A connection has ended. Before the engine, which forgets whose it was."""
+        self._wake(at)
         self.recordings.lost(connection)
         held = self.node.connections.get(connection)
         if held is not None and self._is_on.get(held[0]):
@@ -91,6 +95,7 @@ class Recorder:
 
     def seen(self, event: Event) -> None:
         """The machine has shown something: each run's rules were shown their part of it."""
+        self._wake(event.at)
         if isinstance(event, GpuSample) and event.run is None:
             for tracked in self._recorded():
                 own = tracked.run.gpus
@@ -106,6 +111,7 @@ class Recorder:
 
     def tick(self, at: MonoNs) -> list[Alarm]:
         """After the engine's: halts that time decided, runs that have ended, and what is wrong with the disk, once."""
+        self._wake(at)
         for run in list(self._is_on):
             tracked = self.node.runs.get(run)
             if tracked is not None and tracked.incident is not None and self._is_on[run]:
@@ -119,6 +125,15 @@ class Recorder:
         if problem is None or was_said:
             return []
         return [Alarm(STOPPED, None, f"what runs send is not recorded: {problem}; nothing else depends on it")]
+
+    def _wake(self, at: MonoNs) -> None:
+        """We ourselves may not have run (`hang` has it so, too): what nobody listened to is no silence of the run's."""
+        slept_at, self._awake_at = self._awake_at, max(at, self._awake_at or at)
+        if slept_at is None or at - slept_at < BLIND_AFTER_NS:
+            return
+        for tracked in self._recorded():
+            self.recordings.note(tracked.run.run, slept_at, recording.gap(slept_at, 0))
+            self.recordings.again(tracked.run.run, at)
 
     def _recorded(self) -> Iterator[Tracked]:
         for run, is_on in self._is_on.items():

@@ -19,7 +19,7 @@ from governor.core.policy import Policy, PolicySet
 from governor.core.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
 from governor.replay_trace import Trace
 from governor.wire.jsonl import DEFAULT_FIELDS
-from governor.wire.recorded import RecordedRanks, is_frame, is_halt, is_note
+from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader
 
 RUN: Final = "log"  # Each log is the only run of a node of its own.
@@ -180,6 +180,7 @@ class Replay:
         self._is_timed = True  # As the judges were told.
         self._first: Mapping[str, Any] = {}
         self._mute = 0  # Records that were no news of training.
+        self._is_broken_off = False  # From the last record on nobody listened.
 
     def read(self, record: dict[str, Any]) -> str | None:
         """Judge one record. Returns what is wrong with it; then it is missing data, as in a stream."""
@@ -197,7 +198,9 @@ class Replay:
             self._open(record)
             before = clock.began
         now = clock.now
-        if now - before > self._usual_ns:
+        if self._is_broken_off:
+            self._tick(MonoNs(max(self._tick_at, now - 1)), unbroken=False)  # Who did not listen heard no silence.
+        elif now - before > self._usual_ns:
             self._pause(before, now)
         elif now != before:
             self._usual_ns -= self._usual_ns // USUAL_FADES
@@ -205,6 +208,7 @@ class Replay:
             self._tick(MonoNs(now - 1))  # Before the record: what it ends has lasted until now.
         if clock.is_timed is not self._is_timed:
             self._say_timed()
+        self._is_broken_off = own and is_gap(record)
         if self._ranks is not None and own and is_halt(record):
             self._tick(now)  # Of a halt that time decided: the tick that did.
         reader = self._reader if self._ranks is None or not own else self._ranks
@@ -278,9 +282,9 @@ class Replay:
             self._tick(MonoNs(before + silent_ns))
             silent_ns += max(TICK_NS, silent_ns // SILENCE_PARTS)
 
-    def _tick(self, at: MonoNs) -> None:
+    def _tick(self, at: MonoNs, *, unbroken: bool = True) -> None:
         self._tick_at = at
-        tick = Tick(at, BootNs(at), WallNs(at), unbroken=True)
+        tick = Tick(at, BootNs(at), WallNs(at), unbroken=unbroken)
         for judge in self._judges:
             judge.node.kept_at = at  # Nobody keeps what a replay would write every ten seconds.
             effects = engine.step(judge.node, tick)

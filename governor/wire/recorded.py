@@ -43,6 +43,11 @@ def is_halt(record: dict[str, Any]) -> bool:
     return record.get("note") == "halted" and is_note(record)
 
 
+def is_gap(record: dict[str, Any]) -> bool:
+    """Whether nobody listened from this time on until the next record."""
+    return record.get("note") == "gap" and is_note(record)
+
+
 def break_note(at_ns: int) -> dict[str, Any]:
     """As if the recording itself said that nobody was heard from then on."""
     return {"v": WIRE_VERSION, "kind": NOTE, "note": "gap", "at_ns": at_ns}

@@ -91,7 +91,7 @@ def halted(at: MonoNs, incident_id: str) -> bytes:
 
 
 def gap(at: MonoNs, lines: int) -> bytes:
-    """From here on so many lines could not be kept."""
+    """From here on so many lines could not be kept; 0: nobody was there to hear any."""
     return _note("gap", at, lines=lines)
 
 

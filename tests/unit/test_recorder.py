@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from governor.core import engine
 from governor.core.events import Disconnected, Event, GpuSample, HostMemory, OperatorHalt, Tick, TrainerExited
@@ -12,6 +15,7 @@ from governor.core.halt_state import Stage
 from governor.core.identity import ConnectionId, Peer, ProcessId
 from governor.core.machine_events import SpotNotice
 from governor.core.node import NodeFacts, new_node
+from governor.core.triggers.hang import BLIND_AFTER_NS
 from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.ports import Packet
 from governor.recorder import STOPPED, Recorder
@@ -178,6 +182,28 @@ def test_a_run_is_told_of_its_own_gpus_and_of_what_all_share() -> None:
     assert loop.kinds("anna") == ["hello", "gpus", "memory", "spot"]
     assert loop.kinds("ben") == ["hello", "gpus", "memory", "memory", "spot"]
     assert loop.kept.told["ben"][1]["uuids"] == ["GPU-b"]
+
+
+@pytest.mark.parametrize(
+    ("first", "heard"),
+    [
+        (lambda loop: loop.step(2), "step"),
+        (lambda loop: loop.happen(HostMemory(loop.now, 1, 2)), "memory"),
+        (lambda loop: loop.lose(1), "lost"),
+        (lambda loop: loop.tick(), None),
+    ],
+)
+def test_time_in_which_we_did_not_run_is_no_silence_of_the_runs(first: Callable[[Loop], Any], heard: str) -> None:
+    """Stopped, frozen or paused with the machine, and then first of all this comes."""
+    loop = Loop()
+    loop.hello("anna")
+    loop.step(1)
+    loop.tick()
+    slept_at, loop.now = loop.now, MonoNs(loop.now + BLIND_AFTER_NS)
+    first(loop)
+    loop.tick()
+    assert loop.kinds() == ["hello", "step", "gap", "again", *([heard] if heard else [])]
+    assert loop.kept.told["anna"][2]["at_ns"] == slept_at
 
 
 def test_what_is_wrong_with_the_disk_is_said_once_until_it_is_well_again() -> None:

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from governor.core.policy import Policy
+from governor.core.units import NS_PER_S
 from governor.replay import Replay
 from governor.wire.policy_toml import load_policies
+from trainer_shim.wire import head
 
 NAN = {"step": 3, "loss": math.nan}
 
@@ -127,3 +129,30 @@ def test_a_policy_is_replayed_whatever_runs_it_is_for() -> None:
     policies, problems = load_policies([("p.toml", text)])
     assert policies is not None, problems
     assert len(play([*healthy(3), {"t": 30.0, **NAN}], *policies.policies).told) == 1
+
+
+def recorded(*, is_gap_noted: bool) -> Iterable[dict[str, Any]]:
+    """A step a second, ten minutes in which nobody listened, and from then on one every twenty seconds."""
+
+    def said(kind: str, at_s: int, **values: Any) -> dict[str, Any]:
+        return {**head(kind, 0, 0), **values, "at_ns": at_s * NS_PER_S, "conn": 1}
+
+    launch = {"seq": 1, "run": "r", "attempt": "a", "local_rank": 0, "world_size": 1, "signal": 0, "pid": 40}
+    hello = {**launch, "start_ticks": 9}
+    beat = {"phase": "train", "phase_since_ns": 0, "in_step": True}
+    yield said("hello", 1, **hello)
+    for n in range(2, 60):
+        yield said("step", n, step=n, attempt_step=n, loss=2.0, step_s=1.0, progress_seq=n)
+        yield said("beat", n, progress_seq=n, **beat)
+    if is_gap_noted:
+        yield said("note", 60, note="gap", lines=0)
+        yield said("hello", 660, **hello, again=True)
+    for n in range(19):
+        yield said("beat", 661 + n, progress_seq=59, **beat)
+    yield said("step", 680, step=60, attempt_step=60, loss=2.0, step_s=20.0, progress_seq=60)
+
+
+@pytest.mark.parametrize(("is_gap_noted", "halts"), [(True, 0), (False, 1)])
+def test_a_gap_is_no_silence_also_where_the_next_step_takes_its_time(is_gap_noted: bool, halts: int) -> None:
+    rule = 'name = "hang"\ntrigger = "hang"\nresponse = "halt"\nsilent_min = "2m"\nworth_max = "1m"'
+    assert len(play(recorded(is_gap_noted=is_gap_noted), policy(rule)).told) == halts

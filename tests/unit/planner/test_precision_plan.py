@@ -126,6 +126,10 @@ def test_each_precision_is_judged_by_experts_as_narrow_as_it_was_measured_on() -
     assert found[MXFP8] == ()
     assert found[NVFP4] == ("experts 2816 wide gain little: 0.88 to 1.04 over MXFP8 was measured at 2688",)
     assert found[FP8] == ("experts 2816 wide gain little: 1.25 was measured at 32768",)
+    narrow = Shape("70B of narrow experts", 48, 4096, 64, 8, 128, 16384, 128256, experts=Experts(128, 16, 1024))
+    assert precision_plan(narrow, B200, 8192, wanted=MXFP8).objections == (
+        "experts 1024 wide gain little: 1.13 to 1.28 was measured at 2048",
+    )
 
 
 def test_nothing_speaks_against_a_large_dense_model() -> None:

@@ -43,6 +43,8 @@ def stated_shape(values: Mapping[str, str]) -> Shape:
 def _resized(shape: Shape, sizes: Mapping[str, int]) -> Shape:
     if not sizes:
         return shape
+    if shape.hybrid is not None and "layers" in sizes:
+        raise PlanUnreadableError(f"shape: {shape.name} has layers of several kinds: layers cannot say which")
     plain = {key: sizes[key] for key in SIZE_NAMES[:7] if key in sizes}
     if ("hidden" in sizes or "heads" in sizes) and "head_dim" not in sizes:
         plain["head_dim"] = _head_dim(sizes.get("hidden", shape.hidden), sizes.get("heads", shape.heads))

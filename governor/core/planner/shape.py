@@ -103,7 +103,7 @@ class Shape:
 
     @property
     def moe_layers(self) -> int:
-        return self.mlp_layers - self.experts.first_dense if self.experts else 0
+        return max(self.mlp_layers - self.experts.first_dense, 0) if self.experts else 0
 
     @property
     def dense_layers(self) -> int:

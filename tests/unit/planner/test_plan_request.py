@@ -65,6 +65,13 @@ def test_sizes_over_a_model_change_those_alone() -> None:
     assert shape.params < 0.6 * known.params
 
 
+def test_fewer_layers_than_a_model_has_dense_ones_are_all_dense() -> None:
+    # DeepSeek-V3 begins with three dense layers.
+    two, three = (asked({**PLAN, "model": "deepseek-v3", "shape": f"layers={count}"}).shape for count in (2, 3))
+    assert (two.moe_layers, two.dense_layers, three.moe_layers) == (0, 2, 0)
+    assert 0 < two.params < three.params
+
+
 def test_megatron_spaces_hold_tensor_and_pipeline_parallelism_and_fsdp_none() -> None:
     def space(framework: str) -> Space:
         return asked({**PLAN, "framework": framework, "gpus": "64"}).space
@@ -94,6 +101,7 @@ def test_a_measured_speed_may_be_stated_in_steps() -> None:
         ({"shape": "heads=30"}, "30 heads do not divide hidden 4096: 8 or 16 or 32 do; or state head_dim"),
         ({"shape": "kv_heads=5"}, "kv_heads must divide heads: "),
         ({"shape": "layres=3"}, "layres=3"),
+        ({"model": "nemotron-h-56b", "shape": "layers=8"}, "has layers of several kinds"),
         ({"shape": "heads=999999999"}, "at most 10,000,000"),
         ({"shape": "layers=0"}, "layers must be at least 1"),
         ({"tp": "64"}, "tp 64 does not divide the 32 heads; possible: 1, 2, 4, 8"),

@@ -15,7 +15,7 @@ _HEAD = f"""# The four stages: expected cost, and the configs to run them with
 
 <!-- Drawn from governor/plan_stages.py by `make docs`: change it there. -->
 
-What `costgov plan` makes of the four stages. Everything here is predicted: nothing was run. The constants behind it and how far
+What `costgov plan stages` makes of the four stages. Everything here is predicted: nothing was run. The constants behind it and how far
 they were off on published runs: [planner.md](planner.md).
 
 Searched were all of a small space that DeepSpeed trains in bf16 on {GPU}: the stage's machines of eight, ZeRO 1 to 3, micro-batches
@@ -29,6 +29,8 @@ evaluations, and what finished public runs took beyond (usually {CALENDAR_USUAL:
 """
 
 _BESIDES = """
+Known models of 7B, 70B and 405B, under every way of sharding, with their memory maths: [reference_configs.md](reference_configs.md).
+
 ## The configs
 
 `configs/<stage>/primary.json` and `fallback.json` are what `deepspeed.initialize(config=...)` takes. DeepSpeed 0.19 knows every key of
@@ -88,11 +90,7 @@ def _mlp(shape: Shape) -> str:
 
 
 def _each() -> list[tuple[StagePlan, str, Costed]]:
-    return [
-        (plan, name, one)
-        for plan in stage_plans()
-        for name, one in (("primary", plan.primary), ("fallback", plan.fallback), ("fallback on A100", plan.elsewhere))
-    ]
+    return [(plan, name, one) for plan in stage_plans() for name, one in plan.each]
 
 
 def _costs() -> str:

@@ -12,10 +12,12 @@ from click.shell_completion import CompletionItem
 from governor.cli_common import Failed, json_option, print_json
 from governor.cli_plan_common import PLAN_ERRORS, html_option, model_argument, plan_options, values_of, write_page
 from governor.cli_plan_compare import compare
+from governor.cli_plan_deepspeed import deepspeed
 from governor.cli_plan_levers import levers
 from governor.cli_plan_precision import precision
 from governor.cli_plan_search import search
 from governor.cli_plan_sparse import sparse
+from governor.cli_plan_stages import stages
 
 
 class _DefaultsToRun(click.Group):
@@ -49,6 +51,8 @@ def plan() -> None:
     costgov plan levers llama3-8b --tokens 100B --provider lambda       what each single change would save
     costgov plan search llama3-8b --tokens 100B --deadline 240 --budget 15000
     costgov plan search --budget 15000                                  which model and how many tokens, at best
+    costgov plan deepspeed llama3-8b --tokens 100B > ds_config.json     the same as DeepSpeed's config
+    costgov plan stages                                                 what the four stages are expected to cost
     costgov plan sparse --model llama3-8b                               whether sparse attention would pay
     costgov plan precision --model llama3-8b --gpu B200                 what could run in NVFP4 or FP8, and the gain
     costgov plan batch rows.csv --json                                  one prediction a row
@@ -124,7 +128,9 @@ def batch(file: Path, as_json: bool) -> None:
 
 
 plan.add_command(compare)
+plan.add_command(deepspeed)
 plan.add_command(levers)
 plan.add_command(precision)
 plan.add_command(search)
 plan.add_command(sparse)
+plan.add_command(stages)

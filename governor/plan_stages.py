@@ -56,6 +56,10 @@ class StagePlan:
     fitting: int
     reasons: tuple[str, ...]
 
+    @property
+    def each(self) -> tuple[tuple[str, Costed], ...]:
+        return ("primary", self.primary), ("fallback", self.fallback), ("fallback on A100", self.elsewhere)
+
 
 @cache
 def stage_plans() -> tuple[StagePlan, ...]:

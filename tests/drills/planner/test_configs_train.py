@@ -13,6 +13,7 @@ import pytest
 from governor.core.planner.deepspeed_config import config_of
 from governor.core.planner.hardware import Precision
 from governor.core.planner.setup import Checkpointing, Offload, Setup
+from governor.plan_references import references
 from governor.plan_stages import stage_plans
 
 pytest.importorskip("deepspeed", reason="needs deepspeed")
@@ -80,6 +81,9 @@ def cases() -> dict[str, dict[str, Any]]:
             name = f"{plan.stage.name}/{which}"
             shipped = json.loads((ROOT / "configs" / f"{name}.json").read_text(encoding="utf-8"))
             made[name] = case(one.setup, shipped)
+    for reference in references():
+        shipped = json.loads((ROOT / "configs" / "reference" / f"{reference.name}.json").read_text(encoding="utf-8"))
+        made[reference.name] = case(reference.deepspeed.setup, shipped)
     dense = stage_plans()[2].primary.setup.but(checkpointing=Checkpointing.NONE)
     for name, setup in {
         "zero-1": dense.but(zero_stage=1),

@@ -31,7 +31,7 @@ from tests.unit.cost.ledger_file import charge
 from tests.unit.cost.stages_file import spent, windows, write_stages
 
 DOCS = Path(__file__).parents[3] / "docs"
-# The plan of policies/stage1-1b-dense.toml.
+# Worked examples, as docs/cost.md has them.
 STAGE1 = Plan(10_490, 65_900.0, usd(260), 20_000 * MTOK)
 STAGE2 = Plan(13_987, 49_400.0, usd(700), 40_000 * MTOK)
 WHOLE = Plan(5_500, 350_000.0, usd(400), 51_600 * MTOK)

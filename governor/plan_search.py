@@ -112,6 +112,11 @@ def _offers(values: Mapping[str, str], gpus: Sequence[Gpu], kind: PriceKind) -> 
 _FREE: Final = ("micro-batch", "grad-accum", "zero", "tp", "pp", "cp", "ep", "framework", "checkpointing", "precision")
 
 
+def is_alone(gpu: Gpu, values: Mapping[str, str]) -> bool:
+    """Machines of one GPU are rented without a fast network between them; whoever has one states it."""
+    return gpu.gpus_per_node == 1 and not values.get("network")
+
+
 def _space(
     values: Mapping[str, str], single: Mapping[str, str], framework: str, gpus: tuple[Gpu, ...]
 ) -> tuple[tuple[Gpu, ...], Asked, Space]:
@@ -119,7 +124,9 @@ def _space(
     node = gpus[0].gpus_per_node
     counts = [_integer("gpus", item) for item in _items(values, "gpus")]
     counts = counts or [*(n for n in SMALL if n < node), *(node * nodes for nodes in NODES)]
-    biggest = {**single, "gpu": gpus[0].name, "gpus": str(max(counts)), "framework": framework}
+    if is_alone(gpus[0], values):
+        counts = [count for count in counts if count == 1]
+    biggest = {**single, "gpu": gpus[0].name, "gpus": str(max(counts, default=1)), "framework": framework}
     one = asked(biggest)
     listed = {
         key: tuple(asked({**biggest, key: item}) for item in _items(values, key)) for key in LISTS[3:] if key in values

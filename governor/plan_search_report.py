@@ -11,7 +11,7 @@ from governor.core.planner.searching import CANDIDATES_MAX, Found
 from governor.plan_budget import Size, best_of
 from governor.plan_document import document, setup_document
 from governor.plan_estimate import Estimate
-from governor.plan_search import Searched, Wanted, command_of, estimate_found, values_of
+from governor.plan_search import Searched, Wanted, command_of, estimate_found, is_alone, values_of
 from governor.plan_ways import sharding_of
 from governor.plan_words import count, days, gigabytes, share, spread, usd, ways
 
@@ -165,6 +165,10 @@ def _notes(want: Wanted, result: Searched, assumed: Sequence[str]) -> list[str]:
         notes.append(f"assumed, as nobody said: {', '.join(said)}")
     if want.unsold:
         notes.append(f"left out, as nobody is listed with them at that kind of price: {', '.join(want.unsold)}")
+    alone = [offer.gpu.name for offer in want.offers if is_alone(offer.gpu, want.values)]
+    if alone:
+        names = ", ".join(dict.fromkeys(alone))
+        notes.append(f"of {names} one alone: rented singly, without a fast network between them (network states one)")
     if result.tried >= CANDIDATES_MAX:
         notes.append(f"of each framework no more than {CANDIDATES_MAX:,} candidates were tried: state gpu or gpus")
     return notes

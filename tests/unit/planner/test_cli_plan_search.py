@@ -85,6 +85,13 @@ def test_a_gpu_that_nobody_sells_is_left_out_and_named() -> None:
     assert "left out, as nobody is listed with them" in search(*named).stdout
 
 
+def test_machines_of_one_gpu_are_not_joined_without_a_stated_network() -> None:
+    named = ("gpt2-1558m", "--seq-len", "1024", "--tokens", "1B", "--gpu", "gh200", "--gpus", "1,4")
+    assert {one["setup"]["gpus"] for one in document(*named)["pareto"]} == {1}
+    assert "of GH200-96GB one alone" in search(*named).stdout
+    assert {one["setup"]["gpus"] for one in document(*named, "--network", "50")["pareto"]} == {1, 4}
+
+
 def test_money_without_tokens_buys_as_many_as_it_can_within_the_time() -> None:
     made = document(*SPACE, "--budget", "5000", "--deadline", "30d")
     run = made["primary"]["run"]

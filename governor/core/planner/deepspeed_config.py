@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from governor.core.planner.hardware import Precision
 from governor.core.planner.memory_constants import USUAL_CONSTANTS
-from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
+from governor.core.planner.setup import Attention, Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
 
 Section = dict[str, Any]
 
@@ -83,6 +83,10 @@ def _check(setup: Setup) -> None:
         raise ImpossibleSetupError(f"offload {offload} needs ZeRO 1, 2 or 3, not {zero}")
     if (offload.moves_params or offload.is_nvme or offload is Offload.OPTIMIZER_STREAMED) and zero < 3:
         raise ImpossibleSetupError(f"offload {offload} needs ZeRO 3, not {zero}; optimizer_cpu works with it")
+    if setup.shards < setup.dp * setup.cp and 0 < zero < 3:
+        raise ImpossibleSetupError(f"shard-ranks {setup.shards} is hpZ to DeepSpeed, which needs ZeRO 3, not {zero}")
+    if setup.bf16_states and (not zero or setup.precision is Precision.FP16):
+        raise ImpossibleSetupError("states in bf16 need ZeRO 1, 2 or 3, and bf16")
 
 
 def _precision(setup: Setup) -> Section:
@@ -90,7 +94,8 @@ def _precision(setup: Setup) -> Section:
     if setup.precision is Precision.FP16:
         scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2}  # dynamic
         return {"fp16": {"enabled": True, **scaling, "min_loss_scale": 1}, "communication_data_type": "fp16"}
-    return {"bf16": {"enabled": True}, "communication_data_type": "bf16"}
+    states = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True} if setup.bf16_states else {}
+    return {"bf16": {"enabled": True, **states}, "communication_data_type": "bf16"}
 
 
 def _zero(setup: Setup, nvme_path: str) -> Section:
@@ -172,6 +177,12 @@ def _notes(setup: Setup) -> list[str]:
     ):  # fmt: skip
         if size > 1:
             notes.append(f"{size} ranks of {what}: the model's code builds them (Megatron-DeepSpeed)")
-    if setup.framework is Framework.DEEPSPEED_COMPILED:
+    if setup.attention in (Attention.SPARSE, Attention.NATIVE_SPARSE):
+        notes.append(f"{setup.attention}: DeepSpeed has no sparse attention; the model brings kernels and loss")
+    if setup.fused_loss:
+        notes.append("the model computes logits and loss in chunks, or fused")
+    if setup.adapters:
+        notes.append("LoRA: only the adapters go to deepspeed.initialize(model_parameters=...), at a rate of their own")
+    if setup.framework is Framework.DEEPSPEED_COMPILED or setup.offload is Offload.OPTIMIZER_STREAMED:
         notes.append("engine.compile() after deepspeed.initialize")
     return notes

@@ -76,6 +76,7 @@ def setups() -> Iterator[tuple[str, Setup]]:
     yield "fp16", base.but(precision=Precision.FP16)
     yield "hpz", base.but(shard_ranks=8)
     yield "zero-1", base.but(zero_stage=1, checkpointing=Checkpointing.NONE)
+    yield "states in bf16", base.but(zero_stage=2, bf16_states=True)
     yield "zero-0", base.but(zero_stage=0)
     pipeline = base.but(zero_stage=1, framework=Framework.MEGATRON_DEEPSPEED, dp=base.dp // 8, tp=4, pp=2)
     yield "pipeline", pipeline

@@ -91,6 +91,7 @@ def cases() -> dict[str, dict[str, Any]]:
         "zero-2, offload": dense.but(zero_stage=2, offload=Offload.OPTIMIZER_CPU, checkpointing=Checkpointing.FULL),
         "zero-3, offload": dense.but(zero_stage=3, offload=Offload.PARAM_OPTIMIZER_CPU),
         "zero-3, nvme": dense.but(zero_stage=3, offload=Offload.PARAM_OPTIMIZER_NVME),
+        "zero-1, states in bf16": dense.but(zero_stage=1, bf16_states=True),
         "zero-3, fp8": dense.but(zero_stage=3, precision=Precision.FP8),
     }.items():
         made[name] = case(setup, dict(config_of(setup, 1e11).config))

@@ -6,7 +6,7 @@ import pytest
 
 from governor.core.planner.deepspeed_config import config_of
 from governor.core.planner.hardware import Precision
-from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
+from governor.core.planner.setup import Attention, Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
 from governor.core.planner.shape import Experts, Shape
 from governor.plan_catalog import gpu_named
 
@@ -81,6 +81,27 @@ def test_offload_says_what_goes_where(offload: Offload, moved: dict[str, str]) -
     assert ("compile" in config) == (offload is Offload.OPTIMIZER_STREAMED)
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"attention": Attention.SPARSE}, "dsa: DeepSpeed has no sparse attention"),
+        ({"fused_loss": True}, "logits and loss in chunks"),
+        ({"adapters": True}, "LoRA: only the adapters"),
+        ({"framework": Framework.DEEPSPEED_COMPILED}, "engine.compile()"),
+        ({"cp": 2, "dp": 32}, "2 ranks of context parallelism"),
+    ],
+)
+def test_what_a_json_cannot_say_is_said(changes: dict[str, object], said: str) -> None:
+    assert not any(said in note for note in config_of(SETUP, 1e9).notes)
+    assert any(said in note for note in config_of(SETUP.but(**changes), 1e9).notes)
+
+
+def test_states_in_bf16_have_their_keys() -> None:
+    assert config_of(SETUP.but(bf16_states=True), 1e9).config["bf16"] == {
+        "enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True,
+    }  # fmt: skip
+
+
 def test_checkpointing_has_its_section_and_the_model_is_told() -> None:
     full = config_of(SETUP.but(checkpointing=Checkpointing.FULL), 1e9)
     assert full.config["activation_checkpointing"]["number_checkpoints"] == 16
@@ -99,6 +120,8 @@ def test_a_mixture_names_the_ranks_of_its_experts() -> None:
         ({"framework": Framework.FSDP2}, "fsdp2 takes no DeepSpeed config; of the frameworks deepspeed, "),
         ({"shape": MIXTURE, "ep": 8}, "experts over 8 ranks take ZeRO 0 to 2; or ep 1"),
         ({"zero_stage": 0, "offload": Offload.OPTIMIZER_CPU}, "needs ZeRO 1, 2 or 3, not 0"),
+        ({"zero_stage": 1, "shard_ranks": 8}, "shard-ranks 8 is hpZ to DeepSpeed, which needs ZeRO 3, not 1"),
+        ({"bf16_states": True, "zero_stage": 0}, "states in bf16 need ZeRO 1, 2 or 3, and bf16"),
         ({"zero_stage": 2, "offload": Offload.OPTIMIZER_NVME}, "needs ZeRO 3, not 2; optimizer_cpu works with it"),
     ],
 )

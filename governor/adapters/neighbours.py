@@ -34,7 +34,8 @@ class NeighbourWatch:
         except OSError as error:
             return [GovernorsSeen(at, (), f"the process table cannot be read: {error.strerror}")]
         if self.processes.is_stuck:  # Whoever was started since has no command line to be known by.
-            return [GovernorsSeen(at, (), "command lines cannot be read: some process's memory map is locked")]
+            why = "some process's memory map is locked, or the machine is too busy"
+            return [GovernorsSeen(at, (), f"command lines cannot be read: {why}")]
         found = [
             pid
             for pid, facts in table.items()

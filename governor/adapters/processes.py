@@ -20,7 +20,9 @@ from governor.ports import Sent
 
 ARGV_BYTES_MAX = 64 * 1024  # Above any real command line; a process may write megabytes into its own.
 PROC_BYTES_MAX = 16 * 1024  # stat, status and cgroup are below 4 KiB; deep cgroup trees may be longer.
-LOOK_BOUND_S = 1.0  # A table of 10,000 processes takes half of it; a halt can afford one such wait.
+# A table of 10,000 processes takes half of it; a halt can afford one such wait. Beside ten busy loops on one core,
+# one of a hundred took 0.4 s: what ends the wait may also be a machine that gives us no turn.
+LOOK_BOUND_S = 1.0
 _UNKNOWN_CGROUP = ""
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h; unchanged since it was introduced.
 
@@ -68,15 +70,16 @@ class LinuxProcesses:
     `table` and `facts` raise OSError when we ourselves are out of descriptors or memory: blind is not empty.
     """
 
-    def __init__(self, boot_id: str, proc: str = "/proc") -> None:
+    def __init__(self, boot_id: str, proc: str = "/proc", look_bound_s: float = LOOK_BOUND_S) -> None:
         self._boot_id = boot_id
         self._proc = proc
+        self._look_bound_s = look_bound_s
         self._argvs: dict[ProcessId, tuple[str, ...]] = {}  # Of the newest table; as large as the machine is busy.
         self._stuck: threading.Thread | None = None
 
     @property
     def is_stuck(self) -> bool:
-        """Command lines cannot be read now: some process's memory map is locked. Tables show those seen before."""
+        """Command lines cannot be read now: a memory map is locked, or we get no turn. Tables show earlier ones."""
         return self._stuck is not None and self._stuck.is_alive()
 
     def table(self) -> Mapping[int, ProcessFacts]:
@@ -88,7 +91,7 @@ class LinuxProcesses:
         return self._bounded(lambda with_argv: self._look(pid, with_argv))
 
     def _bounded(self, look: Callable[[bool], T]) -> T:
-        """Return look(True), run beside us within LOOK_BOUND_S, else look(False), which cannot hang."""
+        """Return look(True), run beside us within the bound, else look(False), which cannot hang."""
         if self.is_stuck:  # At most one thread is ever lost to the kernel.
             return look(False)
         seen: list[T] = []
@@ -102,7 +105,7 @@ class LinuxProcesses:
             thread.start()
         except RuntimeError:  # No thread is to be had: whoever forks so much may be whom a halt is about.
             return look(False)
-        thread.join(LOOK_BOUND_S)
+        thread.join(self._look_bound_s)
         if seen:
             return seen[0]
         if thread.is_alive():

@@ -34,7 +34,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """One row of the process table as /proc shows it."""
+    """One row of the process table as /proc shows it. While it lives, `state` may differ from one look to the next."""
 
     process: ProcessId
     ppid: int

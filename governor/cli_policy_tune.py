@@ -12,7 +12,7 @@ from governor.cli_common import Failed, json_option, print_json
 from governor.cli_replay import Fields, load_each, map_option, play
 from governor.core.units import NS_PER_HOUR, NS_PER_S, DurationNs, format_duration
 from governor.exit_codes import ExitCode
-from governor.replay_input import logs
+from governor.replay_input import STDIN, logs
 from governor.report_moments import plain
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fiel
     loaded = load_each([file] if file is not None else [])
     if len(loaded) != 1:
         raise Failed(f"{file}: holds {len(loaded)} policies; name one file")
+    if STDIN in paths:
+        raise Failed("-: tune reads each log many times, standard input can be read once; name a file")
     below, closed = logs(paths)
     found = sorted(map(str, dict.fromkeys(below)))
     played = _Played(fields)

@@ -105,7 +105,8 @@ def replay(
     """Play recorded logs through the decisions of the daemon, on a clock that the logs drive, and tell what would halt.
 
     A LOG is a metrics JSONL or CSV file, recorded frames, a Hugging Face trainer_state.json (each also .gz or .xz), a
-    TensorBoard event file, W&B's local run-*.wandb, or a directory of them. A first {"meta": …} line is skipped.
+    TensorBoard event file, W&B's local run-*.wandb, or a directory of them; - is JSONL on standard input. A first
+    {"meta": …} line is skipped.
     Nothing is acted on: rules in observe mode are told as what they would do, with their mode, and a halt ends no log,
     so the first one is the one that counts. --json prints a line for each verdict and one for each log.
 

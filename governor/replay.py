@@ -19,6 +19,7 @@ from governor.core.policy import Policy, PolicySet
 from governor.core.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
 from governor.replay_trace import Trace
 from governor.wire.jsonl import DEFAULT_FIELDS
+from governor.wire.log_times import SECONDS_BOUND, time_of
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader
 
@@ -28,13 +29,9 @@ USUAL_FADES: Final = 64  # A longest pause is half as long after so many records
 SILENCE_PARTS: Final = 100  # In a silence a tick comes each time it has grown by so small a part: delays within 1 %.
 GAP_MAX_S: Final = 30 * 24 * 3600.0  # A pause longer than this is a broken clock: the record's time is not believed.
 EPOCH_MIN_S: Final = 1e9  # Seconds since 1970, not since the start.
-EPOCH_BOUND_S: Final = 1e11  # The year 5138: from here on it is milliseconds since 1970, or micro-, or nanoseconds.
-SUBUNITS: Final = 3
-SECONDS_BOUND: Final = 1e20  # Above the nanoseconds of today: no time at all.
 BACK_MAX_S: Final = 1.0  # Records of threads overtake one another by less; more is a clock that began anew.
 NO_TIME: Final = "its records have no time"
 KEYS_SHOWN: Final = 8
-TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class LogClock:
 
     def _read_any(self, record: Mapping[str, Any]) -> str | None:
         """As `read`: whatever is not one of many records, each a little later than the last."""
-        seconds = seconds_of(next((record[key] for key in TIME_KEYS if record.get(key) is not None), None))
+        seconds = time_of(record)
         if seconds is None:
             return None
         if not abs(seconds) < SECONDS_BOUND:
@@ -107,23 +104,6 @@ class LogClock:
             return f"its time is {(mono_ns - self.now) // NS_PER_S} s after the last frame's"
         self.now = MonoNs(max(self.now, mono_ns))
         return None
-
-
-def seconds_of(time: object) -> float | None:
-    """A record's time in seconds; None where it has none: also of a date, written out, which is no clock of ours."""
-    if isinstance(time, bool) or not isinstance(time, int | float | str):
-        return None
-    try:
-        seconds = float(time)
-    except ValueError:
-        return None
-    except OverflowError:  # An integer beyond every float.
-        return math.inf
-    for _ in range(SUBUNITS):
-        if not EPOCH_BOUND_S <= seconds < SECONDS_BOUND:
-            break
-        seconds /= 1_000
-    return seconds
 
 
 class _Judge:

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any, Final
 
 from governor.core.units import NS_PER_HOUR, UsdMicros
-from governor.replay import Replay, Told, seconds_of
+from governor.replay import Replay, Told
+from governor.wire.log_times import seconds_of
 
 RUN_HOURS: Final = 1_000  # What false halts are told per: a month and a half of one run.
 

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import stat
+import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
 from governor.wire.recorded import break_note
 from governor.wire.recorded_clock import RecordedClock
 
+STDIN: Final = Path("-")
 DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024  # A trainer_state of a million steps has a quarter of it.
 DOCUMENTS: Final = (".json", ".json.gz", ".json.xz")  # One document: trainer_state.json.
 NAMES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.xz", ".ndjson.xz")  # Taken from directories.
@@ -59,7 +61,7 @@ def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
     found: list[Path] = []
     problems: list[str] = []
     for path in paths:
-        if not os.path.isdir(path):  # One that cannot be asked for is named when it is opened.
+        if path == STDIN or not os.path.isdir(path):  # One that cannot be asked for is named when it is opened.
             found.append(path)
             continue
         below, closed = _below(path)
@@ -115,7 +117,9 @@ def records(path: Path, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) ->
     `fields` tell which of TensorBoard's tags matter. LogUnreadable when the log cannot be opened, or ends too early:
     what came before has been yielded.
     """
-    if _is_recording(path):
+    if path == STDIN:
+        yield from _jsonl(path)
+    elif _is_recording(path):
         yield from _recording(path)
     elif os.path.isdir(path) or is_event_file(path.name):
         yield from replay_tensorboard.records(path, fields)
@@ -126,12 +130,16 @@ def records(path: Path, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) ->
     elif path.name.endswith(TABLES):
         yield from _rows(path)
     else:
-        for number, line in lines(path):
-            if number == 1 and line is not None:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
-            if record is not None:
-                yield number, record
+        yield from _jsonl(path)
+
+
+def _jsonl(path: Path) -> Iterator[Read]:
+    for number, line in lines(path):
+        if number == 1 and line is not None:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
+        if record is not None:
+            yield number, record
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
@@ -261,6 +269,11 @@ class _AsItComes(io.RawIOBase):
 
 @contextmanager
 def _open(path: Path) -> Iterator[IO[bytes]]:
+    if path == STDIN:
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
+        yield sys.stdin.buffer
+        return
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # Not to wait for a FIFO's writer.
     with open(fd, "rb", buffering=_READ_BYTES) as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

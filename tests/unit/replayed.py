@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 from governor.cli_replay import replay
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(replay, [str(argument) for argument in arguments])
+def run(*arguments: object, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(replay, [str(argument) for argument in arguments], stdin)
 
 
 def rows(result: Result) -> list[dict[str, Any]]:

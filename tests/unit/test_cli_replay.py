@@ -55,6 +55,24 @@ def test_packed_logs_are_the_same_logs(sick: Path, tmp_path: Path) -> None:
         assert [{**row, "log": ""} for row in told] == [{**row, "log": ""} for row in rows(run(sick, "--json"))]
 
 
+def test_standard_input_is_a_log_of_its_own_name(sick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "-").mkdir()  # Whatever is called so.
+    monkeypatch.chdir(tmp_path)
+    told = rows(run("-", sick, "-", "--json", stdin=text(SICK)))
+    assert [row["log"] for row in told] == ["-", "-", str(sick), str(sick)], "and it is read once"
+    assert [{**row, "log": ""} for row in told[:2]] == [{**row, "log": ""} for row in told[2:]]
+    assert rows(run("-", "--json", stdin=b"".join(line + b"\n" for line in frames())))[-1]["records"] == 238
+
+
+def test_standard_input_has_the_bounds_of_a_file() -> None:
+    long = text(WELL) + b'{"x": "' + b"x" * (2 * LINE_BYTES_MAX) + b'"}\n' + text(SICK[5:])
+    result = run("-", "--json", stdin=long)
+    assert result.stderr == f"costgov: -:6: longer than {LINE_BYTES_MAX} bytes; skipped\n"
+    assert (result.exit_code, rows(result)[-1]["halts"]) == (1, 1)
+    assert run("-", stdin=bytes(range(256))).stderr.startswith("costgov: -:1: not JSON")
+    assert run("-", stdin=b"").stderr == "costgov: -: holds no record\n"
+
+
 def test_the_order_of_logs_changes_only_the_order_of_lines(sick: Path, tmp_path: Path) -> None:
     well = tmp_path / "well.jsonl"
     well.write_bytes(text(WELL))

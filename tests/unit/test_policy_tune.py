@@ -145,6 +145,12 @@ def test_logs_without_a_record_say_nothing_of_any_limit(tmp_path: Path) -> None:
     assert "margin" not in told.output
 
 
+def test_standard_input_cannot_be_read_as_often_as_tune_reads() -> None:
+    told = CliRunner().invoke(command, ["-"], b'{"step": 1, "loss": 2.0}\n')
+    assert told.exit_code == ExitCode.FAILED
+    assert "-: tune reads each log many times, standard input can be read once; name a file" in told.output
+
+
 def test_a_rule_of_several_triggers_is_named_and_left_out(tmp_path: Path) -> None:
     log = written(tmp_path / "paused.jsonl", PAUSED)
     policy = tmp_path / "p.toml"

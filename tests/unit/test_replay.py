@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -117,11 +118,78 @@ def test_since_1970_may_be_in_milliseconds_microseconds_or_nanoseconds(scale: in
     assert [told.t for told in replay.told] == [pytest.approx(30.0)]
 
 
-def test_a_time_may_be_a_number_in_words_and_a_date_is_none() -> None:
+def test_a_time_may_be_a_number_in_words() -> None:
     (told,) = play({"t": f"{10 * n}.0", "step": n, "loss": math.nan if n == 3 else 2.0} for n in range(4)).told
     assert told.t == 30.0
-    (told,) = play({"t": "2026-01-01T00:00:00Z", "step": n, "loss": math.nan if n == 3 else 2.0} for n in range(4)).told
-    assert told.t is None
+
+
+def dated(times: Iterable[str], key: str = "timestamp") -> Replay:
+    return play({key: at, "step": n, "loss": 2.0} for n, at in enumerate(times))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ("2026-11-20T03:04:05Z", "2026-11-20T03:04:35Z"),
+        ("2026-11-20 03:04:05", "2026-11-20 03:04:35"),
+        ("2026-11-20T03:04:05.250+00:00", "2026-11-20T03:04:35.250+00:00"),
+        ("2026-11-20 03:04:05,250", "2026-11-20 03:04:35,250"),
+        ("2026-11-20T03:04:05.250000123Z", "2026-11-20T03:04:35.250000456Z"),
+        ("2026-12-31T23:59:45-08:00", "2027-01-01T00:00:15-08:00"),
+        ("2026-10-25T02:59:45+02:00", "2026-10-25T02:00:15+01:00"),  # Summer time ends: half a minute, no hour back.
+        ("2026-11-20T03:04:05Z", "2026-11-20 03:04:35"),  # Whoever names no zone is taken to be in UTC.
+        ("9998-01-01T00:00:05Z", "9998-01-01T00:00:35Z"),  # Seconds all the same, however many.
+    ],
+)
+def test_a_time_may_be_a_date_with_a_time_of_day(times: tuple[str, str]) -> None:
+    assert dated(times).t == pytest.approx(30.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("key", ["asctime", "time", "ts", "@timestamp"])
+def test_a_date_is_a_clock_where_a_number_may_be_a_step_time(key: str) -> None:
+    assert dated(["2026-11-20 03:04:05,123", "2026-11-20 03:04:07,623"], key).t == 2.5
+    assert play({key: 1.7e9 + n, "step": n, "loss": 2.0} for n in range(3)).t is None
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-11-20", "20261120T030405", "03:04:05", "2 days, 3:04:05", "yesterday", "", "::"]
+)
+def test_a_text_without_date_or_time_of_day_is_no_clock(text: str) -> None:
+    assert dated([text] * 3, "time").t is None
+    assert dated([text] * 3).t is None
+
+
+def test_a_log_is_as_long_wherever_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where summer time begins, the hour from two to three has no instants: a log that names no zone may have some."""
+    try:
+        monkeypatch.setenv("TZ", "EST5EDT,M3.2.0,M11.1.0")
+        time.tzset()
+        assert dated(["2026-03-08 01:59:00", "2026-03-08 03:01:00"]).t == 3720
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_bad_date_happens_with_the_record_before_it() -> None:
+    replay = dated(["2026-11-20 03:04:05", "2026-11-20 03:04:65", "2026-11-20 03:04:15"])
+    assert replay.t == 10
+    assert replay.records == 3
+
+
+def test_dates_that_go_back_or_leap_are_as_numbers_that_do() -> None:
+    assert dated(["2026-11-20 03:00:00", "2026-11-20 03:00:30", "2026-11-20 02:00:00", "2026-11-20 02:00:05"]).t == 35
+    replay = dated(["2026-11-20 03:00:00", "2026-11-20 03:00:30"])
+    assert "after the last record's" in (replay.read({"timestamp": "2027-03-01 00:00:00", "step": 2}) or "")
+    assert replay.t == 30
+
+
+def test_on_dates_silence_counts_as_on_seconds() -> None:
+    times = [f"2026-11-20T03:{n // 6:02}:{n % 6}0Z" for n in range(30)]
+    records = [{"timestamp": at, "step": n, "loss": 2.0} for n, at in enumerate(times)]
+    assert [told.rule for told in play(records, run_on_s=7200).told] == ["hang"]
+    assert [told.t for told in play(records, run_on_s=7200).told] == [
+        told.t for told in play(healthy(30), run_on_s=7200).told
+    ]
 
 
 def test_a_policy_is_replayed_whatever_runs_it_is_for() -> None:

@@ -73,7 +73,8 @@ def _nearest(name: str, known: list[str], kind: str) -> str:
         return starting[0]
     if kind == "GPU" and (meant := _by_words(name, known)):
         return meant
-    near = [by_plain[p] for p in difflib.get_close_matches(wanted, by_plain, 3, 0.5)] or sorted(known)[:5]
+    said = USUAL | by_plain if kind == "GPU" else by_plain
+    near = [said[p] for p in difflib.get_close_matches(wanted, said, 3, 0.5)] or sorted(known)[:5]
     raise UnknownNameError(f"no {kind} named {name!r} in the catalogue; near: {', '.join(starting[:5] or near)}")
 
 

@@ -48,6 +48,11 @@ def test_a_gpu_is_known_by_the_words_of_its_name(said: str, meant: str) -> None:
     assert gpu_named(said).name == meant
 
 
+def test_a_gpu_that_does_not_exist_is_answered_with_those_of_like_names() -> None:
+    with pytest.raises(UnknownNameError, match="near: H800-SXM-80GB, H200-SXM-141GB, H100-SXM-80GB"):
+        gpu_named("h900")
+
+
 def test_a_short_name_is_enough_and_a_wrong_one_is_told_what_is_near() -> None:
     assert gpu_named("h100").name == "H100-SXM-80GB"
     assert model_named("llama3 8b") is models()["Llama3-8B"]

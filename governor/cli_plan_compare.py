@@ -35,8 +35,9 @@ def compare(plans: tuple[str, ...], model: str | None, html: Path | None, as_jso
         shared = values_of(model, options)
         estimates = []
         for text in plans:
+            words = from_words(text)  # Names the plan itself where it refuses one.
             try:
-                estimates.append(estimate({**shared, **from_words(text)}))
+                estimates.append(estimate({**shared, **words}))
             except PLAN_ERRORS as error:
                 raise Failed(f'"{text}": {error}') from error
     except PLAN_ERRORS as error:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from governor.core.planner.shape import Experts, Latent, Shape
+from governor.core.planner.shape import Experts, Latent, Shape, divisors_near
 
 BYTES_MAX: Final = 1_000_000  # A config has some kilobytes; a file of weights beside it has none that we read.
 SIZE_MAX: Final = 10**8
+RATIO_MAX: Final = 64  # of an MLP's width over the hidden size: 4, or 8/3
 # Two matrices an MLP. Everything newer has three.
 PLAIN_MLP: Final = frozenset(
     {
@@ -20,14 +21,17 @@ PLAIN_MLP: Final = frozenset(
 )
 # Where the file says nothing, these tie the LM head to the embedding; the others do not.
 TIED: Final = frozenset(
-    ("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "gemma", "gemma2", "gemma3_text", "cohere")
+    (
+        *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2"),
+        *("gemma", "gemma2", "gemma3_text", "cohere"),
+    )
 )
 LEARNED_POSITIONS: Final = frozenset(("gpt2", "gpt_neo", "gpt_bigcode", "opt"))
 # What a size is called; the first that the file has counts.
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads"),
     "head_dim": ("head_dim",),
     "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
@@ -75,25 +79,42 @@ def shape_of(config: Mapping[str, Any], name: str) -> Shape:
     if any(key in config for key in ("mamba_d_state", "ssm_state_size", "hybrid_override_pattern", "state_size")):
         raise UnreadableConfigError(f"{kind or 'this'} has state-space layers: take it by name from the catalogue")
     hidden, heads = _needed(config, "hidden"), _needed(config, "heads")
-    experts = _experts(config)
-    ffn = _size(config, "ffn") or round(
-        4 * hidden if "expansion_ratio" not in config else config["expansion_ratio"] * hidden
-    )
+    experts, latent = _experts(config), _latent(config)
     return Shape(
         name=str(config.get("_name_or_path") or name),
         layers=_needed(config, "layers"),
         hidden=hidden,
         heads=heads,
         kv_heads=_kv_heads(config, heads),
-        head_dim=_size(config, "head_dim") or max(hidden // heads, 1),
-        ffn=ffn,
+        head_dim=_size(config, "head_dim") or _head_dim(hidden, heads, latent),
+        # Llama 4's dense layers are wider than its experts.
+        ffn=_integer(config, "intermediate_size_mlp") or _ffn(config, kind, hidden),
         vocab=_needed(config, "vocab"),
         gated=kind not in PLAIN_MLP,
         tied=bool(config.get("tie_word_embeddings", kind in TIED)),
         learned_positions=_size(config, "positions") if kind in LEARNED_POSITIONS else 0,
         experts=experts,
-        latent=_latent(config),
+        latent=latent,
     )
+
+
+def _head_dim(hidden: int, heads: int, latent: Latent | None) -> int:
+    if hidden % heads and latent is None:
+        near = divisors_near(hidden, heads)
+        raise UnreadableConfigError(f"{heads} heads do not divide hidden_size {hidden}: {near} do; or state head_dim")
+    return max(hidden // heads, 1)
+
+
+def _ffn(config: Mapping[str, Any], kind: str, hidden: int) -> int:
+    """Of those with two matrices an MLP, four times the hidden size where nothing is stated."""
+    if ffn := _size(config, "ffn"):
+        return ffn
+    if kind not in PLAIN_MLP and not _size(config, "moe_ffn"):
+        raise UnreadableConfigError(f"states none of {', '.join(NAMES['ffn'])}")
+    ratio = config.get("expansion_ratio", 4)
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= RATIO_MAX:
+        raise UnreadableConfigError(f"expansion_ratio must be a number to {RATIO_MAX}, not {str(ratio)[:40]}")
+    return round(ratio * hidden)
 
 
 def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
@@ -106,11 +127,13 @@ def _experts(config: Mapping[str, Any]) -> Experts | None:
     count = _size(config, "experts")
     if count < 2:
         return None
-    ffn = _size(config, "moe_ffn") or _size(config, "ffn")
-    shared = _size(config, "shared_ffn") or _integer(config, "n_shared_experts") * ffn
+    ffn = _size(config, "moe_ffn") or _needed(config, "ffn")
+    # Llama 4 does not name the one expert that serves every token: it is as wide as the others.
+    unnamed = "intermediate_size_mlp" in config
+    shared = unnamed * ffn or _size(config, "shared_ffn") or _integer(config, "n_shared_experts") * ffn
     layers = _needed(config, "layers")
     every = _integer(config, "decoder_sparse_step") or _integer(config, "interleave_moe_layer_step") or 1
-    dense = _integer(config, "first_k_dense_replace") + len(config.get("mlp_only_layers") or ())
+    dense = _integer(config, "first_k_dense_replace") + _length(config, "mlp_only_layers")
     return Experts(
         count=count,
         topk=_size(config, "topk") or 1,
@@ -124,7 +147,10 @@ def _latent(config: Mapping[str, Any]) -> Latent | None:
     if not _integer(config, "kv_lora_rank"):
         return None
     names = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
-    return Latent(*(_integer(config, name) for name in names))
+    sizes = Latent(*(_integer(config, name) for name in names))
+    if not (sizes.value_dim and sizes.rope_dim + sizes.nope_dim):
+        raise UnreadableConfigError(f"has a kv_lora_rank, and not all of {', '.join(names[2:])}")
+    return sizes
 
 
 def _needed(config: Mapping[str, Any], key: str) -> int:
@@ -136,6 +162,13 @@ def _needed(config: Mapping[str, Any], key: str) -> int:
 def _size(config: Mapping[str, Any], key: str) -> int:
     """0: not stated."""
     return next((value for name in NAMES[key] if (value := _integer(config, name))), 0)
+
+
+def _length(config: Mapping[str, Any], name: str) -> int:
+    value = config.get(name) or ()
+    if not isinstance(value, (list, tuple)):
+        raise UnreadableConfigError(f"{name} must be a list of layers, not {str(value)[:40]}")
+    return len(value)
 
 
 def _integer(config: Mapping[str, Any], name: str) -> int:

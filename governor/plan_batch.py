@@ -35,13 +35,17 @@ def predictions(path: Path) -> Iterator[dict[str, Any]]:
             rows = csv.DictReader(_without_remarks(file))
             columns = [name.strip() for name in rows.fieldnames or []]
             if not KNOWN.intersection(columns):
+                hint = "; columns are separated by commas" if any(";" in one or "\t" in one for one in columns) else ""
                 raise TableUnreadableError(
-                    f"{path}: no column that a set-up has ({', '.join(sorted(KNOWN))}) in line 1"
+                    f"{path}: no column that a set-up has ({', '.join(sorted(KNOWN))}) in line 1{hint}"
                 )
             rows.fieldnames = columns
+            number = 0
             for number, row in enumerate(rows, 1):
                 plain = {key: _known(value) for key, value in row.items() if isinstance(key, str) and value is not None}
                 yield prediction(plain, plain.get("row_id", "").strip() or str(number))
+            if not number:
+                raise TableUnreadableError(f"{path}: a line of titles, and no row below it")
     except OSError as error:
         raise TableUnreadableError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:

@@ -57,34 +57,57 @@ def gpu_named(name: str) -> Gpu:
     return gpus()[_nearest(name, list(gpus()), "GPU")]
 
 
-# What people mean by the short name.
+# What people mean by the short name; what one architecture is called besides.
+USUAL_MODELS = {
+    "llama318b": "Llama3-8B", "llama3170b": "Llama3-70B", "llama3370b": "Llama3-70B", "llama3405b": "Llama3.1-405B",
+}  # fmt: skip
 USUAL = {"a100": "A100-SXM-80GB", "h100": "H100-SXM-80GB", "h200": "H200-SXM-141GB", "h800": "H800-SXM-80GB"}
 
 
 def _nearest(name: str, known: list[str], kind: str) -> str:
-    wanted = _plain(name)
-    if wanted in USUAL and kind == "GPU":
-        return USUAL[wanted]
+    wanted, usual = _plain(name), USUAL
+    if kind == "model":  # Hugging Face's names have an owner before them.
+        wanted, usual = _plain(name.rsplit("/", 1)[-1]).removeprefix("meta"), USUAL_MODELS
+    if wanted in usual:
+        return usual[wanted]
     by_plain = {_plain(k): k for k in known}
     if wanted in by_plain:
         return by_plain[wanted]
     starting = [k for p, k in by_plain.items() if wanted and p.startswith(wanted)]
     if len(starting) == 1:
         return starting[0]
-    if kind == "GPU" and (meant := _by_words(name, known)):
+    if kind == "GPU" and (meant := _by_words(name)):
         return meant
-    said = USUAL | by_plain if kind == "GPU" else by_plain
-    near = [said[p] for p in difflib.get_close_matches(wanted, said, 3, 0.5)] or sorted(known)[:5]
-    raise UnknownNameError(f"no {kind} named {name!r} in the catalogue; near: {', '.join(starting[:5] or near)}")
+    said = by_plain if kind == "model" else USUAL | by_plain
+    near = starting[:5] or [said[p] for p in difflib.get_close_matches(wanted, said, 3, 0.5)]
+    if kind == "GPU" and not near:
+        near = sorted(known)[:5]
+    hint = f"; near: {', '.join(near)}" if near else ""
+    raise UnknownNameError(f"no {kind} named {name!r} in the catalogue{hint}")
 
 
-def _by_words(name: str, known: list[str]) -> str | None:
-    """`a100-40`, `NVIDIA H100 80GB`: the one in whose name all the words are found in order; of several the SXM one."""
-    words = [word for word in re.findall(r"[a-z]+\d+|\d+|[a-z]+", name.lower()) if word not in ("nvidia", "amd", "gb")]
-    pattern = re.compile(".*".join(map(re.escape, words)))
-    meant = [one for one in known if words and pattern.search(one.lower())]
+# What names of GPUs have besides, as vendors and drivers write them.
+_BESIDES = re.compile(r"nvidia|amd|instinct|geforce|tesla|[dh]gx|gb|hbm\d+e?|nvl72")
+
+
+def _by_words(name: str) -> str | None:
+    """`a100-40`, `NVIDIA H100 80GB HBM3`: the one that has all the words, its memory and `sxm` among them; of several
+    the SXM one. No part of a number or a word is one: an H20 is no H200."""
+    words = re.findall(r"[a-z]+\d+|\d+|[a-z]+", re.sub(r"(sxm)\d", r"\1", name.split("(")[0].lower()))
+    words = [word for word in words if not _BESIDES.fullmatch(word)]
+    if (short := "".join(word for word in words if word != "sxm")) in USUAL:
+        return USUAL[short]
+    meant = [gpu.name for gpu in gpus().values() if words and all(_has_word(gpu, word) for word in words)]
     meant = [one for one in meant if "SXM" in one] or meant
     return meant[0] if len(meant) == 1 else None
+
+
+def _has_word(gpu: Gpu, word: str) -> bool:
+    if word == "sxm" and "PCIe" not in gpu.name and gpu.has_nvlink:
+        return True
+    before = r"(?<!\d)" if word[0].isdigit() else "(?<![a-z])"
+    after = r"(?!\d)" if word[-1].isdigit() else "(?![a-z])"
+    return re.search(f"{before}{word}{after}", f"{gpu.name} {gpu.hbm_gb:g}".lower()) is not None
 
 
 def _plain(name: str) -> str:

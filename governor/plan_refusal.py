@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from governor.core.planner.memory import memory_of
 from governor.core.planner.nearest_fit import what_fits
 from governor.core.planner.setup import Setup
 from governor.plan_catalog import gpus
@@ -11,12 +12,14 @@ from governor.plan_words import gigabytes
 
 def refusal(one: Estimate) -> str | None:
     """None: it fits."""
-    memory = one.prediction.memory
-    if memory.fits:
-        return None
-    setup = one.setup
+    return None if one.prediction.memory.fits else would_fit(one.plan.asked.name, one.setup)
+
+
+def would_fit(name: str, setup: Setup) -> str:
+    """What a set-up needs that does not fit, and what would fit instead."""
+    memory = memory_of(setup)
     needed, has = gigabytes(memory.reserved), gigabytes(memory.capacity)
-    need = f"{one.plan.asked.name} needs {needed} GB of a {setup.gpu.name}'s {has}"
+    need = f"{name} needs {needed} GB of a {setup.gpu.name}'s {has}"
     fits = what_fits(setup, _fits, larger=list(gpus().values()))
     if not fits:
         rest = "split the model (tp, pp) or the sequence (cp)"

@@ -23,7 +23,9 @@ from governor.plan_words import count as count_text
 from governor.report_moments import plain
 
 SEQ_LEN_USUAL: Final = 4096
+SEQ_LEN_MAX: Final = 2**24
 GPUS_MAX: Final = 1_000_000
+VINTAGE_MIN: Final = 2018  # Before, nobody trained transformers on tensor cores: no constant speaks of it.
 # Keys that are 0 or 1 -> fields of Setup.
 FLAGS: Final = {
     "lora": "adapters",
@@ -129,7 +131,7 @@ def asked(values: Mapping[str, str]) -> Asked:
         reader.assume(f"gpus {gpu.gpus_per_node}")
         gpus = gpu.gpus_per_node
     framework = reader.word("framework", Framework) or Framework.DEEPSPEED
-    seq_len = reader.integer("seq-len")
+    seq_len = reader.integer("seq-len", SEQ_LEN_MAX)
     if seq_len is None:
         seq_len = min(shape.learned_positions or SEQ_LEN_USUAL, SEQ_LEN_USUAL)
         reader.assume(f"seq-len {seq_len}")
@@ -249,6 +251,8 @@ def _space(
         **{field: bool(reader.integer(key, 1, 0)) for key, field in FLAGS.items()},
     }
     if (vintage := reader.number("vintage", 2100)) is not None:
+        if vintage < VINTAGE_MIN:
+            raise reader.wrong("vintage", f"must be a year from {VINTAGE_MIN} on, such as 2024.5")
         fixed["vintage"] = vintage
     return Space(
         gpus=(gpus,),
@@ -310,9 +314,12 @@ def _of_steps(reader: Reader, batch: float) -> float | None:
 
 def _seconds(text: str) -> float:
     try:
-        return parse_duration(text) / NS_PER_S
+        seconds = parse_duration(text) / NS_PER_S
     except ValueError as error:
         raise PlanUnreadableError(f"save-every: {error}") from error
+    if seconds < 1:
+        raise PlanUnreadableError(f"save-every {text!r}: must be a second at least")
+    return seconds
 
 
 def usual_batch_tokens(params: float) -> float:

@@ -18,6 +18,7 @@ from governor.plan_catalog import gpu_named
 from governor.plan_estimate import Estimate, estimate, interruptions_of, memory_frac, tokens_per_gpu_s
 from governor.plan_keys import PlanUnreadableError, resolved
 from governor.plan_prices import CHEAPEST, NoPriceError, offers, offers_text, price_kind, priced_gpus
+from governor.plan_refusal import would_fit
 from governor.plan_request import Asked, Reader, asked, usual_batch_tokens, with_stage
 from governor.plan_shape import stated_shape
 from governor.plan_words import count
@@ -156,15 +157,21 @@ def searched(want: Wanted, tokens: float | None) -> Searched:
 
     `tokens` None: as many as the limits let the best set-up train.
     """
-    tried, found = 0, []
+    tried: list[Setup] = []
+    found: list[Found] = []
     for gpus, one, space in want.spaces:
         setups = list(candidates(one.shape, gpus, one.seq_len, one.batch_tokens, space))
-        tried += len(setups)
+        tried += setups
         found += search(setups, want.offers, tokens or MTOK, memory_frac, tokens_per_gpu_s, _calendar(one))
     if tokens is None:
         tokens = MTOK * max((_times(one, want.limits) for one in found), default=0.0)
         found = [replace(one, hours=one.hours * tokens / MTOK, usd=one.usd * tokens / MTOK) for one in found]
-    return Searched(tokens, tried, found, pareto(found), choose(found, want.limits))
+    choice = choose(found, want.limits)
+    if tried and not found:
+        nearest = min(tried, key=memory_frac)
+        where = would_fit(f"{choice.reasons[0]}; on {nearest.gpus}, {nearest.shape.name}", nearest)
+        choice = replace(choice, reasons=(where,))
+    return Searched(tokens, len(tried), found, pareto(found), choice)
 
 
 def _calendar(one: Asked) -> Callable[[Setup, Offer], float]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.core.planner.shape import SIZE_MAX, Experts, Shape, divisors_near
-from governor.core.planner.stages import stage_named
 from governor.hf_config import shape_of_file
-from governor.plan_catalog import model_named
+from governor.plan_catalog import UnknownNameError, shape_named
 from governor.plan_keys import PlanUnreadableError
 from governor.report_moments import plain
 
@@ -19,6 +18,7 @@ SIZE_NAMES: Final = (
     *("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "tied", "gated"),
     *("experts", "topk", "moe_ffn", "shared_ffn", "first_dense"),
 )
+NEVER_ZERO: Final = frozenset({*SIZE_NAMES[:7], "topk", "moe_ffn"})
 
 
 def stated_shape(values: Mapping[str, str]) -> Shape:
@@ -28,8 +28,10 @@ def stated_shape(values: Mapping[str, str]) -> Shape:
         shape = shape_of_file(Path(config))
         return _resized(replace(shape, name=plain(shape.name)[:NAME_CHARS_MAX]), sizes)  # Somebody else's file.
     if model := values.get("model"):
-        stage = stage_named(model)
-        return _resized(stage.shape if stage else model_named(model), sizes)
+        try:
+            return _resized(shape_named(model), sizes)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{error}; else give its config.json, or its shape") from error
     for key in ("layers", "hidden", "heads", "vocab"):
         if not sizes.get(key):
             raise PlanUnreadableError(
@@ -81,6 +83,6 @@ def _sizes(values: Mapping[str, str]) -> dict[str, int]:
         sizes[name] = int(value)
         if sizes[name] > SIZE_MAX:
             raise PlanUnreadableError(f"shape: {name} {value}: at most {SIZE_MAX:,}")
-        if not sizes[name] and name in SIZE_NAMES[:7]:
+        if not sizes[name] and name in NEVER_ZERO:
             raise PlanUnreadableError(f"shape: {name} must be at least 1")
     return sizes

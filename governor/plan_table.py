@@ -325,7 +325,9 @@ def _precision(row: Row, gpu: Gpu, assumed: list[str]) -> Precision:
             return _assume(assumed, "precision", instead)
         if precision in stated:
             return precision
-    return Precision.BF16 if stated else _assume(assumed, "precision", Precision.BF16)
+    # Others than these (fp32, tf32, int8) are none that the planner has a rate for.
+    is_bf16 = any(word in stated for word in ("bf16", "bfloat16", "mixed", "amp"))
+    return Precision.BF16 if is_bf16 else _assume(assumed, "precision", Precision.BF16)
 
 
 def _attention(row: Row) -> Attention:

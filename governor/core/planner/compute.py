@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from governor.core.planner.constants import Constants
 from governor.core.planner.hardware import Precision
 from governor.core.planner.setup import Attention, Checkpointing, Framework, Setup
+from governor.core.planner.sparse import dense_training, executed, sparse_training
+from governor.core.planner.sparse_advice import fp8_rate, sparse_of
 
 BACKWARD = 2.0  # of the forward's matmuls: one for the inputs, one for the weights
 FLASH_BACKWARD = 2.5  # a fused backward computes the scores again (FlashAttention-2, arXiv 2307.08691)
@@ -97,7 +99,15 @@ def _attention(setup: Setup, c: Constants, tokens: float) -> float:
     width = (shape.qk_dim + shape.v_dim) / 2
     # Softmax and loads cost a narrow head as much, its matmuls less: 0.83 of the rate at 64 wide, 1.0 at 128.
     narrow = 1.25 * width / (width + 32)
-    return flops / (1e12 * attention_tflops(setup, c) * narrow)
+    return _of_dense_attention(setup) * flops / (1e12 * attention_tflops(setup, c) * narrow)
+
+
+def _of_dense_attention(setup: Setup) -> float:
+    """What sparse attention takes of a dense one's time, indexer and gathers included: above 1 at short lengths."""
+    if (sparse := sparse_of(setup)) is None:
+        return 1.0
+    shape, seq_len = setup.shape, setup.seq_len
+    return sparse_training(shape, sparse, seq_len, executed(fp8_rate(setup.gpu))) / dense_training(shape, seq_len)
 
 
 def attention_tflops(setup: Setup, c: Constants) -> float:

@@ -6,6 +6,8 @@ from governor.core.planner.hardware import Precision
 from governor.core.planner.memory_constants import MemoryConstants
 from governor.core.planner.memory_states import DEEPSPEEDS, Stage
 from governor.core.planner.setup import Attention, Checkpointing, Framework, Setup
+from governor.core.planner.sparse import TopK, added_memory
+from governor.core.planner.sparse_advice import sparse_of
 
 EAGER = frozenset({Framework.DEEPSPEED, Framework.DDP})
 EAGER_SCORES = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED})  # softmax in fp32, and cast
@@ -71,6 +73,7 @@ def _mixer_bytes(setup: Setup) -> float:
     if (latent := shape.latent) is not None:
         up = 2 * shape.heads * (latent.nope_dim + latent.value_dim) + 2 * queries  # as projected, and joined with RoPE
         core = (2 * queries + up + 2 * values) / tp + 4 * (latent.q_rank + latent.kv_rank) + 2 * latent.rope_dim
+    core += _selection_bytes(setup)
     if setup.framework in EAGER:
         core += 2 * values / tp
     if setup.framework is Framework.FSDP2 and setup.checkpointing is Checkpointing.SELECTIVE:
@@ -78,6 +81,14 @@ def _mixer_bytes(setup: Setup) -> float:
     if setup.checkpointing is Checkpointing.SELECTIVE:
         return _norm_bytes(setup) + core
     return _norm_bytes(setup) + core + _score_bytes(setup)
+
+
+def _selection_bytes(setup: Setup) -> float:
+    """Which tokens DSA selected, and its indexer's queries and keys."""
+    if not isinstance(sparse := sparse_of(setup), TopK):
+        return 0.0
+    added = added_memory(setup.shape, sparse, setup.seq_len)
+    return (added.indices + added.indexer_activations) / (setup.shape.attention_layers * setup.seq_len)
 
 
 def _norm_bytes(setup: Setup) -> float:

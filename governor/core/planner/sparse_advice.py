@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from governor.core.planner.hardware import Gpu
+from governor.core.planner.setup import Attention, Setup
 from governor.core.planner.shape import Shape
 from governor.core.planner.sparse import (
     PLAIN,
@@ -13,6 +14,7 @@ from governor.core.planner.sparse import (
     AddedMemory,
     Blocks,
     Indexer,
+    Sparse,
     TopK,
     added_memory,
     attention_share,
@@ -86,10 +88,20 @@ def target_for(shape: Shape, seq_len: int) -> TopK:
     return TopK(max(PUBLISHED.k, round(seq_len * LEAST_SHARE)), indexer_for(shape))
 
 
+def sparse_of(setup: Setup) -> Sparse | None:
+    """What the set-up's attention leaves out, in the recommended sizes; None: nothing."""
+    match setup.attention:
+        case Attention.SPARSE:
+            return target_for(setup.shape, setup.seq_len)
+        case Attention.NATIVE_SPARSE:
+            return Blocks()
+    return None
+
+
 def advise(shape: Shape, seq_len: int, gpu: Gpu | None = None, sparse: TopK | None = None) -> Advice:
     """`gpu` None: an H100's ratio of rates. `sparse` None: the recommended sizes."""
     sparse = sparse or target_for(shape, seq_len)
-    counting = executed(_fp8_rate(gpu))
+    counting = executed(fp8_rate(gpu))
     linear = MOE_EFFICIENCY if shape.is_moe else 1.0
     speeds = (
         step_speedup(shape, sparse, seq_len),
@@ -121,7 +133,8 @@ def start_length(shape: Shape, gpu: Gpu | None = None) -> int | None:
     return next((length for length in LENGTHS if advise(shape, length, gpu).pays), None)
 
 
-def _fp8_rate(gpu: Gpu | None) -> float:
+def fp8_rate(gpu: Gpu | None) -> float:
+    """Of matmuls, over that of BF16; 1 where the GPU has no FP8."""
     if gpu is None:
         return 1.765  # H100: 1402.6 over 794.5 TFLOP/s, measured matmuls
     return gpu.reached_fp8 / gpu.reached_bf16 if gpu.reached_fp8 else 1.0

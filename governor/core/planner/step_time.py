@@ -9,11 +9,14 @@ from governor.core.planner.compute import Work, age, work_of
 from governor.core.planner.constants import Constants
 from governor.core.planner.flops import model_flops_per_token
 from governor.core.planner.setup import Framework, Offload, Setup
+from governor.core.planner.sparse_advice import sparse_of
 from governor.core.planner.traffic import Traffic, traffic_of
 
 USUAL = Constants()
 DEEPSPEEDS = (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.MEGATRON_DEEPSPEED)
 STREAMED_BYTES = 24  # of fp32 weight and two moments, to the GPU and back
+NVME_GBPS = 1.6  # one way, of one GPU's share of a node's drives: ZeRO-Infinity's DGX-2 (arXiv 2104.07857, figure 2b)
+PARAM_READS = 2 * 2  # bytes of a bf16 weight, for the forward pass and for the backward one
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
     overhead += c.jitter * math.log2(nodes) * busy
     total = busy + overhead - c.step_overhead_s
     per_gpu = setup.tokens_per_step / setup.gpus / total
+    flops = model_flops_per_token(setup.shape, setup.seq_len, sparse=sparse_of(setup))
     gpu_busy = work.matmul + work.attention + work.passes + work.recompute
     return StepTime(
         matmul=m * work.matmul,
@@ -64,13 +68,14 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
         optimizer=optimizer,
         overhead=overhead,
         tokens_per_gpu_s=per_gpu,
-        mfu=per_gpu * model_flops_per_token(setup.shape, setup.seq_len) / (setup.gpu.peak_bf16 * 1e12),
+        mfu=per_gpu * flops / (setup.gpu.peak_bf16 * 1e12),
     )
 
 
 def _exposed(setup: Setup, work: Work, traffic: Traffic, c: Constants) -> float:
-    gather = _left_over(traffic.gather, c.gather_overlap * work.total)
-    gather += c.contention * (traffic.gather - gather)
+    needed = traffic.gather + _read_from_drives(setup)
+    gather = _left_over(needed, c.gather_overlap * work.total)
+    gather += c.contention * (needed - gather)
     if setup.framework is Framework.DEEPSPEED and setup.is_sharding_params:
         gather += c.zero3_hooks * work.total
     return (
@@ -80,6 +85,13 @@ def _exposed(setup: Setup, work: Work, traffic: Traffic, c: Constants) -> float:
         + c.stages_exposed * traffic.stages
         + gather
     )
+
+
+def _read_from_drives(setup: Setup) -> float:
+    """Seconds a micro-batch in which a rank reads its share of the weights; a host's memory is fast beside it."""
+    if not (setup.offload.moves_params and setup.offload.is_nvme):
+        return 0.0
+    return PARAM_READS * setup.shape.params / setup.tp / setup.pp / setup.shards / (NVME_GBPS * 1e9)
 
 
 def _all_to_all(setup: Setup, c: Constants) -> float:
@@ -106,7 +118,8 @@ def _optimizer(setup: Setup, c: Constants) -> float:
     if setup.offload is Offload.OPTIMIZER_STREAMED:
         seconds += STREAMED_BYTES * own / (setup.gpu.pcie_gbps * 1e9)
     elif setup.offload.moves_optimizer:
-        seconds += own / c.cpu_adam_per_s
+        drives = STREAMED_BYTES * own / (NVME_GBPS * 1e9) if setup.offload.is_nvme else 0.0
+        seconds += max(own / c.cpu_adam_per_s, drives)
     if setup.framework in DEEPSPEEDS and 0 < setup.zero_stage < 3:
         seconds += c.bookkeeping_traffic * (dense + routed) / (setup.gpu.hbm_gbps * 1e9 * c.memory_share)
     return seconds

@@ -80,19 +80,23 @@ class _Links:
 
     def __init__(self, setup: Setup, c: Constants) -> None:
         gpu = setup.gpu
-        self._inside = gpu.link_gbps * 1e9 * c.link_share
+        self._link = gpu.link_gbps * 1e9 * c.link_share
+        # GPUs of one node that no NVLink joins meet over the host, and not over the network.
+        self._host = min(gpu.link_gbps, gpu.pcie_gbps) * 1e9 * c.link_share
         self._port = setup.node_bandwidth * 1e9 * c.node_share / gpu.gpus_per_node
         self._hop = c.hop_us * 1e-6
         self._all_to_all = c.all_to_all_share
         self._domain = max(gpu.scale_up_domain, 1)
+        self._reach = max(self._domain, gpu.gpus_per_node)
         self._setup = setup
 
     def of_group(self, ranks: int, stride: int) -> float:
-        """Of a ring: neighbours within a scale-up domain share what leaves it."""
+        """Of a ring: neighbours within a node or a scale-up domain share what leaves it."""
+        inside = self._inside(ranks * stride)
         if self._is_inside(ranks * stride):
-            return self._inside
-        neighbours = max(min(self._domain // stride, ranks), 1)
-        return min(self._port * neighbours, self._inside)
+            return inside
+        neighbours = max(min(self._reach // stride, ranks), 1)
+        return min(self._port * neighbours, inside)
 
     def hops(self, ranks: int) -> float:
         """Seconds that a small message takes around the ring."""
@@ -100,14 +104,18 @@ class _Links:
 
     def all_to_all(self, size: float, ranks: int) -> float:
         """Seconds to send `size` bytes in equal parts to every rank, the own one included."""
-        within = min(self._domain, ranks) if not self._is_inside(ranks) else ranks
+        within = min(self._reach, ranks) if not self._is_inside(ranks) else ranks
         inside, outside = (within - 1) / ranks, (ranks - within) / ranks
-        return size * (inside / self._inside + outside / (self._port * self._all_to_all))
-
-    def _is_inside(self, ranks: int) -> bool:
-        return ranks <= self._domain or self._setup.gpus <= self._domain
+        return size * (inside / self._inside(within) + outside / (self._port * self._all_to_all))
 
     def between_stages(self) -> float:
-        if self._setup.gpus <= self._domain:
-            return self._inside
-        return self._port
+        gpus = self._setup.gpus
+        return self._inside(gpus) if self._is_inside(gpus) else self._port
+
+    def _is_inside(self, ranks: int) -> bool:
+        return min(ranks, self._setup.gpus) <= self._reach
+
+    def _inside(self, ranks: int) -> float:
+        """Between GPUs of one node or scale-up domain, in a group that spans so many ranks."""
+        is_linked = min(ranks, self._setup.gpus) <= self._domain or self._reach == self._domain
+        return self._link if is_linked else self._host

@@ -42,6 +42,13 @@ def test_the_active_parameters_of_mixtures_are_the_published_ones() -> None:
         ("h100 pcie", "H100-PCIe-80GB"),
         ("4090", "RTX4090"),
         ("AMD MI300X", "MI300X"),
+        ("NVIDIA H100 80GB HBM3", "H100-SXM-80GB"),  # as nvidia-smi writes them
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM-80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100-PCIe-80GB"),
+        ("H100 SXM5", "H100-SXM-80GB"),
+        ("B200-SXM-180GB", "B200"),
+        ("H20", "H20-96GB"),  # a seventh of an H200
+        ("NVIDIA B200", "B200"),  # and no GB200
     ],
 )
 def test_a_gpu_is_known_by_the_words_of_its_name(said: str, meant: str) -> None:
@@ -56,6 +63,11 @@ def test_a_gpu_that_does_not_exist_is_answered_with_those_of_like_names() -> Non
 def test_a_short_name_is_enough_and_a_wrong_one_is_told_what_is_near() -> None:
     assert gpu_named("h100").name == "H100-SXM-80GB"
     assert model_named("llama3 8b") is models()["Llama3-8B"]
+    assert model_named("meta-llama/Llama-3.1-8B") is models()["Llama3-8B"]
+    with pytest.raises(UnknownNameError, match=r"'H100 NVL' in the catalogue; near: "):
+        gpu_named("H100 NVL")  # 94 GB, and slower
+    with pytest.raises(UnknownNameError, match=r"'bloom' in the catalogue$"):
+        model_named("bloom")
     with pytest.raises(UnknownNameError, match=r"near: .*Llama3-8B"):
         model_named("Llama3-9B")
     assert all(gpu.reached_bf16 <= gpu.peak_bf16 for gpu in gpus().values())
@@ -93,6 +105,12 @@ def test_a_model_of_which_nothing_is_known_is_guessed_and_said() -> None:
 def test_a_row_that_cannot_be_is_one_line(changes: dict[str, str], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         read(LLAMA | changes)
+
+
+def test_a_precision_that_the_planner_does_not_know_is_assumed_aloud() -> None:
+    assert "precision bf16" not in read({**LLAMA, "precision": "bf16-mixed"}).assumed
+    for stated in ("fp32", "int8", ""):
+        assert "precision bf16" in read({**LLAMA, "precision": stated}).assumed
 
 
 def test_a_precision_that_the_gpu_lacks_is_read_as_the_next_that_it_has() -> None:

@@ -30,6 +30,11 @@ DEEPSEEK = {
     "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "vocab_size": 129280,
     "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
 }  # fmt: skip
+LLAMA4 = {
+    "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+    "num_attention_heads": 40, "num_hidden_layers": 48, "num_key_value_heads": 8, "head_dim": 128,
+    "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "vocab_size": 202048,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,7 @@ DEEPSEEK = {
         (MIXTRAL, "Mixtral-8x7B"),
         (QWEN3_MOE, "Qwen3-30B-A3B"),
         (DEEPSEEK, "DeepSeek-V3"),
+        (LLAMA4, "Llama4-Maverick-400B"),
     ],
 )
 def test_a_public_config_has_the_parameters_that_were_published(config: dict[str, object], name: str) -> None:
@@ -50,6 +56,16 @@ def test_a_public_config_has_the_parameters_that_were_published(config: dict[str
 
     assert total(read) == pytest.approx(known.params, rel=0.005)
     assert read.matmul_params == pytest.approx(known.matmul_params, rel=0.005)
+
+
+def test_what_a_file_leaves_to_its_family_is_the_familys() -> None:
+    bloom = {"model_type": "bloom", "n_embed": 14336, "n_layer": 70, "num_attention_heads": 112, "vocab_size": 250880}
+    assert shape_of(bloom, "x").params == pytest.approx(176.2e9, rel=0.001)  # four times as wide an MLP, tied
+    starcoder2 = {
+        "model_type": "starcoder2", "hidden_size": 4608, "intermediate_size": 18432, "num_attention_heads": 36,
+        "num_hidden_layers": 32, "num_key_value_heads": 4, "vocab_size": 49152,
+    }  # fmt: skip
+    assert shape_of(starcoder2, "x").params == pytest.approx(7.17e9, rel=0.001)
 
 
 def test_the_language_model_of_a_multimodal_one_is_read() -> None:
@@ -72,6 +88,13 @@ def test_the_name_is_that_of_the_directory(tmp_path: Path) -> None:
         (json.dumps(LLAMA | {"hidden_size": "4096"}), "hidden_size must be a size, not 4096"),
         (json.dumps(LLAMA | {"is_encoder_decoder": True}), "the planner knows decoders"),
         (json.dumps(LLAMA | {"ssm_state_size": 128}), "by name from the catalogue"),
+        (json.dumps(LLAMA | {"hidden_size": 4097}), "32 heads do not divide hidden_size 4097: 1 or 17 or 241 do"),
+        (json.dumps(LLAMA | {"intermediate_size": None}), "states none of intermediate_size"),
+        (json.dumps(QWEN3_MOE | {"mlp_only_layers": 3}), "mlp_only_layers must be a list of layers, not 3"),
+        (json.dumps(QWEN3_MOE | {"moe_intermediate_size": 0, "intermediate_size": 0}), "states none of intermediate_"),
+        (json.dumps(GPT2 | {"expansion_ratio": "x"}), "expansion_ratio must be a number to 64, not x"),
+        (json.dumps(GPT2 | {"expansion_ratio": float("nan")}), "expansion_ratio must be a number to 64, not nan"),
+        (json.dumps(DEEPSEEK | {"v_head_dim": None}), "has a kv_lora_rank, and not all of qk_rope_head_dim"),
         (" " * 1_000_001, "too large"),
     ],
 )

@@ -133,7 +133,8 @@ def test_rows_without_a_name_are_counted_and_odd_lengths_are_rows(tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"row_id;model;gpu\na;Llama3-8B;H100\n", "no column that a set-up has"),
+        (b"row_id;model;gpu\na;Llama3-8B;H100\n", "in line 1; columns are separated by commas"),
+        (b"\xef\xbb\xbfrow_id,model\n", "a line of titles, and no row below it"),
         (b"", "no column that a set-up has"),
         (b"model,gpu\nLlama3-8B,\xff\xfe\n", "no CSV in UTF-8"),
         (b'model,gpu\n"' + b"x" * 200_000 + b'",H100\n', "no CSV in UTF-8"),

@@ -110,6 +110,7 @@ def test_a_measured_speed_may_be_stated_in_steps() -> None:
         ({"tp": "3", "gpus": "6"}, "tp 3 does not divide the 32 heads"),
         ({"gpu": "h1000"}, "no GPU named 'h1000'"),
         ({"model": "lama3-8b"}, "near: "),
+        ({"model": "bloom"}, "no model named 'bloom' in the catalogue; else give its config.json, or its shape"),
         ({"precision": "fp4"}, "there are bf16, fp16, fp8, mxfp8, nvfp4"),
         ({"precision": "nvfp4"}, "has no nvfp4 matmuls, only bf16, fp16, fp8"),
         ({"framework": "torch"}, "there are megatron"),
@@ -125,6 +126,9 @@ def test_a_measured_speed_may_be_stated_in_steps() -> None:
         ({"grad-accum": "4"}, "goes with micro-batch"),
         ({"batch-tokens": "4096", "micro-batch": "4"}, "state that many, or a smaller micro-batch, or fewer gpus"),
         ({"save-every": "often"}, "save-every"),
+        ({"save-every": "0s"}, "save-every '0s': must be a second at least"),
+        ({"vintage": "24"}, "must be a year from 2018 on"),
+        ({"shape": "experts=8,moe_ffn=0"}, "moe_ffn must be at least 1"),
         ({"data-wait": "1.5"}, "at most 0.99"),
     ],
 )
@@ -134,6 +138,10 @@ def test_what_cannot_be_is_one_line_that_says_what_could(values: dict[str, str],
         settle(asked({**PLAN, **values}), memory_frac, tokens_per_gpu_s)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_sequence_of_2_to_the_20_tokens_can_be_planned() -> None:
+    assert plan(seq_len="1048576", batch_tokens="16M").setup.seq_len == 2**20
 
 
 def test_a_gpu_that_nobody_lists_says_to_state_a_price() -> None:

@@ -8,7 +8,8 @@ import pytest
 from governor.core.planner.compute import work_of
 from governor.core.planner.constants import Constants
 from governor.core.planner.flops import model_flops_per_token
-from governor.core.planner.setup import Checkpointing, Framework, Offload, Setup
+from governor.core.planner.setup import Attention, Checkpointing, Framework, Offload, Setup
+from governor.core.planner.sparse_advice import advise
 from governor.core.planner.step_time import step_time_of
 from governor.core.planner.traffic import traffic_of
 from governor.plan_catalog import gpu_named, model_named
@@ -95,6 +96,34 @@ def test_ranks_of_a_node_share_the_port_that_leaves_it() -> None:
     assert traffic_of(fast, IDEAL).gather > traffic_of(llama(framework=Framework.DEEPSPEED), IDEAL).gather
 
 
+def test_gpus_of_one_node_without_nvlink_meet_over_the_host_and_not_over_the_network() -> None:
+    # L40S: 25 GB/s over PCIe, 100 Gb/s for the whole node. A ring over two nodes passes each port once, at 12.5 GB/s.
+    one = llama(framework=Framework.DEEPSPEED, gpu=gpu_named("l40s"), node_gbps=12.5)
+    size = 2 * (one.shape.dense_params + one.shape.embedding_params)
+    assert traffic_of(one, IDEAL).gather == pytest.approx(3 * size / 25e9)
+    assert traffic_of(one.but(gpus=16, dp=16), IDEAL).gather == pytest.approx(3 * size / 12.5e9)
+    pair = one.but(gpu=gpu_named("h100-pcie"), gpus=2, dp=2)  # NVLink joins two of them.
+    assert traffic_of(pair, IDEAL).gather == pytest.approx(3 * size / 300e9)
+    assert traffic_of(pair.but(gpus=8, dp=8), IDEAL).gather == pytest.approx(3 * size / 55e9)
+
+
+def test_sparse_attention_takes_what_its_own_page_says_and_earns_no_mfu_for_what_it_leaves_out() -> None:
+    def long(seq_len: int, attention: Attention) -> Setup:
+        return llama(seq_len=seq_len, attention=attention, framework=Framework.MEGATRON, zero_stage=1)
+
+    def speedup(seq_len: int) -> float:
+        sparse, dense = (long(seq_len, one) for one in (Attention.SPARSE, Attention.FLASH))
+        return step_time_of(sparse).tokens_per_gpu_s / step_time_of(dense).tokens_per_gpu_s
+
+    assert speedup(2048) == 1.0  # within k: the dense kernel
+    assert speedup(4096) < 1.0  # indexer and gathers take more than the pairs that they spare
+    said = advise(model_named("Llama3-8B"), 65536, gpu_named("h100"))
+    assert said.speedup_low < speedup(65536) < 1.1 * said.speedup_high
+    sparse, dense = (step_time_of(long(131072, one)) for one in (Attention.SPARSE, Attention.FLASH))
+    assert dense.mfu * sparse.tokens_per_gpu_s / dense.tokens_per_gpu_s > 1  # were the pairs left out counted
+    assert sparse.mfu < 1.2 * dense.mfu
+
+
 def test_full_checkpointing_repeats_the_forward_pass() -> None:
     work = work_of(llama(checkpointing=Checkpointing.FULL), IDEAL)
     assert work.recompute == pytest.approx(work.matmul / 3 + work.attention / 3.5)
@@ -126,6 +155,8 @@ def test_adam_on_the_cpu_takes_what_deepspeed_published() -> None:
         ({"framework": Framework.FSDP2}, {"framework": Framework.FSDP}),
         ({"grad_accum": 16}, {"grad_accum": 1}),
         ({"offload": Offload.NONE}, {"offload": Offload.OPTIMIZER_CPU}),
+        ({"offload": Offload.OPTIMIZER_CPU}, {"offload": Offload.OPTIMIZER_NVME}),
+        ({"offload": Offload.OPTIMIZER_NVME}, {"offload": Offload.PARAM_OPTIMIZER_NVME}),
         ({"gpus": 16, "dp": 16}, {"gpus": 512, "dp": 512}),
     ],
 )

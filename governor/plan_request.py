@@ -12,7 +12,7 @@ from governor.core.planner.choosing import MARGIN
 from governor.core.planner.hardware import Gpu, Precision
 from governor.core.planner.searching import ROUNDED, SHARDED, Space, candidates
 from governor.core.planner.setup import Attention, Checkpointing, Framework, Offload, Setup
-from governor.core.planner.shape import Shape
+from governor.core.planner.shape import Shape, divisors_near
 from governor.core.planner.stages import stage_named
 from governor.core.units import NS_PER_S, parse_count, parse_duration
 from governor.plan_catalog import gpu_named
@@ -229,9 +229,9 @@ def _space(
 ) -> Space:
     megatron = framework is Framework.MEGATRON
     checkpointing = reader.word("checkpointing", Checkpointing)
-    zeros: tuple[int, ...] = (1,) if megatron else (3,) if framework in SHARDED else (0,)
-    if framework in (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED):
-        zeros = (1, 2, 3)
+    offload = reader.word("offload", Offload) or Offload.NONE
+    zeros = _zero_stages(reader, framework, offload, given["zero"])
+    _check_ranks(reader, framework, shape, gpus, given)
     node = min(gpu.gpus_per_node, gpus)
     tps = tuple(t for t in (1, 2, 4, 8) if t <= node and shape.heads % t == 0) if megatron else (1,)
     pps = tuple(p for p in (1, 2, 4, 8, 16) if p * node <= gpus and p <= shape.layers) if megatron else (1,)
@@ -243,7 +243,7 @@ def _space(
 
     fixed: dict[str, object] = {
         "attention": reader.word("attention", Attention) or Attention.FLASH,
-        "offload": reader.word("offload", Offload) or Offload.NONE,
+        "offload": offload,
         "virtual_stages": reader.integer("vp") or 1,
         "shard_ranks": reader.integer("shard-ranks"),
         "node_gbps": reader.number("network", 100_000),
@@ -257,7 +257,7 @@ def _space(
     return Space(
         gpus=(gpus,),
         frameworks=(framework,),
-        zero_stages=one("zero", zeros),
+        zero_stages=zeros,
         micro_batches=one("micro-batch", (1, 2, 4) if megatron else (1, 2, 4, 8, 16, 32)),
         checkpointings=(checkpointing,) if checkpointing else tuple(Checkpointing),
         tps=one("tp", tps),
@@ -267,6 +267,32 @@ def _space(
         precisions=(reader.word("precision", Precision) or Precision.BF16,),
         fixed=fixed,
     )
+
+
+def _zero_stages(reader: Reader, framework: Framework, offload: Offload, stated: int | None) -> tuple[int, ...]:
+    """The stated one, or those that are tried; refused is what DeepSpeed and DDP refuse."""
+    if framework is Framework.DDP and stated:
+        raise reader.wrong("zero", "ddp replicates what ZeRO shards: 0; or framework deepspeed or fsdp2")
+    if framework in (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED):
+        least = 3 if offload.moves_params or offload.is_nvme else 1
+        if offload is not Offload.NONE and stated is not None and stated < least:
+            raise reader.wrong("zero", f"offload {offload} needs {'3' if least == 3 else '1, 2 or 3'}")
+        return (1, 2, 3)[least - 1 :] if stated is None else (stated,)
+    if stated is not None:
+        return (stated,)
+    return (1,) if framework is Framework.MEGATRON else (3,) if framework in SHARDED else (0,)
+
+
+def _check_ranks(
+    reader: Reader, framework: Framework, shape: Shape, gpus: int, given: Mapping[str, int | None]
+) -> None:
+    shard_ranks, chunks, stages = reader.integer("shard-ranks"), reader.integer("vp") or 1, given["pp"]
+    if shard_ranks and gpus % shard_ranks:
+        raise reader.wrong("shard-ranks", f"must divide the {gpus} gpus: {divisors_near(gpus, shard_ranks)}")
+    if chunks > 1 and framework is not Framework.MEGATRON and (stages or 1) == 1:
+        raise reader.wrong("vp", "cuts the stages of a pipeline: state pp")
+    if chunks > math.ceil(shape.layers / (stages or 1)):  # Llama 3's 126 layers made 16 x 8 chunks, two of them empty.
+        raise reader.wrong("vp", f"the model's {shape.layers} layers make no {chunks} chunks of {stages or 1} stages")
 
 
 def _expert_ranks(experts: int, node: int, gpus: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetu
 AND: Final = " and "
 OFFERED: Final = 3
 PLAIN_ZERO: Final = (Framework.MEGATRON, Framework.MEGATRON_DEEPSPEED)  # Beside tp, pp: they shard the optimizer only.
+SEQUENCE_PART_MIN: Final = 8192  # Tokens of a rank: shorter ones are for batches, and not for splitting further.
 GPUS_MAX: Final = 16_384  # Llama 3's: beyond it nobody has published a run.
 
 
@@ -49,6 +50,9 @@ def _changes(setup: Setup, larger: Sequence[Gpu]) -> Iterator[Fit]:
     if setup.framework in PLAIN_ZERO:
         for base in bases:
             yield from _split_further(base)
+    if setup.seq_len >= 2 * SEQUENCE_PART_MIN:
+        for base in bases:
+            yield from _split_sequence(base)
     more = [count for count in _doubles(setup.gpus, GPUS_MAX) if count > setup.gpus]
     for gpus in more:
         for base in bases:
@@ -96,6 +100,15 @@ def _split_further(base: Fit) -> Iterator[Fit]:
         )  # fmt: skip
         ways = (("tp", tp, setup.tp), ("pp", pp, setup.pp), ("ep", ep, setup.ep))
         yield from _made(split, AND.join(f"{name} {now}" for name, now, was in ways if now != was), base)
+
+
+def _split_sequence(base: Fit) -> Iterator[Fit]:
+    setup = base.setup
+    for cp in _doubles(2 * setup.cp, min(setup.seq_len // SEQUENCE_PART_MIN, setup.gpus)):
+        dp = setup.gpus // (setup.tp * setup.pp * cp)
+        if dp * setup.tp * setup.pp * cp == setup.gpus:
+            made = _but(setup, cp=cp, dp=dp, grad_accum=max(setup.grad_accum * setup.dp // dp, 1))
+            yield from _made(made, f"cp {cp}", base)
 
 
 def _doubles(first: int, last: int) -> list[int]:

@@ -127,6 +127,11 @@ def test_a_measured_speed_may_be_stated_in_steps() -> None:
         ({"batch-tokens": "4096", "micro-batch": "4"}, "state that many, or a smaller micro-batch, or fewer gpus"),
         ({"save-every": "often"}, "save-every"),
         ({"save-every": "0s"}, "save-every '0s': must be a second at least"),
+        ({"zero": "1", "offload": "optimizer_nvme"}, "zero '1': offload optimizer_nvme needs 3"),
+        ({"zero": "3", "framework": "ddp"}, "zero '3': ddp replicates what ZeRO shards"),
+        ({"shard-ranks": "3"}, "shard-ranks '3': must divide the 8 gpus: "),
+        ({"vp": "3"}, "vp '3': cuts the stages of a pipeline: state pp"),
+        ({"vp": "40", "pp": "2", "framework": "megatron"}, "vp '40': the model's 32 layers make no 40 chunks"),
         ({"vintage": "24"}, "must be a year from 2018 on"),
         ({"shape": "experts=8,moe_ffn=0"}, "moe_ffn must be at least 1"),
         ({"data-wait": "1.5"}, "at most 0.99"),
@@ -138,6 +143,11 @@ def test_what_cannot_be_is_one_line_that_says_what_could(values: dict[str, str],
         settle(asked({**PLAN, **values}), memory_frac, tokens_per_gpu_s)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_what_lies_on_drives_is_sharded_as_deepspeed_wants_it() -> None:
+    assert asked({**PLAN, "offload": "optimizer_nvme"}).space.zero_stages == (3,)
+    assert asked({**PLAN, "offload": "optimizer_cpu"}).space.zero_stages == (1, 2, 3)
 
 
 def test_a_sequence_of_2_to_the_20_tokens_can_be_planned() -> None:

@@ -143,6 +143,15 @@ def test_a_model_of_experts_is_split_further_before_anything_is_offloaded() -> N
         assert made.tokens_per_step == setup.tokens_per_step
 
 
+def test_a_long_sequence_is_split_before_other_machines_are_sought() -> None:
+    def changes(seq_len: int) -> list[str]:
+        setup = setup_of(zero_stage=3, checkpointing=Checkpointing.FULL, seq_len=seq_len)
+        return [fit.change for fit in what_fits(setup, lambda one: one.seq_len / one.cp <= seq_len / 4 or one.gpus > 8)]
+
+    assert changes(65536) == ["cp 4", "16 GPUs"]
+    assert changes(16384) == ["16 GPUs"]  # 4,096 tokens a rank: a shorter micro-batch of them all is no help
+
+
 def test_gpus_that_could_be_had_instead_are_named() -> None:
     setup = setup_of(gpus=1, dp=1, seq_len=8192, shape=model_named("Llama3-70B"))
     assert not what_fits(setup, lambda one: one.gpu is B200)

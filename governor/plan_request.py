@@ -310,7 +310,7 @@ def _price(reader: Reader, gpu: Gpu, gpus: int) -> GpuPrice | None:
     if stated is not None:
         return GpuPrice(stated, "stated", is_spot)
     if of_node is not None:
-        return GpuPrice(of_node / min(gpu.gpus_per_node, gpus), "stated", is_spot)
+        return GpuPrice(of_node * math.ceil(gpus / gpu.gpus_per_node) / gpus, "stated", is_spot)  # Whole machines.
     if provider := reader.values.get("provider"):
         return listed_price(gpu, gpus, provider, kind)
     return None

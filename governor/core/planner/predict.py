@@ -10,6 +10,7 @@ from governor.core.planner.bands import Band, band_of
 from governor.core.planner.memory import Memory, memory_of
 from governor.core.planner.memory_band import MemoryBand, memory_band
 from governor.core.planner.setup import Attention, Framework, Offload, Setup
+from governor.core.planner.sparse_advice import sparse_of
 from governor.core.planner.step_time import StepTime, step_time_of
 
 DOES_NOT_FIT: Final = "does not fit"
@@ -56,4 +57,6 @@ def _notes(setup: Setup, memory: Memory) -> list[str]:
         notes.append(f"DeepSpeed itself has no {setup.precision} path: the layers' library must bring it")
     if setup.attention in (Attention.SPARSE, Attention.NATIVE_SPARSE):
         notes.append("sparse attention: modelled, no published training speed to hold it against")
+        if sparse_of(setup) is None:
+            notes.append(f"no kernel for {setup.gpu.arch} skips what {setup.attention} leaves out: dense cost at least")
     return notes

@@ -89,9 +89,9 @@ def target_for(shape: Shape, seq_len: int) -> TopK:
 
 
 def sparse_of(setup: Setup) -> Sparse | None:
-    """What the set-up's attention leaves out, in the recommended sizes; None: nothing."""
+    """What its attention leaves out, in the recommended sizes; None: nothing, or no kernel of the GPU skips it."""
     match setup.attention:
-        case Attention.SPARSE:
+        case Attention.SPARSE if setup.gpu.arch in KERNEL_ARCHS:
             return target_for(setup.shape, setup.seq_len)
         case Attention.NATIVE_SPARSE:
             return Blocks()

@@ -83,6 +83,8 @@ def test_megatron_spaces_hold_tensor_and_pipeline_parallelism_and_fsdp_none() ->
 
 def test_prices_are_of_one_gpu_of_a_node_or_of_a_seller() -> None:
     assert asked({**PLAN, "price": "2.5"}).price == asked({**PLAN, "node-price": "20"}).price
+    # Twelve GPUs are two machines of eight: $40 an hour, whoever uses the other four.
+    assert asked({**PLAN, "gpus": "12", "node-price": "20"}).price == asked({**PLAN, "price": str(40 / 12)}).price
     listed = asked({**PLAN, "provider": "lambda"}).price
     cheapest = asked({**PLAN, "provider": "cheapest"}).price
     assert listed is not None

@@ -8,6 +8,7 @@ import pytest
 from governor.core.planner.compute import work_of
 from governor.core.planner.constants import Constants
 from governor.core.planner.flops import model_flops_per_token
+from governor.core.planner.predict import predict
 from governor.core.planner.setup import Attention, Checkpointing, Framework, Offload, Setup
 from governor.core.planner.sparse_advice import advise
 from governor.core.planner.step_time import step_time_of
@@ -122,6 +123,14 @@ def test_sparse_attention_takes_what_its_own_page_says_and_earns_no_mfu_for_what
     sparse, dense = (step_time_of(long(131072, one)) for one in (Attention.SPARSE, Attention.FLASH))
     assert dense.mfu * sparse.tokens_per_gpu_s / dense.tokens_per_gpu_s > 1  # were the pairs left out counted
     assert sparse.mfu < 1.2 * dense.mfu
+
+
+def test_where_no_kernel_skips_what_dsa_leaves_out_it_is_no_faster_and_that_is_said() -> None:
+    ampere = llama(gpu=gpu_named("a100"), seq_len=32768)
+    sparse = predict(ampere.but(attention=Attention.SPARSE))
+    assert sparse.step == step_time_of(ampere)
+    assert "no kernel for Ampere skips what dsa leaves out: dense cost at least" in sparse.notes
+    assert step_time_of(ampere.but(attention=Attention.NATIVE_SPARSE)).total < sparse.step.total  # Triton's
 
 
 def test_full_checkpointing_repeats_the_forward_pass() -> None:

@@ -150,6 +150,13 @@ def test_parts_are_never_negative_and_sum_to_what_is_allocated(setup: Setup) -> 
     assert memory.reserved > memory.allocated + memory.context
 
 
+def test_dsa_keeps_its_indices_and_what_its_indexer_computed() -> None:
+    # Llama-2-7B's indexer has 8 heads of 64: 4 x 2,048 bytes of indices a token and layer, and 2 x (512 + 64 + 8).
+    dense = LLAMA_7B.but(checkpointing=Checkpointing.NONE, seq_len=16384)
+    added = memory_of(dense.but(attention=Attention.SPARSE)).activations - memory_of(dense).activations
+    assert added == pytest.approx(32 * 16384 * (4 * 2048 + 2 * (512 + 64 + 8)))
+
+
 def test_a_model_that_no_gpu_holds_does_not_fit() -> None:
     whole = LLAMA_7B.but(zero_stage=0, checkpointing=Checkpointing.NONE, shape=model_named("Llama2-70B"))
     memory = memory_of(whole)

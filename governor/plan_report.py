@@ -166,7 +166,8 @@ def notes_of(one: Estimate) -> list[str]:
     """What was chosen, assumed, and is to be known."""
     notes = []
     if one.plan.chosen:
-        notes.append(f"chosen, as the fastest that fits: {', '.join(one.plan.chosen)}")
+        why = "the fastest that fits" if one.prediction.memory.fits else "what needs the least memory"
+        notes.append(f"chosen, as {why}: {', '.join(one.plan.chosen)}")
     if one.plan.assumed:
         notes.append(f"assumed, as nobody said: {', '.join(one.plan.assumed)}")
     if one.is_measured:

@@ -95,6 +95,7 @@ def test_what_does_not_fit_says_what_would_and_exits_with_1() -> None:
     result = plan("llama3-70b", "--gpus", "8", "--zero", "1", "--micro-batch", "1", "--batch-tokens", "2M")
     assert result.exit_code == 1
     assert "DOES NOT FIT" in result.stdout
+    assert "chosen, as what needs the least memory: checkpointing full" in result.stdout
     line = result.stderr.splitlines()[-1]
     assert " GB of a H100-SXM-80GB's " in line
     # What it offers does fit.

@@ -230,7 +230,7 @@ def _tokens_per_s(run: Run, tokens: int) -> float | None:
     if not len(run.step_times):
         return None
     recent = run.step_times.newest(RATE_STEPS)
-    rate = tokens * len(recent) / sum(recent)
+    rate = tokens * len(recent) / sum(recent, 0.0)
     return rate if math.isfinite(rate) else None  # Step times may be as small as a float can say.
 
 

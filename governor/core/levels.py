@@ -79,7 +79,7 @@ class Level:
             low = lowest
         weight = self._weight
         spread = self.spread + weight * (high - low - self.spread)
-        mean += weight * (sum(fresh) / len(fresh) - mean)
+        mean += weight * (sum(fresh, 0.0) / len(fresh) - mean)
         self._start(_clipped(mean), min(spread, VALUE_MAX), self._first)
         fresh.clear()
 

@@ -43,9 +43,13 @@ STEPS_MAX: Final = 1_000_000  # Of one line; a million steps are a minute of pla
 DURATION_MAX: Final = "7d"  # Ticks come four times a second: half a minute of playing.
 # What a `steps` line may say of a step, beside how it is played.
 STEP_FIELDS: Final = frozenset({field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step"})
-# By what they hold; what is neither whole nor a flag is any number, NaN and infinities included.
-_WHOLE_FIELDS: Final = {field.name for field in fields(Step) if str(field.type).startswith("int")} | {"skipped"}
-_FLAG_FIELDS: Final = {field.name for field in fields(Step) if str(field.type).startswith("bool")}
+# By what they hold; what is neither whole nor a flag is any number, NaN and infinities included. Written out: the
+# compiled copy of this package does not know its annotations any more.
+WHOLE_FIELDS: Final = frozenset(
+    {"attempt_step", "tokens", "tokens_total", "skipped_steps", "progress_seq"}
+    | {"mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes"}
+)
+FLAG_FIELDS: Final = frozenset({"loss_expected", "applied"})
 _STEPS_SETTINGS: Final = {*STEP_FIELDS, "skipped", "micro", "stride"}
 _BEAT_SETTINGS: Final = ("phase", "in_step", "last_hook", "device_wait", "count", "silent")
 
@@ -332,11 +336,11 @@ def _pick(value: str, index: int) -> str | None:
 
 def _value(name: str, text: str) -> Any:
     """A field's value. SeriesError where a trainer could never have said it: it would test nothing."""
-    if name in _FLAG_FIELDS:
+    if name in FLAG_FIELDS:
         if text not in ("true", "false"):
             raise SeriesError(f'steps: {name}: "{text}" is not true, false or absent')
         return text == "true"
-    if name in _WHOLE_FIELDS:
+    if name in WHOLE_FIELDS or name == "skipped":
         if not text.isdecimal() or int(text) >= 2**63:
             raise SeriesError(f'steps: {name}: "{text}" is not a whole number or absent')
         return int(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import random
+from dataclasses import fields
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,11 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from governor.cli_policy_test import test as command
+from governor.core.events import Step
 from governor.exit_codes import ExitCode
 from governor.policy_tests import Outcome, run_file
 from governor.timeline import cases
 from governor.timeline.player import Player
-from governor.timeline.series import STEP_FIELDS, WORDS, SeriesError, play
+from governor.timeline.series import FLAG_FIELDS, STEP_FIELDS, WHOLE_FIELDS, WORDS, SeriesError, play
 from governor.wire.policy_toml import load_policies
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -268,3 +270,10 @@ def test_the_example_of_the_documentation_passes(tmp_path: Path) -> None:
     (tmp_path / "tests.toml").write_text(form)
     (outcome,), errors = run_file(tmp_path / "tests.toml")
     assert (outcome.problems, errors) == ((), [])
+
+
+def test_which_fields_are_whole_or_flags_is_what_a_step_declares() -> None:
+    declared = {field.name: str(field.type).partition(" ")[0] for field in fields(Step) if field.name in STEP_FIELDS}
+    assert {name for name, kind in declared.items() if kind == "int"} == WHOLE_FIELDS
+    assert {name for name, kind in declared.items() if kind == "bool"} == FLAG_FIELDS
+    assert set(declared.values()) == {"int", "bool", "float"}

@@ -37,7 +37,7 @@ KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "pp": ("N", "Pipeline stages. Default: 1; Megatron: what is fastest."),
     "vp": ("N", "Model chunks of a pipeline stage (interleaving). Default: 1."),
     "cp": ("N", "Context-parallel ranks. Default: 1."),
-    "ep": ("N", "Expert-parallel ranks. Default: 1; Megatron with experts: one node's."),
+    "ep": ("N", "Expert-parallel ranks. Default: 1; with experts Megatron's are one node's, DeepSpeed's up to 8."),
     "zero": ("0..3", "ZeRO stage. Default: DeepSpeed: what is fastest and fits; FSDP 3, Megatron 1, DDP 0."),
     "shard-ranks": ("N", "Ranks among which states are sharded (hpZ, HSDP). Default: all data-parallel ones."),
     "offload": ("WHERE", "none, optimizer_cpu, param+optimizer_cpu, optimizer_nvme, param+optimizer_nvme."),

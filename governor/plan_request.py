@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from governor.core.planner.choosing import MARGIN
 from governor.core.planner.hardware import Gpu, Precision
-from governor.core.planner.searching import ROUNDED, SHARDED, Space, candidates
+from governor.core.planner.searching import DEEPSPEED, EXPERT_RANKS, ROUNDED, SHARDED, Space, candidates
 from governor.core.planner.setup import Attention, Checkpointing, Framework, Offload, Setup
 from governor.core.planner.shape import Shape, divisors_near
 from governor.core.planner.stages import stage_named
@@ -235,7 +235,11 @@ def _space(
     node = min(gpu.gpus_per_node, gpus)
     tps = tuple(t for t in (1, 2, 4, 8) if t <= node and shape.heads % t == 0) if megatron else (1,)
     pps = tuple(p for p in (1, 2, 4, 8, 16) if p * node <= gpus and p <= shape.layers) if megatron else (1,)
-    eps = _expert_ranks(shape.experts.count, node, gpus) if megatron and shape.experts else (1,)
+    eps: tuple[int, ...] = (1,)
+    if shape.experts and megatron:
+        eps = _expert_ranks(shape.experts.count, node, gpus)
+    elif shape.experts and framework in DEEPSPEED:
+        eps = tuple(ep for ep in EXPERT_RANKS if ep <= node and shape.can_spread(ep))
 
     def one(key: str, among: tuple[int, ...]) -> tuple[int, ...]:
         value = given[key]
@@ -273,7 +277,7 @@ def _zero_stages(reader: Reader, framework: Framework, offload: Offload, stated:
     """The stated one, or those that are tried; refused is what DeepSpeed and DDP refuse."""
     if framework is Framework.DDP and stated:
         raise reader.wrong("zero", "ddp replicates what ZeRO shards: 0; or framework deepspeed or fsdp2")
-    if framework in (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED):
+    if framework in DEEPSPEED:
         least = 3 if offload.moves_params or offload.is_nvme else 1
         if offload is not Offload.NONE and stated is not None and stated < least:
             raise reader.wrong("zero", f"offload {offload} needs {'3' if least == 3 else '1, 2 or 3'}")

@@ -17,7 +17,7 @@ from governor.core.planner.run_cost import (
     run_cost,
     saving_of,
 )
-from governor.core.planner.searching import Limits, Offer, Space, candidates, search
+from governor.core.planner.searching import EXPERT_RANKS, Limits, Offer, Space, candidates, search
 from governor.core.planner.setup import Checkpointing, Offload, Setup
 from governor.core.planner.stages import STAGES, Stage
 from governor.plan_catalog import gpu_named
@@ -30,7 +30,6 @@ GPU: Final = "H100-SXM-80GB"
 OTHER_GPU: Final = "A100-SXM-80GB"  # as much memory, an older network, and mostly to be had
 MICRO_BATCHES: Final = (1, 2, 4, 8, 16)
 CHECKPOINTINGS: Final = (Checkpointing.NONE, Checkpointing.FULL)  # Eager models offer no other.
-EXPERT_RANKS: Final = (1, 2, 4, 8)  # Within a machine: their all-to-all is slow beyond it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from governor.core.planner.searching import candidates
+from governor.core.planner.searching import DEEPSPEED, EXPERT_RANKS, candidates
 from governor.core.planner.setup import Framework, Setup
 from governor.plan_estimate import Estimate, estimate_of, memory_frac, tokens_per_gpu_s
 from governor.plan_request import Asked, settle
@@ -43,7 +43,10 @@ def _under(asked: Asked, framework: Framework, zero: int) -> Estimate | None:
     if framework is Framework.DEEPSPEED and asked.framework is Framework.DEEPSPEED_COMPILED:
         framework = asked.framework
     # Parallelism that Megatron would be given by itself is not these frameworks'.
-    tp, pp, ep = ((asked.given[key] or 1,) for key in ("tp", "pp", "ep"))
+    tp, pp = ((asked.given[key] or 1,) for key in ("tp", "pp"))
+    ep: tuple[int, ...] = (asked.given["ep"] or 1,)
+    if framework in DEEPSPEED and asked.given["ep"] is None and asked.shape.is_moe:
+        ep = tuple(ranks for ranks in EXPERT_RANKS if ranks <= asked.gpus and asked.shape.can_spread(ranks))
     space = replace(asked.space, frameworks=(framework,), zero_stages=(zero,), tps=tp, pps=pp, eps=ep)
     # A measured speed is of the stated way alone.
     other = replace(asked, framework=framework, space=space, measured_tokens_per_s=None)

@@ -17,6 +17,8 @@ from governor.core.planner.shape import Shape
 HOUR_S: Final = 3600.0
 CANDIDATES_MAX: Final = 20_000  # Some seconds of work. More choices than a person can state sensibly.
 ROUNDED: Final = 1.05  # A step may be so much larger than asked for: sequences are whole.
+EXPERT_RANKS: Final = (1, 2, 4, 8)  # DeepSpeed's, within a machine: their all-to-all is slow beyond it.
+DEEPSPEED: Final = (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED)
 SHARDED: Final = (Framework.FSDP, Framework.FSDP2, Framework.XLA)
 
 
@@ -78,7 +80,7 @@ def candidates(
             space.tps, space.pps, space.cps, space.eps, space.precisions, space.micro_batches,
         ):  # fmt: skip
             dp, left = divmod(count, tp * pp * cp)
-            if left or dp < 1 or not _is_sensible(gpu, framework, zero, tp, pp):
+            if left or dp < 1 or not _is_sensible(gpu, framework, zero, tp, pp, ep):
                 continue
             per_rank = tokens_per_step / (seq_len * dp)
             if micro > ROUNDED * per_rank:
@@ -97,13 +99,16 @@ def candidates(
                 return
 
 
-def _is_sensible(gpu: Gpu, framework: Framework, zero: int, tp: int, pp: int) -> bool:
-    """Without what nobody runs: tensor parallelism beyond fast links, FSDP without sharding, ZeRO-2 in a pipeline."""
+def _is_sensible(gpu: Gpu, framework: Framework, zero: int, tp: int, pp: int, ep: int) -> bool:
+    """Without what nobody runs: tensor parallelism beyond fast links, FSDP without sharding, ZeRO-2 in a pipeline,
+    DeepSpeed's own mixtures under ZeRO-3 (it takes those as leaves, on every rank)."""
     if tp > gpu.scale_up_domain:
         return False
     if framework in SHARDED and zero != 3:
         return False
     if framework is Framework.DDP and (zero or tp > 1 or pp > 1):
+        return False
+    if framework in DEEPSPEED and ep > 1 and zero > 2:
         return False
     return not (pp > 1 and zero > 1)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from governor.core.planner.choosing import choose
 from governor.core.planner.memory import memory_of
 from governor.core.planner.nearest_fit import what_fits
-from governor.core.planner.searching import Found, Limits, Offer, Space, candidates, pareto, search
+from governor.core.planner.searching import EXPERT_RANKS, Found, Limits, Offer, Space, candidates, pareto, search
 from governor.core.planner.setup import Checkpointing, Framework, Offload, Setup
 from governor.plan_catalog import gpu_named, model_named
 
@@ -55,6 +55,14 @@ def test_impossible_and_senseless_candidates_are_passed_over() -> None:
         (Framework.FSDP2, 3, 1),
         (Framework.DDP, 0, 1),
     }
+
+
+def test_deepspeed_spreads_experts_up_to_zero_2_and_keeps_them_whole_under_zero_3() -> None:
+    # deepspeed.moe takes ZeRO up to 2; under ZeRO-3 a mixture is a leaf (set_z3_leaf_modules), on every rank.
+    space = Space(gpus=(8,), zero_stages=(1, 2, 3), eps=EXPERT_RANKS, frameworks=(Framework.DEEPSPEED,))
+    every = list(candidates(model_named("Mixtral-8x7B"), (H100,), 4096, 1e6, space))
+    spread = {zero: {one.ep for one in every if one.zero_stage == zero} for zero in (1, 2, 3)}
+    assert spread == {1: {1, 2, 4, 8}, 2: {1, 2, 4, 8}, 3: {1}}
 
 
 SIZES = st.tuples(st.integers(1, 5), st.integers(1, 5), st.sampled_from([4, 8, 16]))

@@ -43,7 +43,7 @@ def fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(
     argv: Sequence[str | Path], cwd: Path = ROOT, path: Sequence[Path] = (ROOT,)
 ) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), fast_build.OPTIMISE: "0"}
     return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=SAFETY_S)
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from governor.core import triggers
 from governor.policy_tests import loaded_for, run_case
 from governor.timeline.cases import Case, read_cases
+from tests.tidy.gates import without_a_timeline
 
 HERE = Path(__file__).parent
 POLICIES = HERE.parents[1] / "policies"
@@ -38,3 +40,7 @@ def test_timeline(case: Case) -> None:
 def test_every_shipped_policy_is_tested() -> None:
     named = {file for case in cases_of(POLICIES / "tests/shipped.toml") for file in case.rules.files}
     assert named >= {f"../{policy.name}" for policy in POLICIES.glob("*.toml")}
+
+
+def test_every_trigger_is_seen_to_fire_and_to_stay_quiet() -> None:
+    assert not without_a_timeline(triggers.load(), HERE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 from functools import cache
 
 from governor.core.triggers.base import Trigger
@@ -11,10 +12,15 @@ from governor.core.triggers.base import Trigger
 
 @cache
 def load() -> dict[str, type[Trigger]]:
-    """Every trigger of this directory by KIND, in sorted order. One class with a KIND per file, named as the file."""
+    """Every trigger of this directory by KIND, in sorted order."""
+    return scan(__name__, __path__)
+
+
+def scan(package: str, path: Iterable[str]) -> dict[str, type[Trigger]]:
+    """Every trigger of a package by KIND, in sorted order. One class with a KIND per file, named as the file."""
     found: dict[str, type[Trigger]] = {}
-    for name in sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "base"):
-        module = importlib.import_module(f"{__name__}.{name}")
+    for name in sorted(module.name for module in pkgutil.iter_modules(path) if module.name != "base"):
+        module = importlib.import_module(f"{package}.{name}")
         classes = [
             member
             for member in vars(module).values()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from examples import demo_cloud
-from tests.contract.clouds.rigs import AwsRig, CommandRig, FakeRig, Rig, aws_rig
+from tests.contract.clouds.rigs import RIGS, AwsRig, Bench, FakeRig, Rig, aws_rig
 
 
 @pytest.fixture(scope="session")
@@ -21,14 +21,11 @@ def aws(moto_port: int) -> Iterator[AwsRig]:
         yield rig
 
 
-@pytest.fixture(params=["fake", "aws", "command"])
+@pytest.fixture(params=["fake", *sorted(RIGS)])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    """Every provider that can end billing. A new one is added here and passes the suite unedited."""
-    match request.param:
-        case "aws":
-            with aws_rig(request.getfixturevalue("moto_port")) as rig:
-                yield rig
-        case "command":
-            yield CommandRig(tmp_path)
-        case _:
-            yield FakeRig()
+    """Every provider that can end billing, and the fake that stands for one."""
+    if request.param == "fake":
+        yield FakeRig()
+        return
+    with RIGS[request.param](Bench(tmp_path, lambda: request.getfixturevalue("moto_port"))) as rig:
+        yield rig

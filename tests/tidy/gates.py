@@ -1,0 +1,94 @@
+"""What must stand beside each part that anybody may add. Each function lists what is missing, a line each.
+
+The suites ask them about this tree; test_gates.py asks the same functions about planted mistakes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from governor.core.findings import Reading
+from governor.core.policy import Policy
+from governor.policy_tests import loaded_for
+from governor.ports import Observer
+from governor.timeline.cases import Case, read_cases
+
+OBSERVED: Final = frozenset(name for name in vars(Observer) if not name.startswith("_"))
+
+
+def without_a_rig(what: str, names: Iterable[str], rigs: Collection[str], table: str) -> list[str]:
+    """Adapters that the contract suite does not drive, and rigs that drive nothing. `table` is where the rigs are."""
+    names = set(names)
+    return [
+        *(f"{what} {name} has no rig: write one, name it in {table}" for name in sorted(names - set(rigs))),
+        *(f"{table} has a rig for {name}, which is no {what}" for name in sorted(set(rigs) - names)),
+    ]
+
+
+def without_a_timeline(kinds: Iterable[str], folder: Path) -> list[str]:
+    """Triggers that no file of tests shows firing and staying quiet. A wrong file is told by its errors."""
+    return [line for kind in sorted(kinds) for line in _untold(kind, folder / f"{kind}.toml")]
+
+
+def _untold(kind: str, file: Path) -> list[str]:
+    place = f"{file.parent.name}/{file.name}"
+    if not file.is_file():
+        return [f"trigger {kind} has no {place}: write the first step that fires and the last that does not"]
+    cases, errors = read_cases(str(file), file.read_text())
+    told = [_told(kind, case) for case in cases]
+    return [
+        *map(str, errors),
+        *([] if errors or any(fires for fires, _ in told) else [f"{place} has no case in which {kind} fires"]),
+        *([] if errors or any(quiet for _, quiet in told) else [f"{place} has no case in which {kind} stays quiet"]),
+    ]
+
+
+def _told(kind: str, case: Case) -> tuple[bool, bool]:
+    """Whether the case wants a rule of this kind to fire, and whether it wants such a rule to stay quiet."""
+    policies, _ = loaded_for(case)
+    rules = {name for policy in (policies.policies if policies else ()) for name in _rules_of(kind, policy)}
+    said = {(one.rule, one.reading) for one in case.findings}
+    said |= {(rule, Reading(reading)) for rule, reading in case.readings.items()}
+    verdicts = {one.rule for one in case.verdicts or ()}
+    fires = bool(rules & verdicts) or any((rule, Reading.FIRING) in said for rule in rules)
+    no_verdict = bool(rules) and case.verdicts is not None and not rules & verdicts
+    return fires, any((rule, Reading.QUIET) in said for rule in rules) or (no_verdict and not fires)
+
+
+def _rules_of(kind: str, policy: Policy) -> set[str]:
+    return {rule.name for rule in policy.rules if any(member.trigger == kind for member in rule.conditions)}
+
+
+def observers_in(package: ModuleType) -> Mapping[str, list[type]]:
+    """Modules of this package that define observers: classes with any call of `ports.Observer`."""
+    found = {}
+    for name in sorted(one.name for one in pkgutil.iter_modules(package.__path__) if not one.ispkg):
+        module = importlib.import_module(f"{package.__name__}.{name}")
+        classes = [one for _, one in inspect.getmembers(module, inspect.isclass) if one.__module__ == module.__name__]
+        observers = [one for one in classes if any(hasattr(one, call) for call in OBSERVED)]
+        if observers:
+            found[name] = observers
+    return found
+
+
+def without_a_call(observers: Mapping[str, Iterable[type]]) -> list[str]:
+    """Observers that cannot be told everything."""
+    return [
+        f"exporter {name}: {one.__name__} has no {call}(): ports.Observer says what it is told"
+        for name, classes in observers.items()
+        for one in classes
+        for call in sorted(OBSERVED)
+        if not callable(getattr(one, call, None))
+    ]
+
+
+def never_built(package: str, names: Iterable[str], imported: Collection[str]) -> list[str]:
+    """Exporters that nothing outside their package imports: no governor has them."""
+    return [f"exporter {name} is built nowhere: wiring.py has one line for each" for name in names
+            if f"{package}.{name}" not in imported]  # fmt: skip

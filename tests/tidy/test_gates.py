@@ -1,0 +1,132 @@
+"""Each gate closes on the mistake that it is for. The mistakes are planted beside the tree, never in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from governor.adapters import clouds
+from governor.adapters.kinds import Kind
+from governor.core import triggers
+from tests.tidy import gates
+
+Plant = Callable[..., ModuleType]
+
+ACME = """
+from governor.ports import BillingReply
+
+NAME = "acme"
+KEYS = ()
+
+
+def build(config, surroundings):
+    return Cloud()
+
+
+class Cloud:
+    def billing(self):
+        return BillingReply("ended", "from memory")
+"""
+LR_ZERO = """
+class LrZero:
+    KIND = "lr_zero"
+    KEYS = ()
+"""
+RULES = '[[rule]]\nname = "lost"\ntrigger = "nonfinite"\nresponse = "warn"\n'
+FIRES = """
+[[case]]
+name = "a NaN"
+series = ["hello", "steps 3 every 1s loss=2.0", "steps 1 every 1s loss=nan"]
+verdicts = ["4s lost loss_nan"]
+"""
+UNKNOWN = """
+[[case]]
+name = "no data"
+series = ["hello", "steps 3 every 1s"]
+readings = { lost = "unknown" }
+"""
+QUIET = """
+[[case]]
+name = "no NaN"
+series = ["hello", "steps 3 every 1s loss=2.0"]
+verdicts = []
+"""
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Iterator[Plant]:
+    """Write a package of these modules and import it; it is forgotten at the end."""
+
+    def planted(**modules: str) -> ModuleType:
+        folder = tmp_path / "planted"
+        folder.mkdir()
+        for name, text in {"__init__": "", **modules}.items():
+            (folder / f"{name}.py").write_text(text)
+        spec = importlib.util.spec_from_file_location("planted", folder / "__init__.py")
+        assert spec is not None
+        assert spec.loader is not None
+        package = sys.modules["planted"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(package)
+        return package
+
+    yield planted
+    for name in [name for name in sys.modules if name.partition(".")[0] == "planted"]:
+        del sys.modules[name]
+
+
+def test_a_cloud_without_a_rig(plant: Plant) -> None:
+    package = plant(acme=ACME)
+    planted: Kind[clouds.Provider] = Kind("cloud", package.__name__, package.__path__)
+    assert planted.module("acme").NAME == "acme", "it is what a provider looks like"
+    assert gates.without_a_rig("cloud", planted.names(), {}, "rigs.py") == [
+        "cloud acme has no rig: write one, name it in rigs.py"
+    ]
+    assert gates.without_a_rig("cloud", planted.names(), {"acme"}, "rigs.py") == []
+
+
+def test_a_rig_whose_cloud_is_gone() -> None:
+    assert gates.without_a_rig("cloud", (), {"acme"}, "rigs.py") == ["rigs.py has a rig for acme, which is no cloud"]
+
+
+def test_a_trigger_without_a_timeline(plant: Plant, tmp_path: Path) -> None:
+    package = plant(lr_zero=LR_ZERO)
+    kinds = triggers.scan(package.__name__, package.__path__)
+    [line] = gates.without_a_timeline(kinds, tmp_path)
+    assert line.startswith(f"trigger lr_zero has no {tmp_path.name}/lr_zero.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("cases", "missing"),
+    [
+        ((FIRES, QUIET), []),
+        ((FIRES,), ["nonfinite stays quiet"]),
+        ((QUIET,), ["nonfinite fires"]),
+        ((UNKNOWN,), ["nonfinite fires", "nonfinite stays quiet"]),
+    ],
+)
+def test_a_timeline_that_shows_half_of_it(tmp_path: Path, cases: tuple[str, ...], missing: list[str]) -> None:
+    (tmp_path / "nonfinite.toml").write_text(f"rules = '''\n{RULES}'''\n{''.join(cases)}")
+    place = f"{tmp_path.name}/nonfinite.toml"
+    assert gates.without_a_timeline(["nonfinite"], tmp_path) == [
+        f"{place} has no case in which {one}" for one in missing
+    ]
+
+
+def test_a_timeline_that_is_about_another_trigger(tmp_path: Path) -> None:
+    (tmp_path / "hang.toml").write_text(f"rules = '''\n{RULES}'''\n{FIRES}{QUIET}")
+    place = f"{tmp_path.name}/hang.toml"
+    assert gates.without_a_timeline(["hang"], tmp_path) == [
+        f"{place} has no case in which hang {one}" for one in ("fires", "stays quiet")
+    ]
+
+
+def test_a_timeline_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "hang.toml").write_text("[[case]]\n")
+    lines = gates.without_a_timeline(["hang"], tmp_path)
+    assert lines
+    assert all(line.startswith(str(tmp_path / "hang.toml")) for line in lines)

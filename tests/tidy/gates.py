@@ -5,6 +5,7 @@ The suites ask them about this tree; test_gates.py asks the same functions about
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -18,6 +19,7 @@ from governor.core.policy import Policy
 from governor.policy_tests import loaded_for
 from governor.ports import Observer
 from governor.timeline.cases import Case, read_cases
+from tests.tidy.sources import sources
 
 OBSERVED: Final = frozenset(name for name in vars(Observer) if not name.startswith("_"))
 
@@ -90,5 +92,20 @@ def without_a_call(observers: Mapping[str, Iterable[type]]) -> list[str]:
 
 def never_built(package: str, names: Iterable[str], imported: Collection[str]) -> list[str]:
     """Exporters that nothing outside their package imports: no governor has them."""
-    return [f"exporter {name} is built nowhere: wiring.py has one line for each" for name in names
-            if f"{package}.{name}" not in imported]  # fmt: skip
+    return [
+        f"exporter {name} is built nowhere: wiring.py has one line for each"
+        for name in names
+        if f"{package}.{name}" not in imported
+    ]
+
+
+def imported_outside(package: str) -> set[str]:
+    """What the governor's files outside this package import, by whole names."""
+    own = package.replace(".", "/")
+    found = set()
+    for source in sources("governor"):
+        if not source.path.startswith(own):
+            found |= {module for _, module in source.imports()}
+            for node in source.named(ast.ImportFrom):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found

@@ -37,6 +37,18 @@ class LrZero:
     KIND = "lr_zero"
     KEYS = ()
 """
+DEAF = """
+from typing import Any
+
+
+class Statsd:
+    def tick(self, node: Any, at: Any) -> None: ...
+    def incident(self, snapshot: Any) -> None: ...
+"""
+PART = """
+class Line:
+    text = "a part of an exporter, and none"
+"""
 RULES = '[[rule]]\nname = "lost"\ntrigger = "nonfinite"\nresponse = "warn"\n'
 FIRES = """
 [[case]]
@@ -130,3 +142,27 @@ def test_a_timeline_that_cannot_be_read(tmp_path: Path) -> None:
     lines = gates.without_a_timeline(["hang"], tmp_path)
     assert lines
     assert all(line.startswith(str(tmp_path / "hang.toml")) for line in lines)
+
+
+def test_an_exporter_without_its_contract(plant: Plant) -> None:
+    package = plant(statsd=DEAF + "\n    def alarm(self, name: Any, run: Any, text: Any) -> None: ...\n", line=PART)
+    found = gates.observers_in(package)
+    assert gates.without_a_rig("exporter", found, {}, "rigs.py") == [
+        "exporter statsd has no rig: write one, name it in rigs.py"
+    ]
+    assert gates.without_a_call(found) == []
+
+
+def test_an_exporter_that_cannot_be_told_everything(plant: Plant) -> None:
+    assert gates.without_a_call(gates.observers_in(plant(statsd=DEAF))) == [
+        "exporter statsd: Statsd has no alarm(): ports.Observer says what it is told"
+    ]
+
+
+def test_an_exporter_that_no_governor_has(plant: Plant) -> None:
+    found = gates.observers_in(plant(statsd=DEAF))
+    imported = gates.imported_outside("planted")
+    assert gates.never_built("planted", found, imported) == [
+        "exporter statsd is built nowhere: wiring.py has one line for each"
+    ]
+    assert gates.never_built("planted", found, imported | {"planted.statsd"}) == []

@@ -39,7 +39,7 @@ class ReportFiles:
         self._stages[incident_id] = stage
         if len(self._stages) > INCIDENTS_REMEMBERED_MAX:
             del self._stages[next(iter(self._stages))]
-        stem = incident_id.replace("/", "_")
+        stem = "".join(char if char.isprintable() and char != "/" else "_" for char in incident_id)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             for suffix, text in ((".json", incident_json(dict(snapshot))), (".md", incident_markdown(dict(snapshot)))):

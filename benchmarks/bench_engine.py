@@ -15,18 +15,18 @@ from pathlib import Path
 
 from benchmarks.bench_frames import BEAT, STEP
 from benchmarks.table import Row, program, row
-from governor.adapters.recording_segments import limits_of
-from governor.adapters.recordings import RecordingFiles
-from governor.core import engine
-from governor.core.events import Tick
-from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.node import Node, NodeFacts, new_node
-from governor.core.units import NS_PER_MS, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.adapters.trainers.recording_segments import limits_of
+from governor.adapters.trainers.recordings import RecordingFiles
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.units import NS_PER_MS, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine import engine
+from governor.core.engine.node import Node, NodeFacts, new_node
+from governor.core.events.events import Tick
+from governor.daemon.recorder import Recorder
+from governor.policies.policy_toml import load_policies
 from governor.ports import Packet
-from governor.recorder import Recorder
-from governor.settings_model import Record
+from governor.settings.settings_model import Record
 from governor.wire.frames import FrameReader
-from governor.wire.policy_toml import load_policies
 from trainer_shim.wire import encode, head
 
 RANKS = 8

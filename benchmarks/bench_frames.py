@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from benchmarks.table import Row, program, row
-from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.units import MonoNs
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.units import MonoNs
 from governor.ports import Packet
 from governor.wire.frames import decode
 from trainer_shim.wire import encode, head

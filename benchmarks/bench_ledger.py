@@ -27,21 +27,21 @@ from typing import ClassVar, Final
 from benchmarks.bench_frames import STEP
 from benchmarks.ledger_year import RUNS, Year, write_year
 from benchmarks.table import Row, program, row
-from governor.adapters import journal_sqlite
-from governor.adapters.journal_db import Database
-from governor.adapters.journal_fallback import Entry
-from governor.adapters.journal_sqlite import SqliteJournal, open_journal
-from governor.core import engine
-from governor.core.charges import charge_row
-from governor.core.effects import KeepRuns
-from governor.core.events import Tick
-from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.node import Node, NodeFacts, new_node
-from governor.core.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.adapters.journal import journal_sqlite
+from governor.adapters.journal.journal_db import Database
+from governor.adapters.journal.journal_fallback import Entry
+from governor.adapters.journal.journal_sqlite import SqliteJournal, open_journal
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine import engine
+from governor.core.engine.node import Node, NodeFacts, new_node
+from governor.core.events.effects import KeepRuns
+from governor.core.events.events import Tick
+from governor.core.money.charges import charge_row
+from governor.policies.policy_toml import load_policies
 from governor.ports import Packet
 from governor.ports import Row as JournalRow
 from governor.wire.frames import FrameReader
-from governor.wire.policy_toml import load_policies
 from trainer_shim.wire import encode, head
 
 ROOT: Final = Path(__file__).resolve().parents[1]

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 
 from benchmarks.table import Row, program, row
-from governor.core.planner.searching import Limits
-from governor.plan_estimate import estimate
-from governor.plan_levers import levers_of
-from governor.plan_report import report
-from governor.plan_search import searched, wanted
+from governor.planner.model.searching import Limits
+from governor.planner.output.plan_report import report
+from governor.planner.plan_estimate import estimate
+from governor.planner.plan_levers import levers_of
+from governor.planner.plan_search import searched, wanted
 
 REPEATS = 20
 SEARCHES = 3

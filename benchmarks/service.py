@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from governor.control_client import ask
+from governor.wire.control_client import ask
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).resolve().parents[1]

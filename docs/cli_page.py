@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import click
 
-from governor.cli import cli
-from governor.exit_codes import MEANINGS
+from governor.cli.exit_codes import MEANINGS
+from governor.cli.main import cli
 
 _HEAD = """# Commands
 
-<!-- Drawn from governor/cli*.py by `make docs`: change it there. `costgov COMMAND --help` says the same. -->
+<!-- Drawn from governor/cli by `make docs`: change it there. `costgov COMMAND --help` says the same. -->
 
 ## Exit codes
 

@@ -21,8 +21,8 @@ from docs import (
     triggers_page,
 )
 from governor.adapters.exporters.prometheus_metrics import metrics_page
-from governor.core.planner.stages import STAGES
-from governor.wire.policy_schema import schema
+from governor.planner.model.stages import STAGES
+from governor.policies.policy_schema import schema
 
 PAGES: dict[str, Callable[[], str]] = {
     "alerts.md": alerts_page.render,

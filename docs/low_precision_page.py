@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from governor.core.planner.hardware import Precision
-from governor.core.planner.precision_facts import ENGINES, LATE_SWITCH_AT, LIMITS, RECIPE
-from governor.core.planner.precision_plan import PrecisionPlan, advised, precision_plan
-from governor.core.planner.precision_recipe import recipe
-from governor.core.planner.stages import STAGES, Stage
-from governor.plan_catalog import gpu_named
+from governor.planner.model.hardware import Precision
+from governor.planner.model.precision_facts import ENGINES, LATE_SWITCH_AT, LIMITS, RECIPE
+from governor.planner.model.precision_plan import PrecisionPlan, advised, precision_plan
+from governor.planner.model.precision_recipe import recipe
+from governor.planner.model.stages import STAGES, Stage
+from governor.planner.plan_catalog import gpu_named
 
 STAGE: Final = STAGES[-1]
 # GPU and precision of each file, and which of them comes after it.
@@ -26,7 +26,7 @@ HOME: Final = "configs/precision"
 
 _HEAD = f"""# Low precision: NVFP4, FP8, and what to fall back on
 
-<!-- Drawn from governor/core/planner/precision_*.py by `make docs`: change it there. -->
+<!-- Drawn from governor/planner/model/precision_*.py by `make docs`: change it there. -->
 
 What `costgov plan precision` says of stage 4, the 70B mixture of experts, and of the other stages. No speed here was measured by
 us: the ranges are of published whole steps. What NVFP4 does to numbers and loss was [measured in an

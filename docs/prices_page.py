@@ -9,8 +9,8 @@ from collections import Counter
 from typing import Any, cast
 
 from governor.adapters import prices
-from governor.core.prices import STALE_AFTER_DAYS
-from governor.price_watch import STALE_AFTER_PERIODS
+from governor.app.price_watch import STALE_AFTER_PERIODS
+from governor.core.money.prices import STALE_AFTER_DAYS
 from governor.wire.price_table import built_in
 
 LINE_CHARS = 120

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from governor.core.planner.shape import Shape
-from governor.core.planner.sparse import NSA_EFFICIENCY, PLAIN, PUBLISHED, SMALL_INDEXER, TopK, flops_ratio
-from governor.core.planner.sparse_advice import LENGTHS, PAYS_FROM, Advice, advise, start_length
-from governor.core.planner.sparse_limits import LIMITS
-from governor.core.planner.stages import STAGES, Stage
-from governor.curves import document
-from governor.plan_catalog import model_named
-from governor.sparse_page import drawings, length_name
+from governor.planner.model.shape import Shape
+from governor.planner.model.sparse import NSA_EFFICIENCY, PLAIN, PUBLISHED, SMALL_INDEXER, TopK, flops_ratio
+from governor.planner.model.sparse_advice import LENGTHS, PAYS_FROM, Advice, advise, start_length
+from governor.planner.model.sparse_limits import LIMITS
+from governor.planner.model.stages import STAGES, Stage
+from governor.planner.output.curves import document
+from governor.planner.output.sparse_page import drawings, length_name
+from governor.planner.plan_catalog import model_named
 
 _HEAD = """# Sparse attention: what it would save, and when it does not pay
 
-<!-- Drawn from governor/core/planner/sparse*.py by `make docs`: change it there. -->
+<!-- Drawn from governor/planner/model/sparse*.py by `make docs`: change it there. -->
 
 DeepSeek Sparse Attention (DSA, [arXiv 2512.02556](https://arxiv.org/abs/2512.02556)) lets a small *indexer* score all
 earlier tokens, and full attention read the k best. Native Sparse Attention (NSA,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import sys
 
-from governor.core.expression_variables import VARIABLES
-from governor.core.triggers import load
-from governor.core.triggers.base import Key, Trigger
+from governor.core.rules.expression_variables import VARIABLES
+from governor.core.rules.triggers import load
+from governor.core.rules.triggers.base import Key, Trigger
 
 _HEAD = """# Triggers
 
-<!-- Drawn from governor/core/triggers by `make docs`: change it there. -->
+<!-- Drawn from governor/core/rules/triggers by `make docs`: change it there. -->
 
 A rule names one trigger, and each key below may stand in the rule. A trigger answers QUIET, FIRING or UNKNOWN (data is
 missing); UNKNOWN never counts towards a rule's `for`. Defaults hold where a policy says nothing.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from governor.cli import main
+from governor.cli.main import main
 
 if __name__ == "__main__":
     main()

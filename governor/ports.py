@@ -12,12 +12,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # Words of signatures alone: a command that asks for a port need not load the whole core.
-    from governor.core.alerts import Alert
-    from governor.core.events import BillingAnswer, StopAnswer
-    from governor.core.identity import ConnectionId, Peer, ProcessFacts, ProcessId
-    from governor.core.outbox import Delivery
-    from governor.core.prices import Machine, Quote
-    from governor.core.units import BootNs, MonoNs, UsdMicros, WallNs
+    from governor.core.alerts.alerts import Alert
+    from governor.core.alerts.outbox import Delivery
+    from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
+    from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
+    from governor.core.events.events import BillingAnswer, StopAnswer
+    from governor.core.money.prices import Machine, Quote
 
 
 class Clock(Protocol):
@@ -317,10 +317,10 @@ class Observer(Protocol):
     """Whoever watches: the terminal of `costgov run`, the metrics endpoint, report files. Must not block."""
 
     def tick(self, node: Any, at: MonoNs) -> None:
-        """Every 250 ms, with the engine's Node (governor.core.node), to be read and not kept."""
+        """Every 250 ms, with the engine's Node (governor.core.engine.node), to be read and not kept."""
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        """An incident was kept: opened, moved on or closed (see governor.core.snapshots)."""
+        """An incident was kept: opened, moved on or closed (see governor.core.engine.snapshots)."""
 
     def alarm(self, name: str, run: str | None, text: str) -> None: ...
 

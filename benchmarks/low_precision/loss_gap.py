@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.low_precision.formats import BITS, hadamard, mxfp4, mxfp8, nvfp4, relative_error, rotated
 from benchmarks.low_precision.linear import Recipe, Rounding, replace_linears
 from examples.train_bytes import BATCH, CONTEXT, ByteGPT, Sources
-from governor.core.planner.precision_facts import LATE_SWITCH_AT
+from governor.planner.model.precision_facts import LATE_SWITCH_AT
 
 LAST_FRAC = 0.1  # Of the steps: their mean loss is compared.
 

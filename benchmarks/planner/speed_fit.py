@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.planner.measured_speeds import Measured
-from governor.core.planner.constants import Constants
-from governor.core.planner.step_time import step_time_of
+from governor.planner.model.constants import Constants
+from governor.planner.model.step_time import step_time_of
 
 Vector = NDArray[np.float64]
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.adapters.listener import OUT_OF_DESCRIPTORS, Listener, SocketUnavailable
-from governor.core.units import NS_PER_S
+from governor.adapters.trainers.listener import OUT_OF_DESCRIPTORS, Listener, SocketUnavailable
+from governor.core.base.units import NS_PER_S
 from trainer_shim.wire import worded
 
 REQUEST_BYTES_MAX: Final = 16 * 1024  # A reason of 512 characters, escaped, fits twenty times.

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from governor.core.findings import Reading
-from governor.core.units import parse_duration
+from governor.core.base.findings import Reading
+from governor.core.base.units import parse_duration
+from governor.policies.policy_layers import alone
+from governor.policies.policy_reader import Reader
+from governor.policies.policy_values import PolicyError, did_you_mean
 from governor.timeline.player import Decided
-from governor.wire.policy_layers import alone
-from governor.wire.policy_reader import Reader
-from governor.wire.policy_values import PolicyError, did_you_mean
 from governor.wire.toml_lines import KeyPath
 
 RANKS_MAX: Final = 64  # Of a test: every rank beats every second, and each beat is an event.

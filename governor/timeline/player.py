@@ -10,18 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import merge
 from typing import Any, Final, NamedTuple
 
-from governor.core import intake, judging
-from governor.core.budgets import Cap
-from governor.core.effects import Effect, Record
-from governor.core.events import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
-from governor.core.findings import Finding, Response
-from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.machine_events import GpuSample, MachineEvent
-from governor.core.node import NodeFacts, Tracked, new_node
-from governor.core.policy import Policy, PolicySet
-from governor.core.rules import RuleBook
-from governor.core.run_state import Run
-from governor.core.units import (
+from governor.core.base.findings import Finding, Response
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.policy import Policy, PolicySet
+from governor.core.base.units import (
     NS_PER_HOUR,
     NS_PER_MINUTE,
     NS_PER_S,
@@ -32,6 +24,15 @@ from governor.core.units import (
     WallNs,
     parse_duration,
 )
+from governor.core.engine import judging
+from governor.core.engine.node import NodeFacts, Tracked, new_node
+from governor.core.events.effects import Effect, Record
+from governor.core.events.events import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
+from governor.core.events.machine_events import GpuSample, MachineEvent
+from governor.core.money.budgets import Cap
+from governor.core.rules.rules import RuleBook
+from governor.core.runs import intake
+from governor.core.runs.run_state import Run
 
 BEAT_NS: Final = NS_PER_S
 GPU_BYTES: Final = 80 * 2**30

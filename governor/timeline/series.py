@@ -32,10 +32,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import fields
 from typing import Any, Final
 
-from governor.core.budgets import Cap
-from governor.core.events import Step
-from governor.core.machine_events import HostMemory, SpotNotice
-from governor.core.units import DurationNs, MonoNs, UsdMicros, parse_duration, usd
+from governor.core.base.units import DurationNs, MonoNs, UsdMicros, parse_duration, usd
+from governor.core.events.events import Step
+from governor.core.events.machine_events import HostMemory, SpotNotice
+from governor.core.money.budgets import Cap
 from governor.timeline.player import Player
 from trainer_shim.wire import PHASES
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from governor.core.bill import Bill, BillKind, BillLine, short_resource
-from governor.core.utc import month_of, parse_utc
+from governor.core.base.utc import month_of, parse_utc
+from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
 from governor.wire.csv_table import Table, TableError, opened
 
 # Each hour of 270 machines over a month: ten seconds and 250 MB to compare, measured.

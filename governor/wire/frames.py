@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from governor.core.events import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
-from governor.core.identity import ConnectionId, Peer
-from governor.core.units import MonoNs
+from governor.core.base.identity import ConnectionId, Peer
+from governor.core.base.units import MonoNs
+from governor.core.events.events import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
 from trainer_shim.wire import (
     _CHECKS,
     ACKS,

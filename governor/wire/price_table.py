@@ -1,7 +1,7 @@
 """The built-in price table, governor/data/prices.csv: every row with its date and source; and how a machine is found.
 
-A list price of some day is the last resort: `governor.core.prices.choose` takes it only where neither the provider nor
-the user has said anything.
+A list price of some day is the last resort: `governor.core.money.prices.choose`
+takes it only where neither the provider nor the user has said anything.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from fractions import Fraction
 from functools import cache
 from typing import Final, NoReturn
 
-from governor.core.prices import GPUS_MAX, Day, Machine, Origin, PriceKind, Quote, span_of
-from governor.core.units import MICROS_PER_USD, UsdMicros
+from governor.core.base.units import MICROS_PER_USD, UsdMicros
+from governor.core.money.prices import GPUS_MAX, Day, Machine, Origin, PriceKind, Quote, span_of
 
 FILE: Final = "governor/data/prices.csv"
 COLUMNS: Final = (

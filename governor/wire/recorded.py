@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.events import Disconnected, Event, TrainerExited
-from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
-from governor.core.run_state import RANKS_MAX
-from governor.core.units import DurationNs, MonoNs
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.units import DurationNs, MonoNs
+from governor.core.events.events import Disconnected, Event, TrainerExited
+from governor.core.events.machine_events import GpuSample, HostMemory, SpotNotice
+from governor.core.runs.run_state import RANKS_MAX
 from governor.wire.frames import FAULTS_MAX, build
 from governor.wire.recording import NOTE
 from trainer_shim.wire import FRAMES, WIRE_VERSION, faults

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.units import NS_PER_S
+from governor.core.base.units import NS_PER_S
 from governor.wire.recording import FORMAT
 
 PAUSE_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # Longer than this no run is away: one of the wall clocks was wrong.

@@ -11,9 +11,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from governor.core.identity import ConnectionId, ProcessId
-from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
-from governor.core.units import MonoNs
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.units import MonoNs
+from governor.core.events.machine_events import GpuSample, HostMemory, SpotNotice
 from trainer_shim.wire import FRAMES, WIRE_VERSION
 
 FORMAT: Final = 1  # `recording` of a segment's first line.

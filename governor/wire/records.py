@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.core.events import Event, PhaseChange, Step
-from governor.core.machine_events import GpuSample
-from governor.core.units import MonoNs
+from governor.core.base.units import MonoNs
+from governor.core.events.events import Event, PhaseChange, Step
+from governor.core.events.machine_events import GpuSample
 from governor.wire.frames import step_values
 from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, parse_line
 from governor.wire.recorded import is_frame

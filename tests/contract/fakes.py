@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from governor.core.identity import ConnectionId, Peer, ProcessFacts, ProcessId
-from governor.core.units import NS_PER_S, BootNs, MonoNs, WallNs
+from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.ports import Arrival, Closed, GpuReading, Opened, Packet, Row, Sent
 
 BOOT_ID = "00000000-0000-4000-8000-000000000001"

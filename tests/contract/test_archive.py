@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from governor import control
 from governor.adapters.control import ControlServer
-from governor.adapters.journal_sqlite import SqliteJournal, open_journal
-from governor.archive import QUESTIONS_AT_ONCE_MAX, Archive, answer_line
-from governor.control_client import INCIDENTS_MAX, Answer, ask
+from governor.adapters.journal.journal_sqlite import SqliteJournal, open_journal
+from governor.app import control
+from governor.daemon.archive import QUESTIONS_AT_ONCE_MAX, Archive, answer_line
+from governor.wire.control_client import INCIDENTS_MAX, Answer, ask
 from tests.contract.fakes import FakeJournal
 
 DEADLINE_S = 60.0

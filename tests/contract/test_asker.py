@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 
-from governor.adapters.asker import Asker
-from governor.adapters.notice_watch import NoticeWatch
-from governor.core.machine_events import SpotNotice
-from governor.core.units import NS_PER_S, DurationNs, MonoNs, WallNs
+from governor.adapters.http.asker import Asker
+from governor.adapters.machine.notice_watch import NoticeWatch
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, WallNs
+from governor.core.events.machine_events import SpotNotice
 from governor.ports import Notice
 from tests.contract.fakes import FakeClock
 from tests.contract.fakes_cloud import FakeCloud

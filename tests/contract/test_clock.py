@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from governor.adapters.clock import SystemClock
-from governor.core.units import NS_PER_S
+from governor.adapters.machine.clock import SystemClock
+from governor.core.base.units import NS_PER_S
 from governor.ports import Clock
 from tests.contract.fakes import FakeClock
 

@@ -16,9 +16,9 @@ import pytest
 
 from governor.adapters import control
 from governor.adapters.control import ControlServer, Request
-from governor.adapters.listener import BACKLOG, SocketUnavailable
-from governor.control_client import Answer, ask, ask_each, ask_first, socket_paths
-from governor.core.units import NS_PER_S
+from governor.adapters.trainers.listener import BACKLOG, SocketUnavailable
+from governor.core.base.units import NS_PER_S
+from governor.wire.control_client import Answer, ask, ask_each, ask_first, socket_paths
 
 DEADLINE_S = 20.0
 Connect = Callable[[], socket.socket]

@@ -11,11 +11,11 @@ from typing import Protocol
 
 import pytest
 
-from governor.adapters.clock import SystemClock
-from governor.adapters.inbox import CONNECTIONS_PER_UID_MAX, PACKETS_PER_CONNECTION, SeqpacketInbox
-from governor.adapters.listener import SocketUnavailable
-from governor.adapters.processes import LinuxProcesses
-from governor.core.identity import Peer, ProcessId
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.adapters.trainers.inbox import CONNECTIONS_PER_UID_MAX, PACKETS_PER_CONNECTION, SeqpacketInbox
+from governor.adapters.trainers.listener import SocketUnavailable
+from governor.core.base.identity import Peer, ProcessId
 from governor.ports import Arrival, Closed, Inbox, Opened, Packet, Rejected
 from tests.contract.fakes import BOOT_ID, FakeInbox, FakeTrainer
 from trainer_shim.wire import FRAME_BYTES_MAX

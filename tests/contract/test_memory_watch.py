@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.memory_watch import Left, MemoryWatch, group_of, machine
-from governor.core.machine_events import HostMemory
-from governor.core.units import MonoNs
+from governor.adapters.machine.memory_watch import Left, MemoryWatch, group_of, machine
+from governor.core.base.units import MonoNs
+from governor.core.events.machine_events import HostMemory
 
 SAFETY_S = 30
 GIB = 2**30

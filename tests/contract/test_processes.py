@@ -16,9 +16,9 @@ from typing import Protocol
 
 import pytest
 
-from governor.adapters.clock import SystemClock
-from governor.adapters.processes import LinuxProcesses, parse_cgroup, parse_stat
-from governor.core.identity import ProcessId
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses, parse_cgroup, parse_stat
+from governor.core.base.identity import ProcessId
 from governor.ports import Processes, Sent
 from tests.contract.fakes import FakeProcesses
 
@@ -265,8 +265,8 @@ def test_a_command_line_that_cannot_be_read_holds_up_no_scan(tmp_path: Path) -> 
 
 BLIND = """
 import json, os, resource, signal, sys
-from governor.adapters.clock import SystemClock
-from governor.adapters.processes import LinuxProcesses
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
 processes = LinuxProcesses(SystemClock().boot_id)
 own = processes.facts(os.getpid()).process
 used = [os.open("/dev/null", os.O_RDONLY)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from governor.adapters.clock import SystemClock
-from governor.adapters.processes import LinuxProcesses
-from governor.adapters.selftest import run_selftest
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.adapters.machine.selftest import run_selftest
 
 
 def test_a_healthy_machine_passes_in_one_line_each() -> None:

@@ -1,4 +1,4 @@
-"""What every trigger promises. A new file in governor/core/triggers is judged here without an edit."""
+"""What every trigger promises. A new file in governor/core/rules/triggers is judged here without an edit."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from governor.core import intake
-from governor.core.events import Beat, Event, Hello, PhaseChange, Step, Tick
-from governor.core.findings import Finding, Reading
-from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.machine_events import GpuSample, HostMemory, MachineEvent, SpotNotice
-from governor.core.policy import Budget, Expected
-from governor.core.run_state import Run
-from governor.core.triggers import load
-from governor.core.triggers.base import Trigger, defaults, listens
-from governor.core.units import NS_PER_HOUR, NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.policy_explain import condition_of, named_in, sayings
-from governor.wire.policy_keys import RULE_KEYS
+from governor.core.base.findings import Finding, Reading
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.policy import Budget, Expected
+from governor.core.base.units import NS_PER_HOUR, NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.events.events import Beat, Event, Hello, PhaseChange, Step, Tick
+from governor.core.events.machine_events import GpuSample, HostMemory, MachineEvent, SpotNotice
+from governor.core.rules.triggers import load
+from governor.core.rules.triggers.base import Trigger, defaults, listens
+from governor.core.runs import intake
+from governor.core.runs.run_state import Run
+from governor.policies.policy_explain import condition_of, named_in, sayings
+from governor.policies.policy_keys import RULE_KEYS
 
 KINDS = sorted(load())
 SEEDS = range(8)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.clock import SystemClock
-from governor.adapters.inbox import SeqpacketInbox
-from governor.adapters.processes import LinuxProcesses
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.adapters.trainers.inbox import SeqpacketInbox
 from governor.ports import Arrival, Opened, Packet
 from trainer_shim.wire import FRAME_BYTES_MAX
 
@@ -27,9 +27,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: pid names
 GOVERNOR = """
 import json, select, sys
 from dataclasses import asdict
-from governor.adapters.clock import SystemClock
-from governor.adapters.inbox import SeqpacketInbox
-from governor.adapters.processes import LinuxProcesses
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.trainers.inbox import SeqpacketInbox
+from governor.adapters.machine.processes import LinuxProcesses
 boot_id = SystemClock().boot_id
 inbox = SeqpacketInbox(sys.argv[1], LinuxProcesses(boot_id), boot_id)
 print("ready", flush=True)

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.charges_db import read_charges
-from governor.adapters.journal_db import CORRUPT_KEPT_MAX
-from governor.adapters.journal_mirror import MIRROR_NAME
-from governor.adapters.journal_sqlite import SqliteJournal, open_journal
-from governor.core.charges import LOST, Charge, ChargeBook, Line, LineKind, Part, Payer, Place, Unit, charge_row
-from governor.core.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs
-from governor.core.utc import utc_text
+from governor.adapters.journal.charges_db import read_charges
+from governor.adapters.journal.journal_db import CORRUPT_KEPT_MAX
+from governor.adapters.journal.journal_mirror import MIRROR_NAME
+from governor.adapters.journal.journal_sqlite import SqliteJournal, open_journal
+from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs
+from governor.core.base.utc import utc_text
+from governor.core.money.charges import LOST, Charge, ChargeBook, Line, LineKind, Part, Payer, Place, Unit, charge_row
 from governor.ports import Row
 
 PAGE = 4096

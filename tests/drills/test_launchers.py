@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.clock import SystemClock
-from governor.adapters.processes import LinuxProcesses
-from governor.core.identity import ProcessId
-from governor.core.killset import find_launchers, is_launcher, kill_set, strays
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.core.base.identity import ProcessId
+from governor.core.engine.killset import find_launchers, is_launcher, kill_set, strays
 
 SAFETY_S = 120  # Launchers import torch, and deepspeed everything else, on a machine that may be busy.
 BIN = Path(sys.executable).parent

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.clock import SystemClock
-from governor.adapters.processes import LinuxProcesses
-from governor.core.identity import ProcessId
-from governor.core.killset import KillSet, find_launchers, kill_set, remaining, strays
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.core.base.identity import ProcessId
+from governor.core.engine.killset import KillSet, find_launchers, kill_set, remaining, strays
 from governor.ports import Sent
 
 SAFETY_S = 60
@@ -255,8 +255,8 @@ def test_a_stopped_and_deaf_process_dies_of_sigkill(processes: LinuxProcesses, c
 PID_REUSED = """
 import json, os, signal, subprocess, sys
 from dataclasses import replace
-from governor.adapters.clock import SystemClock
-from governor.adapters.processes import LinuxProcesses
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
 
 processes = LinuxProcesses(SystemClock().boot_id)
 
@@ -307,9 +307,9 @@ def test_a_really_reused_pid_is_not_touched() -> None:
 
 OTHER_UID = """
 import json, signal, sys
-from governor.adapters.clock import SystemClock
-from governor.adapters.processes import LinuxProcesses
-from governor.adapters.selftest import run_selftest
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.adapters.machine.selftest import run_selftest
 
 processes = LinuxProcesses(SystemClock().boot_id)
 facts = processes.facts(int(sys.argv[1]))

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from governor.adapters.exporters.prometheus import PrometheusExporter
-from governor.core.metrics import GovernorHealth, LagReading, RunReading, Snapshot
-from governor.core.units import NS_PER_MS, UsdMicros, WallNs
+from governor.core.base.units import NS_PER_MS, UsdMicros, WallNs
+from governor.core.views.metrics import GovernorHealth, LagReading, RunReading, Snapshot
 
 DEADLINE_S = 60.0
 PACE_S = 0.1

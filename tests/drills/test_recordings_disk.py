@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters import recordings
-from governor.adapters.recordings import RecordingFiles
+from governor.adapters.trainers import recordings
+from governor.adapters.trainers.recordings import RecordingFiles
 from tests.drills.test_journal_disk import SAFETY_S, ext4, fill, mounted, needs_ext4, needs_root, run
-from tests.unit.test_recordings import FACTS, LIMITS, big, hello, kinds, read, step, steps
+from tests.unit.adapters.trainers.test_recordings import FACTS, LIMITS, big, hello, kinds, read, step, steps
 
 
 def until(look: Callable[[], object], what: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from governor.core.effects import KeepIncident, KeepRuns
+from governor.core.events.effects import KeepIncident, KeepRuns
 from tests.sim import ceiling, node_invariants
 from tests.sim.ceiling import summary
 from tests.sim.engine_driver import run_engine_schedule

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
-from governor.core.effects import StopCompute
-from governor.core.events import Event, PriceRead
-from governor.core.findings import Response
-from governor.core.halt import StopTarget
-from governor.core.ledger import reserve
-from governor.core.lines import Lines
-from governor.core.node import NodeFacts
-from governor.core.planning import bounds_ns
-from governor.core.policy import AT_ONCE, Budget, Mode, Policy, Rule
-from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs, accrue
+from governor.core.base.findings import Response
+from governor.core.base.policy import AT_ONCE, Budget, Mode, Policy, Rule
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs, accrue
+from governor.core.engine.node import NodeFacts
+from governor.core.engine.planning import bounds_ns
+from governor.core.events.effects import StopCompute
+from governor.core.events.events import Event, PriceRead
+from governor.core.halt.halt import StopTarget
+from governor.core.money.ledger import reserve
+from governor.core.money.lines import Lines
 from tests.sim.cloud import Cloud
 from tests.sim.engine_driver import TRAINED_NS, WALL_NS, EngineDriver, Kept, engine_schedule
 from tests.sim.faults import HEALED, Schedule

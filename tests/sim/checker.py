@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from governor.core.effects import HaltEffect
-from governor.core.halt import Halt, Stage
-from governor.core.units import NS_PER_S
+from governor.core.base.units import NS_PER_S
+from governor.core.events.effects import HaltEffect
+from governor.core.halt.halt import Halt, Stage
 from tests.sim.governor import Step
 from tests.sim.world import World
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import TypeVar
 
-from governor.core.halt import Plan, StopTarget
-from governor.core.units import NS_PER_MS, NS_PER_S, DurationNs
+from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs
+from governor.core.halt.halt import Plan, StopTarget
 
 T = TypeVar("T")
 

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from governor.core.effects import HaltEffect
-from governor.core.events import Ack, BillingRead, Event, Hello, PriceRead, ProcessesSeen, StopReplied, TrainerExited
-from governor.core.halt import (
-    Fact,
-    Halt,
-    Stage,
-    billing_fact,
-    open_halt,
-    resume,
-    step,
-    stop_fact,
+from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
+from governor.core.events.effects import HaltEffect
+from governor.core.events.events import (
+    Ack,
+    BillingRead,
+    Event,
+    Hello,
+    PriceRead,
+    ProcessesSeen,
+    StopReplied,
+    TrainerExited,
 )
-from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
+from governor.core.halt.halt import Fact, Halt, Stage, billing_fact, open_halt, resume, step, stop_fact
 from tests.sim.disk import Disk
 from tests.sim.faults import INCIDENT, RUN
 from tests.sim.trainer import ACK_FACTS

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from governor.core.charges import Line, LineKind, Unit
-from governor.core.lines import Metered
-from governor.core.units import NS_PER_S, MonoNs, UsdMicros, accrue
+from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, accrue
+from governor.core.money.charges import Line, LineKind, Unit
+from governor.core.money.lines import Metered
 from tests.sim.engine_driver import PRICE, TRAINED_NS
 from tests.sim.world import START
 

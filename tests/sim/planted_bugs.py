@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from governor.core import halt_acts as acts
-from governor.core.effects import Confirm, Effect, HaltEffect, KeepIncident, Kill, Page, ReadBilling, StopCompute
-from governor.core.events import Event, ProcessesSeen, TrainerExited
-from governor.core.halt import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
-from governor.core.halt_acts import Act
-from governor.core.units import NS_PER_S, MonoNs
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.effects import Confirm, Effect, HaltEffect, KeepIncident, Kill, Page, ReadBilling, StopCompute
+from governor.core.events.events import Event, ProcessesSeen, TrainerExited
+from governor.core.halt import halt_acts as acts
+from governor.core.halt.halt import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
+from governor.core.halt.halt_acts import Act
 from tests.sim.disk import Disk
 from tests.sim.engine_driver import EngineDriver, Kept, engine_schedule
 from tests.sim.faults import INCIDENT, Schedule, draw_schedule

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from governor.core.effects import StopCompute
+from governor.core.events.effects import StopCompute
 from tests.sim.node_bugs import BUGS, Bug, hunt
 from tests.sim.node_invariants import Judge, play
 from tests.sim.node_world import World

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from governor.core.events import Ack, Event, Hello, TrainerExited
-from governor.core.halt import Fact
-from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.units import NS_PER_MS, NS_PER_S, MonoNs
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
+from governor.core.events.events import Ack, Event, Hello, TrainerExited
+from governor.core.halt.halt import Fact
 from tests.sim.faults import INCIDENT, RUN, around
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from governor.core.findings import Reading
-from governor.core.policy import Policy
-from governor.policy_tests import loaded_for
+from governor.core.base.findings import Reading
+from governor.core.base.policy import Policy
 from governor.ports import Observer
+from governor.replay.policy_tests import loaded_for
 from governor.timeline.cases import Case, read_cases
 from tests.tidy.sources import sources
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from governor.core.alerts import SEVERITIES
-from governor.core.prices import RemarkKind
+from governor.core.alerts.alerts import SEVERITIES
+from governor.core.money.prices import RemarkKind
 from tests.tidy.sources import dotted, sources
 
 
 def _names() -> dict[str, str]:
     """Alarm names that stand in the code, and where."""
-    found = {kind.value: "governor/core/prices.py" for kind in RemarkKind}
+    found = {kind.value: "governor/core/money/prices.py" for kind in RemarkKind}
     for source in sources("governor"):
         for call in source.named(ast.Call):
             first = call.args[0] if call.args else None
@@ -22,7 +22,7 @@ def _names() -> dict[str, str]:
 
 def test_every_alarm_of_the_code_has_a_severity_of_its_own() -> None:
     missing = {name: place for name, place in _names().items() if name not in SEVERITIES}
-    assert not missing, f"give each a line in governor/core/alerts.py SEVERITIES, then `make docs`: {missing}"
+    assert not missing, f"give each a line in governor/core/alerts/alerts.py SEVERITIES, then `make docs`: {missing}"
 
 
 def test_the_names_are_found_at_all() -> None:

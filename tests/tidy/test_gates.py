@@ -12,7 +12,7 @@ import pytest
 
 from governor.adapters import clouds
 from governor.adapters.kinds import Kind
-from governor.core import triggers
+from governor.core.rules import triggers
 from tests.tidy import gates
 
 Plant = Callable[..., ModuleType]

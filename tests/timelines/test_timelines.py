@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.core import triggers
-from governor.policy_tests import loaded_for, run_case
+from governor.core.rules import triggers
+from governor.replay.policy_tests import loaded_for, run_case
 from governor.timeline.cases import Case, read_cases
 from tests.tidy.gates import without_a_timeline
 

@@ -6,18 +6,18 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from governor.core.charges import Charge, Line, LineKind, Unit
-from governor.core.effects import Effect
-from governor.core.events import Ack, PriceRead
-from governor.core.identity import ConnectionId
-from governor.core.keeping import keep
-from governor.core.lines import Lines, Metered
-from governor.core.node import NodeFacts, new_node
-from governor.core.node_money import ABSENCE_MAX_NS
-from governor.core.resume import restore_runs
-from governor.core.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from tests.unit.test_engine import PRICE, hello, make_node, peer
-from tests.unit.test_keeping import World
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine.keeping import keep
+from governor.core.engine.node import NodeFacts, new_node
+from governor.core.engine.node_money import ABSENCE_MAX_NS
+from governor.core.engine.resume import restore_runs
+from governor.core.events.effects import Effect
+from governor.core.events.events import Ack, PriceRead
+from governor.core.money.charges import Charge, Line, LineKind, Unit
+from governor.core.money.lines import Lines, Metered
+from tests.unit.core.engine.test_engine import PRICE, hello, make_node, peer
+from tests.unit.core.engine.test_keeping import World
 
 DISK = Metered(Line(LineKind.STORAGE, "vol-1 gp3", Unit.GB_MONTH, UsdMicros(80_000), "list", "2026-11"), 500)
 SUPPORT = Metered(Line(LineKind.FIXED, "support", Unit.HOUR, UsdMicros(1_230_007), "contract", "2026"))

@@ -15,12 +15,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.alert_http import URL_KEYS, Post, read_secret
+from governor.adapters.alerting.alert_http import URL_KEYS, Post, read_secret
 from governor.adapters.kinds import ConfigKey, Surroundings
-from governor.core.alerts import Alert, State
-from governor.core.outbox import Delivery, Took
-from governor.core.units import NS_PER_MINUTE, DurationNs, format_usd
-from governor.core.utc import utc_text
+from governor.core.alerts.alerts import Alert, State
+from governor.core.alerts.outbox import Delivery, Took
+from governor.core.base.units import NS_PER_MINUTE, DurationNs, format_usd
+from governor.core.base.utc import utc_text
 from governor.ports import AlertReceiver
 
 NAME = "alertmanager"

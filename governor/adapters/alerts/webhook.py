@@ -16,13 +16,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.alert_http import URL_KEYS, Post, read_secret
+from governor.adapters.alerting.alert_http import URL_KEYS, Post, read_secret
 from governor.adapters.kinds import ConfigError, ConfigKey, Surroundings
-from governor.core.alerts import Alert
-from governor.core.cost import exact_usd
-from governor.core.outbox import Delivery, Took
-from governor.core.units import NS_PER_S
-from governor.core.utc import utc_text
+from governor.core.alerts.alerts import Alert
+from governor.core.alerts.outbox import Delivery, Took
+from governor.core.base.units import NS_PER_S
+from governor.core.base.utc import utc_text
+from governor.core.money.reports.cost import exact_usd
 from governor.ports import AlertReceiver
 
 NAME = "webhook"

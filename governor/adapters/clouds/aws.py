@@ -36,7 +36,7 @@ from governor.adapters.clouds.ec2.instance import (
     stop_calls,
 )
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
-from governor.core.events import BillingAnswer, StopAnswer
+from governor.core.events.events import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "aws"

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from governor.adapters.exporters.prometheus_metrics import METRICS, Metric, build_info, shown
 from governor.adapters.exporters.scrape_server import ScrapeServer
-from governor.core.metrics import LAG_BOUNDS_S, GovernorHealth, LagMeter, LagReading, Snapshot, take_snapshot
-from governor.core.units import MonoNs
+from governor.core.base.units import MonoNs
+from governor.core.views.metrics import LAG_BOUNDS_S, GovernorHealth, LagMeter, LagReading, Snapshot, take_snapshot
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"  # Understood by every Prometheus since 0.0.4.
 _FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from governor.core.halt_state import Stage
-from governor.core.metrics import AlertCounts, BudgetReading, RunReading, Snapshot
-from governor.core.units import MICROS_PER_USD, NS_PER_S, UsdMicros
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros
+from governor.core.halt.halt_state import Stage
+from governor.core.views.metrics import AlertCounts, BudgetReading, RunReading, Snapshot
 
 RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 30 series is still a small scrape.
 LABEL_CHARS_MAX: Final = 128

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import structlog
 
-from governor.core.units import MonoNs
-from governor.report import incident_json, incident_markdown
+from governor.core.base.units import MonoNs
+from governor.reports.report import incident_json, incident_markdown
 
 INCIDENTS_REMEMBERED_MAX: Final = 64  # As many halts as runs may be under way at once.
 

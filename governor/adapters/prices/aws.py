@@ -17,15 +17,15 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Final
 
-from governor.adapters import price_http
 from governor.adapters.clouds import Surroundings, aws
 from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api, named, text
 from governor.adapters.clouds.ec2.credentials import CredentialCache
 from governor.adapters.clouds.ec2.instance import parse_instance
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
-from governor.adapters.price_http import Failure
-from governor.core.prices import Machine, Origin, PriceKind, Quote
-from governor.core.units import NS_PER_S, WallNs
+from governor.adapters.http import price_http
+from governor.adapters.http.price_http import Failure
+from governor.core.base.units import NS_PER_S, WallNs
+from governor.core.money.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
 
 NAME = "aws"

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote as percent
 
-from governor.adapters import price_http
+from governor.adapters.http import price_http
+from governor.adapters.http.price_http import Failure, JsonApi, explained
 from governor.adapters.kinds import ConfigKey, Surroundings
-from governor.adapters.price_http import Failure, JsonApi, explained
-from governor.core.prices import Machine, Origin, PriceKind, Quote
-from governor.core.units import format_usd
+from governor.core.base.units import format_usd
+from governor.core.money.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
 
 NAME = "azure"

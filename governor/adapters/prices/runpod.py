@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.kinds import ConfigKey, Surroundings
-from governor.adapters.price_http import (
+from governor.adapters.http.price_http import (
     TIMEOUT_KEY,
     Failure,
     KeyedLookUp,
@@ -21,7 +20,8 @@ from governor.adapters.price_http import (
     unanswered,
     usd_micros,
 )
-from governor.core.prices import Machine, PriceKind
+from governor.adapters.kinds import ConfigKey, Surroundings
+from governor.core.money.prices import Machine, PriceKind
 from governor.ports import PriceAnswer, PriceSource
 
 NAME = "runpod"

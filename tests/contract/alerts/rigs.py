@@ -15,8 +15,8 @@ from typing import Any
 
 from governor.adapters import alerts
 from governor.adapters.kinds import Surroundings
-from governor.core.alerts import Alert, OfIncident, Severity, State
-from governor.core.units import UsdMicros, WallNs
+from governor.core.alerts.alerts import Alert, OfIncident, Severity, State
+from governor.core.base.units import UsdMicros, WallNs
 from governor.ports import AlertReceiver
 
 TOKEN = "TOKEN0that-nobody-may-see"

@@ -10,8 +10,8 @@ import pytest
 
 from governor.adapters import alerts
 from governor.adapters.kinds import ConfigError
-from governor.core.alerts import LABEL_CHARS_MAX, TEXT_CHARS_MAX
-from governor.core.outbox import Delivery, Took
+from governor.core.alerts.alerts import LABEL_CHARS_MAX, TEXT_CHARS_MAX
+from governor.core.alerts.outbox import Delivery, Took
 from tests.contract.alerts.rigs import RIGS, WALL_NS, Answer, Rig, a_halt, an_alert
 from tests.tidy.gates import without_a_rig
 from trainer_shim.wire import LABELS_MAX

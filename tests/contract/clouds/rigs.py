@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from examples.demo_cloud import DemoCloud, Fault
 from governor.adapters import clouds
-from governor.core.units import NS_PER_S, WallNs
+from governor.core.base.units import NS_PER_S, WallNs
 from governor.ports import Cloud, Notice
 from tests.contract.fakes_cloud import FakeCloud
 

@@ -11,8 +11,8 @@ import pytest
 from examples.demo_cloud import Fault
 from governor.adapters import clouds
 from governor.adapters.clouds.ec2.instance import BILLING_BY_STATE
-from governor.core.events import BillingAnswer, StopAnswer
-from governor.core.units import NS_PER_HOUR
+from governor.core.base.units import NS_PER_HOUR
+from governor.core.events.events import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, StopReply
 from tests.contract.clouds.rigs import AwsRig, aws_rig
 from tests.contract.clouds.rigs import aws as load_aws

@@ -6,7 +6,7 @@ import pytest
 
 from governor.adapters import prices
 from governor.adapters.clouds import Surroundings
-from governor.core.prices import PriceKind
+from governor.core.money.prices import PriceKind
 from governor.ports import PriceSource
 from tests.contract.clouds.rigs import AwsRig
 

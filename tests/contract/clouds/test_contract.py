@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from governor.adapters import clouds
-from governor.core.events import BillingAnswer, StopAnswer
-from governor.core.units import NS_PER_S, WallNs
+from governor.core.base.units import NS_PER_S, WallNs
+from governor.core.events.events import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Notice, Preflight, StopReply
 from tests.contract.clouds.rigs import RIGS, Rig
 from tests.tidy.gates import without_a_rig

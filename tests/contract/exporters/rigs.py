@@ -12,8 +12,8 @@ import httpx
 
 from governor.adapters.exporters.prometheus import PrometheusExporter
 from governor.adapters.exporters.report_files import ReportFiles
-from governor.core.metrics import GovernorHealth
-from governor.core.units import NS_PER_MS
+from governor.core.base.units import NS_PER_MS
+from governor.core.views.metrics import GovernorHealth
 from governor.ports import Observer
 
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 import pytest
 
 from governor.adapters import exporters
-from governor.core.node import Node, run_snapshot
-from governor.observers import Observers
+from governor.core.engine.node import Node, run_snapshot
+from governor.daemon.observers import Observers
 from tests.contract.exporters.rigs import RIGS, Rig
 from tests.tidy import gates
-from tests.unit.test_engine import at, hello, make_node, play, tick, training
+from tests.unit.core.engine.test_engine import at, hello, make_node, play, tick, training
 
 GOLDEN: Final = Path(__file__).resolve().parents[2] / "golden" / "report" / "nan_halt.json"
 HOSTILE: Final = (

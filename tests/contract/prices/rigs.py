@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 from governor.adapters import prices
 from governor.adapters.clouds import Surroundings
-from governor.core.prices import Origin, PriceKind
+from governor.core.money.prices import Origin, PriceKind
 from governor.ports import PriceSource
 
 SECRET = "SECRET0key-that-nobody-may-see"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from governor import pricing
 from governor.adapters.clouds import CloudConfigError
-from governor.core.node import NodeFacts, new_node
-from governor.core.node_money import node_snapshot
-from governor.core.policy import PolicySet
-from governor.core.prices import Chosen, Day, Origin, PriceKind, RemarkKind, span_of
-from governor.core.units import BootNs, UsdMicros, WallNs
-from governor.core.utc import NS_PER_DAY
+from governor.app import pricing
+from governor.app.settings import Settings, load_settings
+from governor.core.base.policy import PolicySet
+from governor.core.base.units import BootNs, UsdMicros, WallNs
+from governor.core.base.utc import NS_PER_DAY
+from governor.core.engine.node import NodeFacts, new_node
+from governor.core.engine.node_money import node_snapshot
+from governor.core.money.prices import Chosen, Day, Origin, PriceKind, RemarkKind, span_of
 from governor.ports import Preflight
-from governor.settings import Settings, load_settings
 from governor.wire.price_table import built_in
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import Loopback, Rig, spot_history, spot_item

@@ -12,7 +12,7 @@ import pytest
 
 from governor.adapters import prices
 from governor.adapters.clouds import CloudConfigError
-from governor.core.prices import PriceKind
+from governor.core.money.prices import PriceKind
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import AZURE_ROW, SECRET, Loopback, azure_page, spot_history, spot_item
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from governor import pricing
-from governor.core.events import Event, PriceRead
-from governor.core.prices import NS_PER_DAY, Day, Origin, PriceKind, Quote
-from governor.core.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.app import pricing
+from governor.app.price_watch import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
+from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.events.events import Event, PriceRead
+from governor.core.money.prices import NS_PER_DAY, Day, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
-from governor.price_watch import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import WALL_NS, Loopback, Rig
 from tests.contract.prices.test_choice import settings

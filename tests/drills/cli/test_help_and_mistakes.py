@@ -12,8 +12,8 @@ from typing import Any
 import click
 import pytest
 
-from governor.cli import cli
-from governor.exit_codes import MEANINGS, ExitCode
+from governor.cli.exit_codes import MEANINGS, ExitCode
+from governor.cli.main import cli
 from tests.drills.cli.installed import COSTGOV, Costgov
 
 REPOSITORY = Path(__file__).parents[3]
@@ -51,12 +51,12 @@ def test_version_is_the_distributions(costgov: Costgov) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     heavy = {"pydantic", "rich", "httpx", "structlog", "prometheus_client", "psutil", "pynvml", "torch", "trainer_shim"}
-    program = f"import sys, governor.cli; print(*sorted({heavy!r} & set(sys.modules)))"
+    program = f"import sys, governor.cli.main; print(*sorted({heavy!r} & set(sys.modules)))"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout.split() == []
 
 
-@pytest.mark.parametrize("module", ["governor", "governor.cli"])
+@pytest.mark.parametrize("module", ["governor", "governor.cli.main"])
 def test_the_package_is_the_command(environ: dict[str, str], module: str) -> None:
     told = subprocess.run(
         [sys.executable, "-m", module, "policy", "--help"], env=environ, capture_output=True, text=True

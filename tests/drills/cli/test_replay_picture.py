@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from matplotlib import image
 
-from governor.core.policy import Mode
-from governor.replay_page import MARKS_MAX
-from governor.replay_picture import draw, verdict
+from governor.core.base.policy import Mode
+from governor.replay.output.replay_page import MARKS_MAX
+from governor.replay.output.replay_picture import draw, verdict
+from tests.unit.replay.test_replay_page import nan_policy, replayed
 from tests.unit.replayed import run
-from tests.unit.test_replay_page import nan_policy, replayed
 
 
 def drawn(tmp_path: Path, *losses: object, name: str = "a.jsonl", **kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from examples.demo_cloud import DemoCloud, moto
-from governor.control_client import ask
+from governor.wire.control_client import ask
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]

@@ -20,9 +20,9 @@ import pytest
 
 from examples.demo_cloud import DemoCloud
 from governor.adapters import alerts
-from governor.cli_table import render_status
-from governor.core.outbox import Took
-from governor.core.units import NS_PER_HOUR, NS_PER_S, WallNs
+from governor.cli.cli_table import render_status
+from governor.core.alerts.outbox import Took
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, WallNs
 from tests.contract.alerts.rigs import SECRET, Answer, Told, a_halt, receiver_server
 from tests.drills.halt.conftest import SAFETY_S, Service, cloud_table
 

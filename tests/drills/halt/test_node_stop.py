@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from examples.demo_cloud import DemoCloud, Fault
-from governor.adapters.neighbours import governs
-from governor.adapters.processes import LinuxProcesses
-from governor.control_client import ask
+from governor.adapters.machine.neighbours import governs
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.wire.control_client import ask
 from tests.drills.halt.conftest import BIN, SAFETY_S, Run, Service, cloud_table
 
 POLICY = '[policy]\nname = "drill"\n[halt]\nstop = "{stop}"\nterm_grace = "1s"\n[node]\nidle_stop = "4s"\n'

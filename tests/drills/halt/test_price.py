@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from examples.demo_cloud import DemoCloud
-from governor.adapters.charges_db import read_charges
-from governor.cli_table import render_status
-from governor.core.charges import LineKind
-from governor.core.units import NS_PER_HOUR
+from governor.adapters.journal.charges_db import read_charges
+from governor.cli.cli_table import render_status
+from governor.core.base.units import NS_PER_HOUR
+from governor.core.money.charges import LineKind
 from tests.contract.prices.rigs import SECRET, loopback, runpod
 from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, cloud_table
 

@@ -21,7 +21,7 @@ NOBODY, DAEMON = 65534, 1
 ASK = """
 import json, sys
 from dataclasses import asdict
-from governor.control_client import ask
+from governor.wire.control_client import ask
 print(json.dumps(asdict(ask(sys.argv[1], json.loads(sys.argv[2])))))
 """
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from governor.core.planner.deepspeed_config import config_of
-from governor.core.planner.hardware import Precision
-from governor.core.planner.setup import Checkpointing, Framework, Offload, Setup
-from governor.plan_stages import stage_plans
+from governor.planner.model.deepspeed_config import config_of
+from governor.planner.model.hardware import Precision
+from governor.planner.model.setup import Checkpointing, Framework, Offload, Setup
+from governor.planner.plan_stages import stage_plans
 
 pytest.importorskip("deepspeed", reason="needs deepspeed")
 

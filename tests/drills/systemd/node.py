@@ -15,7 +15,7 @@ from tests.drills.systemd.booted import BootedSystemd
 SAFETY_S = 120.0  # Longer is a hang on any machine; nothing here measures time.
 SERVICE_PYTHON = "/opt/costgov/venv/bin/python"
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/box/wheels"}  # The box has no network.
-ASK = "import json, sys; from governor.control_client import ask; a = ask(sys.argv[1], json.loads(sys.argv[2])); "
+ASK = "import json, sys; from governor.wire.control_client import ask; a = ask(sys.argv[1], json.loads(sys.argv[2])); "
 ASK += "print(json.dumps({'ok': a.ok, 'data': a.data, 'error': a.error}))"
 
 Found = TypeVar("Found")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.exit_codes import ExitCode
+from governor.cli.exit_codes import ExitCode
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import a_month, charge, write_ledger
 
@@ -82,7 +82,7 @@ def test_a_price_of_nothing_has_no_shares(state_dir: Path, costgov: Call) -> Non
 
 
 def test_a_runs_name_steers_no_terminal(state_dir: Path, costgov: Call) -> None:
-    from governor.core.charges import Payer
+    from governor.core.money.charges import Payer
 
     write_ledger(state_dir / "costgov.db", [charge("2026-11-02", 1.0, Payer("evil\x1b[2J\nrun"))])
     assert "evil [2J run" in costgov().out

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.core.focus import COLUMNS
-from governor.exit_codes import ExitCode
+from governor.cli.exit_codes import ExitCode
+from governor.core.money.reports.focus import COLUMNS
 from tests.golden.cost.conftest import AsAgreed, Call
 
 HERE = Path(__file__).parent

@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from governor.cli_charges import Scope, Unread, sums_in, windows_in
-from governor.cli_stages import table_text
-from governor.core.charges import Payer
-from governor.core.cost import STAGE_OF_RUN
-from governor.core.expected import Plan
-from governor.core.stages import StageTally
-from governor.core.token_windows import TokenMeter
-from governor.core.units import MTOK, NS_PER_HOUR, usd
-from governor.core.utc import parse_utc
-from governor.exit_codes import ExitCode
+from governor.cli.cli_charges import Scope, Unread, sums_in, windows_in
+from governor.cli.cli_stages import table_text
+from governor.cli.exit_codes import ExitCode
+from governor.core.base.units import MTOK, NS_PER_HOUR, usd
+from governor.core.base.utc import parse_utc
+from governor.core.money.charges import Payer
+from governor.core.money.expected import Plan
+from governor.core.money.reports.cost import STAGE_OF_RUN
+from governor.core.money.reports.stages import StageTally
+from governor.core.money.token_windows import TokenMeter
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import charge
 from tests.unit.cost.stages_file import spent, windows, write_stages

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from governor.adapters.journal_sqlite import open_journal
-from governor.core.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
-from governor.core.units import NS_PER_HOUR, UsdMicros, WallNs
-from governor.core.utc import parse_utc
+from governor.adapters.journal.journal_sqlite import open_journal
+from governor.core.base.units import NS_PER_HOUR, UsdMicros, WallNs
+from governor.core.base.utc import parse_utc
+from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
 
 NODE = Place("node-1", "aws", "i-0aaa", "eu-west-1")
 ON_DEMAND = Line(LineKind.COMPUTE, "p5.48xlarge on-demand", Unit.HOUR, 55_040_000, "table", "2026-06-01")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from governor.adapters.journal_sqlite import open_journal
-from governor.core.charges import Charge, Line, LineKind, Payer, Unit, charge_row
-from governor.core.expected import Plan, WindowRow, window_row
-from governor.core.token_windows import Window
-from governor.core.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs, usd
-from governor.core.utc import parse_utc
+from governor.adapters.journal.journal_sqlite import open_journal
+from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs, usd
+from governor.core.base.utc import parse_utc
+from governor.core.money.charges import Charge, Line, LineKind, Payer, Unit, charge_row
+from governor.core.money.expected import Plan, WindowRow, window_row
+from governor.core.money.token_windows import Window
 from governor.ports import Row
 from tests.unit.cost.ledger_file import charge
 

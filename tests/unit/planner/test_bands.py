@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from governor.core.planner.bands import Z80, Doubts, band_of, spread_of
-from governor.core.planner.predict import predict
-from governor.core.planner.setup import Framework, Offload, Setup
-from governor.plan_catalog import gpu_named, model_named
-from governor.plan_table import read
+from governor.planner.model.bands import Z80, Doubts, band_of, spread_of
+from governor.planner.model.predict import predict
+from governor.planner.model.setup import Framework, Offload, Setup
+from governor.planner.plan_catalog import gpu_named, model_named
+from governor.planner.plan_table import read
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "benchmarks" / "data" / "published_speeds.csv"
 MEGATRON = Setup(

@@ -2,12 +2,12 @@
 
 import pytest
 
-from governor.core.planner.hardware import Precision
-from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError
-from governor.core.planner.shape import ImpossibleShapeError
-from governor.plan_catalog import UnknownNameError, gpu_named, gpus, model_named, models, shape_of
-from governor.plan_recognised import params_in_name
-from governor.plan_table import UnreadableRowError, read
+from governor.planner.model.hardware import Precision
+from governor.planner.model.setup import Checkpointing, Framework, ImpossibleSetupError
+from governor.planner.model.shape import ImpossibleShapeError
+from governor.planner.plan_catalog import UnknownNameError, gpu_named, gpus, model_named, models, shape_of
+from governor.planner.plan_recognised import params_in_name
+from governor.planner.plan_table import UnreadableRowError, read
 
 LLAMA = {
     "model": "Llama3-8B",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from governor.cli import cli
+from governor.cli.main import cli
 
 FIELDS = (
     "row_id",

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from governor.plan_plots import Bar, Series, colours_of, curves, figure, stacked
+from governor.planner.output.plan_plots import Bar, Series, colours_of, curves, figure, stacked
 
 SVG = "{http://www.w3.org/2000/svg}"
 

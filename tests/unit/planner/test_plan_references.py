@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from governor.plan_references import MEGATRON, Reference, references
+from governor.planner.plan_references import MEGATRON, Reference, references
 
 ALL = {one.name: one for one in references()}
 SEVEN = ALL["llama2-7b-8"]

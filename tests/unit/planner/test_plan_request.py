@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from governor.core.planner.searching import Space
-from governor.core.planner.setup import Checkpointing, Framework, ImpossibleSetupError, Setup
-from governor.core.planner.shape import ImpossibleShapeError
-from governor.plan_catalog import UnknownNameError
-from governor.plan_keys import PlanUnreadableError, checked, from_words, resolved
-from governor.plan_prices import NoPriceError
-from governor.plan_request import RunPlan, asked, settle
+from governor.planner.model.searching import Space
+from governor.planner.model.setup import Checkpointing, Framework, ImpossibleSetupError, Setup
+from governor.planner.model.shape import ImpossibleShapeError
+from governor.planner.plan_catalog import UnknownNameError
+from governor.planner.plan_keys import PlanUnreadableError, checked, from_words, resolved
+from governor.planner.plan_prices import NoPriceError
+from governor.planner.plan_request import RunPlan, asked, settle
 
 # Every value but the one in question.
 PLAN = {"model": "llama3-8b", "gpu": "h100", "gpus": "8", "seq-len": "4096", "batch-tokens": "2M"}

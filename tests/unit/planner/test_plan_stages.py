@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from governor.core.planner.choosing import MARGIN, NEAR, RELIEF
-from governor.core.planner.deepspeed_config import config_of
-from governor.core.planner.predict import predict
-from governor.core.planner.stages import STAGES
-from governor.plan_stages import OTHER_GPU, StagePlan, setups_of, stage_plans
+from governor.planner.model.choosing import MARGIN, NEAR, RELIEF
+from governor.planner.model.deepspeed_config import config_of
+from governor.planner.model.predict import predict
+from governor.planner.model.stages import STAGES
+from governor.planner.plan_stages import OTHER_GPU, StagePlan, setups_of, stage_plans
 
 PLANS = {plan.stage.name: plan for plan in stage_plans()}
 EACH = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

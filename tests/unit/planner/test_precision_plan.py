@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from governor.cli_plan_precision import precision
-from governor.core.planner.hardware import Precision
-from governor.core.planner.precision_facts import LATE_SWITCH_AT
-from governor.core.planner.precision_plan import advised, bf16_blocks, late_switch_tokens, precision_plan
-from governor.core.planner.precision_recipe import recipe
-from governor.core.planner.shape import Experts, Shape
-from governor.core.planner.stages import STAGES
-from governor.plan_catalog import gpu_named, gpus, model_named, models
+from governor.cli.cli_plan_precision import precision
+from governor.planner.model.hardware import Precision
+from governor.planner.model.precision_facts import LATE_SWITCH_AT
+from governor.planner.model.precision_plan import advised, bf16_blocks, late_switch_tokens, precision_plan
+from governor.planner.model.precision_recipe import recipe
+from governor.planner.model.shape import Experts, Shape
+from governor.planner.model.stages import STAGES
+from governor.planner.plan_catalog import gpu_named, gpus, model_named, models
 
 B200, H100, A100 = (gpu_named(name) for name in ("B200", "H100", "A100"))
 LARGE = STAGES[-1]

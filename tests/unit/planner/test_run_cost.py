@@ -2,7 +2,7 @@
 
 import pytest
 
-from governor.core.planner.run_cost import (
+from governor.planner.model.run_cost import (
     CALENDAR_USUAL,
     CALENDAR_WORST,
     RunCost,

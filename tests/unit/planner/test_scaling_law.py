@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from governor.core.planner.scaling_law import CHINCHILLA
+from governor.planner.model.scaling_law import CHINCHILLA
 
 
 # Hoffmann et al. 2022, Table 3 (approach 1, which the corrected constants of approach 3 agree with).

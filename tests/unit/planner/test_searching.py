@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.planner.choosing import choose
-from governor.core.planner.memory import memory_of
-from governor.core.planner.nearest_fit import what_fits
-from governor.core.planner.searching import EXPERT_RANKS, Found, Limits, Offer, Space, candidates, pareto, search
-from governor.core.planner.setup import Checkpointing, Framework, Offload, Setup
-from governor.plan_catalog import gpu_named, model_named
+from governor.planner.model.choosing import choose
+from governor.planner.model.memory import memory_of
+from governor.planner.model.nearest_fit import what_fits
+from governor.planner.model.searching import EXPERT_RANKS, Found, Limits, Offer, Space, candidates, pareto, search
+from governor.planner.model.setup import Checkpointing, Framework, Offload, Setup
+from governor.planner.plan_catalog import gpu_named, model_named
 
 H100, A100, B200 = gpu_named("H100"), gpu_named("A100"), gpu_named("B200")
 LLAMA = model_named("Llama3-8B")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from governor.core.planner.shape import Experts, Latent, Shape
-from governor.core.planner.sparse import (
+from governor.planner.model.shape import Experts, Latent, Shape
+from governor.planner.model.sparse import (
     PLAIN,
     PUBLISHED,
     SMALL_INDEXER,
@@ -24,9 +24,9 @@ from governor.core.planner.sparse import (
     step_speedup,
     warmup_equivalent,
 )
-from governor.core.planner.sparse_advice import LENGTHS, PAYS_FROM, advise, start_length
-from governor.core.planner.stages import STAGES
-from governor.plan_catalog import gpu_named, model_named
+from governor.planner.model.sparse_advice import LENGTHS, PAYS_FROM, advise, start_length
+from governor.planner.model.stages import STAGES
+from governor.planner.plan_catalog import gpu_named, model_named
 
 K = 1024
 LLAMA_8B, LLAMA_70B, DEEPSEEK = (model_named(name) for name in ("Llama3-8B", "Llama3-70B", "DeepSeek-V3"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from governor.core.planner.usual_shape import usual_shape
-from governor.plan_catalog import model_named
+from governor.planner.model.usual_shape import usual_shape
+from governor.planner.plan_catalog import model_named
 
 
 @pytest.mark.parametrize("params", [1e8, 5e8, 1e9, 3e9, 8e9, 2e10, 7e10, 4e11, 1e12])

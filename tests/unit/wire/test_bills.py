@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from governor.core.bill import Bill, BillKind
-from governor.core.units import NS_PER_HOUR
-from governor.core.utc import parse_utc
+from governor.core.base.units import NS_PER_HOUR
+from governor.core.base.utc import parse_utc
+from governor.core.money.reports.bill import Bill, BillKind
 from governor.wire.bills import read_bill
 from governor.wire.csv_table import TableError
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.events import Ack, BadHello, Beat, Bye, FramesLost, Hello, PhaseChange, Step
-from governor.core.identity import ConnectionId, Peer, ProcessId
-from governor.core.units import MonoNs
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.units import MonoNs
+from governor.core.events.events import Ack, BadHello, Beat, Bye, FramesLost, Hello, PhaseChange, Step
 from governor.wire.frames import (
     FrameReader,
     _is_valid,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.core.prices import Day, Machine, Origin, PriceKind, choose, span_of
+from governor.core.money.prices import Day, Machine, Origin, PriceKind, choose, span_of
 from governor.wire.price_table import (
     COLUMNS,
     FILE,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from governor.core.events import Ack, Beat, Disconnected, Event, Hello, Step, TrainerExited
-from governor.core.identity import ConnectionId, ProcessId
-from governor.core.machine_events import GpuSample, HostMemory, SpotNotice
-from governor.core.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.events import Ack, Beat, Disconnected, Event, Hello, Step, TrainerExited
+from governor.core.events.machine_events import GpuSample, HostMemory, SpotNotice
 from governor.wire import recording
 from governor.wire.recorded import RecordedRanks, is_note
 from governor.wire.recorded_clock import PAUSE_MAX_NS, RecordedClock

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from governor.core.events import Event, PhaseChange, Step
-from governor.core.machine_events import GpuSample
-from governor.core.units import MonoNs
+from governor.core.base.units import MonoNs
+from governor.core.events.events import Event, PhaseChange, Step
+from governor.core.events.machine_events import GpuSample
 from governor.wire.jsonl import field_map
 from governor.wire.records import RecordReader
 

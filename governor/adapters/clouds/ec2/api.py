@@ -15,8 +15,8 @@ from urllib.parse import urlencode, urlsplit
 from governor.adapters.clouds.ec2.credentials import CredentialCache, NoCredentials
 from governor.adapters.clouds.ec2.errors import CLOCK_CODES, CREDENTIAL_CODES, Meaning, meaning
 from governor.adapters.clouds.ec2.sigv4 import signed_headers
-from governor.adapters.http_bounded import HttpFailure, HttpReply, exchange, make_client
-from governor.core.units import NS_PER_S
+from governor.adapters.http.http_bounded import HttpFailure, HttpReply, exchange, make_client
+from governor.core.base.units import NS_PER_S
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # One instance with all its volumes is some 20 KB.
 SKEW_TELLING_S: Final = 60  # Below it, delay and the header's own second explain the difference.

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from governor.adapters.clouds.ec2.metadata import Metadata, MetadataFailure
-from governor.adapters.secret_file import SecretFault, read_secret_file
-from governor.core.units import NS_PER_MINUTE, NS_PER_S
+from governor.adapters.http.secret_file import SecretFault, read_secret_file
+from governor.core.base.units import NS_PER_MINUTE, NS_PER_S
 
 REFRESH_BEFORE_NS: Final = 5 * NS_PER_MINUTE  # Metadata has the next role credentials at least this early.
 FILE_BYTES_MAX: Final = 64 * 1024

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from governor.core.events import StopAnswer
+from governor.core.events.events import StopAnswer
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from governor.adapters.clouds.ec2.api import Call, text
-from governor.core.events import BillingAnswer
-from governor.core.units import NS_PER_S, WallNs
+from governor.core.base.units import NS_PER_S, WallNs
+from governor.core.events.events import BillingAnswer
 
 # `stopping` and `shutting-down` are on the way and can fail there; only the two final states have ended.
 BILLING_BY_STATE: Final[Mapping[str, BillingAnswer]] = {

@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from governor.adapters.http_bounded import HttpFailure, HttpReply, exchange, make_client
+from governor.adapters.http.http_bounded import HttpFailure, HttpReply, exchange, make_client
 
 DEADLINE_S: Final = 2.0  # Link-local; longer means that it will not answer (hop limit 1 in a container, firewall).
 BODY_BYTES_MAX: Final = 64 * 1024

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from governor.adapters.clouds.ec2.metadata import Metadata, MetadataFailure
-from governor.core.units import NS_PER_S, WallNs
+from governor.core.base.units import NS_PER_S, WallNs
 from governor.ports import Notice
 
 PATH: Final = "/latest/meta-data/spot/instance-action"

@@ -1,0 +1,31 @@
+"""The machine's clocks."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from governor.core.base.units import BootNs, MonoNs, WallNs
+
+BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
+
+
+class SystemClock:
+    """`ports.Clock` over CLOCK_MONOTONIC, CLOCK_BOOTTIME and CLOCK_REALTIME of this boot."""
+
+    def __init__(self) -> None:
+        # Read once: it cannot change under a living process, and a container may hide /proc/sys later.
+        self._boot_id = BOOT_ID_PATH.read_text(encoding="ascii").strip()
+
+    def mono(self) -> MonoNs:
+        return MonoNs(time.monotonic_ns())
+
+    def boot(self) -> BootNs:
+        return BootNs(time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+
+    def wall(self) -> WallNs:
+        return WallNs(time.time_ns())
+
+    @property
+    def boot_id(self) -> str:
+        return self._boot_id

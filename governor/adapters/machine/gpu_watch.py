@@ -1,0 +1,119 @@
+"""Who computes on the node's GPUs and how busy they are, as events. Whom nobody announced is a tenant all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from governor.adapters.machine.accelerators import accelerators
+from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.engine.killset import ANCESTORS_MAX, descends
+from governor.core.engine.machine import HELD_BYTES_MIN
+from governor.core.events.events import Event
+from governor.core.events.machine_events import GpuProcessesSeen, GpuSample
+from governor.ports import GpuReading, Gpus, Processes
+
+LOOK_PERIOD_NS: Final = 2 * NS_PER_S  # A halt that is decided now relies on who was there this recently.
+COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices come and go with a reboot, or a person.
+UNLISTED: Final = "the kernel does not list the machine's devices"
+
+
+@dataclass(slots=True)
+class GpuWatch:
+    """A source of the loop. That nobody computes is said where the driver says so, or where there is no GPU.
+
+    `command`: what `costgov run` launched. Whoever computes below it is its own, also who has never said hello.
+    """
+
+    gpus: Gpus
+    processes: Processes
+    command: Callable[[], tuple[ProcessId, ...]] = tuple
+    accelerators: Callable[[], Sequence[str] | None] = accelerators
+    _look_at: MonoNs = MonoNs(0)
+    _count_at: MonoNs = MonoNs(0)
+    _counted: int | None = None  # None also where the kernel does not list them.
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        if at < self._look_at:
+            return []
+        self._look_at = MonoNs(at + LOOK_PERIOD_NS)
+        readings = self.gpus.read()
+        if readings is None:
+            return [GpuProcessesSeen(at, frozenset(), problem=self._problem())]
+        if any(reading.pids is None for reading in readings):
+            problem = "the driver does not say who computes on its GPUs"
+            return [GpuProcessesSeen(at, frozenset(), problem=problem), _sample(at, readings)]
+        pids = frozenset(pid for reading in readings for pid in reading.pids or ())
+        unnamed = sum(_is_held(reading) for reading in readings)
+        # Whom we see is a tenant, however many more there are whom we do not.
+        hidden = self._hidden(at, len(readings))
+        seen = GpuProcessesSeen(at, pids, unnamed, hidden, own=self._own(pids), is_read=self._counted is None)
+        return [seen, _sample(at, readings)]
+
+    def _hidden(self, at: MonoNs, shown: int) -> str | None:
+        """A container with some of a machine's GPUs does not see who computes on the others."""
+        if at >= self._count_at:
+            self._count_at = MonoNs(at + COUNT_PERIOD_NS)
+            found = self.accelerators()
+            self._counted = len(found) if found is not None else None
+        if self._counted is None:
+            return f"{UNLISTED}, of which the driver may show only some"
+        return (
+            f"the driver shows {shown} of the machine's {self._counted} accelerators" if shown < self._counted else None
+        )
+
+    def _problem(self) -> str | None:
+        """None where there is nothing to look at. A driver that is away may leave GPUs, and trainers, behind."""
+        if self.gpus.fileno() is not None:
+            return self.gpus.status
+        found = self.accelerators()
+        if found is None:
+            return f"{self.gpus.status}, and {UNLISTED}"
+        return f"{self.gpus.status}, and the machine has accelerators ({', '.join(found[:4])})" if found else None
+
+    def _own(self, pids: frozenset[int]) -> frozenset[int]:
+        command = self.command()
+        if not command or not pids:
+            return frozenset()
+        try:
+            # Their lines alone: a scan of the whole of /proc, every two seconds, would be felt.
+            table = self._lines((*pids, *(process.pid for process in command)))
+        except OSError:
+            return frozenset()  # No descriptors: whom we cannot see belongs to somebody else.
+        return frozenset(pid for pid in pids if pid in table and descends(table, table[pid].process, command))
+
+    def _lines(self, pids: tuple[int, ...]) -> dict[int, ProcessFacts]:
+        """These processes and everybody above them."""
+        table: dict[int, ProcessFacts] = {}
+        for pid in pids:
+            above = pid
+            for _ in range(ANCESTORS_MAX):
+                facts = self.processes.facts(above) if above not in table else None
+                if facts is None:
+                    break  # Gone; or known, and so is the rest of its line.
+                table[above] = facts
+                above = facts.ppid
+        return table
+
+
+def _sample(at: MonoNs, readings: Sequence[GpuReading]) -> GpuSample:
+    return GpuSample(
+        at,
+        None,
+        tuple(reading.busy_frac for reading in readings),
+        tuple(reading.uuid for reading in readings),
+        tuple(reading.memory_used_bytes for reading in readings),
+        tuple(reading.memory_total_bytes for reading in readings),
+        tuple(None if reading.pids is None else frozenset(reading.pids) for reading in readings),
+    )
+
+
+def _is_held(reading: GpuReading) -> bool:
+    """Somebody uses it whom the driver does not name, or may: a container's MIG shows neither memory nor load."""
+    if reading.pids:
+        return False
+    if reading.memory_used_bytes is None and reading.busy_frac is None:
+        return True
+    return (reading.memory_used_bytes or 0) >= HELD_BYTES_MIN or (reading.busy_frac or 0) > 0

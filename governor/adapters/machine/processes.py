@@ -1,0 +1,281 @@
+"""The process table of this machine, and signals that cannot hit the wrong process.
+
+Reads only what a process of another uid shows to CAP_KILL alone: stat, status, cmdline and cgroup. Never environ,
+fd, cwd or exe. Under `hidepid` identity cannot be read; such a process is reported as DENIED, never as gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
+
+from governor.core.base.identity import ProcessFacts, ProcessId
+from governor.ports import Sent
+
+ARGV_BYTES_MAX = 64 * 1024  # Above any real command line; a process may write megabytes into its own.
+PROC_BYTES_MAX = 16 * 1024  # stat, status and cgroup are below 4 KiB; deep cgroup trees may be longer.
+# A table of 10,000 processes takes half of it; a halt can afford one such wait. Beside ten busy loops on one core,
+# one of a hundred took 0.4 s: what ends the wait may also be a machine that gives us no turn.
+LOOK_BOUND_S = 1.0
+_UNKNOWN_CGROUP = ""
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h; unchanged since it was introduced.
+
+T = TypeVar("T")
+
+
+class Stat(NamedTuple):
+    """The fields of /proc/PID/stat that say who a process is."""
+
+    state: str
+    ppid: int
+    pgid: int
+    sid: int
+    start_ticks: int
+    is_kernel_thread: bool = False
+
+
+def parse_stat(raw: bytes) -> Stat | None:
+    """Read /proc/PID/stat. The command name may hold spaces and parentheses: fields count from its last one."""
+    fields = raw[raw.rfind(b")") + 2 :].split()
+    if len(fields) < 20:  # Torn: the process vanished while it was read.
+        return None
+    state, ppid, pgid, sid = fields[0].decode("ascii"), int(fields[1]), int(fields[2]), int(fields[3])
+    return Stat(state, ppid, pgid, sid, int(fields[19]), bool(int(fields[6]) & _PF_KTHREAD))
+
+
+def parse_cgroup(raw: bytes) -> str:
+    """Return the unified path; where that hierarchy is empty (hybrid machines), systemd's named one."""
+    unified = named = _UNKNOWN_CGROUP
+    for line in raw.decode("utf-8", "surrogateescape").splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy == "0":
+            unified = path
+        elif controllers == "name=systemd":
+            named = path
+    return unified if unified not in (_UNKNOWN_CGROUP, "/") else named or unified
+
+
+class LinuxProcesses:
+    """`ports.Processes` over /proc and pidfds of the running boot.
+
+    Reading a command line needs the memory map of its process, which a wedged driver or file system can hold for ever
+    (`ps` hangs then). It happens on a thread of its own; past its bound we go on with the command lines seen before.
+    `table` and `facts` raise OSError when we ourselves are out of descriptors or memory: blind is not empty.
+    """
+
+    def __init__(self, boot_id: str, proc: str = "/proc", look_bound_s: float = LOOK_BOUND_S) -> None:
+        self._boot_id = boot_id
+        self._proc = proc
+        self._look_bound_s = look_bound_s
+        self._argvs: dict[ProcessId, tuple[str, ...]] = {}  # Of the newest table; as large as the machine is busy.
+        self._stuck: threading.Thread | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Command lines cannot be read now: a memory map is locked, or we get no turn. Tables show earlier ones."""
+        return self._stuck is not None and self._stuck.is_alive()
+
+    def table(self) -> Mapping[int, ProcessFacts]:
+        found = self._bounded(self._scan)
+        self._argvs = {facts.process: facts.argv for facts in found.values()}
+        return found
+
+    def facts(self, pid: int) -> ProcessFacts | None:
+        return self._bounded(lambda with_argv: self._look(pid, with_argv))
+
+    def _bounded(self, look: Callable[[bool], T]) -> T:
+        """Return look(True), run beside us within the bound, else look(False), which cannot hang."""
+        if self.is_stuck:  # At most one thread is ever lost to the kernel.
+            return look(False)
+        seen: list[T] = []
+
+        def look_beside() -> None:
+            with contextlib.suppress(OSError):  # Out of descriptors: the second look raises it where it is heard.
+                seen.append(look(True))
+
+        thread = threading.Thread(target=look_beside, name="proc", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # No thread is to be had: whoever forks so much may be whom a halt is about.
+            return look(False)
+        thread.join(self._look_bound_s)
+        if seen:
+            return seen[0]
+        if thread.is_alive():
+            self._stuck = thread
+        return look(False)
+
+    def _scan(self, with_argv: bool) -> dict[int, ProcessFacts]:
+        found: dict[int, ProcessFacts] = {}
+        for name in os.listdir(self._proc):
+            if name.isdigit():
+                facts = self._look(int(name), with_argv)
+                if facts is not None:
+                    found[facts.process.pid] = facts
+        return found
+
+    def _look(self, pid: int, with_argv: bool) -> ProcessFacts | None:
+        try:
+            # The directory stays this process's, whoever gets its number meanwhile: all reads speak of one process.
+            directory = os.open(f"{self._proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            _raise_if_blind(error)
+            return None
+        try:
+            return self._facts(pid, directory, with_argv)
+        finally:
+            os.close(directory)
+
+    def _facts(self, pid: int, directory: int, with_argv: bool) -> ProcessFacts | None:
+        stat = parse_stat(_read("stat", directory) or b"")
+        if stat is None:
+            return None
+        process = ProcessId(pid, stat.start_ticks, self._boot_id)
+        if stat.is_kernel_thread:  # Hundreds on a large machine, and nobody's to end.
+            return ProcessFacts(process, stat.ppid, 0, stat.pgid, stat.sid, stat.state, (), _UNKNOWN_CGROUP)
+        uid = _status_field(_read("status", directory), b"\nUid:")
+        if uid is None:
+            return None
+        if with_argv:
+            argv = _split_argv(_read("cmdline", directory, ARGV_BYTES_MAX) or b"")
+        else:
+            argv = self._argvs.get(process, ())
+        return ProcessFacts(
+            process=process,
+            ppid=stat.ppid,
+            uid=int(uid.split()[1]),  # Effective, as SO_PEERCRED reports it: sudo below a trainer is not the trainer's.
+            pgid=stat.pgid,
+            sid=stat.sid,
+            state=stat.state,
+            argv=argv,
+            cgroup=parse_cgroup(_read("cgroup", directory) or b""),
+        )
+
+    def send(self, target: ProcessId, signum: signal.Signals) -> Sent:
+        if target.boot_id != self._boot_id:
+            return Sent.GONE
+        try:
+            with _pidfd(target.pid) as pidfd:
+                # Compared after the handle exists, so the pid cannot change hands between look and deed.
+                stat = self.stat(target.pid)
+                if stat is None:
+                    return Sent.GONE if has_exited(pidfd) else Sent.DENIED
+                if stat.start_ticks != target.start_ticks:
+                    return Sent.NOT_OURS
+                signal.pidfd_send_signal(pidfd, signum)
+                return Sent.SENT
+        except ProcessLookupError:
+            return Sent.GONE
+        except OSError as error:
+            # EINVAL: the number now names a thread of somebody else. The rest is "not now": EPERM, EMFILE, seccomp.
+            return Sent.NOT_OURS if error.errno == errno.EINVAL else Sent.DENIED
+
+    def is_gone(self, target: ProcessId) -> bool:
+        if target.boot_id != self._boot_id:
+            return True
+        try:
+            with _pidfd(target.pid) as pidfd:
+                stat = self.stat(target.pid)
+                if stat is not None and stat.start_ticks != target.start_ticks:
+                    return True
+                # The pidfd speaks for the whole thread group: a main thread can be a zombie while others hold the GPU.
+                return has_exited(pidfd)
+        except ProcessLookupError:
+            return True
+        except OSError as error:
+            return error.errno == errno.EINVAL  # Anything else leaves it unknown, and unknown is not gone.
+
+    def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
+        try:
+            status = _read(f"{self._proc}/{target.pid}/status")
+            stat = self.stat(target.pid)
+        except OSError:
+            return None
+        caught = _status_field(status, b"\nSigCgt:")
+        if caught is None or stat is None or stat.start_ticks != target.start_ticks:
+            return None
+        return bool(int(caught, 16) >> (signum - 1) & 1)
+
+    def watch(self, target: ProcessId) -> int | None:
+        """As the port says; None also when no descriptor is to be had, so ask `is_gone` before believing it."""
+        if target.boot_id != self._boot_id:
+            return None
+        try:
+            pidfd = os.pidfd_open(target.pid)
+        except OSError:
+            return None
+        if self._is(target, pidfd):
+            return pidfd
+        os.close(pidfd)
+        return None
+
+    def _is(self, target: ProcessId, pidfd: int) -> bool:
+        try:
+            stat = self.stat(target.pid)
+        except OSError:
+            return False
+        return stat is not None and stat.start_ticks == target.start_ticks and not has_exited(pidfd)
+
+    def stat(self, pid: int) -> Stat | None:
+        """Identity and parentage alone: a quarter of the price of `facts`. OSError when we are out of descriptors."""
+        return parse_stat(_read(f"{self._proc}/{pid}/stat") or b"")
+
+
+def _read(path: str, directory: int | None = None, bytes_max: int = PROC_BYTES_MAX) -> bytes | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        _raise_if_blind(error)
+        return None
+    try:
+        return os.read(fd, bytes_max)
+    except OSError as error:  # ESRCH: it vanished after the open.
+        _raise_if_blind(error)
+        return None
+    finally:
+        os.close(fd)
+
+
+def _raise_if_blind(error: OSError) -> None:
+    """Vanished or forbidden: nothing is there to see. That it is we who cannot look is another matter."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise error  # A table without its processes would pass for "all are gone".
+
+
+def _status_field(status: bytes | None, label: bytes) -> bytes | None:
+    if status is None:
+        return None
+    start = status.find(label)
+    if start < 0:
+        return None
+    start += len(label)
+    return status[start : status.find(b"\n", start)].strip()
+
+
+def _split_argv(raw: bytes) -> tuple[str, ...]:
+    if not raw:
+        return ()
+    # setproctitle leaves one string padded with NULs or spaces: the padding is no argument.
+    return tuple(part.decode("utf-8", "surrogateescape") for part in raw.rstrip(b"\0").split(b"\0"))
+
+
+def has_exited(pidfd: int) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+@contextlib.contextmanager
+def _pidfd(pid: int) -> Iterator[int]:
+    fd = os.pidfd_open(pid)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

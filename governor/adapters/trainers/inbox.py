@@ -1,0 +1,201 @@
+"""The trainer socket: one SEQPACKET listener, packets in, letters out, identities from the kernel alone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import select
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from governor.adapters.machine.processes import LinuxProcesses, Stat, has_exited
+from governor.adapters.trainers.listener import OUT_OF_DESCRIPTORS, Listener
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.ports import Arrival, Closed, Opened, Packet, Rejected
+from trainer_shim.wire import FRAME_BYTES_MAX, WIRE_VERSION, encode
+
+CONNECTIONS_MAX = 256  # 16 GPUs × 16 runs; above it somebody opens connections and forgets them.
+CONNECTIONS_PER_UID_MAX = 128  # One user's leak must leave room for another user's run.
+CONNECTIONS_PER_RECEIVE = 32  # epoll moves served connections to the end of its list: the next call goes on from there.
+PACKETS_PER_CONNECTION = 8  # Per receive(): a flooding rank waits its turn. 32 × 8 × 64 KiB bounds memory to 16 MiB.
+ACCEPTS_PER_RECEIVE = 16  # A connect loop must not keep packets of others waiting.
+
+SO_PEERPIDFD = 77  # Linux 6.5; the constant is not in Python's socket module.
+_UCRED = struct.Struct("3i")
+_DONTWAIT = int(socket.MSG_DONTWAIT)  # As a plain number: the enum's member is looked into at every call.
+
+PID_NAMESPACE_REASON = (
+    "your pid is not visible to the governor (it sits in another pid namespace): run it with the host's pids "
+    "(docker --pid=host, hostPID: true) or share one namespace (--pid=container:NAME, shareProcessNamespace: true)"
+)
+
+
+@dataclass(slots=True)
+class _Connection:
+    sock: socket.socket
+    peer: Peer
+    was_reset: bool = False
+
+
+class SeqpacketInbox:
+    """`ports.Inbox` on a Unix socket. `close` is the caller's own act and yields no `Closed` arrival.
+
+    `allow_uids` None admits every uid that the socket's mode lets in. Raises `SocketUnavailable` when the path
+    cannot be had (see `listener`).
+    """
+
+    def __init__(
+        self, path: str, processes: LinuxProcesses, boot_id: str, *, mode: int = 0o666,
+        allow_uids: frozenset[int] | None = None,
+    ) -> None:  # fmt: skip
+        self._processes = processes
+        self._boot_id = boot_id
+        self._allow_uids = allow_uids
+        self._listener = Listener(path, socket.SOCK_SEQPACKET, mode)
+        self._epoll = select.epoll()
+        self._listener.watch_with(self._epoll)
+        self._connections: dict[int, _Connection] = {}  # By file descriptor.
+        self._fds: dict[ConnectionId, int] = {}
+        self._ids: dict[int, ConnectionId] = {}
+        self._next_id = itertools.count(1)
+        self._buffer = memoryview(bytearray(FRAME_BYTES_MAX + 1))  # One more: what fills it was larger.
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def receive(self) -> Sequence[Arrival]:
+        arrivals: list[Arrival] = []
+        self._listener.look_again()
+        for turn in range(PACKETS_PER_CONNECTION):
+            served = False
+            for fd, _ in self._epoll.poll(0, CONNECTIONS_PER_RECEIVE):
+                if fd in self._connections:
+                    self._take(fd, arrivals)
+                    served = True
+                elif turn == 0 and fd == self._listener.fileno():
+                    self._accept(arrivals)
+            if not served:
+                break
+        return arrivals
+
+    def send(self, connection: ConnectionId, packet: bytes) -> bool:
+        assert len(packet) <= FRAME_BYTES_MAX, "the receiver would read a torn packet"
+        fd = self._fds.get(connection)
+        if fd is None:
+            return False
+        try:
+            return self._connections[fd].sock.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(packet)
+        except OSError:  # Full, reset, gone: all mean "not now", and receive() reports a loss of the connection.
+            return False
+
+    def close(self, connection: ConnectionId, reason: str) -> None:
+        fd = self._fds.get(connection)
+        if fd is not None:
+            self._forget(fd)
+
+    def close_all(self) -> None:
+        """Close every connection and remove the socket file."""
+        for fd in list(self._connections):
+            self._forget(fd)
+        self._epoll.close()
+        self._listener.close()
+
+    def _accept(self, arrivals: list[Arrival]) -> None:
+        for _ in range(ACCEPTS_PER_RECEIVE):
+            sock = self._listener.accept()
+            if sock is None:
+                return
+            arrivals.append(self._admit(sock))
+
+    def _admit(self, sock: socket.socket) -> Arrival:
+        pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        peer = self._identify(sock, pid, uid)
+        reason = self._refusal(uid) if isinstance(peer, Peer) else peer
+        if reason is not None or not isinstance(peer, Peer):
+            with contextlib.suppress(OSError):  # It may be gone already; the arrival tells us why either way.
+                refusal = {"v": WIRE_VERSION, "kind": "refuse", "reason": reason}
+                sock.send(encode(refusal), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            sock.close()
+            return Rejected(reason=reason or "", uid=uid, pid=pid)
+        connection = ConnectionId(next(self._next_id))
+        self._connections[sock.fileno()] = _Connection(sock, peer)
+        self._fds[connection] = sock.fileno()
+        self._ids[sock.fileno()] = connection
+        self._epoll.register(sock.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
+        return Opened(connection, peer)
+
+    def _identify(self, sock: socket.socket, pid: int, uid: int) -> Peer | str:
+        if pid == 0:
+            return PID_NAMESPACE_REASON
+        try:
+            stat = self._stat_of_living(sock, pid)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return OUT_OF_DESCRIPTORS
+            return f"process {pid} ended before it could be identified"
+        if stat is None:
+            return f"/proc/{pid} is not readable (hidepid?): mount /proc without hidepid for the governor"
+        return Peer(ProcessId(pid, stat.start_ticks, self._boot_id), uid)
+
+    def _stat_of_living(self, sock: socket.socket, pid: int) -> Stat | None:
+        pidfd = _peer_pidfd(sock, pid)
+        try:
+            stat = self._processes.stat(pid)
+            # Alive after its start was read: the number was this process's all along.
+            if has_exited(pidfd):
+                raise ProcessLookupError(errno.ESRCH, "ended")
+        finally:
+            os.close(pidfd)
+        return stat
+
+    def _refusal(self, uid: int) -> str | None:
+        if self._allow_uids is not None and uid not in self._allow_uids:
+            return f"uid {uid} is not in allow_uids"
+        if len(self._connections) >= CONNECTIONS_MAX:
+            return f"{CONNECTIONS_MAX} connections are open already"
+        if sum(c.peer.uid == uid for c in self._connections.values()) >= CONNECTIONS_PER_UID_MAX:
+            return f"uid {uid} has {CONNECTIONS_PER_UID_MAX} connections open already"
+        return None if self._listener.has_room() else OUT_OF_DESCRIPTORS
+
+    def _take(self, fd: int, arrivals: list[Arrival]) -> None:
+        """Take one packet, or the end. That there is no other one is asked of epoll, once for all connections: here it
+        would be an exception for each."""
+        connection = self._connections[fd]
+        try:
+            # Without an ancillary buffer the kernel discards descriptors that a hostile peer may send along.
+            size = connection.sock.recv_into(self._buffer, 0, _DONTWAIT)
+        except BlockingIOError:
+            size = -1
+        except OSError as error:
+            if error.errno == errno.ECONNRESET and not connection.was_reset:
+                # It closed without reading our letter. What it sent before still stands in the queue behind this.
+                connection.was_reset = True
+                return
+            size = 0
+        if size > 0:
+            data = bytes(self._buffer[: min(size, FRAME_BYTES_MAX)])
+            arrivals.append(Packet(self._ids[fd], connection.peer, data, size > FRAME_BYTES_MAX))
+        # Zero is end of file; an empty packet looks the same, and nobody honest sends one.
+        elif size == 0 or connection.was_reset:
+            arrivals.append(Closed(self._ids[fd], "connection reset" if connection.was_reset else "peer closed"))
+            self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
+        connection = self._connections.pop(fd)
+        del self._fds[self._ids.pop(fd)]
+        self._epoll.unregister(fd)
+        connection.sock.close()
+
+
+def _peer_pidfd(sock: socket.socket, pid: int) -> int:
+    """Return a pidfd of the connector. OSError when it is gone."""
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
+    return os.pidfd_open(pid)  # Before Linux 6.5: by number, with the moment since connect() as the gap.

@@ -1,0 +1,162 @@
+"""What runs send, kept on disk by a thread of its own: the loop hands it over and never waits for a disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from governor.adapters.trainers.recording_queue import Batch, Pending
+from governor.adapters.trainers.recording_segments import Limits, RunSegments, sweep
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.wire.recording import Heard
+
+FLUSH_PERIOD_S: Final = 5.0  # So much a kill of the governor may cost; a halt is written at once.
+STUCK_AFTER_NS: Final = 15 * NS_PER_S  # A batch takes milliseconds; three periods are no slow disk any more.
+SWEEP_PERIOD_S: Final = 600.0  # Ages are days; what grows is swept whenever a segment begins.
+CLOSE_BOUND_S: Final = 2.0  # As the journal's: a stuck disk must not hold up our own end.
+
+
+class RecordingFiles:
+    """`recorder.Recordings` below a directory, one for each run. What the disk does costs lines, which are counted."""
+
+    def __init__(self, root: Path, limits: Limits, facts: Mapping[str, Any]) -> None:
+        self.root = root
+        self.lost_total = 0  # Lines.
+        self.bytes_kept = 0  # Of all recordings there, as of the last sweep.
+        self._limits = limits
+        self._facts = facts
+        self._pending = Pending()
+        self._runs: dict[str, RunSegments] = {}  # The thread's own.
+        self._fault: str | None = None
+        self._busy_since_ns: int | None = None
+        self._swept_s = -SWEEP_PERIOD_S
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    # --- of the loop's thread ------------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> str | None:
+        """One line while what is handed over is not kept."""
+        since_ns = self._busy_since_ns
+        if since_ns is not None and time.monotonic_ns() - since_ns > STUCK_AFTER_NS:
+            return f"{self.root}: no answer from the disk"
+        return self._fault
+
+    def document(self) -> dict[str, Any]:
+        """For `status`."""
+        return {
+            "directory": str(self.root),
+            "bytes": self.bytes_kept,
+            "lost_total": self.lost_total,
+            "problem": self.problem,
+        }
+
+    def hello(self, run: str, line: Heard) -> None:
+        self._pending.hello(run, line)
+
+    def put(self, run: str, line: Heard) -> None:
+        self._hold(run, line, line.at, len(line.data))
+
+    def note(self, run: str, at: MonoNs, line: bytes) -> None:
+        self._hold(run, line, at, len(line))
+
+    def lost(self, connection: ConnectionId) -> None:
+        self._pending.lost(connection)
+
+    def again(self, run: str, at: MonoNs) -> None:
+        for hello in self._pending.hellos(run):
+            self.put(run, hello._replace(at=at, is_again=True))
+
+    def flush(self, run: str) -> None:
+        self._pending.hasten(run)
+        self._wake.set()
+
+    def end(self, run: str) -> None:
+        self._pending.end(run)
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_BOUND_S)
+
+    def _hold(self, run: str, line: Heard | bytes, at: MonoNs, size: int) -> None:
+        if self._pending.hold(run, line, at, size):
+            self._wake.set()
+        if self._thread is None:
+            self.begin()
+
+    def begin(self) -> None:
+        """What is too old goes also while nobody trains."""
+        thread = threading.Thread(target=self._work, name="recordings", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # The next line tries again.
+            self._fault = f"{self.root}: there is no thread to be had to write it"
+            return
+        self._thread = thread
+
+    # --- of the thread -------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while True:
+                self._wake.wait(FLUSH_PERIOD_S)
+                self._wake.clear()
+                is_last = self._closing
+                self._busy_since_ns = time.monotonic_ns()
+                self._write_all()
+                self._busy_since_ns = None
+                if is_last:
+                    return
+        except BaseException:
+            self._fault = f"{self.root}: the thread that writes it has failed"
+            raise
+
+    def _write_all(self) -> None:
+        taken = self._pending.take()
+        fault = None
+        for run, batch in taken.items():
+            try:
+                self._write(run, batch)
+            except OSError as error:
+                fault = fault or f"{self.root}: {error.strerror or error}"
+            if batch.has_ended:
+                self._runs.pop(run, None)
+        if any(batch.lines for batch in taken.values()):
+            self._fault = fault  # Only a write that was tried can tell.
+        if time.monotonic() - self._swept_s >= SWEEP_PERIOD_S:
+            self._sweep()
+
+    def _write(self, run: str, batch: Batch) -> None:
+        segments = self._runs.get(run)
+        if segments is None:
+            if not batch.lines:
+                return
+            segments = self._runs[run] = RunSegments(self.root, run, self._limits, self._facts)
+        before = segments.path
+        try:
+            if batch.lines:
+                hellos = list(batch.hellos.values())
+                segments.write(batch.lines, hellos, batch.begun_at, durably=batch.is_urgent)
+        except OSError:
+            self.lost_total += len(batch.lines)
+            raise
+        finally:
+            if batch.dropped:
+                self.lost_total += batch.dropped
+                segments.lose(batch.dropped, batch.dropped_at)
+        if segments.path != before:
+            segments.forget_oldest()
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._swept_s = time.monotonic()
+        live = [segments.path for segments in self._runs.values() if segments.path is not None]
+        self.bytes_kept = sweep(self.root, self._limits, live, time.time())

@@ -1,0 +1,354 @@
+"""What `costgov doctor` looks at: everything that a start and a halt will need, tried without changing anything."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from governor.adapters import clouds
+from governor.adapters.alerting.alert_tables import addressees
+from governor.adapters.control import group_id
+from governor.adapters.journal.journal_db import JournalReader
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.gpu_nvml import NvmlSampler
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.adapters.machine.selftest import run_selftest
+from governor.adapters.trainers.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
+from governor.adapters.trainers.recording_segments import MB, kept_bytes
+from governor.app import pricing
+from governor.app.settings import Settings, load_settings
+from governor.app.this_node import CannotStart, load_price_source, today
+from governor.core.alerts.outbox import Delivery, Took
+from governor.core.base.policy import PolicySet
+from governor.core.base.units import NS_PER_S, BootNs, WallNs
+from governor.core.engine.idle.idle_limit import promises
+from governor.core.engine.node import NodeFacts, new_node
+from governor.core.money.prices import Chosen, RemarkKind
+from governor.policies import policy_files
+from governor.policies.policy_loading import policy_loader
+from governor.ports import Preflight
+from governor.settings.settings_lines import lines_of
+from governor.wire import control_client
+
+DISK_FREE_BYTES_MIN: Final = 1 << 30  # The journal holds about 100 MB; a disk this full is full tomorrow.
+SAMPLER_WAIT_S: Final = 5.0  # NVML's first call loads the driver's state: a second or two on eight GPUs.
+RELEASED_WALL_S: Final = 1_767_225_600  # 2026-01-01: a clock before this program was written is wrong.
+BOOT_BEHIND_MAX_NS: Final = NS_PER_S
+
+OK: Final = "ok"
+WARN: Final = "warn"
+FAIL: Final = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `level`: ok, warn (works, but know this) or fail (a start or a halt would fail)."""
+
+    level: str
+    name: str
+    text: str
+    advice: str = ""
+
+    def lines(self) -> list[str]:
+        mark = "FAIL" if self.level == FAIL else self.level
+        advice = [f"{'':>20}→ {self.advice}"] if self.advice else []
+        return [f"{mark:<4}  {self.name:<12}  {self.text}", *advice]
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def examine(config: Path | None, control_sockets: tuple[str, ...]) -> list[Check]:
+    """Look at everything, in the order in which a start would need it. Without settings nothing else can be told."""
+    settings, problems = load_settings(config)
+    if settings is None:
+        return [Check(FAIL, "settings", problem) for problem in problems]
+    checks = [Check(WARN, "settings", problem) for problem in problems]
+    read = str(config) if config else "no file: built-in defaults"
+    checks += [] if problems else [Check(OK, "settings", f"{read} (checked as uid {os.geteuid()})")]
+    running = control_client.ask_each(control_sockets, {"cmd": "ping"})
+    is_running = any(answer.ok for answer in running)
+    cloud_checks, preflight = _cloud(settings)
+    return [
+        *checks,
+        *_governor(running),
+        *_sockets(settings, is_running),
+        *_state(settings),
+        *_kill_path(),
+        *cloud_checks,
+        *_price_and_policies(settings, preflight),
+        *_streams(settings),
+        _gpus(),
+        _clock(),
+        *_metrics(settings, is_running),
+        _recording(settings),
+        *_alerts(settings),
+    ]
+
+
+def _governor(answers: list[control_client.Answer]) -> Iterator[Check]:
+    if not answers:
+        yield Check(OK, "governor", "none runs: what follows is what a start would meet")
+    for answer in answers:
+        if answer.ok:
+            yield Check(OK, "governor", f"version {answer.data.get('version')} runs (pid {answer.data.get('pid')})")
+        else:
+            yield Check(FAIL if answer.code != "denied" else WARN, "governor", answer.error)
+
+
+def _sockets(settings: Settings, is_running: bool) -> Iterator[Check]:
+    for name, path in (("trainers", settings.paths.socket), ("control", settings.paths.control_socket)):
+        problem = None if is_running and path.is_socket() else _socket_problem(path)
+        if problem is None:
+            yield Check(OK, name, f"{path}")
+        else:
+            yield Check(FAIL, name, f"{path}: {problem[0]}", problem[1])
+    try:
+        group_id(settings.control.group)
+    except SocketUnavailable as error:
+        yield Check(FAIL, "control", str(error))
+
+
+def _socket_problem(path: Path) -> tuple[str, str] | None:
+    """What the listener would refuse, found without making anything."""
+    if len(os.fsencode(path)) + len(".new") > SOCKET_PATH_BYTES_MAX:
+        return f"longer than {SOCKET_PATH_BYTES_MAX} bytes", "set a shorter paths.runtime_dir"
+    directory = _nearest(path.parent)
+    facts = directory.stat()
+    if directory == path.parent and facts.st_uid not in (0, os.geteuid()):
+        return f"{directory} belongs to uid {facts.st_uid}, who could replace the socket", "use a directory of your own"
+    if directory == path.parent and facts.st_mode & stat.S_IWOTH:
+        return f"others may write {directory} and replace the socket", f"chmod o-w {directory}, or use another"
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return f"uid {os.geteuid()} may not write {directory}", "run as the governor's user, or set paths.runtime_dir"
+    return None
+
+
+def _state(settings: Settings) -> Iterator[Check]:
+    state_dir = settings.paths.state_dir
+    directory = _nearest(state_dir)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        text = f"{state_dir}: uid {os.geteuid()} may not write {directory}"
+        yield Check(FAIL, "journal", text, "run as the governor's user, or set paths.state_dir")
+        return
+    free = shutil.disk_usage(directory).free
+    if free < DISK_FREE_BYTES_MIN:
+        text = f"{state_dir}: {free / 1e6:.0f} MB free; a halt goes on without a journal, but leaves less evidence"
+        yield Check(WARN, "journal", text, "make room, or set paths.state_dir to another disk")
+    journal = state_dir / "costgov.db"
+    if not journal.exists():
+        yield Check(OK, "journal", f"{journal} will be made")
+        return
+    try:
+        reader = JournalReader(str(journal))
+        try:
+            still_open = len(reader.incidents(1_000, only_open=True))
+        finally:
+            reader.close()
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # The latter: what SQLite says of a damaged schema.
+        text = f"{journal}: {error}"
+        yield Check(WARN, "journal", text, "a start keeps a corrupt file aside and takes over what can be read of it")
+        return
+    resumed = f"; {still_open} open incident(s), which a start resumes" if still_open else ""
+    yield Check(OK, "journal", f"{journal}{resumed}")
+
+
+def _kill_path() -> Iterator[Check]:
+    results = run_selftest(LinuxProcesses(SystemClock().boot_id))
+    for name, ok, line in results:
+        limited = ok and name == "signal_other_users" and "only" in line
+        yield Check(WARN if limited else OK if ok else FAIL, "kill path", line)
+
+
+def _cloud(settings: Settings) -> tuple[list[Check], Preflight | None]:
+    try:
+        preflight = clouds.load(settings.cloud.provider, settings.cloud.config).preflight()
+    except clouds.CloudConfigError as error:
+        return [Check(FAIL, "cloud", str(error))], None
+    billed = "; ".join(preflight.stays_billed) or "nothing that is known"
+    checks = [Check(OK if preflight.ok else FAIL, "cloud", f"on halt I will {preflight.will}; stays billed: {billed}")]
+    level = WARN if preflight.ok else FAIL
+    checks += [Check(level, "cloud", problem) for problem in preflight.problems]
+    if preflight.respawners:
+        text = f"what may bring the machine back: {'; '.join(preflight.respawners)}"
+        checks.append(Check(WARN, "cloud", text, "suspend it before you trust a halt"))
+    if preflight.survives_stop is False:
+        text = "the local disk is lost when the machine stops"
+        checks.append(Check(WARN, "cloud", text, "save checkpoints elsewhere, else `auto` ends processes only"))
+    return checks, preflight
+
+
+def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iterator[Check]:
+    try:
+        answer = pricing.ask(load_price_source(settings))
+        price = pricing.price_of(settings, preflight, None, today(SystemClock()), answer)
+    except CannotStart as error:
+        price = None
+        yield Check(FAIL, "price", str(error))
+    if price is not None:
+        yield from _price(price)
+    yield from (Check(OK, "line", text) for text in lines_of(settings.line, today(SystemClock())).texts)
+    directory = settings.paths.policies_dir
+    paths = policy_files.of_node(directory)
+    budgets = [table.scoped() for table in settings.budget]
+    priced = price is not None and price.quote is not None
+    policies, problems = policy_loader(lambda: paths, None, lambda: priced, budgets=budgets)()
+    if policies is None:
+        yield from (Check(FAIL, "policies", problem) for problem in problems)
+    elif not policies.policies:
+        text = f"{directory} holds none: runs are metered and never halted"
+        yield Check(WARN, "policies", text, "put a *.toml there; `costgov policy check FILE` explains one")
+    else:
+        names = ", ".join(policy.name for policy in policies.policies)
+        observing = " (observe: nothing will be touched)" if settings.observe else ""
+        packaged = f"; the packaged one: there is no {directory}" if paths != [directory] else ""
+        yield Check(OK, "policies", f"{names}{observing}{packaged}")
+        yield from _node_stop(settings, preflight, policies)
+
+
+def _node_stop(settings: Settings, preflight: Preflight | None, policies: PolicySet) -> Iterator[Check]:
+    """What would stop this node when nobody uses it, as a start would say it; nothing where nothing would."""
+    facts = NodeFacts(
+        node=settings.node.name,
+        boot_id="",
+        cloud=settings.cloud.provider,
+        instance_id=preflight.instance_id if preflight is not None else None,
+        will_stop=preflight.will if preflight is not None else "",
+        can_stop=preflight is not None and preflight.ok,
+        survives_stop=preflight.survives_stop if preflight is not None else None,
+        observe=settings.observe,
+        idle_stop_ns=settings.node.idle_stop,
+    )
+    for line in promises(new_node(facts, policies, BootNs(0), WallNs(0))):
+        is_problem = line.startswith("problem: ")
+        yield Check(WARN if is_problem else OK, "idle", line.removeprefix("problem: "))
+
+
+def _price(price: Chosen) -> Iterator[Check]:
+    if price.quote is None:
+        advice = "set node.price_usd_per_hour; until then spend is unknown, and a ceiling refuses to start"
+        yield Check(WARN, "price", "unknown", advice)
+    else:
+        yield Check(OK, "price", price.text)
+    for remark in price.remarks:
+        if remark.kind is not RemarkKind.UNKNOWN:
+            yield Check(WARN if remark.is_alarm else OK, "price", remark.text, remark.advice)
+
+
+def _streams(settings: Settings) -> Iterator[Check]:
+    for stream in settings.jsonl:
+        if stream.path.exists() and not os.access(stream.path, os.R_OK):
+            text = f"{stream.path}: uid {os.geteuid()} may not read it"
+            yield Check(FAIL, "jsonl", text, "give the governor's user read access")
+        elif stream.ended_by is None:
+            text = f"{stream.path}: run {stream.run} names no processes: a halt can stop only the instance"
+            yield Check(WARN, "jsonl", text, "add pidfile, unit, cgroup or job to its [[jsonl]] table")
+        else:
+            waits = "" if stream.path.exists() else " (not there yet: waited for)"
+            yield Check(OK, "jsonl", f"{stream.path}: run {stream.run}, ended by {stream.ended_by[0]}{waits}")
+
+
+def _gpus() -> Check:
+    sampler = NvmlSampler()
+    try:
+        _wait_until(lambda: sampler.read() is not None or sampler.fileno() is None, SAMPLER_WAIT_S)
+        status, seen = sampler.status, sampler.read() is not None
+    finally:
+        sampler.close()
+    if seen:
+        return Check(OK, "gpus", status)
+    advice = "runs are judged all the same; GPU processes that nobody announced stay invisible"
+    return Check(WARN, "gpus", status, advice)
+
+
+def _clock() -> Check:
+    clock = SystemClock()
+    if clock.wall() < RELEASED_WALL_S * NS_PER_S:
+        text = f"the wall clock says {time.strftime('%Y-%m-%d', time.gmtime())}"
+        return Check(FAIL, "clock", text, "set it (NTP): clouds refuse requests that are five minutes off")
+    if clock.boot() + BOOT_BEHIND_MAX_NS < clock.mono():
+        text = "CLOCK_BOOTTIME runs behind CLOCK_MONOTONIC: a time namespace?"
+        return Check(WARN, "clock", text, "money is counted on CLOCK_BOOTTIME; run outside of the time namespace")
+    return Check(OK, "clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+
+
+def _metrics(settings: Settings, is_running: bool) -> Iterator[Check]:
+    metrics = settings.metrics
+    if not metrics.enabled:
+        yield Check(OK, "metrics", "disabled")
+        return
+    url = f"http://{metrics.address}:{metrics.port}/metrics"
+    if not is_running and metrics.port:
+        try:
+            _try_port(metrics.address, metrics.port)
+        except OSError as error:
+            advice = "set metrics.port to another, or metrics.enabled = false"
+            yield Check(FAIL, "metrics", f"{url}: {error.strerror or error}", advice)
+            return
+    if metrics.address not in ("127.0.0.1", "::1", "localhost"):
+        yield Check(WARN, "metrics", f"{url} answers the network, without a password")
+    else:
+        yield Check(OK, "metrics", url)
+
+
+def _recording(settings: Settings) -> Check:
+    """Where what runs send is kept. Whatever is wrong with it costs later replays alone."""
+    if not settings.record.enabled:
+        return Check(OK, "recordings", "off: no run of this node can be replayed later")
+    root = settings.paths.recordings_dir
+    directory = _nearest(root)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        why = f"uid {os.geteuid()} may not write {directory}" if directory.is_dir() else f"{directory} is no directory"
+        text = f"{root}: {why}; nothing is recorded"
+        return Check(WARN, "recordings", text, "set paths.recordings_dir, or record.enabled = false")
+    record, free_mb = settings.record, shutil.disk_usage(directory).free // MB
+    text = f"{root}: {kept_bytes(root) // MB} of at most {record.node_max_mb} MB"
+    if free_mb < record.leave_free_mb:
+        text = f"{text}; {free_mb} MB are free and {record.leave_free_mb} are left alone: nothing is recorded"
+        return Check(WARN, "recordings", text, "make room, or set paths.recordings_dir to another disk")
+    return Check(OK, "recordings", text)
+
+
+def _alerts(settings: Settings) -> Iterator[Check]:
+    """Whether they could be told, as far as this machine shows it. Nothing is sent: `costgov alert test` does that."""
+    if not settings.alert:
+        yield Check(OK, "alerts", "no [[alert]] receiver: alarms and halts are told to the log and the metrics alone")
+    for one, table in zip(addressees(settings.alert), settings.alert, strict=True):
+        told, problem = f"{one.name}: {one.kind} at {one.receiver.where}", one.receiver.problem()
+        if problem is not None:
+            text, advice = f"{told}: {Delivery(Took.BUSY, problem).line}", "correct it, then run `costgov alert test`"
+            yield Check(FAIL, "alerts", text, advice)
+        elif table.config.get("insecure"):
+            yield Check(WARN, "alerts", f"{told}: insecure, as configured", "everybody on the way can read alerts")
+        else:
+            yield Check(OK, "alerts", f"{told}; nothing was sent: `costgov alert test` does")
+
+
+def _try_port(address: str, port: int) -> None:
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, target = found[0]
+    with socket.socket(family, kind, protocol) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(target)
+
+
+def _nearest(directory: Path) -> Path:
+    """The directory, or what exists of its path: of one with a file in its way, the file."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    return directory
+
+
+def _wait_until(is_so: Callable[[], bool], bound_s: float) -> None:
+    deadline_s = time.monotonic() + bound_s
+    while not is_so() and time.monotonic() < deadline_s:
+        select.select([], [], [], 0.05)

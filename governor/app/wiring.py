@@ -1,0 +1,333 @@
+"""The one place that constructs adapters: settings in, a running governor out."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from governor import __version__
+from governor.adapters.alerting.alert_dispatch import alert_dispatcher
+from governor.adapters.control import ControlServer
+from governor.adapters.exporters.prometheus import PrometheusExporter
+from governor.adapters.exporters.report_files import ReportFiles
+from governor.adapters.exporters.scrape_server import MetricsUnavailable
+from governor.adapters.journal.journal_sqlite import JournalLocked, open_journal
+from governor.adapters.machine.checkpoints import DiskCheckpoints
+from governor.adapters.machine.clock import SystemClock
+from governor.adapters.machine.gpu_nvml import NvmlSampler
+from governor.adapters.machine.gpu_watch import GpuWatch
+from governor.adapters.machine.memory_watch import MemoryWatch
+from governor.adapters.machine.neighbours import NeighbourWatch
+from governor.adapters.machine.notice_watch import NoticeWatch
+from governor.adapters.machine.processes import LinuxProcesses
+from governor.adapters.machine.selftest import run_selftest
+from governor.adapters.machine.systemd import SystemdNotifier
+from governor.adapters.trainers.inbox import SeqpacketInbox
+from governor.adapters.trainers.listener import SocketUnavailable
+from governor.adapters.trainers.recording_segments import limits_of
+from governor.adapters.trainers.recordings import RecordingFiles
+from governor.adapters.trainers.streams import LeftAt, Stream
+from governor.app import control, pricing
+from governor.app.price_watch import PriceWatch
+from governor.app.this_node import CannotStart, load_cloud, load_price_source, node_facts, today
+from governor.core.base.units import MICROS_PER_USD, TICK_NS, UsdMicros, WallNs, format_usd
+from governor.core.engine.idle import idle_limit
+from governor.core.engine.node import Node, new_node
+from governor.core.engine.resume import restore_incidents, restore_runs
+from governor.core.events.effects import Alarm, Effect
+from governor.core.money.charges import UNALLOCATED
+from governor.core.views.metrics import GovernorHealth
+from governor.daemon.daemon import Daemon
+from governor.daemon.hands import Hands
+from governor.daemon.killing import Killings
+from governor.daemon.logs import configure
+from governor.daemon.observers import Observers
+from governor.daemon.recorder import Recorder
+from governor.policies import policy_files
+from governor.policies.policy_loading import policy_loader
+from governor.ports import Observer
+from governor.settings.settings_lines import lines_of
+from governor.settings.settings_model import Settings
+
+log = structlog.get_logger("costgov")
+
+RESUMED_PRICE_S = 2.0  # An API across an ocean answers in 0.3 s; a halt's own graces are longer than this.
+
+
+class Governor:
+    """Everything of one running governor, built and taken down in order. Use as a context manager."""
+
+    def __init__(
+        self, settings: Settings, policy_paths: Sequence[Path] | None, *, ceiling: UsdMicros | None = None,
+        price: UsdMicros | None = None, exclusive: bool = False, watchers: Sequence[Observer] = (),
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        _raise_descriptor_limit()
+        self.clock = SystemClock()
+        self.processes = LinuxProcesses(self.clock.boot_id)
+        self._closers: list[Callable[[], object]] = []
+        paths = settings.paths
+        for directory in (paths.state_dir, paths.runtime_dir):
+            _make_directory(directory)
+        self.cloud, self.preflight = load_cloud(settings)
+        price_source = load_price_source(settings)
+        self.journal, self.journal_problem = self._open_journal()
+        self._closers.append(self.journal.close)
+        # A halt that is under way goes on, whatever became of the price since, and waits no longer for it than this.
+        resumes = bool(self.journal.open_incidents())
+        answer = pricing.ask(price_source, RESUMED_PRICE_S if resumes else None)
+        left = pricing.price_left(settings, answer, self.journal.runs().get(UNALLOCATED), self.clock.boot_id)
+        self.price = pricing.price_of(settings, self.preflight, price, today(self.clock), answer, left)
+        self.prices = PriceWatch(settings, self.clock, price_source, self.preflight, price, self.price, answer)
+        lines = lines_of(settings.line, today(self.clock))
+        facts = node_facts(
+            settings, self.cloud, self.preflight, self.price, self.clock.boot_id, lines, exclusive=exclusive
+        )
+        may_start = resumes or self.price.quote is not None
+        # Nothing given: what the node has, looked at anew by each reload.
+        self.policy_paths: Callable[[], Sequence[Path]] = lambda: (
+            policy_paths or policy_files.of_node(paths.policies_dir)
+        )
+        budgets = [table.scoped() for table in settings.budget]
+        self.load = policy_loader(self.policy_paths, ceiling, lambda: may_start, facts, budgets)
+        policies, problems = self.load()
+        if policies is None:
+            self.close()
+            raise CannotStart("\n".join(problems))
+        self.node: Node = new_node(facts, policies, self.clock.boot(), self.clock.wall(), budgets)
+        # What is wrong with the price is said after what a resumed halt has to do.
+        self.begin = [*self._restore(), *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
+        # A service watches everybody's trainers; `costgov run` only its own user's.
+        self.selftest = run_selftest(self.processes, other_uids=not exclusive)
+        self.gpus = NvmlSampler()
+        self.metrics_url: str | None = None
+        self.metrics_problem: str | None = None
+        self._closers.append(self.gpus.close)
+        self.recordings = self._recordings()
+        self.daemon = self._build(watchers)
+
+    def _open_journal(self) -> Any:
+        paths = self.settings.paths
+        try:
+            return open_journal(str(paths.state_dir / "costgov.db"), str(paths.runtime_dir))
+        except JournalLocked as error:
+            raise CannotStart(str(error)) from error
+
+    def _recordings(self) -> RecordingFiles | None:
+        """Before the sockets are: it is closed behind them, and takes what they said last."""
+        if not self.settings.record.enabled:
+            return None
+        facts = {"node": self.node.facts.node, "boot_id": self.clock.boot_id, "costgov": __version__}
+        recordings = RecordingFiles(self.settings.paths.recordings_dir, limits_of(self.settings.record), facts)
+        self._closers.append(recordings.close)
+        recordings.begin()
+        return recordings
+
+    def _restore(self) -> list[Effect]:
+        at, boot, wall = self.clock.mono(), self.clock.boot(), self.clock.wall()
+        effects = restore_runs(self.node, list(self.journal.runs().values()), boot, at)
+        return [*effects, *restore_incidents(self.node, self.journal.open_incidents(), at, wall)]
+
+    def _build(self, watchers: Sequence[Observer]) -> Daemon:
+        settings, paths, facts = self.settings, self.settings.paths, self.node.facts
+        try:
+            inbox = SeqpacketInbox(
+                str(paths.socket), self.processes, self.clock.boot_id,
+                mode=settings.trainer.socket_mode, allow_uids=settings.trainer.allow_uids,
+            )  # fmt: skip
+            self._closers.append(inbox.close_all)
+            server = ControlServer(str(paths.control_socket), settings.control.mode, settings.control.group)
+            self._closers.append(server.close)
+        except SocketUnavailable as error:
+            self.close()
+            raise CannotStart(str(error)) from error
+        self.alerts = alert_dispatcher(settings.alert, self.node, self.clock)
+        self._closers.append(self.alerts.close)
+        reports = ReportFiles(paths.state_dir / "incidents")
+        observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
+        streams = [Stream(entry, self.processes, self._left_at(entry.run)) for entry in settings.jsonl]
+        self._closers += [stream.close for stream in streams]
+        memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
+        self._closers += [memory.close, notices.close]
+        hands = Hands(
+            node=self.node,
+            clock=self.clock,
+            inbox=inbox,
+            processes=self.processes,
+            journal=self.journal,
+            checkpoints=DiskCheckpoints(),
+            observer=observers,
+            killings=Killings(self.processes, os.getpid()),
+            post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built with these hands.
+            cloud=self.cloud,
+        )
+        daemon = Daemon(
+            node=self.node,
+            hands=hands,
+            service=SystemdNotifier(),
+            load_policies=self.load,
+            control=server,
+            answer=control.answer,
+            recorder=Recorder(self.node, self.recordings) if self.recordings is not None else None,
+            control_is_private=settings.control.mode & 0o006 == 0,
+            extra=self._extra,
+            sources=[
+                *streams,
+                GpuWatch(self.gpus, self.processes, lambda: self.daemon.own_command),
+                memory,
+                notices,
+                # Beside one command, whoever governs the node decides about it; the service leaves its own alone.
+                NeighbourWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
+                self.prices,
+            ],
+        )
+        daemon.health.last_reload_wall_ns = self.clock.wall()
+        return daemon
+
+    def _pids(self) -> dict[str, int]:
+        """One process of each live run: its control group is the run's."""
+        live = {name: tracked.processes() for name, tracked in self.node.runs.items() if tracked.run.alive}
+        return {name: processes[0].pid for name, processes in live.items() if processes}
+
+    def _left_at(self, run: str) -> LeftAt | None:
+        tracked = self.node.runs.get(run)
+        return LeftAt(tracked.stream_position, tracked.remembered) if tracked is not None else None
+
+    def _exporters(self) -> list[Observer]:
+        metrics = self.settings.metrics
+        if not metrics.enabled:
+            return []
+        job = self.settings.node.scheduler_job or ""
+        try:
+            exporter = PrometheusExporter(
+                metrics.address, metrics.port, health=self._health, tick_ns=TICK_NS, scheduler_job=job
+            )  # fmt: skip
+        except MetricsUnavailable as error:
+            self.metrics_problem = str(error)
+            return []
+        self._closers.append(exporter.close)
+        self.metrics_url = exporter.url
+        return [exporter]
+
+    def _health(self) -> GovernorHealth:
+        health = self.daemon.health
+        return GovernorHealth(
+            journal_errors_total=self.journal.errors_total,
+            observer_errors_total=self.daemon.hands.observer.errors_total,
+            frames_malformed_total=health.frames_malformed_total,
+            config_last_reload_ok=health.last_reload_ok,
+            config_last_reload_wall=WallNs(health.last_reload_wall_ns),
+            unattached_gpu_processes=len(self.unwatched()) if self.gpus.read() is not None else None,
+            alerts=self.alerts.counts(),
+            recording_lost_total=self.recordings.lost_total if self.recordings is not None else None,
+        )
+
+    def _extra(self) -> dict[str, Any]:
+        preflight = self.preflight
+        cloud = {
+            "name": self.node.facts.cloud,
+            "instance_id": self.node.facts.instance_id,
+            "will": self.node.facts.will_stop,
+            "stays_billed": list(self.node.facts.stays_billed),
+            "problems": list(preflight.problems) if preflight is not None else [],
+            "ok": self.node.facts.can_stop,
+        }
+        selftest = [{"name": name, "ok": ok, "line": line} for name, ok, line in self.selftest]
+        journal_problem = self.journal.problem
+        return {
+            "governor": {
+                "journal_problem": journal_problem,
+                "recording": self.recordings.document() if self.recordings is not None else None,
+                "processes_stuck": self.processes.is_stuck,
+                "cloud": cloud,
+                "selftest": selftest,
+                "price": self.prices.chosen.document(),
+                "alerts": self.alerts.document(),
+                "gpu_status": self.gpus.status,
+            },
+            "unwatched_gpu_processes": self.unwatched(),
+        }
+
+    def unwatched(self) -> list[dict[str, Any]]:
+        """GPU processes of no announced run, with the price of the GPUs that they hold."""
+        readings = self.gpus.read() or ()
+        unannounced = self.node.unannounced()
+        price = self.node.ledger.price_usd_micros_per_hour
+        share = price / MICROS_PER_USD / len(readings) if price is not None and readings else None
+        return [
+            {"pid": pid, "gpu": reading.uuid, "usd_per_hour": share}
+            for reading in readings
+            for pid in reading.pids or ()
+            if pid in unannounced
+        ]
+
+    def lines(self) -> list[str]:
+        """What start-up says: what will happen on a halt, what stays billed, what is wrong."""
+        facts = self.node.facts
+        billed = list(facts.stays_billed)
+        lines = [f"on halt I will {facts.will_stop}"]
+        if facts.cloud != "none" and not facts.can_stop:
+            lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
+            billed.insert(0, f"{facts.cloud} instance {facts.instance_id}")
+        lines += idle_limit.promises(self.node)
+        lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
+        names = [policy.name for policy in self.node.policies.policies]
+        lines += policy_files.remarks(self.policy_paths(), self.settings.paths.policies_dir, names)
+        lines.append(f"price: {self.price.text}")
+        lines += [f"price: {remark.line}" for remark in self.price.remarks if not remark.is_alarm]
+        lines += [f"also billed: {line}" for line in facts.lines.texts]
+        budgets = self.node.budgets.in_force()
+        lines += [f"budget {b.scope.text}: {format_usd(b.ceiling_usd_micros)} ({b.source})" for b in budgets]
+        lines += [f"problem: {problem}" for problem in (self.preflight.problems if self.preflight else ())]
+        lines += [f"problem: {self.journal_problem}"] if self.journal_problem else []
+        lines += [f"problem: {self.metrics_problem}"] if self.metrics_problem else []
+        lines += [f"problem: {problem}" for problem in self.alerts.problems()]
+        lines += [f"metrics at {self.metrics_url}"] if self.metrics_url else []
+        lines += [f"self-test {'ok' if ok else 'FAILED'}: {line}" for _, ok, line in self.selftest]
+        return lines
+
+    def close(self) -> None:
+        while self._closers:
+            self._closers.pop()()
+
+    def __enter__(self) -> Governor:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """256 connections, a pidfd a process and a scan of /proc do not fit into the customary soft limit of 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o755)
+    except OSError as error:
+        raise CannotStart(f"{path}: cannot be made: {error.strerror}; set [paths] in costgov.toml") from error
+
+
+def run_daemon(settings: Settings, policy_paths: Sequence[Path] | None = None) -> int:
+    """The service. Returns an exit code; start-up problems are one line on stderr."""
+    configure(settings.log.level)
+    try:
+        governor = Governor(settings, policy_paths)
+    except CannotStart as error:
+        sys.stderr.write(f"costgov: {error}\n")
+        return 1
+    with governor:
+        for line in governor.lines():
+            tell = log.warning if line.startswith("problem:") else log.info
+            tell("start", line=line, pid=os.getpid())
+        governor.daemon.install_signals()
+        return 0 if governor.daemon.run(governor.begin) else 1

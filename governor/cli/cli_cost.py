@@ -1,0 +1,210 @@
+"""`costgov cost`: what was spent, by run, stage, day, node, label or line; the export; the bill's comparison."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from governor.cli.cli_charges import NOTHING_YET, Scope, Unread, scope_of, scope_options, state_dir_of, sums_in
+from governor.cli.cli_common import config_option, json_option, print_json
+from governor.cli.cli_focus import export
+from governor.cli.cli_reconcile import reconcile
+from governor.cli.cli_stages import stages
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR
+from governor.core.base.utc import utc_text
+from governor.core.money.charges import Unit
+from governor.core.money.reports.cost import Group, decimal_text, exact_usd, sum_of, tally_sums, whole_cents
+
+SOURCES_SHOWN: Final = 2  # More would push the amounts off the screen; --json has them all.
+_TYPED: Final = click.core.ParameterSource.COMMANDLINE  # $COSTGOV_CONFIG stands for every command.
+_PER: Final = {Unit.HOUR: "/h", Unit.GB_MONTH: "/GB-month", Unit.GB: "/GB", Unit.PIECE: " each"}
+
+
+@click.group(invoke_without_command=True, short_help="What was spent: by run, stage, day, node, label or line.")
+@click.option(
+    "--by", default="run", show_default=True, metavar="run|stage|day|node|label:KEY|line", help="What to group it by."
+)
+@scope_options
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets.")
+@config_option
+@json_option
+@click.pass_context
+def cost(
+    ctx: click.Context, by: str, since: int | None, until: int | None, runs: tuple[str, ...], as_csv: bool,
+    config: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what was spent, from the ledger: charges of node time, with the price of that time and who said it.
+
+    Always reads the journals of the state directory, beside a running governor too: what it has charged stands in
+    them within ten seconds. Hours are those of the node: a run that holds 2 of 8 GPUs is charged a quarter of them.
+    Amounts in the table add up to the cent; --json and --csv give exact dollars. What of the ledger cannot be read is
+    named on stderr, with exit code 1; the rest is shown.
+    """
+    if ctx.invoked_subcommand is not None:
+        given = [name for name in ctx.params if ctx.get_parameter_source(name) is _TYPED]
+        if given:
+            raise click.UsageError(f"options of `cost {ctx.invoked_subcommand}` stand behind it")
+        return
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json exclude one another")
+    scope = scope_of(since, until, runs)
+    state_dir = state_dir_of(config)
+    unread = Unread(scope)
+    with _uncollected():
+        try:
+            groups = tally_sums(sums_in(state_dir, scope, by, unread), by)
+        except ValueError as error:
+            raise click.UsageError(f"--by: {error}") from error
+        _show(groups, by, scope, unread, state_dir, as_json=as_json, as_csv=as_csv)
+    unread.end()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for garbage in cycles: of tens of thousands of sums none is any, and to look takes a fifth."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _show(
+    groups: Sequence[Group], by: str, scope: Scope, unread: Unread, state_dir: Path, *, as_json: bool, as_csv: bool
+) -> None:
+    if as_json:
+        print_json(_document(groups, by, scope, unread.count))
+    elif as_csv:
+        _print_csv(groups)
+    elif groups:
+        _print_table(groups, by)
+    elif not unread.count:
+        asked = scope.text()
+        click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
+
+
+cost.add_command(export)
+cost.add_command(reconcile)
+cost.add_command(stages)
+
+
+# --- for people ---------------------------------------------------------------------------------------------
+
+
+def _print_table(groups: Sequence[Group], by: str) -> None:
+    from governor.text.cli_rows import Head, render_rows
+
+    total = sum_of(groups)
+    marked = total.reconstructed_usd_micros > 0
+    of_lines = by == "line"
+    heads = [Head(by.upper(), may_be_cut=True), Head("QUANTITY" if of_lines else "HOURS", is_number=True)]
+    heads += [Head("AMOUNT", is_number=True), Head("SHARE", is_number=True)]
+    heads += [Head("RECONSTRUCTED", is_number=True)] if marked else []
+    heads += [Head("PRICE"), Head("SOURCE", may_be_cut=True)]
+    cents = whole_cents([group.usd_micros for group in groups])
+    rows = []
+    for group, amount in zip([*groups, total], [*cents, sum(cents)], strict=True):
+        quantity = _quantity(group) if of_lines else decimal_text(group.node_ns, NS_PER_HOUR, 2)
+        row = [group.key, quantity, f"${_grouped(decimal_text(amount, 100, 2))}", _share(group, total)]
+        if marked:
+            part = group.reconstructed_usd_micros
+            row.append(f"${_grouped(decimal_text(part, MICROS_PER_USD, 2))}" if part else "-")
+        rows.append([*row, _prices(group), _sources(group)])
+    notes = ["reconstructed: charged on the governor's return, nobody metered while it passed"] if marked else []
+    click.echo(render_rows(heads, rows, total=True, colour=sys.stdout.isatty(), notes=notes), nl=False)
+
+
+def _grouped(number: str) -> str:
+    """1234567.89 as 1,234,567.89."""
+    whole, _, digits = number.partition(".")
+    return f"{int(whole):,}.{digits}"
+
+
+def _share(group: Group, total: Group) -> str:
+    return f"{decimal_text(100 * group.usd_micros, total.usd_micros, 1)}%" if total.usd_micros else "-"
+
+
+def _quantity(group: Group) -> str:
+    if group.unit is None:
+        return ""
+    number = decimal_text(group.quantity, group.unit.base_units, 0 if group.unit is Unit.PIECE else 2)
+    return f"{number}{'' if group.unit is Unit.PIECE else ' ' + _PER[group.unit].lstrip('/')}"
+
+
+def _prices(group: Group) -> str:
+    low, high, unit = group.price_min_usd_micros, group.price_max_usd_micros, group.unit
+    if low is None or high is None or unit is None:
+        return ""
+    return f"${_price(low)}{'' if low == high else '–' + _price(high)}{_PER[unit]}"
+
+
+@lru_cache(maxsize=4096)  # A year of spot prices; thousands of runs share a day's.
+def _price(micros: int) -> str:
+    """At least cents, and whatever more a price has."""
+    whole, _, digits = exact_usd(micros).partition(".")
+    return f"{whole}.{digits.rstrip('0').ljust(2, '0')}"
+
+
+def _sources(group: Group) -> str:
+    known = [f"{source} {day}".strip() for source, day in sorted(group.sources)]
+    more = len(known) - SOURCES_SHOWN
+    return ", ".join(known[:SOURCES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+# --- for programs -------------------------------------------------------------------------------------------
+
+
+def _document(groups: Sequence[Group], by: str, scope: Scope, unreadable: int) -> dict[str, Any]:
+    total = sum_of(groups)
+    return {
+        "by": by,
+        "since": None if scope.since is None else utc_text(scope.since),
+        "until": None if scope.until is None else utc_text(scope.until),
+        "runs": list(scope.runs),
+        "currency": "USD",
+        "groups": [_record(group, total) for group in groups],
+        "total": {name: value for name, value in _record(total, total).items() if name not in _OF_A_GROUP},
+        "unreadable": unreadable,
+    }
+
+
+_OF_A_GROUP: Final = ("key", "share", "unit", "price_usd_min", "price_usd_max", "price_sources")
+
+
+def _record(group: Group, total: Group) -> dict[str, Any]:
+    """Amounts are decimal strings: a JSON number would be read as a float."""
+    low, high = group.price_min_usd_micros, group.price_max_usd_micros
+    return {
+        "key": group.key,
+        "hours": decimal_text(group.node_ns, NS_PER_HOUR, 6),
+        "node_time_ns": group.node_ns,
+        "usd": exact_usd(group.usd_micros),
+        "share": decimal_text(group.usd_micros, total.usd_micros, 6) if total.usd_micros else None,
+        "reconstructed_usd": exact_usd(group.reconstructed_usd_micros),
+        "unit": None if group.unit is None else group.unit.value,
+        "price_usd_min": None if low is None else exact_usd(low),
+        "price_usd_max": None if high is None else exact_usd(high),
+        "price_sources": [{"source": source, "as_of": day} for source, day in sorted(group.sources)],
+        "charges": group.charges,
+    }
+
+
+def _print_csv(groups: Sequence[Group]) -> None:
+    total = sum_of(groups)
+    names = ["key", "hours", "usd", "share", "reconstructed_usd", "unit", "price_usd_min", "price_usd_max"]
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow([*names, "price_sources", "charges"])
+    for group in groups:
+        record = _record(group, total)
+        sources = "; ".join(f"{source} {day}".strip() for source, day in sorted(group.sources))
+        out.writerow([*("" if record[name] is None else record[name] for name in names), sources, group.charges])

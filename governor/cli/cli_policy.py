@@ -1,0 +1,130 @@
+"""`costgov policy …`: what a policy would do, before anything depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from governor.cli.cli_common import Failed, config_option, json_option, print_json, settings_from
+from governor.cli.cli_policy_test import test
+from governor.cli.cli_policy_tune import tune
+from governor.cli.cli_replay import replay
+from governor.cli.exit_codes import ExitCode
+from governor.policies import policy_files
+from governor.policies.policy_includes import PolicyUnreadable
+from governor.policies.policy_layers import PolicyText
+
+
+@click.group(short_help="What policies would do: check, explain, test, replay, tune, schema.")
+def policy() -> None:
+    """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
+
+
+policy.add_command(replay)
+
+
+@policy.command(short_help="Explain policies, or name everything that is wrong.")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE|DIRECTORY]...")
+@click.option("--show", is_flag=True, help="Print every value in force, with the file and line that it comes from.")
+@config_option
+@json_option
+def check(files: tuple[Path, ...], show: bool, config: Path | None, as_json: bool) -> None:
+    """Say in plain words what each policy would do, or everything that is wrong with it.
+
+    Every error names file, line and key, in the file in which it stands: a policy may include others and have drop-ins
+    over it. Rules that can never decide, say what another one says, or warn no sooner than the halt, are named too.
+    Without FILES: the policies that the governor on this node would load. With a
+    costgov.toml also what its metrics streams can be stopped by, and whether each ceiling can hold at the price that it
+    states; the provider's bounds, which only the machine knows, add to that. Exit code 1 when anything is wrong.
+    """
+    from governor.policies import policy_check
+
+    notes: list[str] = []
+    rate = None
+    if config is not None or not files:
+        settings = settings_from(config)
+        files = files or tuple(policy_files.of_node(settings.paths.policies_dir))
+        rate = settings.node.price_usd_micros_per_hour
+        notes = [
+            f"{stream.path}: run {stream.run} names no pidfile, unit, cgroup or job: a halt can stop only the instance"
+            for stream in settings.jsonl
+            if stream.ended_by is None
+        ]
+    texts = _read(files)
+    lines, code = policy_check.check(texts, rate)
+    shown = policy_check.show(texts) if show and code == 0 else []
+    if shown:
+        lines = [line for name, values in shown for line in policy_check.shown_lines(name, values)]
+    if as_json:
+        values = {"in_force": {name: [one._asdict() for one in values] for name, values in shown}} if show else {}
+        print_json({"ok": code == 0, "lines": lines, "notes": notes, **values})
+    else:
+        for line in (*lines, *notes):
+            click.echo(_printable(line), err=code != 0)
+    if code != 0:
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+@policy.command(short_help="Say each rule in whole sentences.")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE|DIRECTORY]...")
+@config_option
+@json_option
+def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
+    """Say each rule of a policy in whole sentences: when it fires, with its values, for how long, and what follows.
+
+    Where `check` gives a line to a rule, this says what the line means. Without FILES: the policies that the governor
+    on this node would load. Exit code 1 when one of them is wrong; `check` says everything that is.
+    """
+    from governor.policies.policy_explain import explain as explain_policy
+    from governor.policies.policy_explain import explain_rules
+    from governor.policies.policy_toml import load_policies
+
+    if not files:
+        files = tuple(policy_files.of_node(settings_from(config).paths.policies_dir))
+    policies, errors = load_policies(_read(files))
+    if policies is None:
+        raise Failed("\n".join(_printable(str(error)) for error in errors))
+    if as_json:
+        print_json([
+            {"policy": one.name, "source": one.source, "rules": [asdict(rule) for rule in explain_rules(one)]}
+            for one in policies.policies
+        ])  # fmt: skip
+        return
+    for number, one in enumerate(policies.policies):
+        click.echo("\n".join(["", *explain_policy(one)] if number else explain_policy(one)))
+
+
+policy.add_command(test)
+policy.add_command(tune)
+
+
+@policy.command(short_help="Print the JSON Schema of a policy file.")
+@click.option("--drop-in", is_flag=True, help="Of the files in NAME.d, which may change single keys of NAME.toml.")
+def schema(drop_in: bool) -> None:
+    """Print the JSON Schema of a policy file, for editors: completion, types, units and choices while one writes.
+
+    It is drawn from the keys that the governor reads. An editor with Taplo (Even Better TOML) takes it from the file's
+    first line: "#:schema ./policy.schema.json", or a path, or a URL. What contradicts what only `check` can say.
+    """
+    from governor.policies.policy_schema import schema as drawn
+
+    print_json(drawn(drop_in=drop_in))
+
+
+def _printable(line: str) -> str:
+    """What stands in a file must not steer the terminal of whoever checks it."""
+    return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
+
+
+def _read(paths: tuple[Path, ...]) -> list[PolicyText]:
+    """Read policies; fail with a line for each that cannot be read."""
+    try:
+        texts = policy_files.policy_texts(paths)
+    except PolicyUnreadable as unreadable:
+        raise Failed(str(unreadable)) from unreadable
+    empty = [path for path in paths if path.is_dir() and not any(path.glob("*.toml"))]
+    if empty:
+        raise Failed("\n".join(f"{path}: holds no *.toml; put a policy there or name a file" for path in empty))
+    return texts

@@ -1,0 +1,179 @@
+"""The `costgov` command. Each group of commands has a file cli_*.py; heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+from governor.cli import interrupts  # First: what follows takes a tenth of a second.
+
+# isort: split
+import errno
+import os
+import sys
+from types import TracebackType
+from typing import Any, Final
+
+import click
+
+from governor.cli.cli_common import Failed
+from governor.cli.exit_codes import MEANINGS, ExitCode
+
+assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
+# What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
+_SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "completion")
+_NAMES: Final = (
+    *("daemon", "run", "status", "doctor", "halt", "hold", "policy", "prices", "incident", "cost", "plan", "alert"),
+    "budget",
+)
+EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
+
+
+# Of click 8.2 and later; before, click prints that page itself.
+_NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
+
+
+class _Commands(click.Group):
+    """Each command is imported when it is asked for: together they load the engine, which a table has no use for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_NAMES])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return _imported(name) if name in _NAMES else super().get_command(ctx, name)
+
+
+def _imported(name: str) -> click.Command:
+    # Written out and not by a module's name, so that the check of layers sees each import.
+    match name:
+        case "daemon" | "run":
+            from governor.cli import cli_run
+
+            return cli_run.daemon if name == "daemon" else cli_run.run
+        case "status" | "doctor":
+            from governor.cli import cli_status
+
+            return cli_status.status if name == "status" else cli_status.doctor
+        case "halt" | "hold":
+            from governor.cli import cli_act
+
+            return cli_act.halt if name == "halt" else cli_act.hold
+        case "policy":
+            from governor.cli.cli_policy import policy
+
+            return policy
+        case "prices":
+            from governor.cli.cli_prices import prices
+
+            return prices
+        case "incident":
+            from governor.cli.cli_incident import incident
+
+            return incident
+        case "cost":
+            from governor.cli.cli_cost import cost
+
+            return cost
+        case "plan":
+            from governor.cli.cli_plan import plan
+
+            return plan
+        case "alert":
+            from governor.cli.cli_alert import alert
+
+            return alert
+        case _:
+            from governor.cli.cli_budget import budget
+
+            return budget
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+)
+@click.version_option(package_name="costgov", prog_name="costgov", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Watch LLM training from outside: meter dollars and progress, halt by policy, prove that it stopped.
+
+    \b
+    Begin with
+      costgov run --ceiling 300 --price 22 -- deepspeed train.py   beside one command, without root
+      systemctl start costgov                                      as a service for every run of the node
+      costgov doctor                                               what would fail, before it does
+    """
+    if sys.stdout is None and ctx.invoked_subcommand in _SHOWN:
+        raise Failed("standard output is closed: there is nothing to show it on")
+
+
+@cli.command(short_help="Print the completion script of your shell.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of your shell.
+
+    \b
+    bash   eval "$(costgov completion bash)"          in ~/.bashrc
+    zsh    eval "$(costgov completion zsh)"           in ~/.zshrc
+    fish   costgov completion fish | source           in ~/.config/fish/config.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click lost a shell that click.Choice offers"
+    click.echo(kind(cli, {}, "costgov", "_COSTGOV_COMPLETE").source())
+
+
+def main() -> None:
+    """Entry point: every expected failure is one line on stderr and a documented exit code."""
+    if not os.environ.get("COSTGOV_TRACEBACK"):
+        sys.excepthook = _one_line
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = cli.main(prog_name="costgov", standalone_mode=False)
+        if sys.stdout is not None:  # Closed by the caller (`>&-`): then there is nobody to tell.
+            sys.stdout.flush()
+    except click.UsageError as error:
+        if isinstance(error, _NO_ARGUMENTS):  # Its message is a page: who names no command wants to see them.
+            click.echo(error.format_message(), err=True)
+            return ExitCode.USAGE
+        path = error.ctx.command_path if error.ctx is not None else "costgov"
+        click.echo(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", err=True)
+        return ExitCode.USAGE
+    except click.ClickException as error:
+        for line in error.format_message().splitlines():
+            click.echo(f"costgov: {line}", err=True)
+        return error.code if isinstance(error, Failed) else ExitCode.FAILED
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has what it wanted. Nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            raise
+        # Nothing more may be written at exit: Python would complain of the same again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"costgov: standard output: {error.strerror}", err=True)
+        return ExitCode.FAILED
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _sentence(message: str) -> str:
+    return " ".join(message.split()).rstrip(".")
+
+
+def _one_line(kind: type[BaseException], error: BaseException, _where: TracebackType | None) -> None:
+    """A fault of ours: the program ends as Python ends it (exit code 1), in one line."""
+    if issubclass(kind, KeyboardInterrupt):  # On the way in or out of `_run`: no fault.
+        os._exit(ExitCode.INTERRUPTED)
+    what = " ".join(f"{kind.__name__}: {error}".split())[:300]
+    print(f"costgov: internal error: {what} (COSTGOV_TRACEBACK=1 shows where; please report it)", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

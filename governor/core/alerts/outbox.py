@@ -1,0 +1,179 @@
+"""Alerts on their way to one receiver: what is tried next and when, and what is given up. No clock and no thread here.
+
+A receiver that does not answer, or says that it is busy, is left alone for a while, and the order is kept. An alert
+that a receiver fails on is tried again later, behind the others: it holds up none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from governor.core.alerts.alerts import Alert
+from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
+
+WAITING_MAX: Final = 256  # A night of a node in trouble, half a megabyte; beyond it the least urgent, oldest goes.
+AGE_MAX_NS: Final = DurationNs(24 * NS_PER_HOUR)  # Who comes in the morning still wants to know of the night.
+PAUSE_MIN_NS: Final = DurationNs(NS_PER_S)
+PAUSE_MAX_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # A receiver that is back learns of it within this.
+DOUBLINGS_MAX: Final = 9  # 2^9 s is above PAUSE_MAX_NS.
+
+
+_EXPLAINED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "fault": "a fault of our own; please report it",
+        "timeout": "no answer in time",
+        "connect_failed": "it cannot be reached, or its certificate is not trusted",
+        "broken_off": "the connection broke; it may have been taken",
+        "too_large": "the answer is too large to be one",
+        "secret_not_found": "the file of the secret is not there",
+        "secret_not_a_file": "what should be the file of the secret is none",
+        "secret_not_readable": "this user may not read the file of the secret; the governor's must",
+        "secret_readable_by_everyone": "others may read the file of the secret; chmod o-r",
+        "secret_malformed": "the file of the secret holds none",
+        "ca_not_readable": "ca_file cannot be read, or holds no certificate",
+        "http_400": "it does not take such alerts; is the URL that of another service?",
+        "http_401": "the token or the signature is not accepted",
+        "http_403": "the token or the signature is not accepted",
+        "http_404": "nothing is at this URL",
+        "http_405": "it takes no POST at this URL",
+        "http_410": "it wants nothing any more",
+        "http_413": "it takes no alert of this size",
+        "http_429": "it is told too much",
+    }
+)
+
+
+class Took(Enum):
+    """What became of one attempt."""
+
+    TAKEN = "taken"
+    BUSY = "busy"  # The receiver takes nothing now, whatever it is.
+    LATER = "later"  # It failed on this one.
+    REFUSED = "refused"  # It will say the same the next time.
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """`reason` is one of a fixed set ("http_503", "timeout"): nothing of a URL, a header or a body is in it."""
+
+    took: Took
+    reason: str
+    retry_after_s: float | None = None  # The receiver's own wish.
+
+    @property
+    def line(self) -> str:
+        """The reason for people."""
+        known = _EXPLAINED.get(self.reason)
+        if known is None and self.reason.startswith("http_3"):
+            known = "it sends us elsewhere, and we do not follow; correct the URL"
+        elif known is None:
+            known = "the receiver has trouble" if self.reason.startswith("http_5") else "refused"
+        return f"{known} ({self.reason})"
+
+
+@dataclass(slots=True)
+class _Waiting:
+    alert: Alert
+    since: MonoNs
+    due: MonoNs
+    tries: int = 0
+
+
+@dataclass(slots=True)
+class Outbox:
+    """`replaces`: to this receiver only the newest of a thing is news, so what waits of it is replaced."""
+
+    replaces: bool = False
+    sent_total: int = 0
+    failed_total: int = 0  # Attempts.
+    dropped_total: int = 0  # Alerts.
+    _waiting: list[_Waiting] = field(default_factory=list)  # In the order in which they are tried.
+    _in_hand: _Waiting | None = None
+    _busy: int = 0  # Attempts in a row that found the receiver busy.
+    _paused_until: MonoNs = MonoNs(0)
+
+    def __len__(self) -> int:
+        return len(self._waiting) + (self._in_hand is not None)
+
+    def offer(self, alert: Alert, at: MonoNs) -> None:
+        if self.replaces:
+            for waiting in self._waiting:
+                if waiting.alert.key == alert.key:
+                    waiting.alert, waiting.since = alert, at
+                    return
+        self._waiting.append(_Waiting(alert, at, at))
+        if len(self._waiting) > WAITING_MAX:
+            # min() takes the first of equals, which has waited longest.
+            self._waiting.remove(min(self._waiting, key=lambda one: one.alert.severity))
+            self.dropped_total += 1
+
+    def next(self, at: MonoNs) -> Alert | None:
+        """The alert to try now; `settle` must follow."""
+        assert self._in_hand is None, "one attempt at a time"
+        young = [one for one in self._waiting if at - one.since < AGE_MAX_NS]
+        self.dropped_total += len(self._waiting) - len(young)
+        self._waiting = young
+        if at < self._paused_until:
+            return None
+        self._in_hand = next((one for one in self._waiting if one.due <= at), None)
+        if self._in_hand is None:
+            return None
+        self._waiting.remove(self._in_hand)
+        return self._in_hand.alert
+
+    def settle(self, delivery: Delivery, at: MonoNs, jitter: float) -> None:
+        """What became of the attempt. `jitter`: 0 to 1, evenly spread."""
+        tried, self._in_hand = self._in_hand, None
+        if tried is None:
+            return  # Given up meanwhile.
+        if delivery.took is not Took.BUSY:
+            self._busy = 0
+        if delivery.took is Took.TAKEN:
+            self.sent_total += 1
+            return
+        self.failed_total += 1
+        if delivery.took is Took.REFUSED:
+            self.dropped_total += 1
+            return
+        if delivery.took is Took.BUSY:
+            self._busy += 1
+            self._paused_until = MonoNs(at + _pause_ns(self._busy, delivery.retry_after_s, jitter))
+        else:
+            tried.tries += 1
+            tried.due = MonoNs(at + _pause_ns(tried.tries, delivery.retry_after_s, jitter))
+        if self.replaces and any(one.alert.key == tried.alert.key for one in self._waiting):
+            return  # Told anew meanwhile.
+        self._waiting.insert(0 if delivery.took is Took.BUSY else len(self._waiting), tried)
+
+    def due_at(self) -> MonoNs | None:
+        """When `next` will have something; None while nothing waits."""
+        if not self._waiting:
+            return None
+        return MonoNs(max(self._paused_until, min(one.due for one in self._waiting)))
+
+    def hurry(self, at: MonoNs) -> None:
+        """Everything may be tried now: there will be no later."""
+        self._paused_until = at
+        for waiting in self._waiting:
+            waiting.due = min(waiting.due, at)
+
+    def give_up(self) -> int:
+        """Drop what is left, and return how many that were."""
+        left = len(self)
+        self._waiting, self._in_hand = [], None
+        self.dropped_total += left
+        return left
+
+
+def _pause_ns(failures: int, retry_after_s: float | None, jitter: float) -> DurationNs:
+    """Doubling, of which half is spread: nodes that lost one receiver together do not come back to it together."""
+    assert failures >= 1
+    assert 0 <= jitter <= 1
+    longest = min(PAUSE_MAX_NS, PAUSE_MIN_NS << min(failures - 1, DOUBLINGS_MAX))
+    pause = round(longest * (0.5 + jitter / 2))
+    wished = min(PAUSE_MAX_NS, round((retry_after_s or 0) * NS_PER_S))
+    return DurationNs(max(pause, wished))

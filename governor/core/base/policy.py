@@ -1,0 +1,254 @@
+"""A policy in its parsed form: what is watched, how long a condition must last, and what follows.
+
+Frozen values; governor.policies.policy_toml makes them from text and has checked every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from governor.core.base.findings import Response
+from governor.core.base.units import MTOK, NS_PER_S, DurationNs, UsdMicros
+
+
+class Mode(Enum):
+    ENFORCE = "enforce"
+    OBSERVE = "observe"  # Decide and record, touch nothing.
+
+
+class HoldKind(Enum):
+    """What a rule's `for` counts. Readings that are UNKNOWN neither count nor reset."""
+
+    STEPS = "steps"  # `need` steps out of the last `of` (equal: in a row).
+    DURATION = "duration"  # Firing without a QUIET reading for `need` nanoseconds.
+    TOKENS = "tokens"  # Firing without a QUIET reading while `need` tokens were trained.
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How long a trigger must fire before its rule decides: "3 steps", "3 of 5 steps", "90s", "2M tokens"."""
+
+    kind: HoldKind
+    need: int
+    of: int = 0  # STEPS only: the window, at least `need`.
+
+    def __post_init__(self) -> None:
+        assert self.need >= 0
+        assert self.kind is not HoldKind.STEPS or self.of >= self.need >= 1
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What an attempt must have behind it before a rule may decide: "200 steps", "10m", "5M tokens"."""
+
+    kind: HoldKind
+    need: int
+
+    def __post_init__(self) -> None:
+        assert self.need >= 0
+
+
+HALTS_PER_DAY_MAX = 3  # The breaker: more halts of a run than this a day are our fault until a person has looked.
+AT_ONCE = Hold(HoldKind.DURATION, 0)
+COMMAND_LINE = "command line"  # Source of what was typed.
+ALL = "all"  # Stands where a rule of several triggers would name one.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of the triggers that must fire together."""
+
+    trigger: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One trigger with its limits (or `all` of several), and the response once it has fired for `hold`."""
+
+    name: str  # Unique within its policy.
+    trigger: str  # KIND of a file in governor/core/rules/triggers; ALL where there are members.
+    params: Mapping[str, Any]  # Every key of the trigger, parsed; see triggers.base. Empty where there are members.
+    hold: Hold
+    response: Response
+    mode: Mode
+    checkpoint: str  # good | suspect | none: what to ask for when this rule checkpoints or halts.
+    source: str = ""  # "file:line".
+    members: tuple[Member, ...] = ()
+    match: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # As a policy's: other runs are not judged.
+    warmup: WarmUp | None = None  # Of each attempt: no verdict before, and nothing counts towards the hold.
+    cooldown_ns: DurationNs = DurationNs(0)  # After a verdict, none for so long. Never of a rule that halts.
+    resume_with: str = (
+        ""  # What to go on with after its halt, for people: a configuration, a recipe. "" of other rules.
+    )
+
+    @property
+    def conditions(self) -> tuple[Member, ...]:
+        """The triggers with their limits: one, or those that must fire together."""
+        return self.members or (Member(self.trigger, self.params),)
+
+    def applies_to(self, labels: Mapping[str, str], stage: str | None) -> bool:
+        return not self.match or labels_match(self.match, labels, stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    ceiling_usd_micros: UsdMicros | None = None  # Never exceed, the price of the halt included.
+    tokens: int | None = None  # The run is complete at the last one.
+    alert_at: tuple[float, ...] = ()  # Fractions of the ceiling; the loader makes a warning rule of each.
+    window_tokens: int = MTOK  # What the run has spent is told per stretch of so many tokens.
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the plan says that training costs and how fast it goes, of the whole run; None: it does not say."""
+
+    usd_micros_per_mtok: int | None = None
+    tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HaltSettings:
+    """What a halt may take and do. Defaults of every rule in the policy."""
+
+    checkpoint: str = "good"  # good | suspect | none
+    grace_ns: DurationNs = DurationNs(600 * NS_PER_S)  # A 70B checkpoint to shared storage takes minutes.
+    term_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)  # SIGTERM handlers flush logs; a CUDA teardown takes seconds.
+    kill_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)  # After it, only the end of the machine ends the process.
+    stop: str = "auto"  # auto | processes | job | instance
+    destroy: bool = False  # May the provider ladder destroy the instance when stopping does not work?
+
+
+def labels_match(match: Mapping[str, tuple[str, ...]], labels: Mapping[str, str], stage: str | None) -> bool:
+    """Whether a run with these labels has, for each label of `match`, one of its values."""
+    for label, accepted in match.items():
+        value = stage if label == "stage" and stage is not None else labels.get(label)
+        if value not in accepted:
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything decided beforehand about a kind of run."""
+
+    name: str
+    mode: Mode = Mode.ENFORCE
+    match: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Label (or "stage") -> accepted values.
+    budget: Budget = field(default_factory=Budget)
+    expected: Expected = field(default_factory=Expected)
+    halt: HaltSettings = field(default_factory=HaltSettings)
+    run_on_finish: str = "keep"  # keep | stop: the node when the run ends well.
+    node_idle_stop_ns: DurationNs | None = None
+    rules: tuple[Rule, ...] = ()
+    halts_per_day_max: int = HALTS_PER_DAY_MAX
+    source: str = ""
+
+    def matches(self, labels: Mapping[str, str], stage: str | None) -> bool:
+        return labels_match(self.match, labels, stage)
+
+    @property
+    def ceiling_is_typed(self) -> bool:
+        """Its ceiling comes from the command line, which stands above every file."""
+        return any(rule.trigger == "budget" and rule.source == COMMAND_LINE for rule in self.rules)
+
+    def observing(self) -> Policy:
+        """The same policy touching nothing (`costgov daemon --observe`)."""
+        rules = tuple(replace(rule, mode=Mode.OBSERVE) for rule in self.rules)
+        return replace(self, mode=Mode.OBSERVE, rules=rules)
+
+
+# What a run gets when no policy matches and no default is loaded: watched and metered, never touched.
+NO_POLICY = Policy(name="none", mode=Mode.OBSERVE)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """All loaded policies. `digest` (SHA-256 of the texts) names exactly what was in force."""
+
+    policies: tuple[Policy, ...]
+    digest: str
+
+    def for_run(self, labels: Mapping[str, str], stage: str | None) -> Policy:
+        """Return the matching policy with the most `match` keys; ties go to the first name in order.
+
+        A policy without `match` takes every run and so comes last. NO_POLICY when nothing matches.
+        """
+        matching = [policy for policy in self.policies if policy.matches(labels, stage)]
+        return min(matching, key=lambda policy: (-len(policy.match), policy.name), default=NO_POLICY)
+
+    @property
+    def typed_ceiling_usd_micros(self) -> UsdMicros | None:
+        """The command line's, which is over every policy."""
+        typed = (policy.budget.ceiling_usd_micros for policy in self.policies if policy.ceiling_is_typed)
+        return next(typed, None)
+
+    def observing(self) -> PolicySet:
+        return replace(self, policies=tuple(policy.observing() for policy in self.policies))
+
+    def with_ceiling(self, ceiling_usd_micros: UsdMicros) -> PolicySet:
+        """Put the command line's `--ceiling` over every policy's own, adding the rule that enforces it.
+
+        Where none of them matches every run, one more that does, and that holds nothing but the ceiling.
+        """
+        policies = self.policies
+        if all(policy.match for policy in policies):
+            policies = (*policies, Policy(name="command-line", source=COMMAND_LINE))
+        return replace(self, policies=tuple(with_ceiling(policy, ceiling_usd_micros) for policy in policies))
+
+
+def with_ceiling(
+    policy: Policy, ceiling_usd_micros: UsdMicros, *, tokens: int | None = None, source: str = COMMAND_LINE
+) -> Policy:
+    """Return the policy with this ceiling and a budget rule that enforces it, whatever the policy's mode.
+
+    A ceiling set by a person is meant: it halts also where the file only observes. `tokens` None: the policy's own.
+    """
+    others = tuple(rule for rule in policy.rules if not (rule.trigger == "budget" and rule.response is Response.HALT))
+    taken = {rule.name for rule in others}
+    name = "budget" if "budget" not in taken else "command-line-ceiling"
+    budget = replace(policy.budget, ceiling_usd_micros=ceiling_usd_micros, tokens=tokens or policy.budget.tokens)
+    return replace(policy, budget=budget, rules=(*others, _enforcing(policy, name, source)))
+
+
+def with_cap_rule(policy: Policy) -> Policy:
+    """Return the policy with a rule that holds the run to the budgets of its groups (`Run.caps`).
+
+    Unchanged where one of its own does so at once. The rule leaves the policy's own ceiling alone: that may be one
+    which its file only observes.
+    """
+    if any(_enforces_at_once(rule) for rule in policy.rules):
+        return policy
+    rule = replace(_enforcing(policy, CAP_RULE, "budgets"), params={"caps_only": True})
+    return replace(policy, rules=(*(rule for rule in policy.rules if rule.name != CAP_RULE), rule))
+
+
+CAP_RULE = "budget-of-scope"
+
+
+def _enforces_at_once(rule: Rule) -> bool:
+    return (
+        rule.trigger == "budget"
+        and rule.response is Response.HALT
+        and rule.mode is Mode.ENFORCE
+        and rule.hold == AT_ONCE
+        and not rule.match
+        and rule.warmup is None
+        and rule.params.get("at_frac", 1.0) >= 1
+    )
+
+
+def _enforcing(policy: Policy, name: str, source: str) -> Rule:
+    return Rule(
+        name=name,
+        trigger="budget",
+        params={},
+        hold=AT_ONCE,
+        response=Response.HALT,
+        mode=Mode.ENFORCE,
+        checkpoint=policy.halt.checkpoint,
+        source=source,
+    )

@@ -1,0 +1,375 @@
+"""Budgets at work: how each stands, what runs they hold, who is warned, and what a person may set.
+
+A group's halt is its members' own: each live run's budget trigger sees the caps that cover it (`Run.caps`) and fires
+when what all of them have spent, plus the price of halting all of them, reaches the ceiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from governor.core.base.policy import COMMAND_LINE, Policy, PolicySet
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs, UsdMicros, format_usd
+from governor.core.base.utc import NS_PER_DAY, day_of
+from governor.core.engine import launched
+from governor.core.engine.keeping import keep
+from governor.core.engine.node import Node, NodeFacts, Tracked
+from governor.core.engine.pieces import checkpoint_reserve
+from governor.core.engine.planning import UNSAVED_MIN_NS, bounds_ns, grace_now
+from governor.core.events.effects import Alarm, Effect, Record
+from governor.core.events.events import OperatorBudget
+from governor.core.money.budgets import BUDGETS_MAX, Cap, Said, Scope, ScopedBudget, ScopeKind, scopes_of
+from governor.core.money.ledger import reserve
+
+UNREAD_SHOWN: Final = 5  # Of live budgets that cannot be read; an alarm is bounded.
+_WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
+
+
+def apply(node: Node, at: MonoNs) -> list[Effect]:
+    """At each tick, when every run's money is known and before any is judged: put its caps on it, and warn."""
+    for tracked in node.runs.values():
+        tracked.run.caps = ()
+    in_force = node.budgets.in_force()
+    if not in_force:
+        node.budgets.caps = ()
+        return []
+    covered: dict[str, list[Tracked]] = {}  # By scope: once for all budgets, of which there may be many.
+    caps: dict[str, Cap] = {}
+    effects: list[Effect] = []
+    for tracked in node.runs.values():
+        for text in scopes_of(tracked.run.run, tracked.run.stage, tracked.run.labels):
+            covered.setdefault(text, []).append(tracked)
+    for budget in in_force:
+        cap = caps[budget.scope.text] = _standing(node, budget, covered.get(budget.scope.text, []), at)
+        effects += _warned(node, budget, cap, at)
+    # In the order in which they are in force, and not of a set: a replay must name the same one.
+    groups = [budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN]
+    for text in groups:  # A run's own is in its policy.
+        for tracked in covered.get(text, ()):
+            tracked.run.caps += (caps[text],)
+    node.budgets.caps = tuple(caps.values())
+    return effects
+
+
+def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
+    """What the scope has spent by this node's ledger, and what halting everybody in it may cost now."""
+    return _standing(node, budget, [one for one in node.runs.values() if _covers(budget.scope, one)], at)
+
+
+def _standing(node: Node, budget: ScopedBudget, covered: Iterable[Tracked], at: MonoNs) -> Cap:
+    scope = budget.scope
+    members = [tracked for tracked in covered if _spends(tracked)]
+    known = node.ledger.usd_micros_per_hour
+    rate = known if scope.kind in _WHOLE_NODE else _together(members)
+    if known is None:
+        return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at))
+    # The whole machine is paid until the last of them is gone, however few of its ranks each holds.
+    longest = max((_bounds_ns(node, tracked, at) for tracked in members), default=0)
+    uploads = sum(checkpoint_reserve(node, tracked) for tracked in members)
+    to_reset = float("inf")
+    if scope.kind is ScopeKind.DAY:  # What a halt costs behind midnight is the next day's.
+        wall = node.wall(at)
+        left = day_of(wall)[1] - wall
+        longest = min(longest, left)
+        to_reset = (left - longest) / NS_PER_HOUR
+    held = UsdMicros(reserve(rate or 0, longest) + uploads)
+    return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at), held, UsdMicros(rate or 0), to_reset)
+
+
+def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
+    groups = node.charges.groups
+    match scope.kind:
+        case ScopeKind.RUN:
+            tracked = node.runs.get(scope.name)
+            return launched.spend(node, tracked) if tracked is not None else node.ledger.spend(scope.name)
+        case ScopeKind.DAY:
+            return UsdMicros(groups.of_day(node.wall(at)))
+        case ScopeKind.NODE:
+            return UsdMicros(groups.node_usd_micros)
+        case _:
+            # Who stands in for a command spends what is nobody's in the counters yet.
+            standing_in = [one for one in node.runs.values() if one.is_unattached and _covers(scope, one)]
+            unclaimed = sum(launched.unclaimed(node, tracked) for tracked in standing_in)
+            return UsdMicros(groups.of_key(scope.text) + unclaimed)
+
+
+def _covers(scope: Scope, tracked: Tracked) -> bool:
+    run = tracked.run
+    return scope.covers(run.run, run.stage, run.labels)
+
+
+def _spends(tracked: Tracked) -> bool:
+    return tracked.run.alive and not (tracked.incident is not None and tracked.incident.is_closed)
+
+
+def _together(members: Iterable[Tracked]) -> int:
+    return sum(tracked.run.spend_rate_usd_micros_per_hour or 0 for tracked in members)
+
+
+def _bounds_ns(node: Node, tracked: Tracked, at: MonoNs) -> int:
+    return grace_now(tracked.policy, tracked.run, at) + bounds_ns(node.facts, tracked.policy)
+
+
+# --- warnings -----------------------------------------------------------------------------------------------
+
+
+def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effect]:
+    """One alarm for each part of the ceiling that is crossed, and for the whole: once, also over restarts.
+
+    Another ceiling, and another day, make of what is no longer crossed something that can be crossed again.
+    """
+    said = node.budgets.said.get(cap.scope)
+    day = node.wall(at) // NS_PER_DAY if budget.scope.kind is ScopeKind.DAY else None
+    used = cap.spend_usd_micros + cap.reserve_usd_micros
+    # The whole of a run's own is told by its halt.
+    parts = budget.alert_at if budget.scope.kind is ScopeKind.RUN else (*budget.alert_at, 1.0)
+    crossed = [frac for frac in parts if used >= cap.ceiling_usd_micros * frac]
+    before = said.frac if said is not None and said.day == day else 0.0
+    if said is not None and said.ceiling_usd_micros != cap.ceiling_usd_micros:
+        before = max((frac for frac in crossed if frac <= before), default=0.0)
+    now = max(crossed, default=0.0)
+    fresh = Said(max(before, now), cap.ceiling_usd_micros, day)
+    if fresh == said or (said is None and now == 0.0):
+        return []
+    node.budgets.said[cap.scope] = fresh
+    node.kept_at = None  # With the next tick: a governor after us must not say it again.
+    return [_alarm(budget, cap, now)] if now > before else []
+
+
+def _alarm(budget: ScopedBudget, cap: Cap, frac: float) -> Alarm:
+    run = budget.scope.name if budget.scope.kind is ScopeKind.RUN else None
+    part = "the whole" if frac >= 1 else f"{frac:.0%}"
+    text = (
+        f"{cap.scope} has used {part} of its ceiling {format_usd(cap.ceiling_usd_micros)}: spent "
+        f"{format_usd(cap.spend_usd_micros)}, {format_usd(cap.reserve_usd_micros)} reserved for its halt "
+        f"({budget.source})"
+    )
+    return Alarm(f"budget_{cap.scope}", run, text)
+
+
+# --- what a person may set ----------------------------------------------------------------------------------
+
+
+def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
+    """Why this ceiling cannot be set now, with the numbers; None: it can."""
+    scope, ceiling = budget.scope, budget.ceiling_usd_micros
+    price = node.ledger.price_usd_micros_per_hour
+    if price is None:
+        return (
+            "the price of this node is unknown, so no ceiling can be held: set node.price_usd_per_hour, or pass --price"
+        )
+    if len(node.budgets.live) >= BUDGETS_MAX and scope.text not in node.budgets.live:
+        return f"{BUDGETS_MAX} budgets are set live already: clear one, or write [[budget]] into costgov.toml"
+    cap = standing(node, budget, at)
+    held = cap.reserve_usd_micros
+    if scope.kind is ScopeKind.DAY:  # Near midnight little of a halt is today's; tomorrow all of it is.
+        held = standing(node, replace(budget, scope=Scope(ScopeKind.NODE)), at).reserve_usd_micros
+    if ceiling <= held:
+        return _too_small(scope, ceiling, held)
+    done = would_complete(node, scope, budget.tokens)
+    if done is not None:
+        return done
+    if cap.room_usd_micros <= 0:
+        return (
+            f"{scope.text} has spent {format_usd(cap.spend_usd_micros)} and its halt is reserved "
+            f"{format_usd(cap.reserve_usd_micros)}: a ceiling of {format_usd(ceiling)} would halt it now; set more "
+            f"than {format_usd(cap.spend_usd_micros + cap.reserve_usd_micros)}, or say `costgov halt RUN --reason …`"
+        )
+    return fault(node.facts, node.policies, [budget]) if not held else None
+
+
+def would_complete(node: Node, scope: Scope, tokens: int | None) -> str | None:
+    """Why a run cannot be given so few tokens: it has trained them, and its halt would follow at its next step."""
+    tracked = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
+    if tracked is None or tokens is None or tokens == tracked.policy.budget.tokens:
+        return None  # What counts already is not what this would do.
+    trained = tracked.run.tokens_total or 0
+    if trained < tokens:
+        return None
+    return (
+        f"{scope.text} has trained {trained:,} tokens: with a budget of {tokens:,} it would be complete, and halted "
+        "now; set more tokens, or say `costgov halt RUN --reason …`"
+    )
+
+
+def fault(facts: NodeFacts, policies: PolicySet, budgets: Iterable[ScopedBudget]) -> str | None:
+    """A ceiling below what a halt of one run here may cost by itself: no run could be held to it."""
+    rate = facts.usd_micros_per_hour
+    longest = max((bounds_ns(facts, policy) for policy in policies.policies), default=bounds_ns(facts, Policy("none")))
+    for budget in budgets:
+        needed = reserve(rate or 0, longest + UNSAVED_MIN_NS)
+        if budget.ceiling_usd_micros <= needed:
+            return _too_small(budget.scope, budget.ceiling_usd_micros, needed)
+    return None
+
+
+def _too_small(scope: Scope, ceiling: UsdMicros, needed: UsdMicros) -> str:
+    return (
+        f"budget {scope.text}: the ceiling {format_usd(ceiling)} is not above {format_usd(needed)}, which its halt may "
+        "itself cost here (saving, ending processes, and the provider's bound to stop): raise it, or lower halt.grace, "
+        "halt.term_grace, halt.kill_grace or the provider's stop_bound_s"
+    )
+
+
+def after_clearing(node: Node, scope: Scope) -> ScopedBudget | None:
+    """What would count for this scope without its live budget: what is configured, or a run's policy; or nothing."""
+    configured = node.budgets.configured.get(scope.text)
+    if configured is not None or scope.kind is not ScopeKind.RUN or scope.name not in node.runs:
+        return configured
+    run = node.runs[scope.name].run
+    policy = node.policies.for_run(run.labels, run.stage)
+    ceiling = policy.budget.ceiling_usd_micros
+    source = COMMAND_LINE if policy.ceiling_is_typed else f"policy {policy.name}"
+    return ScopedBudget(scope, ceiling, source) if ceiling is not None else None
+
+
+def tokens_after_clearing(node: Node, scope: Scope) -> int | None:
+    """The token budget of this run without its live budget; None: it has none, or there is no such run."""
+    tracked = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
+    if tracked is None:
+        return None
+    configured = node.budgets.configured.get(scope.text)
+    if configured is not None and configured.tokens is not None:
+        return configured.tokens
+    return node.policies.for_run(tracked.run.labels, tracked.run.stage).budget.tokens
+
+
+def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
+    """Put a live budget in force, or take one away: for everybody whom it covers, from the next tick on."""
+    scope, budgets = event.scope, node.budgets
+    before = budgets.of(scope) or after_clearing(node, scope)
+    if event.budget is None:
+        budgets.live.pop(scope.text, None)
+    else:
+        budgets.live[scope.text] = event.budget
+    pin(node)
+    if budgets.of(scope) is None:
+        budgets.said.pop(scope.text, None)  # Or every scope that ever had a budget would stay in each snapshot.
+    for tracked in node.runs.values():
+        refit(node, tracked)
+    after = budgets.of(scope) or after_clearing(node, scope)
+    data = {
+        "act": "budget_clear" if event.budget is None else "budget_set",
+        "scope": scope.text,
+        "uid": event.uid,
+        "reason": event.reason,
+        "before_usd_micros": before.ceiling_usd_micros if before is not None else None,
+        "after_usd_micros": after.ceiling_usd_micros if after is not None else None,
+        "tokens": after.tokens if after is not None else None,
+    }
+    record = Record("operator", scope.name if scope.kind is ScopeKind.RUN else None, None, data, durable=True)
+    return [keep(node, event.at, durable=True), record]  # In this order, as an operator's hold.
+
+
+def pin(node: Node) -> None:
+    node.charges.groups.pinned = {*node.budgets.configured, *node.budgets.live}
+
+
+def refit(node: Node, tracked: Tracked) -> None:
+    """Judge the run by what covers it now; rules whose meaning is unchanged keep what they have counted."""
+    run = tracked.run
+    policy = node.policy_for(run.run, run.stage, run.labels)
+    if policy != tracked.policy:
+        tracked.policy = policy
+        tracked.book = tracked.book.with_policy(policy)
+
+
+# --- for people ---------------------------------------------------------------------------------------------
+
+
+def listed(node: Node, at: MonoNs) -> list[dict[str, Any]]:
+    """Every budget in force, and every ceiling that a live run has of its policy. Dollars are floats: for eyes."""
+    budgets = {budget.scope.text: budget for budget in node.budgets.in_force()}
+    for tracked in node.runs.values():
+        scope = Scope(ScopeKind.RUN, tracked.run.run)
+        if tracked.run.alive and scope.text not in budgets:
+            policys = after_clearing(node, scope)
+            if policys is not None:
+                budgets[scope.text] = policys
+    return [_document(budget, standing(node, budget, at)) for budget in budgets.values()]
+
+
+def _document(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
+    hours = cap.hours_left
+    rate = cap.rate_usd_micros_per_hour
+    return {
+        "scope": cap.scope,
+        "ceiling_usd": cap.ceiling_usd_micros / MICROS_PER_USD,
+        "spend_usd": cap.spend_usd_micros / MICROS_PER_USD,
+        "reserve_usd": cap.reserve_usd_micros / MICROS_PER_USD,
+        "rate_usd_per_hour": rate / MICROS_PER_USD if rate is not None else None,
+        "reached_in_s": hours * 3600 if hours != float("inf") else None,
+        "alert_at": list(budget.alert_at),
+        "tokens": budget.tokens,
+        "source": budget.source,
+        "live": budget.is_live,
+        "reason": budget.reason,
+        "uid": budget.uid,
+        "set_at_s": budget.set_wall / NS_PER_S if budget.set_wall is not None else None,
+    }
+
+
+# --- over a restart -----------------------------------------------------------------------------------------
+
+
+def restore_counters(node: Node, kept: Mapping[str, Any]) -> bool:
+    """Take up what groups have spent from the node's snapshot; False: it is of before and has none.
+
+    KeyError, TypeError, ValueError or AttributeError when they are not ours. Apart from the live budgets: counters that
+    are taken up stand, also where those cannot be read.
+    """
+    if "groups" not in kept:
+        return False
+    node.charges.groups.restore(kept["groups"])
+    return True
+
+
+def restore_live(node: Node, kept: Mapping[str, Any]) -> list[Effect]:
+    """Take up live budgets and what was said: each that can be read holds. Raises as restore_counters() does."""
+    if "budgets" not in kept:
+        return []
+    problems = node.budgets.restore(kept["budgets"])
+    pin(node)
+    if not problems:
+        return []
+    rest = f"; and {len(problems) - UNREAD_SHOWN} more" if len(problems) > UNREAD_SHOWN else ""
+    which = "; ".join(problems[:UNREAD_SHOWN]) + rest
+    count, what = len(problems), "live budget" if len(problems) == 1 else "live budgets"
+    text = f"{count} {what} of the journal cannot be taken up and hold nothing, set them again: {which}"
+    return [Alarm("budgets_unreadable", None, text)]
+
+
+def typed_anew(node: Node) -> list[Effect]:
+    """A ceiling that was typed since is a person's newer word than a live one of the same run, which then is over.
+
+    The same command line again (a scheduler that requeues) is no new word.
+    """
+    typed = node.policies.typed_ceiling_usd_micros
+    if typed is None:
+        return []
+    live = node.budgets.live.values()
+    over = [one for one in live if one.scope.kind is ScopeKind.RUN and one.over_usd_micros != typed]
+    for budget in over:
+        del node.budgets.live[budget.scope.text]
+    pin(node)
+    return [Alarm("budget_over", budget.scope.name, _over(budget, typed)) for budget in over]
+
+
+def _over(budget: ScopedBudget, typed: UsdMicros) -> str:
+    return (
+        f"{budget.scope.text}: --ceiling {format_usd(typed)} counts from now on, and not the "
+        f"{format_usd(budget.ceiling_usd_micros)} {budget.source}: {budget.reason}"
+    )
+
+
+def count_before(node: Node, known: Iterable[Mapping[str, Any]]) -> None:
+    """A journal of before has no counters: what its runs have spent is their groups', by stage and labels of the last.
+
+    Of which day that was, nobody has counted: the day's begins now. `known`: snapshots that could be taken up.
+    """
+    groups = node.charges.groups
+    groups.node_usd_micros = node.ledger.total()
+    for row in known:
+        groups.allot(row["stage"], row["labels"].items(), int(row["spend_usd_micros"]))

@@ -1,0 +1,88 @@
+"""What is known of who uses the node: the state behind core.idle. Mutable, owned by the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from governor.core.base.units import BootNs, MonoNs
+
+if TYPE_CHECKING:
+    from governor.core.engine.node import Tracked
+
+NODE: Final = "@node"  # The pseudo-run whose incident is the node's own stop: no valid run name.
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A run ended well, and its policy wants the node stopped then."""
+
+    run: str
+    policy: str
+    observed: bool
+    at: MonoNs  # When it ended.
+
+
+@dataclass(slots=True)
+class Idleness:
+    """None of the times outlives a restart: who came and went while we were away, we have not seen."""
+
+    # Who is here, beside the runs.
+    command: str | None = None  # `costgov run`: the name of its command, until that and all of its session are gone.
+    gpus_at: MonoNs | None = None  # When we last knew who computes.
+    gpus_unnamed: int = 0
+    gpus_problem: str | None = "the GPUs have not been looked at yet"
+    governors: tuple[int, ...] = ()
+    governors_problem: str | None = "the process table has not been looked at yet"
+    refused_at: MonoNs | None = None  # When a hello was last refused: who was refused trains, and asks again.
+    hold_until: MonoNs | None = None
+    hold_reason: str = ""
+    # Since when nobody is, and what follows.
+    last_runs: tuple[str, ...] = ()  # Those who were live at the last tick at which any was.
+    finish: Finish | None = None
+    looked_at: MonoNs | None = None
+    looked_boot: BootNs = BootNs(0)  # The same moment by the clock that goes on while the machine is suspended.
+    since: MonoNs | None = None  # None: somebody is here, or nobody can tell.
+    blind_since: MonoNs | None = None
+    warned_at: MonoNs | None = None
+    told: set[str] = field(default_factory=set)  # Names of alarms of this stretch: each is said once.
+    is_done: bool = False  # Of this stretch: its stop has been seen to its end.
+    stop: Tracked | None = None  # The pseudo-run with the open or last stop.
+    incidents_total: int = 0
+    spent_before_usd_micros: int = 0  # What was nobody's when the stretch began.
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stop is not None and self.stop.incident is not None and not self.stop.incident.is_closed
+
+    def somebody(self) -> None:
+        """The stretch is over, or was never one: idle time begins anew."""
+        self.since = self.warned_at = None
+        self.told.clear()
+        self.is_done = False
+
+    def snapshot(self) -> Mapping[str, Any]:
+        wish = self.finish
+        return {
+            "last_runs": list(self.last_runs),
+            "finish": [wish.run, wish.policy, wish.observed, wish.at] if wish is not None else None,
+            "incidents_total": self.incidents_total,
+            "hold_until": self.hold_until,
+            "hold_reason": self.hold_reason,
+        }
+
+
+def restored(row: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Idleness:
+    """Take up what outlives us. Of an earlier boot only names and numbers: whoever started the machine wants it."""
+    idle = Idleness(
+        last_runs=tuple(str(name) for name in row["last_runs"]), incidents_total=int(row["incidents_total"])
+    )
+    if same_boot:
+        until = row["hold_until"]
+        idle.hold_until, idle.hold_reason = MonoNs(int(until)) if until is not None else None, str(row["hold_reason"])
+        if row["finish"] is not None:
+            run, policy, observed, *ended = row["finish"]
+            ended_at = MonoNs(int(ended[0])) if ended else at  # A journal of before does not say.
+            idle.finish = Finish(str(run), str(policy), bool(observed), ended_at)
+    return idle

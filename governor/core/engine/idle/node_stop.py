@@ -1,0 +1,173 @@
+"""The stop of a node that nobody uses: a halt on the pseudo-run NODE, with nothing to ask and nobody to end.
+
+Every stop that is asked of the provider goes through `may_stop`: nobody has been seen here for the whole idle time, by
+looks that were never further apart than LOOK_GAP_NS and each of which knew. After our restart that time begins anew,
+also for a stop that is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from governor.core.base.policy import NO_POLICY
+from governor.core.base.units import MonoNs, format_duration
+from governor.core.engine import halting
+from governor.core.engine.idle.idle_limit import PATIENCE_NS, Limit, standing
+from governor.core.engine.idle.idle_words import ABANDONED, abandoned, came_late, given_up
+from governor.core.engine.idle.idleness import NODE
+from governor.core.engine.node import Node, Tracked
+from governor.core.engine.occupancy import Occupant
+from governor.core.engine.planning import node_plan
+from governor.core.engine.snapshots import incident_snapshot
+from governor.core.events.effects import Alarm, Effect, KeepIncident, Kill, Record, StopCompute, Term
+from governor.core.events.events import BillingRead, StopAnswer, StopReplied
+from governor.core.halt import halt as table
+from governor.core.halt.halt import Fact, Stage
+from governor.core.halt.incident import Incident
+from governor.core.money.charges import UNALLOCATED
+from governor.core.rules.rules import RuleBook
+from governor.core.runs.run_state import Run
+
+STOPS_PERHAPS: Final = (StopAnswer.ACCEPTED, StopAnswer.UNKNOWN)
+
+
+def may_stop(node: Node, after_ns: int, at: MonoNs) -> bool:
+    """The one question before every stop, the first and each repeated one."""
+    since = node.idle.since
+    return since is not None and at - since >= after_ns
+
+
+def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
+    idle = node.idle
+    assert idle.since is not None
+    assert may_stop(node, wanted.after_ns, at), "stopped before its time"
+    idle.incidents_total += 1
+    incident_id = f"{NODE}.{node.facts.node}.{idle.incidents_total}"
+    tracked = pseudo_run(at)
+    wall = node.wall(at)
+    text = f"nobody has used this node for {format_duration(at - idle.since)} ({wanted.source})"
+    incident = Incident(
+        incident_id=incident_id,
+        run=NODE,
+        uid=0,
+        attempt="",
+        reason=wanted.reason,
+        text=text,
+        evidence={"idle_ns": at - idle.since, "limit_ns": wanted.after_ns, "last_runs": list(idle.last_runs)},
+        policy=wanted.policy,
+        rule="on_finish" if wanted.reason == "run_finished" else "idle_stop",
+        trigger=wanted.reason,
+        halt=table.open_halt(incident_id, NODE, wanted.reason, at),
+        plan=node_plan(node.facts),
+        opened_at=at,
+        opened_wall=wall,
+        spend_at_verdict_usd_micros=node.spent_by(NODE),
+        spend_rate_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
+    )
+    tracked.incident = incident
+    idle.stop, idle.finish = tracked, None
+    node.kept_at = None
+    node.enter(incident)
+    incident.note(at, wall, "verdict", rule=incident.rule, reason=incident.reason, text=text)
+    incident.note(at, wall, "nobody_here")
+    incident.halt, _ = table.step(incident.halt, Fact.VERDICT_NO_ASK, at, incident.plan)
+    return _ending_nobody(halting.feed(node, tracked, Fact.EXITED, at))
+
+
+def pseudo_run(at: MonoNs) -> Tracked:
+    """What stands for the node where the halt speaks of a run. It is never among the node's runs."""
+    run = Run(run=NODE, uid=0, first_seen_at=at)
+    return Tracked(run=run, policy=NO_POLICY, book=RuleBook(NO_POLICY, run))
+
+
+def _ending_nobody(effects: list[Effect]) -> list[Effect]:
+    """The stages in which processes are ended have none to end here."""
+    return [effect for effect in effects if not isinstance(effect, Term | Kill)]
+
+
+def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
+    tracked = node.idle.stop
+    assert tracked is not None
+    incident = tracked.incident
+    assert incident is not None
+    halt = incident.halt
+    is_due = halt.deadline is not None and at >= halt.deadline
+    if here:
+        if halt.stop_reply is Fact.STOP_ACCEPTED and not is_due:
+            return _late(node, incident, here[0].text, at)
+        # A stop that is on its way is answered first: what became of it must not be guessed.
+        is_asked = halt.stage is not Stage.VERIFYING and halt.stop_reply is None and halt.stop_attempts > 0
+        return [] if is_asked and not is_due else _abandon(node, incident, {"who": here[0].text}, at)
+    after_ns = int(incident.evidence["limit_ns"])
+    if not is_due or not may_stop(node, after_ns, at):
+        return []  # Also after our restart: who came and went meanwhile is not known, so nobody has to be here as long.
+    withdrawn = _withdrawn(node, incident)
+    if withdrawn is not None:
+        return _abandon(node, incident, {"why": withdrawn}, at)
+    return _ending_nobody(halting.feed(node, tracked, Fact.DEADLINE, at))
+
+
+def _withdrawn(node: Node, incident: Incident) -> str | None:
+    """Why nobody wants it any more: by the settings of now, of a restart or of a reload, or by who mends the node."""
+    is_wish = incident.reason != "node_idle"  # Of a run that has ended: no setting has to go on wanting it.
+    wanted = standing(node)
+    if node.facts.observe or (not is_wish and wanted is not None and wanted.observed):
+        return "observe mode is on by now"
+    if is_wish and incident.at_of("restored") is not None and node.away_ns >= PATIENCE_NS:  # As finish_left().
+        return f"no governor was here for {format_duration(node.away_ns)}"
+    return None if is_wish or wanted is not None else "idle_stop is off by now"
+
+
+def _late(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
+    if incident.at_of("came_late") is not None:
+        return []
+    incident.note(at, node.wall(at), "came_late", who=who)
+    return [Alarm("node_came_late", NODE, came_late(who, node.facts, incident.incident_id))]
+
+
+def _abandon(node: Node, incident: Incident, reason: Mapping[str, str], at: MonoNs) -> list[Effect]:
+    was, why = incident.halt, given_up(reason)
+    incident.halt = replace(was, stage=Stage.HALTED, deadline=None)
+    incident.closed_wall = node.wall(at)
+    incident.spend_usd_micros = node.spent_by(NODE)
+    incident.note(at, incident.closed_wall, ABANDONED, was=was.stage.name, **reason)
+    closed = {**incident_snapshot(node, incident), "halt_stage": ABANDONED}
+    data = {"from": was.stage.name, "to": ABANDONED, "fact": why}
+    return [
+        KeepIncident(incident.incident_id, closed, closed=True),
+        Record("transition", NODE, incident.incident_id, data, durable=True),
+        Alarm("node_stop_abandoned", NODE, abandoned(why, was, incident.incident_id)),
+    ]
+
+
+def on_answer(node: Node, tracked: Tracked, event: StopReplied | BillingRead) -> list[Effect]:
+    """What the provider says of the node's own stop."""
+    incident = tracked.incident
+    assert incident is not None
+    if incident.is_closed:
+        if isinstance(event, StopReplied) and event.answer in STOPS_PERHAPS and incident.at_of(ABANDONED) is not None:
+            return _late(node, incident, "whoever is here", event.at)
+        return []
+    if isinstance(event, StopReplied):
+        effects = halting.on_stop_replied(node, tracked, event)
+    else:
+        effects = halting.on_billing(node, tracked, event)
+    if tracked.incident is not None and tracked.incident.is_closed:
+        node.idle.is_done = True
+    return _ending_nobody(effects)
+
+
+def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
+    """Take up the open stop of this boot. Billing is read at once; a stop is not repeated before it may be."""
+    idle = node.idle
+    idle.stop = tracked = pseudo_run(incident.opened_at)
+    tracked.incident = incident
+    idle.spent_before_usd_micros = node.ledger.spend(UNALLOCATED) - incident.spend_usd_micros
+    idle.incidents_total = max(idle.incidents_total, halting.number_of(incident.incident_id))
+    node.enter(incident)
+    incident.note(at, node.wall(at), "restored", stage=incident.halt.stage.name)
+    incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
+    again: list[Effect] = [effect for effect in repeated if not isinstance(effect, StopCompute)]
+    return [halting.keep(node, tracked), *_ending_nobody(again)]

@@ -1,0 +1,288 @@
+"""Whom a halt may end: the run's launchers, its announced ranks and their trees, and nobody else.
+
+Pure: a process table in, identities out. The table is old the moment it is read, so whoever signals compares identity
+again (`ports.Processes.send`), and whoever waits scans again (`strays`) until nobody is left.
+
+What belongs to a run, besides the trees below its launchers and ranks:
+- every process of a session, or orphan of a process group, that the run itself began (its leader is one of ours);
+- in a session that it shares with others (a login shell), an orphan that appeared after the kill set was taken and has
+  exactly a rank's or launcher's command line: forked in the last moment by a member.
+Sharing a parent, a session, a user or a command line with the run is not enough: sibling runs of one sweep share all of
+these. A restart loop around the launcher is told by the hello of what it starts, which carries the run's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from governor.core.base.identity import ProcessFacts, ProcessId
+
+Table = Mapping[int, ProcessFacts]
+
+ANCESTORS_MAX = 64  # Real chains are below 20; a table read while it changed may even hold a circle.
+
+_LAUNCHER_MODULES = frozenset((
+    "deepspeed.launcher.launch", "deepspeed.launcher.runner", "torch.distributed.run", "torch.distributed.launch",
+    "accelerate.commands.launch", "horovod.runner.launch",
+))  # fmt: skip
+_LAUNCHER_PROGRAMS = frozenset((
+    "torchrun", "deepspeed", "ds", "deepspeed.pt", "horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun",
+    "prterun", "hydra_pmi_proxy", "orted", "prted", "srun",
+))  # fmt: skip
+_LAUNCHER_FILES = ("deepspeed/launcher/launch.py", "deepspeed/launcher/runner.py", "torch/distributed/run.py")
+_PYTHON_OPTIONS_WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
+_SPAWNED = "--multiprocessing-fork"  # On every process that multiprocessing's spawn method starts.
+
+
+@dataclass(frozen=True, slots=True)
+class KillSet:
+    """Members in the order in which to signal them, and what recognises those who come later."""
+
+    uid: int
+    members: tuple[ProcessId, ...]  # Launchers outermost first (they restart the others), ranks, then their trees.
+    launchers: frozenset[ProcessId]
+    sessions: frozenset[int]  # Begun by the run: all their processes are its own.
+    groups: frozenset[int]  # Process groups begun by the run.
+    shared_sessions: frozenset[int]
+    argvs: frozenset[tuple[str, ...]]  # Exact command lines of ranks and launchers.
+    alike: frozenset[ProcessId]  # Others that had such a command line already: sibling runs.
+    as_of_ticks: int  # Newest start in the table that this was made from.
+
+    def widened(self, strays: Iterable[ProcessId]) -> KillSet:
+        """Count the strays in, so that the next scan finds their children too."""
+        return replace(self, members=tuple(dict.fromkeys((*self.members, *strays))))
+
+    def without(self, gone: Iterable[ProcessId], table: Table) -> KillSet:
+        """Leave out members that are gone and that the table does not show: nobody descends from them any more.
+
+        A zombie stays, for it still leads its session and group; those keep their numbers here in any case.
+        """
+        left = frozenset(process for process in gone if _same(table, process) is None)
+        alike = frozenset(process for process in self.alike if _same(table, process) is not None)
+        return replace(self, members=tuple(p for p in self.members if p not in left), alike=alike)
+
+    def joined(self, earlier: KillSet) -> KillSet:
+        """Keep what an earlier look at the same halt knew: by now its launchers may be gone, and their orphans not."""
+        members = dict.fromkeys((*self.members, *earlier.members))
+        return KillSet(
+            uid=self.uid,
+            members=tuple(members),
+            launchers=self.launchers | earlier.launchers,
+            sessions=self.sessions | earlier.sessions,
+            groups=self.groups | earlier.groups,
+            shared_sessions=self.shared_sessions | earlier.shared_sessions,
+            argvs=self.argvs | earlier.argvs,
+            alike=(self.alike | earlier.alike) - members.keys(),
+            as_of_ticks=min(self.as_of_ticks, earlier.as_of_ticks),
+        )
+
+
+def find_launchers(table: Table, rank: ProcessId, own_pid: int | None = None) -> tuple[ProcessId, ...]:
+    """Return the same-uid ancestors of the rank that launch training, outermost first; empty when there is none.
+
+    Never `own_pid` or anything above it, and never anything above another uid's process (sudo, a login).
+    """
+    facts = _same(table, rank)
+    if facts is None:
+        return ()
+    found = []
+    child = facts
+    for ancestor in _ancestors(table, facts):
+        if ancestor.uid != facts.uid or ancestor.process.pid == own_pid:
+            break
+        if is_launcher(ancestor.argv) or _spawned(facts, child, parent=ancestor):
+            found.append(ancestor.process)
+        child = ancestor
+    return tuple(reversed(found))
+
+
+def descends(table: Table, process: ProcessId, roots: Iterable[ProcessId]) -> bool:
+    """Whether the process is one of the roots, stands below one, or is in a session that one began."""
+    facts = _same(table, process)
+    if facts is None:
+        return False
+    wanted = frozenset(roots)
+    line = {facts.process, *(ancestor.process for ancestor in _ancestors(table, facts))}
+    return bool(wanted & line) or facts.sid in {root.pid for root in wanted if _same(table, root) is not None}
+
+
+def kill_set(
+    table: Table, ranks: Iterable[ProcessId], own_pid: int, *, launchers: Iterable[ProcessId] = (),
+    uid: int | None = None,
+) -> KillSet | None:  # fmt: skip
+    """Return whom to end for these announced ranks, or None when nobody of the run can be told any more.
+
+    `launchers` are those found when the ranks said hello (under `costgov run` also the command itself): they count
+    even if they no longer stand above a rank. `uid` is the run's; without it, that of a rank or launcher still alive.
+    """
+    ranks = tuple(dict.fromkeys(ranks))
+    recorded = tuple(launchers)
+    if uid is None:
+        uid = next((facts.uid for facts in _alive(table, (*ranks, *recorded))), None)
+        if uid is None:
+            return None
+    protected = _protected(table, own_pid)
+    found = (launcher for rank in ranks for launcher in find_launchers(table, rank, own_pid))
+    all_launchers = [f for f in _alive(table, (*recorded, *found)) if _may_end(f, uid, protected)]
+    all_launchers.sort(key=lambda facts: sum(1 for _ in _ancestors(table, facts)))
+    rank_facts = [f for f in _alive(table, ranks) if _may_end(f, uid, protected)]
+    roots = {f.process: f for f in (*all_launchers, *rank_facts)}
+    members = dict(roots)
+    for facts in _trees(table, roots.values(), uid, protected):
+        members.setdefault(facts.process, facts)
+    member_pids = {process.pid for process in members} | {rank.pid for rank in ranks}
+    argvs = frozenset(f.argv for f in roots.values() if f.argv)
+    killed = KillSet(
+        uid=uid,
+        members=tuple(members),
+        launchers=frozenset(f.process for f in all_launchers),
+        # A rank that is gone already may have led its session (torchrun): the number is its own while members live.
+        sessions=frozenset(s for s in _sids(members.values(), ranks) if s in member_pids),
+        groups=frozenset(f.pgid for f in members.values() if f.pgid in member_pids),
+        shared_sessions=frozenset(s for s in _sids(members.values(), ()) if s not in member_pids),
+        argvs=argvs,
+        alike=frozenset(f.process for f in table.values() if f.argv in argvs and f.process not in members),
+        as_of_ticks=max((f.process.start_ticks for f in table.values()), default=0),
+    )
+    return killed.widened(strays(table, killed, own_pid))
+
+
+def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]:
+    """Return living processes of the run that are not members: late children, orphans, restarts. Zombies are gone."""
+    protected = _protected(table, own_pid)
+    members = frozenset(killed.members)
+    found: dict[ProcessId, ProcessFacts] = {}
+    for facts in table.values():
+        if facts.process in members or facts.state in "ZX" or not _may_end(facts, killed.uid, protected):
+            continue
+        if _belongs(table, facts, killed, members):
+            found[facts.process] = facts
+    for facts in _trees(table, tuple(found.values()), killed.uid, protected):
+        if facts.process not in members and facts.state not in "ZX":
+            found.setdefault(facts.process, facts)
+    return tuple(found)
+
+
+def remaining(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
+    """Return the members that the table shows alive. A zombie main thread may hide living threads: ask `is_gone`."""
+    return tuple(facts.process for facts in _alive(table, killed.members) if facts.state not in "ZX")
+
+
+def is_launcher(argv: tuple[str, ...]) -> bool:
+    """Whether this command line is that of a known launcher of ranks."""
+    if not argv:
+        return False
+    program, rest = _program(argv)
+    name = program.rsplit("/", 1)[-1]
+    if name == "accelerate" or program == "accelerate.commands.accelerate_cli":
+        return "launch" in rest[:1]
+    return program in _LAUNCHER_MODULES or name in _LAUNCHER_PROGRAMS or program.endswith(_LAUNCHER_FILES)
+
+
+def _program(argv: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the script or module that runs, past the interpreter and its options, and the arguments after it."""
+    if not argv[0].rsplit("/", 1)[-1].startswith(("python", "pypy")):
+        return argv[0], argv[1:]
+    position = 1
+    while position < len(argv) and argv[position].startswith("-"):
+        option = argv[position]
+        if option == "-m":
+            return (argv[position + 1], argv[position + 2 :]) if position + 1 < len(argv) else ("", ())
+        if option == "-c":
+            return "", ()
+        position += 2 if option in _PYTHON_OPTIONS_WITH_VALUE else 1
+    return (argv[position], argv[position + 1 :]) if position < len(argv) else ("", ())
+
+
+def _spawned(rank: ProcessFacts, child: ProcessFacts, *, parent: ProcessFacts) -> bool:
+    """torch.multiprocessing: the training script itself launches ranks, by fork or by spawn.
+
+    A fork keeps the command line, down to the rank. A shell that forks keeps its own, which is another's than the
+    rank's: `( python train.py ) &` in the script of a sweep, whose other runs stand below the same shell.
+    """
+    return bool(child.argv) and (_SPAWNED in child.argv or parent.argv == child.argv == rank.argv)
+
+
+def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozenset[ProcessId]) -> bool:
+    for ancestor in _ancestors(table, facts):
+        if ancestor.process in members:
+            return True
+    if _led_by_us(table, facts.sid, killed.sessions, members):
+        return True
+    if not _is_orphan(table, facts):
+        return False
+    if _led_by_us(table, facts.pgid, killed.groups, members):
+        return True
+    appeared = facts.process.start_ticks >= killed.as_of_ticks and facts.process not in killed.alike
+    return appeared and facts.sid in killed.shared_sessions and facts.argv in killed.argvs
+
+
+def _led_by_us(table: Table, leader_pid: int, ours: frozenset[int], members: frozenset[ProcessId]) -> bool:
+    """The kernel keeps a number from reuse while a session or group bears it: a stranger there began a new one."""
+    leader = table.get(leader_pid)
+    return leader_pid in ours and (leader is None or leader.process in members)
+
+
+def _is_orphan(table: Table, facts: ProcessFacts) -> bool:
+    """Its parent is gone: pid 1 or a subreaper outside the session has taken it."""
+    parent = table.get(facts.ppid)
+    if facts.ppid <= 1 or parent is None:
+        return True
+    return parent.sid != facts.sid and facts.process.pid != facts.sid
+
+
+def _sids(members: Iterable[ProcessFacts], ranks: Iterable[ProcessId]) -> frozenset[int]:
+    # 0 is a session of another pid namespace, which says nothing about anybody.
+    return frozenset({f.sid for f in members} | {rank.pid for rank in ranks}) - {0}
+
+
+def _protected(table: Table, own_pid: int) -> frozenset[int]:
+    """Ourselves and everything above us, by number alone: here a doubt protects."""
+    found: set[int] = set()
+    pid = own_pid
+    while pid not in found:
+        found.add(pid)
+        pid = table[pid].ppid if pid in table else 0
+    return frozenset(found)
+
+
+def _may_end(facts: ProcessFacts, uid: int, protected: frozenset[int]) -> bool:
+    is_kernel_thread = facts.ppid in (0, 2) and not facts.argv and facts.sid == 0
+    return facts.process.pid > 1 and facts.uid == uid and facts.process.pid not in protected and not is_kernel_thread
+
+
+def _trees(table: Table, roots: Iterable[ProcessFacts], uid: int, protected: frozenset[int]) -> Iterator[ProcessFacts]:
+    """Yield everything below the roots, breadth first. Another uid's process is left out, its children are not."""
+    children: dict[int, list[ProcessFacts]] = {}
+    for facts in table.values():
+        children.setdefault(facts.ppid, []).append(facts)
+    level = [facts.process.pid for facts in roots]
+    seen = set(level) | protected
+    while level:
+        below = [child for pid in level for child in children.get(pid, ()) if child.process.pid not in seen]
+        seen.update(child.process.pid for child in below)
+        yield from (child for child in below if _may_end(child, uid, protected))
+        level = [child.process.pid for child in below]
+
+
+def _ancestors(table: Table, facts: ProcessFacts) -> Iterator[ProcessFacts]:
+    """Yield parent, grandparent, …; a parent younger than its child is a reused number and ends the chain."""
+    for _ in range(ANCESTORS_MAX):
+        parent = table.get(facts.ppid)
+        if facts.ppid <= 1 or parent is None or parent.process.start_ticks > facts.process.start_ticks:
+            return
+        yield parent
+        facts = parent
+
+
+def _same(table: Table, process: ProcessId) -> ProcessFacts | None:
+    facts = table.get(process.pid)
+    return facts if facts is not None and facts.process == process else None
+
+
+def _alive(table: Table, processes: Iterable[ProcessId]) -> Iterator[ProcessFacts]:
+    for process in dict.fromkeys(processes):
+        facts = _same(table, process)
+        if facts is not None:
+            yield facts

@@ -1,0 +1,394 @@
+"""What one governor knows: its node, runs and incidents. Mutable, owned by the engine, read by status and hands."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.policy import Policy, PolicySet
+from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine.idle.idleness import NODE, Idleness
+from governor.core.events.effects import Record
+from governor.core.events.events import CommandLaunched
+from governor.core.events.machine_events import SpotNotice
+from governor.core.halt.incident import Incident, process_row
+from governor.core.money.budgets import Budgets, ScopedBudget, ScopeKind, by_scope
+from governor.core.money.charges import UNALLOCATED, Charge, ChargeBook, Payer, Place, labels_of
+from governor.core.money.forecast import RECENT_WINDOWS, CeilingTold, Forecast
+from governor.core.money.ledger import Ledger, TokenWindow, new_ledger
+from governor.core.money.lines import Lines, compute_line
+from governor.core.money.token_windows import TokenMeter, Window
+from governor.core.rules.rules import RuleBook
+from governor.core.runs.run_state import Run
+
+RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
+RUNS_PER_UID_MAX = 32  # One user's leak must leave room to watch another user's run.
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What start-up learned of this machine; it does not change while the governor lives."""
+
+    node: str
+    boot_id: str
+    price_usd_micros_per_hour: UsdMicros | None = None
+    price_source: str | None = None
+    price_as_of: str = ""  # The day (ISO 8601) on which the source said so.
+    price_since_wall: WallNs | None = None  # When it came into force, where the source says that.
+    lines: Lines = Lines()  # What is billed beside the machine.
+    cloud: str = "none"  # The provider's name.
+    instance_id: str | None = None
+    region: str | None = None
+    launched_at_wall: WallNs | None = None  # Where the provider says it: the instance is billed from there.
+    will_stop: str = ""  # "stop EC2 instance i-0abc …"
+    stays_billed: tuple[str, ...] = ()
+    can_stop: bool = False  # A provider is configured and its preflight found no obstacle.
+    survives_stop: bool | None = None  # Does the local disk outlive a stop?
+    stop_bound_ns: DurationNs = DurationNs(0)  # Declared by the provider.
+    granularity_ns: DurationNs = DurationNs(0)
+    observe: bool = False
+    idle_stop_ns: DurationNs | None = None  # Of costgov.toml; 0: off. None: the policies say.
+    exclusive: bool = False  # `costgov run`: the one command beside us is the node's tenant.
+
+    @property
+    def usd_micros_per_hour(self) -> UsdMicros | None:
+        """Of all lines, as of the start, rounded up; None while what the machine costs is unknown."""
+        price = self.price_usd_micros_per_hour
+        return None if price is None else UsdMicros(price + self.lines.usd_micros_per_hour)
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One run with the policy that judges it and the halt that may be under way."""
+
+    run: Run
+    policy: Policy
+    book: RuleBook
+    window: TokenWindow = field(default_factory=TokenWindow)
+    paid_from: BootNs = BootNs(0)  # When it began to hold the node: its first window begins there,
+    paid_before: UsdMicros = UsdMicros(0)  # and what it had spent by then is in no window of ours.
+    meter: TokenMeter | None = None  # From the first step whose tokens are known.
+    # Of the last step whose tokens count: its attempt's begin, its number in the attempt, and the absolute one.
+    metered: tuple[MonoNs, int, int] = MonoNs(-1), 0, 0
+    windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
+    left: Forecast | None = None  # As of the last window's end.
+    launchers: tuple[ProcessId, ...] = ()
+    command: tuple[str, ...] = ()  # Of the outermost launcher.
+    named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
+    gpus_asked_at: MonoNs | None = None  # By the driver, and it was known which are the run's: before its log's word.
+    stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
+    remembered: tuple[ProcessId, ...] = ()  # From the journal: who was the run before we came back.
+    checkpoint_bytes_max: int = 0  # Of those that left the region: what the halt's own may cost is reserved by it.
+    checkpoints_charged: tuple[str, ...] = ()  # The last ones, named: one that is told again is charged once.
+    incident: Incident | None = None  # The open or last one of the present attempt.
+    incidents_total: int = 0
+    hold_until: MonoNs | None = None
+    hold_reason: str = ""
+    is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
+    halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
+    was_announced: bool = False  # A rank of it has said hello to this governor.
+    is_unattached: bool = False  # It stands in for a launched command of which nobody speaks.
+    stands_in_since: MonoNs = MonoNs(0)
+    is_beside: bool = False  # A stream's run that is not the launched command: it pays, and speaks for itself alone.
+    unattached_alarmed: bool = False
+    lossless_alarmed: tuple[str, MonoNs] | None = None  # The attempt that was said to show no loss.
+    unwatched_alarmed: bool = False
+    displaced_alarmed_at: MonoNs | None = None
+    price_alarmed: bool = False
+    ceilings_told: dict[str, CeilingTold] = field(default_factory=dict)  # By the scope of the ceiling.
+
+    def processes(self) -> tuple[ProcessId, ...]:
+        """Who the run is: its announced ranks, or those named for it, or as many as the journal knew."""
+        return tuple(rank.peer.process for rank in self.run.ranks.values()) or self.named or self.remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of a run that is tracked no longer, beside what `ledger` says that it has spent.
+
+    Enough that nobody else takes its name and its budget, that no incident id is given twice, that its hold and its
+    breaker stand, and that its windows go on where they ended. Half a KB, and as many as the ledger has forgotten runs.
+    """
+
+    uid: int
+    incidents_total: int
+    halts_wall: tuple[WallNs, ...]
+    hold_until: MonoNs | None
+    hold_reason: str
+    step: int | None
+    tokens_total: int | None
+    counted_step: int | None
+    furthest: tuple[int, int] | None
+    paid_from: BootNs
+    paid_before: UsdMicros
+    meter: TokenMeter | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLeft:
+    """From the journal: the command beside which the governor before us ended, and what was nobody's of its time."""
+
+    run: str | None
+    processes: tuple[ProcessId, ...]
+    account: str | None
+    nobodys_since: BootNs
+    nobodys: tuple[Charge, ...]
+    nobodys_older_usd_micros: UsdMicros
+
+
+@dataclass(frozen=True, slots=True)
+class Displaced:
+    """A rank that is connected and whom nobody listens to: another attempt has taken its run's name."""
+
+    run: str
+    attempt: str
+    pid: int
+    since: MonoNs
+    is_said_broken: bool = False  # That its loss is no number.
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """The machine's price went up: when we learned of it, and micro-dollars per hour before and after."""
+
+    at: MonoNs
+    before: UsdMicros
+    after: UsdMicros
+
+
+@dataclass(slots=True)
+class Node:
+    facts: NodeFacts
+    policies: PolicySet
+    ledger: Ledger
+    charges: ChargeBook
+    began: BootNs  # When this governor's metering began,
+    began_wall: WallNs  # and what the wall clock said then.
+    nobodys_since: BootNs  # When what hand_over() would move began.
+    metered_wall: WallNs  # What it said at the last moment that is charged.
+    away_ns: DurationNs = DurationNs(0)  # Within this boot: how long nobody had governed when we began.
+    budgets: Budgets = field(default_factory=Budgets)
+    launched: CommandLaunched | None = None  # `costgov run`: its command, until that has exited.
+    left: CommandLeft | None = None  # Until we are told whether it is the one that is launched.
+    goes_on: bool = False  # It is: the governor was away, the command was not.
+    account: str | None = None  # The run to which the command's time was handed over last.
+    was_held: bool = False  # Has a run held the node since the launch, or since the last one that did has ended?
+    price_rise: Rise | None = None  # The last one.
+    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
+    windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
+    runs: dict[str, Tracked] = field(default_factory=dict)
+    past: dict[str, Past] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
+    connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
+    displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
+    unheard: dict[ConnectionId, Displaced] = field(default_factory=dict)  # Likewise: until they hang up.
+    refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
+    incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
+    gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
+    gpu_pids_own: frozenset[int] = frozenset()  # Of these, whoever stands below the launched command.
+    spot_notice: SpotNotice | None = None  # What the provider said last.
+    idle: Idleness = field(default_factory=Idleness)
+    wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
+    kept_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
+    unread: set[str] | None = None  # Runs whose snapshots could not be read; None: no node's was there, either.
+    frames_total: int = 0
+    frames_lost_total: int = 0
+
+    def wall(self, at: MonoNs) -> WallNs:
+        return WallNs(at + self.wall_offset_ns)
+
+    def holders(self) -> dict[str, int]:
+        """Live runs and the ranks they hold here: how the node's time is shared.
+
+        A command that nobody speaks for has its share beside them, as nobody's: its ceiling must go on counting.
+        """
+        held: dict[str, int] = {}
+        is_unspoken_for = False
+        for name, tracked in self.runs.items():
+            if not tracked.run.alive:
+                continue
+            if tracked.is_unattached:
+                is_unspoken_for = True
+            elif tracked.incident is None or not tracked.incident.is_closed:
+                held[name] = max(1, len(tracked.run.ranks))
+        if held and is_unspoken_for:
+            held[UNALLOCATED] = 1
+        return held
+
+    def unannounced(self) -> frozenset[int]:
+        """GPU processes that no run announced."""
+        return self.gpu_pids - {p.pid for tracked in self.runs.values() for p in tracked.processes()}
+
+    def strangers(self) -> frozenset[int]:
+        """Of these, tenants of this machine whom nobody asked: what the command started itself is none."""
+        return self.unannounced() - self.gpu_pids_own
+
+    def enter(self, incident: Incident) -> None:
+        """Have answers about this incident find its run. Those about one that a newer has replaced find nobody."""
+        current = {t.incident.incident_id for t in self.runs.values() if t.incident is not None}
+        self.incidents = {i: run for i, run in self.incidents.items() if i in current or run == NODE}
+        self.incidents[incident.incident_id] = incident.run
+
+    def of_incident(self, incident_id: str) -> Tracked | None:
+        name = self.incidents.get(incident_id)
+        if name == NODE:
+            return self.idle.stop
+        return self.runs.get(name) if name is not None else None
+
+    def spent_by(self, run: str) -> UsdMicros:
+        """What a run has spent; of the node itself, what nobody's time has cost since nobody is here."""
+        if run != NODE:
+            return self.ledger.spend(run)
+        return UsdMicros(max(0, self.ledger.spend(UNALLOCATED) - self.idle.spent_before_usd_micros))
+
+    def announced(self, incident_id: str) -> tuple[ProcessId, ...]:
+        """The rank processes that this halt is about, dead or alive, of every attempt since it opened."""
+        tracked = self.of_incident(incident_id)
+        if tracked is None or tracked.incident is None:
+            return ()
+        return tracked.incident.rank_processes
+
+    def policy_for(self, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
+        """What judges a run: its policy, held to every budget that covers it."""
+        policy = self.policies.for_run(labels, stage)
+        held = self.budgets.over(policy, run, stage, labels)
+        return held.observing() if self.facts.observe and held is not policy else held
+
+    @property
+    def price_source(self) -> str | None:
+        """Who says what the machine costs now; None while that is unknown."""
+        metered = self.ledger.compute.metered
+        return metered.line.source or None if metered is not None else None
+
+    def payers(self) -> dict[str, Payer]:
+        """Every run as it is charged now, and nobody."""
+        return {UNALLOCATED: Payer()} | {name: payer_of(tracked) for name, tracked in self.runs.items()}
+
+
+def payer_of(tracked: Tracked) -> Payer:
+    run = tracked.run
+    return Payer(run.run, run.attempt, run.stage, labels_of(run.labels))
+
+
+def new_node(
+    facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs, budgets: Sequence[ScopedBudget] = ()
+) -> Node:
+    compute = compute_line(facts.price_usd_micros_per_hour, facts.price_source, facts.price_as_of)
+    charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id, facts.region), wall)
+    if policies.typed_ceiling_usd_micros is not None:  # It stands over every file's word on a run.
+        budgets = [budget for budget in budgets if budget.scope.kind is not ScopeKind.RUN]
+    configured = Budgets(by_scope(budgets))
+    charges.groups.pinned = configured.configured.keys()
+    return Node(
+        facts=facts,
+        policies=policies.observing() if facts.observe else policies,
+        ledger=new_ledger(compute, boot, facts.lines),
+        charges=charges,
+        began=boot,
+        began_wall=wall,
+        nobodys_since=boot,
+        metered_wall=wall,
+        budgets=configured,
+    )
+
+
+def owner_of(node: Node, name: str) -> int | None:
+    """The uid to whom this name belongs, tracked or forgotten; None: it is free."""
+    tracked, past = node.runs.get(name), node.past.get(name)
+    return tracked.run.uid if tracked is not None else past.uid if past is not None else None
+
+
+def forget(node: Node, tracked: Tracked) -> None:
+    """Track the run no longer."""
+    run = tracked.run
+    node.runs.pop(run.run, None)
+    node.past[run.run] = Past(
+        uid=run.uid,
+        incidents_total=tracked.incidents_total,
+        halts_wall=tuple(tracked.halts_wall),
+        hold_until=tracked.hold_until,
+        hold_reason=tracked.hold_reason,
+        step=run.step,
+        tokens_total=run.tokens_total,
+        counted_step=run.counted_step,
+        furthest=run.furthest,
+        paid_from=tracked.paid_from,
+        paid_before=tracked.paid_before,
+        meter=tracked.meter,
+    )
+    folded = node.ledger.forget(run.run)
+    if folded is not None:
+        node.past.pop(folded, None)
+
+
+def recall(node: Node, tracked: Tracked) -> None:
+    """The run is tracked, for the first time or again: then with what is known of it."""
+    run = tracked.run
+    node.ledger.recall(run.run)
+    node.runs[run.run] = tracked
+    past = node.past.pop(run.run, None)
+    if past is None:
+        tracked.paid_from, tracked.paid_before = node.ledger.charged_to, node.ledger.spend(run.run)
+        return
+    tracked.incidents_total = past.incidents_total
+    tracked.halts_wall = list(past.halts_wall)
+    tracked.hold_until, tracked.hold_reason = past.hold_until, past.hold_reason
+    run.step, run.tokens_total, run.counted_step = past.step, past.tokens_total, past.counted_step
+    run.furthest = past.furthest
+    tracked.paid_from, tracked.paid_before = past.paid_from, past.paid_before
+    tracked.meter = past.meter
+
+
+def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> Tracked:
+    """Enter a run that is not tracked; the caller has settled that there is room, if only an ended one's."""
+    if len(node.runs) >= RUNS_MAX:
+        forget(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))
+    run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
+    policy = node.policy_for(name, stage, labels)
+    tracked = Tracked(run, policy, RuleBook(policy, run))
+    recall(node, tracked)
+    node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.
+    return tracked
+
+
+def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
+    """What a restarted governor must know of a run. Plain JSON."""
+    run = tracked.run
+    return {
+        "run": run.run,
+        "uid": run.uid,
+        "attempt": run.attempt,
+        "stage": run.stage,
+        "labels": dict(run.labels),
+        "boot_id": node.facts.boot_id,
+        "boot_ns": node.ledger.charged_to,
+        "wall_ns": node.wall(at),
+        "alive": run.alive and not tracked.is_unattached,  # A stand-in is made anew.
+        "processes": [process_row(process) for process in tracked.processes()],
+        "spend_usd_micros": node.ledger.spend(run.run),
+        "paid_from": tracked.paid_from,
+        "paid_before_usd_micros": tracked.paid_before,
+        "tokens_total": run.tokens_total,
+        "counted_step": run.counted_step,
+        "furthest": list(run.furthest) if run.furthest is not None else None,
+        "step": run.step,
+        "completed": run.ended_well,
+        "last_good": dict(run.last_good) if run.last_good is not None else None,
+        "save_longest_ns": run.save_longest_ns,
+        "first_step_at": run.first_step_at,
+        "working_since": run.working_since,
+        "last_good_at": run.last_good_at,
+        "incidents_total": tracked.incidents_total,
+        "hold_until": tracked.hold_until,
+        "hold_reason": tracked.hold_reason,
+        "halts_wall": list(tracked.halts_wall),
+        "checkpoint_bytes_max": tracked.checkpoint_bytes_max,
+        "checkpoints_charged": list(tracked.checkpoints_charged),
+        "ceilings_told": {scope: told.row() for scope, told in tracked.ceilings_told.items()},
+        "tokens": tracked.meter.snapshot() if tracked.meter is not None else None,
+        "rules": tracked.book.snapshot(),
+        # Beside what the rules made of the lines before it: whoever goes on from here counts no line twice.
+        "stream_position": dict(tracked.stream_position) if tracked.stream_position is not None else None,
+    }

@@ -1,0 +1,156 @@
+"""The node's own money in the journal: where its meters stood, and what passed that no meter of ours has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs, format_duration
+from governor.core.engine.launched import command_left, launched_row
+from governor.core.engine.node import Node
+from governor.core.money.charges import UNALLOCATED, Line
+from governor.core.money.line_meter import LineMeter
+from governor.core.money.lines import Metered, compute_line
+
+# The wall clock is the only witness of an absence: beyond a year it is likelier wrong than right.
+ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
+
+
+def node_snapshot(node: Node) -> Mapping[str, Any]:
+    """What a restarted governor must know of the node's meters. Plain JSON."""
+    ledger = node.ledger
+    metered = ledger.compute.metered
+    return {
+        "run": UNALLOCATED,
+        "boot_id": node.facts.boot_id,
+        "boot_ns": ledger.charged_to,
+        "wall_ns": node.metered_wall,
+        "carry": ledger.compute.carry,
+        "credit": ledger.compute.credit,
+        "price": None if metered is None else _price_row(metered),
+        "priced_from": ledger.priced_from,
+        "lines": {
+            meter.metered.line.name: {"carry": meter.carry, "credit": meter.credit}
+            for meter in ledger.others
+            if meter.metered is not None
+        },
+        "carries": dict(ledger.carries),
+        "unallocated_usd_micros": ledger.spend(UNALLOCATED),
+        "unpriced_ns": ledger.unpriced_ns,
+        "groups": node.charges.groups.snapshot(),
+        "budgets": node.budgets.snapshot(),
+        "idle": node.idle.snapshot(),
+        "launched": launched_row(node),
+    }
+
+
+def _price_row(metered: Metered) -> Mapping[str, Any]:
+    line = metered.line
+    return {"usd_micros_per_hour": line.price_usd_micros, "source": line.source, "as_of": line.as_of}
+
+
+def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
+    """Take up the node's own money. KeyError, TypeError or ValueError when the snapshot is not one of ours.
+
+    The time since is the caller's: see charge_since() and charge_absence().
+    """
+    ledger = node.ledger
+    carry, unallocated = int(snapshot["carry"]), int(snapshot["unallocated_usd_micros"])
+    unpriced_ns, credit = int(snapshot["unpriced_ns"]), int(snapshot.get("credit", 0))  # A journal of before: none.
+    lines = {str(name): (int(row["carry"]), int(row["credit"])) for name, row in snapshot.get("lines", {}).items()}
+    carries = {str(name): int(carry) for name, carry in snapshot.get("carries", {}).items()}
+    before = _priced(snapshot.get("price")) if snapshot["boot_id"] == node.facts.boot_id else None
+    priced_from = BootNs(int(snapshot.get("priced_from", snapshot["boot_ns"])))
+    launched = snapshot.get("launched")
+    node.left = command_left(launched) if launched is not None else None
+    ledger.compute.restore(carry, credit)
+    for meter in ledger.others:
+        if meter.metered is not None and meter.metered.line.name in lines:
+            meter.restore(*lines[meter.metered.line.name])
+    ledger.carries = carries
+    ledger.unpriced_ns = unpriced_ns
+    ledger.spent[UNALLOCATED] = unallocated
+    node.unread = set()
+    if before is not None:  # The gap is charged at the price of then, up to the moment from which today's holds.
+        ledger.next_price = (ledger.compute.metered, _in_force_from(node))
+        ledger.compute.metered, ledger.priced_from = before, priced_from
+
+
+def _priced(row: Mapping[str, Any] | None) -> Metered | None:
+    if row is None:
+        return None
+    return compute_line(UsdMicros(int(row["usd_micros_per_hour"])), str(row["source"]), str(row["as_of"]))
+
+
+def price_left(snapshot: Mapping[str, Any], boot_id: str) -> Line | None:
+    """What the machine was charged at when this journal was last written; None: of another boot, or unknown.
+
+    KeyError, TypeError or ValueError when the snapshot is not one of ours.
+    """
+    metered = _priced(snapshot.get("price")) if snapshot["boot_id"] == boot_id else None
+    return metered.line if metered is not None else None
+
+
+def _in_force_from(node: Node) -> BootNs:
+    """When the price that the start has learned came into force, on this boot's clock; unknown, with our start."""
+    since = node.facts.price_since_wall
+    return node.began if since is None else boot_of(since, node.began, node.began_wall)
+
+
+def boot_of(wall: WallNs, boot: BootNs, at_wall: WallNs) -> BootNs:
+    """When it was, by the boot clock, from a moment that both clocks have read; no later than that."""
+    return BootNs(min(boot, boot - (at_wall - wall)))
+
+
+def charge_since(node: Node, since: BootNs) -> None:
+    """Our own downtime is node time too."""
+    if since < node.ledger.charged_to:
+        node.ledger.charged_to = since
+        node.ledger.returning = True
+
+
+def absences(
+    node: Node, left_wall: WallNs | None, *, is_damaged: bool = False
+) -> list[tuple[LineMeter, WallNs, DurationNs]]:
+    """What was billed before this boot's first moment and is in no charge: which line, from when on, for how long.
+
+    `left_wall`: the last moment that the journal has, of any boot. Disks cost on from there. The machine costs from its
+    launch by the provider's word, or from there where it was only booted anew. Under `costgov run` that is not ours.
+    `is_damaged`: the journal has lost this boot's moments. Where no provider knows the launch, this boot is the latest.
+    """
+    if node.facts.exclusive:
+        return []
+    ledger, launched = node.ledger, node.facts.launched_at_wall
+    if launched is None and is_damaged:
+        launched = WallNs(node.began_wall - node.began)
+    found: list[tuple[LineMeter, WallNs]] = []
+    if launched is not None:
+        found.append((ledger.compute, max(launched, left_wall or launched)))
+    for meter in ledger.others:
+        is_disk = meter.metered is not None and meter.metered.is_disk
+        if is_disk and left_wall is not None:
+            found.append((meter, left_wall))
+        elif launched is not None:
+            found.append((meter, max(launched, left_wall or launched)))
+    lasted = [(meter, since, node.began_wall - since) for meter, since in found]
+    # Of a clock that went back, nobody knows what passed.
+    return [(meter, since, DurationNs(min(ns, ABSENCE_MAX_NS))) for meter, since, ns in lasted if ns > 0]
+
+
+def absence_doubt(node: Node, left_wall: WallNs | None) -> str | None:
+    """Why not all of an absence is charged, in one line; None where all of it is, or nothing is billed meanwhile."""
+    if node.facts.exclusive or left_wall is None or not any(metered.is_disk for metered in node.ledger.beside):
+        return None
+    away = node.began_wall - left_wall
+    if away < 0:
+        return (
+            f"the wall clock is {format_duration(-away)} behind the last charge: what disks have cost while the "
+            "machine was off is in no charge; set the clock, and compare with the bill"
+        )
+    if away > ABSENCE_MAX_NS:
+        days = ABSENCE_MAX_NS // (24 * NS_PER_HOUR)
+        return (
+            f"the last charge is {format_duration(away)} old by the wall clock: of that, disks are charged for {days} "
+            "days; check the clock, and compare with the bill"
+        )
+    return None

@@ -1,0 +1,93 @@
+"""Why a halt ended above the ceiling: the reserve answers for what was declared, and for nothing else."""
+
+from __future__ import annotations
+
+from governor.core.base.units import TICK_NS, MonoNs, UsdMicros, format_duration, format_usd
+from governor.core.engine.budgeting import spent
+from governor.core.engine.node import Node, Rise, Tracked
+from governor.core.halt.incident import Incident
+from governor.core.money.budgets import Cap
+
+JUST_BEFORE_NS = 2 * TICK_NS  # What a price that was read late makes up for may itself reach the ceiling, next tick.
+
+
+def note_overrun(node: Node, tracked: Tracked, at: MonoNs) -> None:
+    """Put into the timeline by how much the run has passed its ceiling, and every cause that was observed.
+
+    Likewise of the group whose budget ended it. A day's is that of the moment: at 00:00 it has spent nothing.
+    """
+    incident, ceiling = tracked.incident, tracked.policy.budget.ceiling_usd_micros
+    assert incident is not None, "the caller has just closed one"
+    own, rate = f"run:{incident.run}", tracked.run.spend_rate_usd_micros_per_hour
+    if ceiling is not None:
+        spend = node.ledger.spend(incident.run)
+        _note(node, incident, Cap(own, ceiling, spend, rate_usd_micros_per_hour=rate), at)
+    group = incident.evidence.get("scope", own) if incident.trigger == "budget" else own
+    budget = next((budget for budget in node.budgets.of_groups() if budget.scope.text == group), None)
+    if budget is not None:
+        spend = spent(node, budget.scope, at)
+        _note(node, incident, Cap(group, budget.ceiling_usd_micros, spend, rate_usd_micros_per_hour=rate), at)
+
+
+def _note(node: Node, incident: Incident, cap: Cap, at: MonoNs) -> None:
+    over = cap.spend_usd_micros - cap.ceiling_usd_micros
+    if over <= 0:
+        return
+    incident.note(
+        at,
+        node.wall(at),
+        "ceiling_exceeded",
+        scope=cap.scope,
+        over_usd_micros=over,
+        ceiling_usd_micros=cap.ceiling_usd_micros,
+        because=causes(
+            incident, cap.ceiling_usd_micros, node.facts.stop_bound_ns, at,
+            scope=cap.scope, rise=node.price_rise, rate=cap.rate_usd_micros_per_hour,
+        ),
+    )  # fmt: skip
+
+
+def causes(
+    incident: Incident,
+    ceiling: UsdMicros,
+    stop_bound_ns: int,
+    at: MonoNs,
+    *,
+    scope: str | None = None,
+    rise: Rise | None = None,
+    rate: UsdMicros | None = None,
+) -> list[str]:
+    """In words, from the incident's own timeline; never empty.
+
+    `scope`: whose ceiling; None: the run's own. `rise`: the last one of the machine's price. `rate`: what an hour of
+    the run costs at the end.
+    """
+    found = []
+    if rise is not None and rise.at >= incident.opened_at - JUST_BEFORE_NS:
+        before, after = format_usd(rise.before), format_usd(rise.after)
+        found.append(f"the price rose from {before}/h to {after}/h at or after the verdict")
+    evidence = incident.evidence
+    is_of_verdict = incident.trigger == "budget" and scope is not None and evidence.get("scope") == scope
+    # Of a group it is what all of them cost: one alone is above that only where strangers to the group have left.
+    rate_then = evidence.get("spend_rate_usd_micros_per_hour") if is_of_verdict else None
+    rate_then = rate_then if rate_then is not None else incident.spend_rate_usd_micros_per_hour
+    if not found and rate is not None and rate_then is not None and rate > rate_then:
+        before, after = format_usd(rate_then), format_usd(rate)
+        found.append(f"others left the node during the halt: its share rose from {before}/h to {after}/h")
+    spent_then = evidence["spend_usd_micros"] if is_of_verdict else incident.spend_at_verdict_usd_micros
+    if spent_then >= ceiling:
+        found.append("the ceiling was passed before the verdict")
+    elif incident.trigger != "budget":
+        found.append("the verdict was another rule's, with less room than the reserve")
+    first = {entry["what"]: entry["mono_ns"] for entry in reversed(incident.timeline)}
+    if "restored" in first:
+        found.append("the governor was down during the halt")
+    if "egress" in first:
+        found.append("the upload of the halt's checkpoint cost more than earlier ones told")
+    if "stop_refused" in first:
+        found.append("the provider refused a stop")
+    asked_at = first.get("stop_requested")
+    if asked_at is not None and at - asked_at > stop_bound_ns:
+        took, bound = format_duration(at - asked_at), format_duration(stop_bound_ns)
+        found.append(f"the stop took {took}, and the provider declares {bound}")
+    return found or ["no cause was observed: the reserve was too small"]

@@ -1,0 +1,251 @@
+"""A governor that comes back: what it takes up from the journal, and what it leaves alone.
+
+Within one boot a halt is resumed where it stood (monotonic deadlines still mean the same) and its stage's effects are
+repeated; under another boot id the processes are gone by definition, and a node resumed tomorrow is not stopped again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine import budgeting
+from governor.core.engine.halting import keep, number_of
+from governor.core.engine.idle import idleness
+from governor.core.engine.idle.idle_limit import finish_left
+from governor.core.engine.idle.idleness import NODE
+from governor.core.engine.idle.node_stop import resume_stop
+from governor.core.engine.keeping import enter_splits
+from governor.core.engine.node import RUNS_MAX, Node, Tracked, forget
+from governor.core.engine.node_money import absence_doubt, absences, charge_since, restore_node
+from governor.core.engine.snapshots import incident_of
+from governor.core.events.effects import Alarm, Effect, KeepIncident, Record
+from governor.core.halt import halt as table
+from governor.core.halt.halt import Stage
+from governor.core.halt.incident import process_of
+from governor.core.money.budgets import TORN
+from governor.core.money.charges import UNALLOCATED
+from governor.core.money.forecast import told_of
+from governor.core.money.token_windows import TokenMeter
+from governor.core.rules.rules import RuleBook
+from governor.core.runs.run_state import Run
+
+SUPERSEDED = "superseded_by_reboot"
+
+
+def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootNs, at: MonoNs) -> list[Effect]:
+    """Take up known runs: owner, money, holds, latches, triggers. Ranks say hello again by themselves.
+
+    A run of an earlier boot is over, but its budget is not: spend, incident numbers and the breaker's count go on.
+    A snapshot that cannot be read (another version's, a torn file's) costs its run's history, never our start.
+    """
+    effects: list[Effect] = []
+    known, kept = [], list(snapshots)
+    moments: list[BootNs] = []  # Of this boot: when each snapshot was taken.
+    is_continued = False  # There was metering in this boot.
+    has_counters, taken_up = False, []  # Of groups; a journal of before has none.
+    for snapshot in kept:
+        if snapshot.get("run") != UNALLOCATED:
+            known.append(snapshot)
+            continue
+        try:
+            if snapshot["boot_id"] == node.facts.boot_id:  # Up to where it was metered stands, whatever else does not.
+                moments.append(BootNs(int(snapshot["boot_ns"])))
+                is_continued = True
+            restore_node(node, snapshot)
+        except TORN as error:
+            effects.append(_unreadable("node", node.facts.node, error))
+        effects.extend(_restore_idle(node, snapshot, at))
+        try:
+            has_counters = budgeting.restore_counters(node, snapshot)
+            effects.extend(budgeting.restore_live(node, snapshot))
+            effects.extend(budgeting.typed_anew(node))
+        except TORN as error:
+            effects.append(_unreadable("budgets", node.facts.node, error))
+    for place, snapshot in enumerate(known):
+        try:
+            if snapshot.get("salvaged"):  # Nothing but its charges: it may come back to its budget.
+                node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
+                node.ledger.forget(str(snapshot["run"]))
+                continue
+            tracked = _tracked_of(node, snapshot, at)
+            spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
+        except TORN as error:
+            effects.append(_unreadable("run", str(snapshot.get("run")), error))
+            if node.unread is not None:
+                node.unread.add(str(snapshot.get("run")))
+            continue
+        node.ledger.carry_in(tracked.run.run, spend)
+        taken_up.append(snapshot)
+        if snapshot["boot_id"] == node.facts.boot_id:
+            moments.append(since)
+        if place < len(known) - RUNS_MAX:
+            forget(node, tracked)  # It may come back, and its budget with it.
+            continue
+        node.runs[tracked.run.run] = tracked
+        if tracked.run.alive:
+            is_continued = True
+            data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
+            effects.append(Record("restored", tracked.run.run, None, data))
+    if not has_counters:
+        budgeting.count_before(node, taken_up)
+    newest = max(moments, default=None)
+    node.away_ns = DurationNs(max(0, boot - newest)) if newest is not None else DurationNs(0)
+    effects.extend(_charge_gap(node, kept, newest, is_continued=is_continued))
+    return effects
+
+
+def _charge_gap(
+    node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | None, *, is_continued: bool
+) -> list[Effect]:
+    """What passed while nobody metered: within this boot by its clock, else by what the provider and wall clock say."""
+    if is_continued and newest is not None:
+        # To those who held the node when we died, from the newest moment on: up to it all of the node's time is in a
+        # charge, whatever became of the other snapshots of its commit. A torn one costs a run's spend ten seconds.
+        charge_since(node, newest)
+    elif newest is None:
+        own = [snapshot for snapshot in kept if snapshot.get("run") == UNALLOCATED]
+        walls = [wall for snapshot in own or kept if isinstance(wall := snapshot.get("wall_ns"), int)]
+        is_damaged = any(snapshot.get("salvaged") for snapshot in own)
+        left = WallNs(max(walls)) if walls else None
+        for meter, since, lasted in absences(node, left, is_damaged=is_damaged):
+            enter_splits(node, node.ledger.charge_absence(meter, lasted), since)  # Nobody's, and marked.
+        doubt = absence_doubt(node, left)
+        return [Alarm("absence_uncharged", None, doubt)] if doubt is not None else []
+    return []
+
+
+def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[Effect]:
+    if "idle" not in snapshot:  # A journal of before.
+        return []
+    try:
+        same_boot = snapshot["boot_id"] == node.facts.boot_id
+        node.idle = idleness.restored(snapshot["idle"], at, same_boot=same_boot)
+    except TORN as error:
+        return [_unreadable("idle", node.facts.node, error)]  # A hold, or a finished run's wish: the node goes on.
+    return finish_left(node, at)
+
+
+def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
+    run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
+    run.attempt = str(snapshot["attempt"])
+    run.attempt_at = at
+    run.stage = snapshot["stage"]
+    run.labels = dict(snapshot["labels"])
+    run.tokens_total = snapshot["tokens_total"]
+    run.step = snapshot["step"]
+    run.counted_step = snapshot.get("counted_step", run.step)  # A journal of before has none.
+    if snapshot.get("furthest") is not None:
+        step, total = snapshot["furthest"]
+        run.furthest = int(step), int(total)
+    run.completed = bool(snapshot.get("completed", False))  # A journal of before has none.
+    run.last_good = snapshot["last_good"]
+    run.save_longest_ns = snapshot["save_longest_ns"]
+    policy = node.policy_for(run.run, run.stage, run.labels)
+    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
+    tracked.incidents_total = int(snapshot["incidents_total"])
+    tracked.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # A journal of before has none.
+    tracked.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
+    tracked.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
+    tokens = snapshot.get("tokens")  # A journal of before has none.
+    same_boot = snapshot["boot_id"] == node.facts.boot_id
+    if tokens is not None:
+        tracked.meter = TokenMeter.restored(tokens, same_boot=same_boot)
+    # Of an earlier boot the moment means nothing here: as for a meter, its money is in the window and its time is not.
+    tracked.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
+    tracked.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
+    if not same_boot:
+        run.ended_at = at  # Its processes are gone by definition, and its monotonic times mean nothing here.
+        return tracked
+    run.first_step_at = snapshot["first_step_at"]
+    run.working_since = snapshot["working_since"]
+    run.last_good_at = snapshot["last_good_at"]
+    run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
+    run.ended_at = None if snapshot["alive"] else at
+    tracked.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
+    tracked.stream_position = snapshot.get("stream_position")
+    # A journal of before has none.
+    tracked.ceilings_told = {scope: told_of(row) for scope, row in dict(snapshot.get("ceilings_told", {})).items()}
+    tracked.hold_until = snapshot["hold_until"]
+    tracked.hold_reason = snapshot["hold_reason"]
+    tracked.book.restore(snapshot["rules"])
+    tracked.is_held_back = True  # It may be: a verdict that was reported and waits for a hold's end is reported once.
+    return tracked
+
+
+def _unreadable(kind: str, name: str, error: Exception) -> Alarm:
+    text = f"the journal's {kind} {name[:80]!r} cannot be taken up: {type(error).__name__} {error}"
+    return Alarm(f"{kind}_unreadable", None, text)
+
+
+def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: MonoNs, wall: WallNs) -> list[Effect]:
+    """Resume open halts of this boot and close those of another, saying which is which."""
+    node.wall_offset_ns = wall - at
+    effects: list[Effect] = []
+    for snapshot in snapshots:
+        try:
+            incident = incident_of(snapshot)
+            if snapshot["boot_id"] != node.facts.boot_id:
+                effects.extend(_supersede(snapshot, wall))
+                if incident.run == NODE:
+                    node.idle.incidents_total = max(node.idle.incidents_total, number_of(incident.incident_id))
+                continue
+            if incident.run == NODE:
+                effects.extend(resume_stop(node, incident, at))
+                continue
+            tracked = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
+        except (*TORN, AssertionError) as error:
+            # It stays open in the journal for a version that can read it; its run is judged anew meanwhile.
+            effects.append(_unreadable("incident", str(snapshot.get("incident_id")), error))
+            continue
+        tracked.incident = incident
+        # Kept every few seconds, the run's count may be older than this incident: no number is given twice.
+        tracked.incidents_total = max(tracked.incidents_total, number_of(incident.incident_id))
+        if not any(opened == incident.opened_wall for opened in tracked.halts_wall):
+            tracked.halts_wall.append(incident.opened_wall)
+        tracked.launchers = incident.launchers
+        tracked.remembered = tracked.remembered or incident.rank_processes
+        tracked.run.ended_at = None
+        node.enter(incident)
+        incident.note(at, wall, "restored", stage=incident.halt.stage.name)
+        incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
+        effects.append(keep(node, tracked))
+        effects.extend(repeated)
+    return effects
+
+
+def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
+    """The run's own snapshot is not there or cannot be read: the incident's is enough to finish its halt."""
+    run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at, attempt=str(snapshot["attempt"]))
+    policy = node.policy_for(run.run, snapshot["stage"], {})
+    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
+    node.runs[run.run] = tracked
+    # A run that was never kept began after the node was: its time since then is still to be charged.
+    if node.unread is None or run.run in node.unread:
+        node.ledger.carry_in(run.run, UsdMicros(int(snapshot["spend_usd_micros"])))
+    return tracked
+
+
+def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
+    incident = incident_of(snapshot)
+    incident.halt = replace(incident.halt, stage=Stage.HALTED, deadline=None)
+    incident_id = incident.incident_id
+    note = {
+        "mono_ns": 0,
+        "wall_ns": wall,
+        "what": SUPERSEDED,
+        "detail": {"was": snapshot["halt_stage"], "boot_id": snapshot["boot_id"]},
+    }
+    closed = {
+        **snapshot,
+        "halt_stage": SUPERSEDED,
+        "closed_wall_ns": wall,
+        "timeline": [*snapshot["timeline"], note],
+    }
+    anew = "its idle time begins anew" if incident.run == NODE else "this governor does not stop it for yesterday's run"
+    text = (
+        f"incident {incident_id} was at {snapshot['halt_stage']} when the machine went down; it is up again, and {anew}"
+    )
+    return [KeepIncident(incident_id, closed, closed=True), Alarm(SUPERSEDED, incident.run, text)]

@@ -1,0 +1,119 @@
+"""The record of one halt: what was seen when, in the order in which it was seen. Plain JSON when written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from governor.core.base.identity import ProcessId
+from governor.core.base.units import MonoNs, WallNs
+from governor.core.halt.halt import Halt, Plan, Stage
+from governor.core.runs.run_state import RANKS_MAX, Run
+
+TARGETS_MAX = 256  # Four times the ranks of a node: beyond it, who was signalled is a number and no list.
+# Announced or brought back since the halt began. What brings itself back more often is found by its tree and its group;
+# of a thousand rows a snapshot has 100 kB, and it is written at each step of the halt.
+PROCESSES_MAX = 1_024
+TIMELINE_MAX = 400  # A halt has ~20 entries; a provider that refuses for a week repeats itself, and repeats are merged.
+
+
+@dataclass(slots=True)
+class Incident:
+    incident_id: str
+    run: str
+    uid: int
+    attempt: str
+    reason: str
+    text: str
+    halt: Halt
+    plan: Plan
+    opened_at: MonoNs
+    opened_wall: WallNs
+    policy: str = ""
+    rule: str = ""
+    trigger: str = ""
+    stage: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    operator_uid: int | None = None
+    step: int | None = None
+    loss: float | None = None
+    tokens_total: int | None = None
+    rank_processes: tuple[ProcessId, ...] = ()
+    launchers: tuple[ProcessId, ...] = ()
+    targets: list[dict[str, Any]] = field(default_factory=list)
+    targets_unlisted: int = 0  # Signalled and not in the list: the most at one time.
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    agreed_step: int | None = None
+    checkpoint: dict[str, Any] | None = None
+    last_good: Mapping[str, Any] | None = None
+    spend_at_verdict_usd_micros: int = 0
+    spend_usd_micros: int = 0
+    usd_micros_per_mtok: int | None = None
+    spend_rate_usd_micros_per_hour: int | None = None
+    resume: str | None = None
+    pages: list[str] = field(default_factory=list)
+    closed_wall: WallNs | None = None
+    undurable: bool = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self.halt.stage is Stage.HALTED
+
+    def note(self, at: MonoNs, wall: WallNs, what: str, **detail: Any) -> None:
+        """Add to the timeline. An entry that repeats the last one is counted in it instead."""
+        if self.timeline:
+            last = self.timeline[-1]
+            if last["what"] == what and last["detail"] == detail:
+                last["times"] = last.get("times", 1) + 1
+                last["last_mono_ns"] = at
+                return
+        if len(self.timeline) >= TIMELINE_MAX:
+            del self.timeline[TIMELINE_MAX // 2]  # How it began and how it ended say more than the days between.
+        self.timeline.append({"mono_ns": at, "wall_ns": wall, "what": what, "detail": detail})
+
+    def add_targets(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Record who was signalled, each once, while there is room."""
+        known = {(row["pid"], row["start_ticks"]) for row in self.targets}
+        new = [row for row in rows if (row["pid"], row["start_ticks"]) not in known]
+        room = TARGETS_MAX - len(self.targets)
+        self.targets.extend(new[:room])
+        self.targets_unlisted = max(self.targets_unlisted, len(new) - room)
+
+    def add_processes(self, processes: Iterable[ProcessId]) -> None:
+        """Count them to the run. Beyond the limit the first ranks stay, and the newest of the others."""
+        found = tuple(dict.fromkeys((*self.rank_processes, *processes)))
+        if len(found) > PROCESSES_MAX:
+            found = (*found[:RANKS_MAX], *found[RANKS_MAX - PROCESSES_MAX :])
+        self.rank_processes = found
+
+    def at_of(self, what: str) -> MonoNs | None:
+        """When something was first seen."""
+        return next((entry["mono_ns"] for entry in self.timeline if entry["what"] == what), None)
+
+
+def rank_rows(run: Run) -> list[dict[str, Any]]:
+    """Every rank's position at this moment, for the report."""
+    return [
+        {
+            "rank": rank.rank,
+            "pid": rank.peer.process.pid,
+            "connected": rank.connected,
+            "phase": rank.phase,
+            "step": rank.step,
+            "last_hook": rank.last_hook,
+            "device_wait": rank.device_wait,
+            "stack": list(rank.stack),
+            "collective": dict(rank.collective) if rank.collective is not None else None,
+        }
+        for rank in sorted(run.ranks.values(), key=lambda rank: rank.rank)
+    ]
+
+
+def process_row(process: ProcessId) -> dict[str, Any]:
+    return {"pid": process.pid, "start_ticks": process.start_ticks, "boot_id": process.boot_id}
+
+
+def process_of(row: Mapping[str, Any]) -> ProcessId:
+    return ProcessId(int(row["pid"]), int(row["start_ticks"]), str(row["boot_id"]))

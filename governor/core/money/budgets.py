@@ -1,0 +1,255 @@
+"""Budgets by scope: a ceiling for one run, a stage, a label's value, the UTC day or the node, and who has set it.
+
+What counts is what this governor meters: its own node's ledger. Pure data; core.budgeting puts it to work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from governor.core.base.identity import RUN_NAME
+from governor.core.base.policy import Policy, with_cap_rule, with_ceiling
+from governor.core.base.units import UsdMicros, WallNs
+from governor.core.money.group_spend import KEY_CHARS_MAX, keys_of, label_key, stage_key
+
+BUDGETS_MAX: Final = 64  # Of each source; each is judged at every tick. One team's list on one node is shorter.
+CEILING_MAX_USD_MICROS: Final = 10**15  # A billion dollars: the dearest node takes a thousand years for it.
+GROUP_ALERT_AT: Final = (0.5, 0.8, 0.95)  # Where nobody says otherwise: as the shipped policies have it.
+NAMED_CHARS_MAX: Final = 80  # Of a scope, or of an error about it: five of each fit into an alarm.
+# What it may raise to read a row of another version, or a torn one. int() of 1e999 is an OverflowError.
+TORN: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+SCOPES: Final = "run:NAME, stage:NAME, label:KEY=VALUE, day or node"
+
+
+class ScopeKind(Enum):
+    RUN = "run"
+    STAGE = "stage"
+    LABEL = "label"
+    DAY = "day"  # UTC, from 00:00; everything on the node, also what no run held.
+    NODE = "node"  # Since the ledger's beginning, likewise.
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose spending. `name` is the run, the stage or the label; `value` the label's."""
+
+    kind: ScopeKind
+    name: str = ""
+    value: str = ""
+
+    @property
+    def text(self) -> str:
+        match self.kind:
+            case ScopeKind.STAGE:
+                return stage_key(self.name)
+            case ScopeKind.LABEL:
+                return label_key(self.name, self.value)
+            case ScopeKind.RUN:
+                return f"run:{self.name}"
+            case ScopeKind.DAY | ScopeKind.NODE:
+                return str(self.kind.value)
+
+    def covers(self, run: str, stage: str | None, labels: Mapping[str, str]) -> bool:
+        match self.kind:
+            case ScopeKind.DAY | ScopeKind.NODE:
+                return True
+            case ScopeKind.RUN:
+                return run == self.name
+            case _:
+                return self.text in keys_of(stage, labels.items())
+
+
+def scopes_of(run: str, stage: str | None, labels: Mapping[str, str]) -> set[str]:
+    """Every scope that covers this run, as text."""
+    return {Scope(ScopeKind.RUN, run).text, *keys_of(stage, labels.items()), "day", "node"}
+
+
+def parse_scope(text: str, *, bare_run: bool = False) -> Scope:
+    """Read a scope; with `bare_run` a word alone is a run's name. ValueError says what is accepted."""
+    kind, colon, name = text.partition(":")
+    if len(text) > KEY_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"a scope has at most {KEY_CHARS_MAX} printable characters: {SCOPES}")
+    if text in ("day", "node"):
+        return Scope(ScopeKind(text))
+    if colon and kind == "stage" and name.strip():
+        return Scope(ScopeKind.STAGE, name)
+    if colon and kind == "label":
+        label, equals, value = name.partition("=")
+        if label.strip() and equals:
+            return Scope(ScopeKind.LABEL, label, value)
+    if colon and kind == "run" and RUN_NAME.fullmatch(name):
+        return Scope(ScopeKind.RUN, name)
+    if bare_run and kind not in ("run", "stage", "label") and RUN_NAME.fullmatch(text):
+        return Scope(ScopeKind.RUN, text)
+    raise ValueError(f'"{text}" is not a scope; write {SCOPES}')
+
+
+def checked_ceiling(usd_micros: int) -> UsdMicros:
+    """ValueError for what is no ceiling."""
+    if usd_micros <= 0:
+        raise ValueError("a ceiling is more than $0")
+    if usd_micros >= CEILING_MAX_USD_MICROS:
+        raise ValueError(f"a ceiling is below ${CEILING_MAX_USD_MICROS // 10**6:,}: more is a typo")
+    return UsdMicros(usd_micros)
+
+
+def checked_fractions(values: Iterable[float]) -> tuple[float, ...]:
+    """Sorted, each once. ValueError for what is no part of a ceiling."""
+    found = set(values)
+    if not all(0 < value < 1 for value in found):  # NaN fails too; and what no float can hold, before it is made one.
+        raise ValueError("must be fractions of the ceiling, between 0 and 1")
+    return tuple(sorted(float(value) for value in found))
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedBudget:
+    """One ceiling. Of a live one `uid`, `reason` and `set_wall` say who has set it, why and when."""
+
+    scope: Scope
+    ceiling_usd_micros: UsdMicros
+    source: str  # "costgov.toml", "set by uid 0".
+    alert_at: tuple[float, ...] = ()
+    tokens: int | None = None  # Of a run alone.
+    uid: int | None = None
+    reason: str = ""
+    set_wall: WallNs | None = None
+    over_usd_micros: int | None = None  # Of a live one: the command line's ceiling that it was set over.
+
+    @property
+    def is_live(self) -> bool:
+        return self.uid is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """How a budget stands at this moment. It is reached when spend plus reserve are its ceiling."""
+
+    scope: str
+    ceiling_usd_micros: UsdMicros
+    spend_usd_micros: UsdMicros
+    reserve_usd_micros: UsdMicros = UsdMicros(0)  # The price of halting everybody whom it covers.
+    rate_usd_micros_per_hour: UsdMicros | None = None  # Of all whom it covers; None: the price is unknown.
+    hours_to_reset: float = float("inf")  # From then on its halt would end in the next day, which begins anew.
+
+    @property
+    def room_usd_micros(self) -> int:
+        return self.ceiling_usd_micros - self.spend_usd_micros - self.reserve_usd_micros
+
+    @property
+    def hours_left(self) -> float:
+        """At the present rate; infinite where nothing is spent, nobody knows, or it begins anew before."""
+        if self.room_usd_micros <= 0:
+            return 0.0
+        rate = self.rate_usd_micros_per_hour
+        hours = self.room_usd_micros / rate if rate else float("inf")
+        return hours if hours <= self.hours_to_reset else float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The largest part of a budget that was alarmed, of this ceiling and (for `day`) of this day."""
+
+    frac: float
+    ceiling_usd_micros: int
+    day: int | None
+
+
+@dataclass(slots=True)
+class Budgets:
+    """What is in force. A live budget outranks a configured one of the same scope."""
+
+    # By scope; [[budget]] of costgov.toml, but for runs where a ceiling of the command line stands over them.
+    configured: Mapping[str, ScopedBudget] = field(default_factory=dict)
+    live: dict[str, ScopedBudget] = field(default_factory=dict)  # By scope; survives restarts.
+    said: dict[str, Said] = field(default_factory=dict)
+    caps: tuple[Cap, ...] = ()  # How each stood at the last tick.
+
+    def in_force(self) -> list[ScopedBudget]:
+        return list({**self.configured, **self.live}.values())
+
+    def of(self, scope: Scope) -> ScopedBudget | None:
+        return self.live.get(scope.text) or self.configured.get(scope.text)
+
+    def of_groups(self) -> list[ScopedBudget]:
+        """Those of more than one run."""
+        return [budget for budget in self.in_force() if budget.scope.kind is not ScopeKind.RUN]
+
+    def over(self, policy: Policy, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
+        """The policy with the run's own budget over its `[budget]`, and a rule that holds it to those of its groups."""
+        own = self.of(Scope(ScopeKind.RUN, run))
+        if own is not None:
+            policy = with_ceiling(policy, own.ceiling_usd_micros, tokens=own.tokens, source=own.source)
+        if any(budget.scope.covers(run, stage, labels) for budget in self.of_groups()):
+            policy = with_cap_rule(policy)
+        return policy
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "live": [_row(budget) for budget in self.live.values()],
+            "said": {scope: [said.frac, said.ceiling_usd_micros, said.day] for scope, said in self.said.items()},
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> list[str]:
+        """Take up each live budget that can be read; return what is wrong with every other.
+
+        What was said and cannot be read is said again. One of TORN when there is no list of budgets at all.
+        """
+        live, problems = [], []
+        for row in snapshot["live"]:
+            try:
+                live.append(_of_row(row))
+            except TORN as error:
+                problems.append(f"{_named(row)}: {type(error).__name__} {str(error)[:NAMED_CHARS_MAX]}")
+        self.live = {budget.scope.text: budget for budget in live}
+        said = snapshot.get("said")
+        for scope, told in said.items() if isinstance(said, Mapping) else ():
+            try:
+                frac, ceiling, day = told
+                one = Said(float(frac), int(ceiling), None if day is None else int(day))
+            except TORN:
+                continue
+            if scope in self.live or scope in self.configured:
+                self.said[scope] = one
+        return problems
+
+
+def by_scope(budgets: Sequence[ScopedBudget]) -> dict[str, ScopedBudget]:
+    return {budget.scope.text: budget for budget in budgets}
+
+
+def _named(row: object) -> str:
+    """What a person needs of a row that cannot be read to set it again."""
+    if not isinstance(row, Mapping):
+        return repr(row)[:NAMED_CHARS_MAX]
+    return f"{row.get('scope')!s:.{NAMED_CHARS_MAX}} of {row.get('ceiling_usd_micros')!s:.20} micro-dollars"
+
+
+def _row(budget: ScopedBudget) -> dict[str, Any]:
+    return {
+        "scope": budget.scope.text,
+        "ceiling_usd_micros": budget.ceiling_usd_micros,
+        "source": budget.source,
+        "alert_at": list(budget.alert_at),
+        "tokens": budget.tokens,
+        "uid": budget.uid,
+        "reason": budget.reason,
+        "set_wall_ns": budget.set_wall,
+        "over_usd_micros": budget.over_usd_micros,
+    }
+
+
+def _of_row(row: Mapping[str, Any]) -> ScopedBudget:
+    return ScopedBudget(
+        scope=parse_scope(row["scope"]),
+        ceiling_usd_micros=checked_ceiling(int(row["ceiling_usd_micros"])),
+        source=str(row["source"]),
+        alert_at=checked_fractions(row["alert_at"]),
+        tokens=None if row["tokens"] is None else int(row["tokens"]),
+        uid=int(row["uid"]),
+        reason=str(row["reason"]),
+        set_wall=WallNs(int(row["set_wall_ns"])),
+        over_usd_micros=None if row.get("over_usd_micros") is None else int(row["over_usd_micros"]),
+    )

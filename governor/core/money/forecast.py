@@ -1,0 +1,146 @@
+"""What is left of a run, in hours and dollars, with an interval; and when it will meet its ceiling.
+
+From the recent windows of tokens (core.token_windows): the remaining part is so many more windows like them. The
+interval is Student's for the mean of as many future windows, 90 % two-sided; neighbouring windows resemble each other,
+so both past and future count for as many independent ones as their lag-1 correlation leaves (n(1-r)/(1+r), the usual
+first-order correction).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, UsdMicros
+from governor.core.money.token_windows import Window
+
+RECENT_WINDOWS: Final = 50  # A run's speed of yesterday says little; of the last 50M tokens it does.
+WINDOWS_MIN: Final = 3  # From two no spread can be told: then only the middle is given.
+CORRELATION_MAX: Final = 0.95  # Fifty windows count for one then; beyond it the estimate of r itself is noise.
+TOKENS_MAX: Final = 2**63  # As many as a frame can tell. A run of a million a second would take 290,000 years.
+# Student's t, 95th percentile, by degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2). Between two, the lower.
+_T_95: Final = (
+    (1, 6.314), (2, 2.920), (3, 2.353), (4, 2.132), (5, 2.015), (6, 1.943), (7, 1.895), (8, 1.860), (9, 1.833),
+    (10, 1.812), (12, 1.782), (15, 1.753), (20, 1.725), (30, 1.697), (60, 1.671), (120, 1.658),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """`low` to `high` with 90 % confidence; both None while there are too few windows."""
+
+    mid: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    tokens_left: int
+    hours_left: Interval
+    cost_left: Interval
+    windows: int  # From how many it was made.
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the windows, pauses in between included; None where nothing is left, or it takes no time."""
+        hours = self.hours_left.mid
+        return self.tokens_left / (hours * 3600) if self.tokens_left and hours > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingHit:
+    """Where the spend plus the reserve meets the ceiling if nothing changes."""
+
+    after_ns: DurationNs  # From now.
+    tokens_total: int | None  # None: the run's speed is unknown, or no speed.
+    before_end: bool | None  # Does it happen before the tokens are trained? None: nobody said how many there are.
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingTold:
+    """Of what it was last said that the ceiling comes first (core.ceiling_ahead).
+
+    Kept with the run: a governor after us does not say it again.
+    """
+
+    ceiling_usd_micros: int
+    tokens_goal: int | None
+    rate_usd_micros_per_hour: int
+    day: int | None = None  # Of a ceiling that begins anew each day; days since 1970.
+
+    def row(self) -> list[int | None]:
+        return [self.ceiling_usd_micros, self.tokens_goal, self.rate_usd_micros_per_hour, self.day]
+
+
+def told_of(row: Any) -> CeilingTold:
+    """Read what `CeilingTold.row` wrote; TypeError or ValueError when it is something else."""
+    ceiling, goal, rate, day = row if len(row) == 4 else (*row, None)  # A journal of before has no day.
+    return CeilingTold(int(ceiling), None if goal is None else int(goal), int(rate), None if day is None else int(day))
+
+
+def forecast(recent: Sequence[Window], tokens_left: int) -> Forecast | None:
+    """None without a window. `recent` is oldest first; what lies further back than RECENT_WINDOWS is left out."""
+    windows = [window for window in tuple(recent)[-RECENT_WINDOWS:] if window.tokens > 0]
+    if not windows:
+        return None
+    size = sum(window.tokens for window in windows) / len(windows)
+    future = max(0, tokens_left) / size
+    hours = [window.duration_ns / NS_PER_HOUR / window.tokens * size for window in windows]
+    dollars = [window.usd_micros / 1e6 / window.tokens * size for window in windows]
+    return Forecast(max(0, tokens_left), _total(hours, future), _total(dollars, future), len(windows))
+
+
+def _total(per_window: Sequence[float], future: float) -> Interval:
+    """The sum over `future` more windows (not whole) of a quantity seen in these."""
+    known = len(per_window)
+    mean = statistics.fmean(per_window)
+    if known < WINDOWS_MIN or future == 0:
+        return Interval(mean * future, *((0.0, 0.0) if future == 0 else (None, None)))
+    kept = _independent_share(per_window)
+    past, ahead = max(2.0, known * kept), max(1.0, future * kept)
+    spread = statistics.stdev(per_window) * math.sqrt(1 / past + 1 / ahead) * _t_95(past - 1)
+    return Interval(mean * future, max(0.0, mean - spread) * future, (mean + spread) * future)
+
+
+def _independent_share(values: Sequence[float]) -> float:
+    mean = statistics.fmean(values)
+    around = [value - mean for value in values]
+    square = sum(value * value for value in around)
+    if square == 0:
+        return 1.0
+    lagged = sum(one * other for one, other in pairwise(around))
+    correlation = min(max(lagged / square, 0.0), CORRELATION_MAX)
+    return (1 - correlation) / (1 + correlation)
+
+
+def _t_95(freedom: float) -> float:
+    return next((t for degrees, t in reversed(_T_95) if degrees <= freedom), _T_95[0][1])
+
+
+def ceiling_hit(
+    *,
+    spend_usd_micros: UsdMicros,
+    reserve_usd_micros: UsdMicros,
+    ceiling_usd_micros: UsdMicros,
+    rate_usd_micros_per_hour: UsdMicros,
+    tokens_total: int | None,
+    tokens_per_s: float | None,
+    tokens_budget: int | None,
+) -> CeilingHit | None:
+    """None when nothing is spent now: then the ceiling is never met."""
+    if rate_usd_micros_per_hour <= 0:
+        return None
+    room = max(0, ceiling_usd_micros - spend_usd_micros - reserve_usd_micros)
+    after_ns = DurationNs(room * NS_PER_HOUR // rate_usd_micros_per_hour)
+    if tokens_total is None or tokens_per_s is None:
+        return CeilingHit(after_ns, None, None)
+    ahead = tokens_per_s * after_ns / NS_PER_S
+    if not ahead < TOKENS_MAX:  # Step times may be as small as a float can say. NaN and infinity fail too.
+        return CeilingHit(after_ns, None, None if tokens_budget is None else False)
+    then = tokens_total + int(ahead)
+    return CeilingHit(after_ns, then, None if tokens_budget is None else then < tokens_budget)

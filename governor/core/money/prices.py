@@ -1,0 +1,327 @@
+"""Which price the machine's time is charged at: what was said, by whom, as of which day, and who disagrees.
+
+Prices are of the whole machine, in micro-dollars per hour. A price that nobody knows is `Chosen.quote is None`: it is
+never 0, and nothing here keeps a halt from happening. Days are counted from 1970-01-01 in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NewType
+
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, UsdMicros, WallNs, format_usd
+from governor.core.money.charges import Line, LineKind, Unit
+
+Day = NewType("Day", int)
+
+NS_PER_DAY: Final = 24 * NS_PER_HOUR
+# GPU list prices moved by a third and more within a year: AWS's p5 by -44 % in June 2025, Lambda's 8 x H100 by +33 %
+# between two catalogues of 2025 and 2026. Half a year is half of that.
+STALE_AFTER_DAYS: Final = 180
+# A price per GPU that was written in cents and multiplied by eight: $1.29 is exact to 0.4 %.
+TOLERANCE_PERCENT: Final = 1
+TOLERANCE_USD_MICROS: Final = MICROS_PER_USD // 100  # A cent, where that is more than the percentage.
+PRICE_USD_MICROS_MAX: Final = 10**6 * MICROS_PER_USD  # A million dollars an hour is a mistake in the unit.
+GPUS_MAX: Final = 16  # The most in one machine; a price that is off by a factor up to it may be that of one GPU.
+
+_DATE: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?|(\d{4})-(\d{4})")
+_DAYS_BEFORE_MONTH: Final = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
+
+
+class PriceKind(Enum):
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    RESERVED = "reserved"
+    INTERNAL = "internal"  # What one's own accounting charges for a machine that nobody rents out.
+
+
+class Origin(Enum):
+    """Who said it, in the order in which they are believed."""
+
+    MACHINE = "provider"  # The provider, asked for what this very machine costs.
+    CONFIG = "config"  # The user: costgov.toml or the command line.
+    LIST = "list"  # The provider's public price list, read now.
+    TABLE = "table"  # The table that is shipped with this program.
+    LEFT = "journal"  # What the governor before us charged in this boot: where the look-up does not answer now.
+
+
+_RANK: Final = {origin: rank for rank, origin in enumerate(Origin)}
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """One source's word. `as_of` is in the source's own terms: "2026-11-21", "2025-06", "2025", "2025-2026"."""
+
+    usd_micros_per_hour: UsdMicros
+    source: str  # "EC2 spot price history", "costgov.toml".
+    as_of: str
+    kind: PriceKind
+    basis: str  # What it was found for: "p5.48xlarge in us-east-1a".
+    origin: Origin
+    gpus: int | None = None  # Of the machine that it is for.
+    known_by: Day | None = None  # The source was read no later than that.
+    since: WallNs | None = None  # When the price came into force, where the source says that.
+
+    def __post_init__(self) -> None:
+        span_of(self.as_of)  # ValueError: dates are checked where they are read.
+
+    @property
+    def text(self) -> str:
+        return f"{format_usd(self.usd_micros_per_hour)}/h ({self.source}, {self.as_of})"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What is priced, as far as it is known. A GPU may bear NVML's name."""
+
+    provider: str  # "AWS", "Lambda": as in the built-in table, without regard to case.
+    instance: str | None = None  # The provider's name of the type.
+    gpu: str | None = None
+    gpus: int | None = None
+    kind: PriceKind | None = None  # None: nobody says how it is paid for; then it is taken for on-demand.
+    region: str | None = None
+
+    @property
+    def text(self) -> str:
+        gpu = f"{self.gpus or '?'} x {self.gpu}" if self.gpu else "machine of unknown type"
+        return f"{self.provider} {self.instance or gpu}" + (f" {self.kind.value}" if self.kind is not None else "")
+
+
+class RemarkKind(Enum):
+    """Why somebody should know. The value is the alarm's name."""
+
+    UNKNOWN = "price_unknown"
+    STALE = "price_stale"
+    CONTRADICTION = "price_contradiction"
+    REFUSED = "price_refused"
+    UNANSWERED = "price_unanswered"  # A source that should know did not say.
+    LISTED = "price_listed"  # A list has another price than the user, who may have a better contract.
+    ASSUMED = "price_assumed"
+    UNLISTED = "price_unlisted"
+
+
+NOTES: Final = frozenset(
+    {RemarkKind.LISTED, RemarkKind.ASSUMED, RemarkKind.UNLISTED}
+)  # Shown; nobody is woken for them.
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    kind: RemarkKind
+    text: str  # One line.
+    advice: str = ""
+    quotes: tuple[Quote, ...] = ()  # Whom it is about, the one believed first.
+
+    @property
+    def is_alarm(self) -> bool:
+        return self.kind not in NOTES
+
+    @property
+    def line(self) -> str:
+        return f"{self.text}; {self.advice}" if self.advice else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The price that counts, or that there is none; and everything about it that a person should be told."""
+
+    quote: Quote | None
+    age_days: int | None  # Since the last day that `as_of` can mean; 0 for today.
+    is_stale: bool
+    remarks: tuple[Remark, ...]
+
+    @property
+    def usd_micros_per_hour(self) -> UsdMicros | None:
+        return self.quote.usd_micros_per_hour if self.quote is not None else None
+
+    @property
+    def alarms(self) -> tuple[Remark, ...]:
+        return tuple(remark for remark in self.remarks if remark.is_alarm)
+
+    @property
+    def text(self) -> str:
+        """For people: price, kind, who said it, as of when, and what it was found for."""
+        if self.quote is None:
+            return "unknown"
+        quote, age = self.quote, ""
+        if self.age_days:
+            age = f", {self.age_days} day{'s' if self.age_days != 1 else ''} ago"
+        basis = f": {quote.basis}" if quote.basis else ""
+        price = f"{format_usd(quote.usd_micros_per_hour)}/h {quote.kind.value}"
+        return f"{price} ({quote.source}, as of {quote.as_of}{age}){basis}"
+
+    def line(self, name: str) -> Line | None:
+        """The compute line that charges are made of; None while the price is unknown."""
+        if self.quote is None:
+            return None
+        quote = self.quote
+        return Line(LineKind.COMPUTE, name, Unit.HOUR, quote.usd_micros_per_hour, quote.source, quote.as_of)
+
+    def document(self) -> dict[str, Any]:
+        """For programs: plain JSON."""
+        return {
+            "price": quote_document(self.quote) if self.quote is not None else None,
+            "age_days": self.age_days,
+            "stale": self.is_stale,
+            "remarks": [
+                {
+                    "name": remark.kind.value,
+                    "alarm": remark.is_alarm,
+                    "text": remark.text,
+                    "advice": remark.advice,
+                    "prices": [quote_document(quote) for quote in remark.quotes],
+                }
+                for remark in self.remarks
+            ],
+        }
+
+
+def quote_document(quote: Quote) -> dict[str, Any]:
+    return {
+        "usd_per_hour": quote.usd_micros_per_hour / MICROS_PER_USD,
+        "usd_micros_per_hour": quote.usd_micros_per_hour,
+        "source": quote.source,
+        "as_of": quote.as_of,
+        "kind": quote.kind.value,
+        "basis": quote.basis,
+        "origin": quote.origin.value,
+    }
+
+
+def choose(
+    answers: Iterable[Quote],
+    config: Quote | None,
+    table: Quote | None,
+    today: Day,
+    *,
+    left: Quote | None = None,
+    stale_after_days: int = STALE_AFTER_DAYS,
+    remarks: Iterable[Remark] = (),
+) -> Chosen:
+    """Take the first usable price in the order of `Origin`; among equals the first given.
+
+    `answers` are the provider's (MACHINE or LIST). `left` counts where nobody else is usable, and contradicts nobody.
+    `remarks` is what was learned while asking; it comes first.
+    """
+    given = [*answers, *(quote for quote in (config, table) if quote is not None)]
+    said = [*remarks, *(remark for quote in given if (remark := _refusal(quote)) is not None)]
+    usable = sorted((quote for quote in given if _refusal(quote) is None), key=lambda quote: _RANK[quote.origin])
+    if not usable and left is not None and _refusal(left) is None:
+        usable = [left]
+    if not usable:
+        text = "the price of this machine is unknown: what it costs is not metered, and no ceiling can be held to"
+        advice = "set node.price_usd_per_hour in costgov.toml, or pass --price"
+        said.append(Remark(RemarkKind.UNKNOWN, text, advice))
+        return Chosen(None, None, is_stale=False, remarks=tuple(said))
+    best, *others = usable
+    age_days, staleness = _age(best, today, stale_after_days)
+    said += [] if staleness is None else [staleness]
+    said += [remark for other in others if (remark := _disagreement(best, other)) is not None]
+    return Chosen(best, age_days, is_stale=staleness is not None, remarks=tuple(said))
+
+
+def _refusal(quote: Quote) -> Remark | None:
+    price = quote.usd_micros_per_hour
+    if 0 < price <= PRICE_USD_MICROS_MAX:
+        return None
+    why = "no machine is free" if price <= 0 else "no machine costs that much"
+    text = f"{quote.source} ({quote.as_of}) has a price of {format_usd(price)}/h: not used, {why}"
+    return Remark(RemarkKind.REFUSED, text, "correct it, or state node.price_usd_per_hour", (quote,))
+
+
+def _age(quote: Quote, today: Day, stale_after_days: int) -> tuple[int, Remark | None]:
+    if span_of(quote.as_of)[0] > today:
+        text = f"the price of {quote.text} is of a day that has not come"
+        return 0, Remark(RemarkKind.STALE, text, "correct its date or this machine's clock", (quote,))
+    age_days = age_of(quote.as_of, today, quote.known_by)
+    if age_days <= stale_after_days:
+        return age_days, None
+    text = f"the price of {quote.text} is {age_days} days old: prices have changed by a third within a year"
+    return age_days, Remark(RemarkKind.STALE, text, "state today's in node.price_usd_per_hour", (quote,))
+
+
+def _disagreement(best: Quote, other: Quote) -> Remark | None:
+    if agree(best.usd_micros_per_hour, other.usd_micros_per_hour):
+        return None
+    text = f"{best.text} counts, but {other.text} says otherwise"
+    if other.origin in (Origin.LIST, Origin.TABLE):
+        advice = "check node.price_usd_per_hour" if best.origin is Origin.CONFIG else ""
+        gpus = _looks_like_one_of(best, other) if best.origin is Origin.CONFIG else None
+        if gpus is not None:
+            advice = f"is the former the price of one of {gpus} GPUs? It must be that of the whole machine"
+        # Two prices of different kinds are no contradiction, and a list is not what this customer pays.
+        return Remark(RemarkKind.LISTED, text, advice, (best, other)) if best.kind is other.kind or gpus else None
+    advice = "correct node.price_usd_per_hour or remove it" if other.origin is Origin.CONFIG else ""
+    return Remark(RemarkKind.CONTRADICTION, text, advice, (best, other))
+
+
+def _looks_like_one_of(stated: Quote, listed: Quote) -> int | None:
+    """The number of GPUs by which a stated price would have to be multiplied to be the listed one."""
+    gpus = listed.gpus
+    if gpus is None or not 1 < gpus <= GPUS_MAX:
+        return None
+    return gpus if agree(stated.usd_micros_per_hour * gpus, listed.usd_micros_per_hour) else None
+
+
+def agree(one: int, other: int) -> bool:
+    """Whether two prices are the same but for rounding."""
+    return abs(one - other) <= max(TOLERANCE_USD_MICROS, max(one, other) * TOLERANCE_PERCENT // 100)
+
+
+def span_of(as_of: str) -> tuple[Day, Day]:
+    """First and last day that a source's date can mean. ValueError when it is not one of the forms above."""
+    match = _DATE.fullmatch(as_of)
+    if match is None:
+        raise ValueError(f'"{as_of}" is not a date; write for example 2026-11-21, 2026-11, 2026 or 2025-2026')
+    year, month, day, from_year, to_year = (int(part) if part else None for part in match.groups())
+    if from_year is not None and to_year is not None:
+        if from_year > to_year:
+            raise ValueError(f'"{as_of}" ends before it begins')
+        return _day(from_year, 1, 1), _day(to_year, 12, 31)
+    assert year is not None, "the pattern has a year in each branch"
+    if month is None:
+        return _day(year, 1, 1), _day(year, 12, 31)
+    if not 1 <= month <= 12 or (day is not None and not 1 <= day <= _days_in(year, month)):
+        raise ValueError(f'"{as_of}" is not a day of the calendar')
+    return _day(year, month, day or 1), _day(year, month, day or _days_in(year, month))
+
+
+def age_of(as_of: str, today: Day, known_by: Day | None = None) -> int:
+    """Days since the last day that a date can mean, which is no later than `known_by` and no later than today."""
+    first, last = span_of(as_of)
+    bounds = [last, today, *([known_by] if known_by is not None else [])]
+    return max(0, today - max(first, min(bounds)))
+
+
+def day_text(day: Day) -> str:
+    """The day as ISO 8601, as `Quote.as_of` has it."""
+    year = 1969 + day * 400 // 146_097  # 400 years are that many days: this is never too late, and two steps early.
+    while _day(year + 1, 1, 1) <= day:
+        year += 1
+    left = day - _day(year, 1, 1)
+    month = 1
+    while left >= _days_in(year, month):
+        left -= _days_in(year, month)
+        month += 1
+    return f"{year:04}-{month:02}-{left + 1:02}"
+
+
+def _is_leap(year: int) -> bool:
+    return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+
+
+def _days_in(year: int, month: int) -> int:
+    return _DAYS_BEFORE_MONTH[month] - _DAYS_BEFORE_MONTH[month - 1] + (month == 2 and _is_leap(year))
+
+
+def _day(year: int, month: int, day: int) -> Day:
+    before = year - 1
+    leaps = before // 4 - before // 100 + before // 400
+    in_year = _DAYS_BEFORE_MONTH[month - 1] + (month > 2 and _is_leap(year)) + day - 1
+    return Day(before * 365 + leaps + in_year - _EPOCH)
+
+
+_EPOCH: Final = 1969 * 365 + 1969 // 4 - 1969 // 100 + 1969 // 400

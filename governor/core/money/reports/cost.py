@@ -1,0 +1,178 @@
+"""What the charges come to, by whatever people group them by. Every sum here is one of integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final
+
+from governor.core.base.units import MICROS_PER_USD, UsdMicros, WallNs
+from governor.core.base.utc import date_text, day_of
+from governor.core.money.charges import UNALLOCATED, Charge, LineKind, Unit
+
+MICROS_PER_CENT: Final = MICROS_PER_USD // 100
+LABEL: Final = "label:"
+STAGE_OF_RUN: Final = "stage of run"  # For core.stages: by both.
+GROUPINGS: Final = ("run", "stage", "day", "node", "line")  # And label:KEY.
+
+Period = Callable[[int], tuple[int, int]]  # An instant -> start and end of the period that it lies in.
+
+
+@dataclass(slots=True)
+class Group:
+    """The charges that share a key. `node_ns` counts compute alone: a disk beside it is no second machine."""
+
+    key: str
+    charges: int = 0
+    node_ns: int = 0
+    usd_micros: int = 0
+    reconstructed_usd_micros: int = 0
+    quantity: int = 0  # In base units of `unit`; of use only where a group is one line.
+    unit: Unit | None = None
+    price_min_usd_micros: int | None = None  # Of compute; where a group is one line, of that line.
+    price_max_usd_micros: int | None = None
+    sources: set[tuple[str, str]] = field(default_factory=set)  # Who said the price, and on which day.
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """So many charges as one, alike in what they are grouped by and in their line; its quantity and amount are theirs.
+
+    One that is cut, at midnight or by a bound of the asked time, stands alone.
+    """
+
+    charge: Charge
+    charges: int
+
+
+def tally(charges: Iterable[Charge], by: str) -> list[Group]:
+    """Group charges: days in their order, anything else by amount, largest first. ValueError on an unknown `by`."""
+    return tally_sums((Sum(charge, 1) for charge in charges), by)
+
+
+def tally_sums(sums: Iterable[Sum], by: str) -> list[Group]:
+    """tally() of charges that were added up as they were read."""
+    key_of = _key_of(by)
+    groups: dict[str, Group] = {}
+    for one in sums:
+        for charge in slices(one.charge, day_of) if by == "day" else (one.charge,):
+            key = key_of(charge)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = Group(key)
+            _enter(group, charge, one.charges, one_line=by == "line")
+    if by == "day":
+        return sorted(groups.values(), key=lambda group: group.key)
+    return sorted(groups.values(), key=lambda group: (-group.usd_micros, group.key))
+
+
+def sum_of(groups: Iterable[Group]) -> Group:
+    """All of them as one."""
+    total = Group("total")
+    for group in groups:
+        total.charges += group.charges
+        total.node_ns += group.node_ns
+        total.usd_micros += group.usd_micros
+        total.reconstructed_usd_micros += group.reconstructed_usd_micros
+    return total
+
+
+def _enter(group: Group, charge: Charge, count: int, *, one_line: bool) -> None:
+    line = charge.line
+    group.charges += count
+    group.usd_micros += charge.usd_micros
+    group.reconstructed_usd_micros += charge.usd_micros if charge.reconstructed else 0
+    compute = line.kind is LineKind.COMPUTE
+    group.node_ns += charge.quantity if compute and line.unit is Unit.HOUR else 0
+    group.quantity += charge.quantity
+    # What makes up for a price that was read late is no price of an hour: a piece, or time at nothing.
+    if one_line or (compute and line.unit is Unit.HOUR and line.price_usd_micros):
+        low, high, price = group.price_min_usd_micros, group.price_max_usd_micros, line.price_usd_micros
+        group.unit = line.unit
+        group.price_min_usd_micros = price if low is None else min(low, price)
+        group.price_max_usd_micros = price if high is None else max(high, price)
+        group.sources.add((line.source, line.as_of))
+
+
+def _key_of(by: str) -> Callable[[Charge], str]:
+    if by.startswith(LABEL) and len(by) > len(LABEL):
+        name = by[len(LABEL) :]
+        return lambda charge: dict(charge.payer.labels).get(name) or f"(no {name})"
+    known: dict[str, Callable[[Charge], str]] = {
+        "run": lambda charge: charge.payer.run if charge.payer.run != UNALLOCATED else "(unallocated)",
+        "stage": lambda charge: charge.payer.stage or "(no stage)",
+        "day": lambda charge: date_text(charge.from_wall),
+        "node": lambda charge: charge.place.node,
+        # The unit too: quantities of two units have no sum.
+        "line": lambda charge: f"{charge.line.kind.value}: {charge.line.name}, per {charge.line.unit.value}",
+    }
+    if by not in known:
+        raise ValueError(f'"{by}" is no way to group; take {", ".join(GROUPINGS)} or label:KEY')
+    return known[by]
+
+
+def slices(charge: Charge, period: Period) -> Iterator[Charge]:
+    """Cut a charge at the bounds of the periods that it touches. The parts add up to it exactly."""
+    start, end = int(charge.from_wall), int(charge.to_wall)
+    if end <= period(start)[1]:
+        yield charge  # The usual one.
+        return
+    while start < end:
+        bound = min(end, period(start)[1])
+        yield clip(charge, start, bound)
+        start = bound
+
+
+def clip(charge: Charge, since: int, until: int) -> Charge:
+    """The part of a charge between two instants: adjoining parts add up, because each is a difference of two floors."""
+    start, end = charge.from_wall, charge.to_wall
+    first, last = max(start, since), min(end, until)
+    if (first, last) == (start, end) or start == end:
+        return charge
+    length, before, after = end - start, first - start, last - start
+
+    def part(amount: int) -> int:
+        return amount * after // length - amount * before // length
+
+    return replace(
+        charge,
+        from_wall=WallNs(first),
+        to_wall=WallNs(last),
+        quantity=part(charge.quantity),
+        usd_micros=UsdMicros(part(charge.usd_micros)),
+    )
+
+
+def decimal_text(numerator: int, denominator: int, digits: int) -> str:
+    """A ratio as a decimal number, rounded half up (away from zero), with exactly so many digits."""
+    scaled = (2 * abs(numerator) * 10**digits + denominator) // (2 * denominator)
+    whole, fraction = divmod(scaled, 10**digits)
+    sign = "-" if numerator < 0 and scaled else ""
+    return f"{sign}{whole}.{fraction:0{digits}}" if digits else f"{sign}{whole}"
+
+
+def exact_usd(micros: int) -> str:
+    """Exact dollars: "12.340000"."""
+    return decimal_text(micros, MICROS_PER_USD, 6)
+
+
+def whole_cents(micros: Sequence[int]) -> list[int]:
+    """Amounts in cents that add up to the cents of their sum: none is off by a cent or more."""
+    target = (2 * sum(micros) + MICROS_PER_CENT) // (2 * MICROS_PER_CENT)
+    whole = [amount // MICROS_PER_CENT for amount in micros]
+    return _rounded_up(whole, [amount % MICROS_PER_CENT for amount in micros], target)
+
+
+def rounded_together(amounts: Sequence[Fraction], target: int) -> list[int]:
+    """Whole numbers that add up to `target`, which is within one of the sum: none is off by one or more."""
+    return _rounded_up([amount // 1 for amount in amounts], [amount % 1 for amount in amounts], target)
+
+
+def _rounded_up(whole: list[int], remainders: Sequence[int] | Sequence[Fraction], target: int) -> list[int]:
+    """One more for those with the largest remainders, until the sum is the target's. Equal ones keep their order."""
+    up = target - sum(whole)
+    assert 0 <= up <= len(whole), "the target is not the rounded sum"
+    for index in sorted(range(len(whole)), key=remainders.__getitem__, reverse=True)[:up]:
+        whole[index] += 1
+    return whole

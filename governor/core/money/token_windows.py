@@ -1,0 +1,115 @@
+"""Tokens as the clock of money: what each stretch of one million trained tokens (`[budget] window`) took and cost.
+
+Tokens count once per global batch, as the run tells its total. Progress is the highest total ever told: tokens that a
+run trains again after it was set back are waste, paid for and no progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, UsdMicros
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A closed stretch of progress. Windows follow each other without gap or overlap.
+
+    One ends with the first step that completes its tokens, so steps of more tokens make windows of one step each.
+    """
+
+    from_tokens: int
+    to_tokens: int
+    duration_ns: DurationNs  # CLOCK_BOOTTIME, pauses and restarts in between included: they were paid for.
+    usd_micros: UsdMicros
+    wasted_tokens: int  # Trained again meanwhile.
+
+    @property
+    def tokens(self) -> int:
+        return self.to_tokens - self.from_tokens
+
+    @property
+    def usd_micros_per_mtok(self) -> int:
+        return self.usd_micros * MTOK // self.tokens
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of progress; 0.0 for a window that took no time (a log read in one go)."""
+        return self.tokens * NS_PER_S / self.duration_ns if self.duration_ns else 0.0
+
+
+@dataclass(slots=True)
+class TokenMeter:
+    """Cuts one run's progress into windows. Survives restarts of the run and of the governor."""
+
+    window_tokens: int = MTOK  # Of the window that is open.
+    progress_tokens: int = 0  # The highest total told so far.
+    last_total: int = 0  # The total told last; below progress while a run makes up for what it lost.
+    wasted_tokens: int = 0
+    began_tokens: int = 0  # Where metering began: what was trained before has no cost here.
+    from_tokens: int = 0  # Of the window that is open.
+    from_usd_micros: int = 0  # What the run had spent by then, all in all.
+    spent_ns: int = 0  # Metered time of the window that is open.
+    wasted_before: int = 0  # Wasted tokens when the window opened.
+    metered_to: int | None = None  # BootNs; None: nothing was told yet, or the clock began anew.
+
+    def begin(self, tokens_total: int, usd_micros: UsdMicros, boot: BootNs) -> None:
+        """Metering starts at this total."""
+        self.progress_tokens = self.last_total = self.began_tokens = self.from_tokens = tokens_total
+        self.from_usd_micros = usd_micros
+        self.metered_to = boot
+
+    def add(
+        self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs, then_tokens: int | None = None
+    ) -> Window | None:
+        """A step ended at this total, when the run had spent so much. Returns the window that it closed.
+
+        `step_tokens` (0 = unknown) counts where the total went back; else the totals tell more, also of steps whose
+        frames were lost. The window after one that closes takes `then_tokens`: a size that is changed while a window is
+        open changes nothing about it, so windows go on following each other.
+        """
+        if self.metered_to is not None:
+            self.spent_ns += max(0, boot - self.metered_to)
+        self.metered_to = boot
+        back = tokens_total < self.last_total
+        trained = min(step_tokens, tokens_total) if back else tokens_total - self.last_total
+        self.wasted_tokens += trained - max(0, tokens_total - self.progress_tokens)
+        self.last_total = tokens_total
+        if tokens_total <= self.progress_tokens:
+            return None
+        self.progress_tokens = tokens_total
+        if tokens_total - self.from_tokens < self.window_tokens:
+            return None
+        window = self._close(usd_micros)
+        self.window_tokens = then_tokens or self.window_tokens
+        return window
+
+    def _close(self, usd_micros: UsdMicros) -> Window:
+        window = Window(
+            from_tokens=self.from_tokens,
+            to_tokens=self.progress_tokens,
+            duration_ns=DurationNs(self.spent_ns),
+            usd_micros=UsdMicros(max(0, usd_micros - self.from_usd_micros)),
+            wasted_tokens=self.wasted_tokens - self.wasted_before,
+        )
+        self.from_tokens = self.progress_tokens
+        self.from_usd_micros = usd_micros
+        self.spent_ns = 0
+        self.wasted_before = self.wasted_tokens
+        return window
+
+    def snapshot(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def restored(cls, snapshot: Mapping[str, Any], *, same_boot: bool) -> TokenMeter:
+        """Take up a snapshot. KeyError, TypeError or ValueError when it is not one of ours.
+
+        Under another boot the old clock means nothing: the time in between is in the ledger, not in a window's length.
+        """
+        known = {"began_tokens": snapshot["from_tokens"], **snapshot}  # A journal of before has none.
+        whole = {name: int(known[name]) for name in asdict(cls()) if name != "metered_to"}
+        metered_to = snapshot["metered_to"]
+        return cls(**whole, metered_to=int(metered_to) if same_boot and metered_to is not None else None)

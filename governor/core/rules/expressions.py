@@ -1,0 +1,274 @@
+"""CEL expressions in policies: what is accepted, and what they come to.
+
+The language and its evaluation are the library's (common-expression-language, optional). It has no types before it
+evaluates, stops at the first operand that decides, and compares a number with a word without complaint. So a mistake
+may wait in a branch for months; here an expression is taken apart at the operators that choose between branches, and
+each part is evaluated with values of the variables' types when the policy is read.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import re
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from governor.core.rules.expression_variables import DOUBLE, INT, STRING, VARIABLES, Value
+
+# Its work is bounded by its length: there are no loops (macros over lists are left out) and variables are scalars.
+CHARS_MAX: Final = 500
+DEPTH_MAX: Final = 16  # Of brackets. The library's own parser is recursive and gives up at about a hundred.
+FUNCTIONS: Final = ("double", "int")
+METHODS: Final = ("startsWith", "endsWith", "contains")
+INSTALL: Final = "pip install 'costgov[cel]'"
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+)
+      |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+      |(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
+      |(?P<name>[A-Za-z_][A-Za-z_0-9]*)
+      |(?P<operator>&&|\|\||==|!=|<=|>=|[-+*/%<>!?:.,()\[\]])""",
+    re.VERBOSE,
+)
+
+
+def _sample(kind: str, number: int, word: str) -> Value:
+    return word if kind == STRING else number + 0.5 if kind == DOUBLE else number
+
+
+_WORDS: Final = ("true", "false", "in")
+_OPERATORS_ELSEWHERE: Final = {
+    "and": "&&",
+    "or": "||",
+    "not": "!",
+    "true": "true",
+    "false": "false",
+}  # By small letters.
+_OPEN: Final = {"(": ")", "[": "]"}
+# Two values of each type, so that no division by zero in one of them hides what else is wrong.
+_SAMPLES: Final = tuple(
+    {name: _sample(variable.kind, number, word) for name, variable in VARIABLES.items()}
+    for number, word in ((7, "train"), (1_000, "eval"))
+)
+_TYPES: Final = {bool: "bool", int: INT, float: DOUBLE, str: STRING, list: "list"}
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    at: int  # Character, from 0.
+
+
+@cache
+def library() -> Any | None:
+    """The extension module of the CEL library; None where it is not installed.
+
+    Loaded by itself: the package around it brings its own command line, 31 MB where the extension takes 5.
+    """
+    package = importlib.util.find_spec("cel")
+    if package is None or package.submodule_search_locations is None:
+        return None
+    spec = importlib.machinery.PathFinder.find_spec("cel.cel", list(package.submodule_search_locations))
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check(text: str) -> str:
+    """Return the expression if it can be judged by. ValueError says what is wrong with it."""
+    tokens = tokens_of(text)
+    if library() is None:
+        raise ValueError(f"needs the CEL library, which is not installed: {INSTALL}")
+    _check_names(tokens)
+    compiled(text)
+    found = _type_of(text, tokens)
+    if found != "bool":
+        raise ValueError(f"comes to {_article(found)}, not to true or false")
+    if not variables_of(text):
+        raise ValueError("speaks of no variable: it says the same of every run")
+    return text
+
+
+@cache
+def variables_of(text: str) -> tuple[str, ...]:
+    """The variables of a checked expression, in the order of their first mention."""
+    return tuple(dict.fromkeys(token.text for token in tokens_of(text) if token.text in VARIABLES))
+
+
+@cache
+def compiled(text: str) -> Any:
+    """The library's program. ValueError where it does not parse."""
+    cel = library()
+    assert cel is not None, "the caller has looked"
+    try:
+        return cel.compile(text)
+    except ValueError as error:
+        said = re.search(r"<input>:\d+:(\d+): (?:Syntax error: )?(.{1,60})", str(error))
+        where = f"at character {said.group(1)}: {said.group(2)}" if said is not None else "it cannot be parsed"
+        raise ValueError(f"is no CEL expression: {where}") from None
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Take a text apart. ValueError for what is too long, too deep, or none of the language."""
+    if not text.strip():
+        raise ValueError('is empty; write for example "loss > 5.0 && step > 1000"')
+    if len(text) > CHARS_MAX:
+        raise ValueError(f"has {len(text)} characters; {CHARS_MAX} are the most")
+    tokens: list[Token] = []
+    at = depth = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise ValueError(f"{text[at]!r} at character {at + 1} is nothing that an expression is made of here")
+        if found.lastgroup != "space":
+            tokens.append(Token(str(found.lastgroup), found.group(), at))
+            depth += (found.group() in _OPEN) - (found.group() in _OPEN.values())
+            if depth > DEPTH_MAX:
+                raise ValueError(f"is nested deeper than {DEPTH_MAX} brackets")
+        at = found.end()
+    return tokens
+
+
+def _check_names(tokens: list[Token]) -> None:
+    for index, token in enumerate(tokens):
+        if token.kind != "name":
+            continue
+        before = tokens[index - 1].text if index else ""
+        is_called = index + 1 < len(tokens) and tokens[index + 1].text == "("
+        if before == ".":
+            if token.text not in METHODS or not is_called:
+                raise ValueError(f'".{token.text}" is not known; after a word may stand: {", ".join(METHODS)}')
+        elif is_called and token.text not in _WORDS:
+            if token.text not in FUNCTIONS:
+                raise ValueError(f'function "{token.text[:40]}" is not known; {_meant(token.text, FUNCTIONS)}')
+        elif token.text not in VARIABLES and token.text not in _WORDS:
+            raise ValueError(f'variable "{token.text[:40]}" is not known; {_meant(token.text, VARIABLES)}')
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    operator = _OPERATORS_ELSEWHERE.get(name.lower())
+    if operator is not None:
+        return f"here it is written {operator}"
+    close = get_close_matches(name, known, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}"
+
+
+# --- types ---------------------------------------------------------------------------------------------------
+
+
+def _type_of(text: str, tokens: list[Token]) -> str:
+    """The type of an expression whose parts all have one. ValueError names the part that has none."""
+    choice = _top(tokens, "?")
+    if choice:
+        return _type_of_choice(text, tokens, choice[0])
+    for operator in ("||", "&&"):
+        places = _top(tokens, operator)
+        if places:
+            for part in _parts(tokens, places):
+                found = _type_of(text, part)
+                if found != "bool":
+                    raise ValueError(f'"{_cut(text, part)}" is {_article(found)}: {operator} takes true and false')
+            return "bool"
+    for inner in _brackets(tokens):
+        for part in _parts(inner, _top(inner, ",")):
+            if part:
+                _type_of(text, part)
+    _check_compared(text, tokens)
+    return _evaluated(text, tokens)
+
+
+def _type_of_choice(text: str, tokens: list[Token], question: int) -> str:
+    """Of `condition ? one : other`. The last ":" of as many as there are "?" before it is the first one's."""
+    open_choices = 0
+    for place in sorted([*_top(tokens, "?"), *_top(tokens, ":")]):
+        open_choices += 1 if tokens[place].text == "?" else -1
+        if open_choices == 0:
+            break
+    else:
+        raise ValueError('has a "?" without its ":"')
+    condition, one, other = tokens[:question], tokens[question + 1 : place], tokens[place + 1 :]
+    if _type_of(text, condition) != "bool":
+        raise ValueError(f'"{_cut(text, condition)}" stands before "?" and is not true or false')
+    first, second = _type_of(text, one), _type_of(text, other)
+    if first != second:
+        raise ValueError(f'"{_cut(text, one)}" is {_article(first)} and "{_cut(text, other)}" {_article(second)}')
+    return first
+
+
+def _check_compared(text: str, tokens: list[Token]) -> None:
+    """Equality of a number and a word is not an error in CEL, only never true."""
+    places = [place for operator in ("==", "!=", "in") for place in _top(tokens, operator)]
+    if len(places) != 1:
+        return  # A chain of comparisons compares truth values: evaluating it says what it is.
+    left, right = tokens[: places[0]], tokens[places[0] + 1 :]
+    kinds = {_type_of(text, left)}
+    if tokens[places[0]].text == "in":
+        for inner in _brackets(right):
+            kinds |= {_type_of(text, part) for part in _parts(inner, _top(inner, ",")) if part}
+    else:
+        kinds.add(_type_of(text, right))
+    if len(kinds) > 1 and not kinds <= {INT, DOUBLE}:
+        raise ValueError(f'"{_cut(text, tokens)}" compares {" with ".join(_article(kind) for kind in sorted(kinds))}')
+
+
+def _evaluated(text: str, tokens: list[Token]) -> str:
+    """The type that a part without branches comes to."""
+    part = _cut(text, tokens)
+    if not part:
+        raise ValueError("has an operator with nothing beside it")
+    program = compiled(part)
+    for sample in _SAMPLES:
+        try:
+            return _TYPES.get(type(program.execute(dict(sample))), "nothing that a policy judges by")
+        except TypeError:
+            kinds = {name: VARIABLES[name].kind for name in variables_of(part)}
+            named = ", ".join(f"{name} is {_article(kind)}" for name, kind in kinds.items())
+            hint = 'CEL does not mix them: write 1.0 for a double, 1 for an int, or "double(step)"'
+            raise ValueError(f'types do not go together in "{part}"{f" ({named})" if named else ""}; {hint}') from None
+        except (ArithmeticError, LookupError, ValueError, RuntimeError) as error:
+            problem = error
+    raise ValueError(f'"{part}" cannot be computed: {str(problem)[:80]}')
+
+
+def _top(tokens: list[Token], text: str) -> list[int]:
+    """Where this operator stands outside of all brackets."""
+    places = []
+    depth = 0
+    for index, token in enumerate(tokens):
+        depth += (token.text in _OPEN) - (token.text in _OPEN.values())
+        if depth == 0 and token.text == text and token.kind != "string":
+            places.append(index)
+    return places
+
+
+def _parts(tokens: list[Token], places: list[int]) -> Iterator[list[Token]]:
+    begin = 0
+    for place in (*places, len(tokens)):
+        yield tokens[begin:place]
+        begin = place + 1
+
+
+def _brackets(tokens: list[Token]) -> Iterator[list[Token]]:
+    """What stands in each outermost pair of brackets."""
+    depth = begin = 0
+    for index, token in enumerate(tokens):
+        if token.text in _OPEN:
+            begin = index + 1 if depth == 0 else begin
+            depth += 1
+        elif token.text in _OPEN.values():
+            depth -= 1
+            if depth == 0:
+                yield tokens[begin:index]
+
+
+def _cut(text: str, tokens: list[Token]) -> str:
+    return text[tokens[0].at : tokens[-1].at + len(tokens[-1].text)] if tokens else ""
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind == INT else kind if " " in kind else f"a {kind}"

@@ -1,0 +1,33 @@
+"""Conditions, one per file. A new trigger is one new file here: load() finds it by its name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from functools import cache
+
+from governor.core.rules.triggers.base import Trigger
+
+
+@cache
+def load() -> dict[str, type[Trigger]]:
+    """Every trigger of this directory by KIND, in sorted order."""
+    return scan(__name__, __path__)
+
+
+def scan(package: str, path: Iterable[str]) -> dict[str, type[Trigger]]:
+    """Every trigger of a package by KIND, in sorted order. One class with a KIND per file, named as the file."""
+    found: dict[str, type[Trigger]] = {}
+    for name in sorted(module.name for module in pkgutil.iter_modules(path) if module.name != "base"):
+        module = importlib.import_module(f"{package}.{name}")
+        classes = [
+            member
+            for member in vars(module).values()
+            if isinstance(member, type) and member.__module__ == module.__name__ and "KIND" in vars(member)
+        ]
+        assert len(classes) == 1, f"{name}.py must define one trigger, has {len(classes)}"
+        kind = vars(classes[0])["KIND"]
+        assert kind == name, f"{name}.py defines {kind!r}"
+        found[kind] = classes[0]
+    return found

@@ -1,0 +1,111 @@
+"""Spend plus the price of stopping reaches the ceiling, or the last token has been trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.policy import Budget
+from governor.core.base.units import MonoNs, UsdMicros, format_usd
+from governor.core.events.events import Event, Step
+from governor.core.money.budgets import Cap
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import Run
+
+TOKENS_REACHED: Final = "tokens_reached"  # The run is complete.
+
+
+class BudgetReached:
+    """The money or the tokens of a run are used up.
+
+    Fires when `spend + reserve >= at_frac x ceiling`, where the reserve is the price of the halt itself (grace, kill,
+    the provider's declared stop and billing-granularity bounds), so that the bill lands below the ceiling. Fires too
+    when the token budget is reached: the run is then complete. Ceiling and tokens stand in `[budget]`. With a ceiling
+    and an unknown price the reading is UNKNOWN. Holds across attempts: a budget belongs to the run. At the whole
+    ceiling it judges the budgets of the run's stage, labels, day and node as well (`[[budget]]`, `costgov budget set`):
+    what all of them have spent, plus the price of halting all of them.
+    """
+
+    KIND: ClassVar[str] = "budget"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("at_frac", "frac", 1.0, "Part of the ceiling at which it fires; below 1 the token budget is left out."),
+    )
+    STEPPED: ClassVar[bool] = False  # A hung run spends too.
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
+    PLANNED: ClassVar[bool] = True
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "what is spent, with the price of the halt itself, reaches {at_frac} of the ceiling ({ceiling})",
+        "At 100% also when the last of its tokens ({tokens}) is trained, or a budget of its stage, labels, day or node "
+        "is reached.",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        budget: Budget = params["budget"]
+        self._ceiling = budget.ceiling_usd_micros
+        self._tokens = budget.tokens
+        self._at_frac: float = params["at_frac"]
+        if params.get("caps_only"):  # A rule of core.policy.with_cap_rule: the run's own is its policy's business.
+            self._ceiling = self._tokens = None
+        # In integers: 0.8 of a ceiling must not drift with its size.
+        self._limit = None if self._ceiling is None else self._ceiling * round(self._at_frac * 10**6) // 10**6
+
+    def observe(self, event: Event, run: Run) -> bool:
+        return self._tokens is not None  # Money moves at ticks alone.
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        # Of an attempt that has not trained a step we know money alone: what was reached was the one before it.
+        has_trained = run.attempt_step > 0
+        if self._tokens is not None and has_trained and self._at_frac >= 1 and (run.tokens_total or 0) >= self._tokens:
+            return Finding(
+                Reading.FIRING,
+                TOKENS_REACHED,
+                f"the run has trained its {self._tokens:,} tokens",
+                {"tokens_total": run.tokens_total, "tokens": self._tokens},
+            )
+        own = self._own(run)
+        if own is not None and self._is_reached(own, self._limit or 0):
+            return self._reached(own, "")
+        caps = run.caps if self._at_frac >= 1 else ()
+        for cap in caps:
+            if self._is_reached(cap, cap.ceiling_usd_micros):
+                return self._reached(cap, f"{cap.scope}: ")
+        if (own is not None or caps) and run.spend_rate_usd_micros_per_hour is None:
+            return unknown("price_unknown")
+        return QUIET
+
+    def _own(self, run: Run) -> Cap | None:
+        if self._ceiling is None:
+            return None
+        reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
+        return Cap(f"run:{run.run}", self._ceiling, run.spend_usd_micros, reserve, rate)
+
+    @staticmethod
+    def _is_reached(cap: Cap, limit_usd_micros: int) -> bool:
+        return cap.spend_usd_micros + cap.reserve_usd_micros >= limit_usd_micros
+
+    def _reached(self, cap: Cap, whose: str) -> Finding:
+        share = "" if self._at_frac >= 1 else f" {self._at_frac:.0%} of"
+        return Finding(
+            Reading.FIRING,
+            "ceiling_reached" if self._at_frac >= 1 else "ceiling_share_reached",
+            f"{whose}spend {format_usd(cap.spend_usd_micros)} plus {format_usd(cap.reserve_usd_micros)} reserved for "
+            f"the halt reaches{share} the ceiling {format_usd(cap.ceiling_usd_micros)}",
+            {
+                "scope": cap.scope,
+                "spend_usd_micros": cap.spend_usd_micros,
+                "reserve_usd_micros": cap.reserve_usd_micros,
+                "ceiling_usd_micros": cap.ceiling_usd_micros,
+                "spend_rate_usd_micros_per_hour": cap.rate_usd_micros_per_hour,
+                "at_frac": self._at_frac,
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        pass
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        pass

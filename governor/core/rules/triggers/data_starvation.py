@@ -1,0 +1,133 @@
+"""The GPUs wait for data for most of the step."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import MonoNs
+from governor.core.events.events import Event, Step
+from governor.core.rules.triggers.base import Key, is_step_time
+from governor.core.runs.run_state import RANKS_MAX, Run
+
+
+class _Rank:
+    """Waiting and step seconds of one rank's last steps."""
+
+    __slots__ = ("data_s", "share_frac", "step_s", "steps_seen")
+
+    def __init__(self, window_steps: int) -> None:
+        self.data_s: deque[float] = deque(maxlen=window_steps)
+        self.step_s: deque[float] = deque(maxlen=window_steps)
+        self.steps_seen = 0
+        self.share_frac: float | None = None  # Over the whole window; None until it is full.
+
+    def add(self, data_s: float, step_s: float) -> None:
+        self.data_s.append(data_s)
+        self.step_s.append(step_s)
+        if len(self.step_s) == self.step_s.maxlen:
+            # Summed anew: a running sum of floats drifts over millions of steps.
+            self.share_frac = self._share_frac(sum(self.data_s), sum(self.step_s))
+
+    def _share_frac(self, data_s: float, step_s: float) -> float:
+        """Of all steps, or without the one that waited longest, whichever is less."""
+        waited_s, slowest_s = max(zip(self.data_s, self.step_s, strict=True))
+        rest_s = step_s - slowest_s
+        return min(data_s / step_s, (data_s - waited_s) / rest_s if rest_s > 0 else 1.0)
+
+
+class DataStarvation:
+    """The part of the step time that a rank spends waiting for its next batch, over the last `window_steps` steps.
+
+    The longest wait among them is left out: one batch behind a restart of the loader's workers, or a shard that has to
+    come first, outweighs twenty steps and means nothing. One starved rank is enough: the others then wait for it in
+    their collectives, which looks like communication. Time spent saving or agreeing is left out of the step, and the
+    first `warmup_steps` steps of the attempt are (the loader's workers start, caches are cold). How long it must last
+    is the rule's `for`. UNKNOWN while no rank reports its waiting, before the window is full, and while no rank is
+    connected. Starts anew with each attempt.
+    """
+
+    KIND: ClassVar[str] = "data_starvation"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("share_frac", "frac", 0.5, "Fires at this part of the step time: half of the money waits."),
+        Key("window_steps", "count", 20, "Steps that are summed, but for the longest wait.", 1),
+        Key("warmup_steps", "count", 20, "First steps of each rank that are left out."),
+    )
+    STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
+    LIMITS: ClassVar[tuple[str, ...]] = ("share_frac",)
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "a rank waits for data during {share_frac} of its step time or more, over its last {window_steps} steps",
+        "The first {warmup_steps} steps of each rank are left out.",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._share_frac: float = params["share_frac"]
+        self._window_steps: int = params["window_steps"]
+        self._warmup_steps: int = params["warmup_steps"]
+        self._ranks: dict[int, _Rank] = {}
+
+    def observe(self, event: Event, run: Run) -> bool:
+        if not isinstance(event, Step):
+            return False
+        if event.data_s is None or event.step_s is None:
+            return False
+        step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
+        if not is_step_time(step_s) or not 0 <= event.data_s < math.inf:  # NaN fails too.
+            return False
+        state = self._ranks.get(event.rank)
+        if state is None:
+            if len(self._ranks) >= RANKS_MAX:
+                return False
+            state = self._ranks[event.rank] = _Rank(self._window_steps)
+        state.steps_seen += 1
+        if state.steps_seen > self._warmup_steps:
+            state.add(min(event.data_s, step_s), step_s)
+        return state.share_frac is not None and state.share_frac >= self._share_frac
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if run.is_cut_off():
+            return unknown("no_connection")
+        worst: tuple[float, int] | None = None
+        for rank, state in self._ranks.items():
+            if state.share_frac is not None and (worst is None or state.share_frac > worst[0]):
+                worst = (state.share_frac, rank)
+        if worst is None:
+            return unknown("warming_up" if self._ranks else "no_data_times")
+        share_frac, rank = worst
+        if share_frac < self._share_frac:
+            return QUIET
+        return Finding(
+            Reading.FIRING,
+            "data_starved",
+            f"rank {rank} waits for data {share_frac:.0%} of its step time, over the last {self._window_steps} steps",
+            {
+                "rank": rank,
+                "data_frac": share_frac,
+                "share_frac": self._share_frac,
+                "window_steps": self._window_steps,
+                "data_frac_by_rank": {str(rank): state.share_frac for rank, state in self._ranks.items()},
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._ranks.clear()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {
+            "ranks": [
+                [rank, state.steps_seen, list(zip(state.data_s, state.step_s, strict=True))]
+                for rank, state in self._ranks.items()
+            ]
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._ranks.clear()
+        for rank, steps_seen, steps in snapshot["ranks"]:
+            state = self._ranks[int(rank)] = _Rank(self._window_steps)
+            for data_s, step_s in steps:
+                state.add(data_s, step_s)
+            state.steps_seen = steps_seen

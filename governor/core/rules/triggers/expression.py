@@ -1,0 +1,81 @@
+"""What a CEL expression of your own says of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import MonoNs
+from governor.core.events.events import Event
+from governor.core.rules.expression_variables import VARIABLES
+from governor.core.rules.expressions import compiled, variables_of
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import Run
+
+
+class Expression:
+    """An expression of the Common Expression Language (CEL) over the run's variables comes to true.
+
+    For what no trigger here says: `when = "loss > 5.0 && step > 2000"`, `when = "phase == 'eval' && since_step_s >
+    3600.0"`. It sees the last values alone, no history: hold it with `for`. The variables are those of the table below,
+    their types are CEL's, which does not mix int and double in arithmetic (`double(step)` helps). Unknown names, types
+    that do not go together and a result that is not true or false are errors when the policy is read, with file and
+    line. At most 500 characters, without macros, regular expressions and loops.
+
+    Needs an extra, `pip install 'costgov[cel]'`; without it such a policy is refused. UNKNOWN while a variable that it
+    names is not known or not a number (NaN belongs to `nonfinite`), while it cannot be computed (a division by zero, a
+    place beyond the end of a list), and while no rank is connected. Keeps nothing of the past.
+    """
+
+    KIND: ClassVar[str] = "expression"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("when", "expression", "", "The expression; there is no rule without one.", required=True),
+    )
+    STEPPED: ClassVar[bool] = True
+    SAYS: ClassVar[tuple[str, ...]] = ("this is true of the run: {when}",)
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._when: str = params["when"]
+        self._names = variables_of(self._when) if self._when else ()
+        self._program = compiled(self._when) if self._when else None
+
+    def observe(self, event: Event, run: Run) -> None:
+        pass
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if self._program is None:
+            return unknown("no_expression")
+        if run.is_cut_off():
+            return unknown("no_connection")
+        values = {}
+        for name in self._names:
+            value = VARIABLES[name].read(run, at)
+            if value is None:
+                return unknown(f"no_{name}")
+            if value != value:
+                return unknown(f"{name}_nan")  # It compares with nothing, in CEL not even to false.
+            values[name] = value
+        try:
+            if self._program.execute(values) is not True:
+                return QUIET
+        except (ArithmeticError, LookupError, ValueError, TypeError, RuntimeError):
+            return unknown("cannot_be_computed")
+        evidence = {name: _plain(value) for name, value in values.items()}
+        said = ", ".join(f"{name} {value}" for name, value in evidence.items())
+        return Finding(Reading.FIRING, "expression_true", f"{self._when} ({said})", evidence)
+
+    def new_attempt(self, run: Run) -> None:
+        pass
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        pass
+
+
+def _plain(value: float | str) -> float | str:
+    """As JSON can hold it."""
+    return value if isinstance(value, str) or math.isfinite(value) else str(value)

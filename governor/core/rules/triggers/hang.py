@@ -1,0 +1,344 @@
+"""No rank makes progress, for longer than what they are doing can take; the evidence decides how long that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import NS_PER_S, MonoNs, format_duration
+from governor.core.base.windows import Reservoir
+from governor.core.events.events import Beat, Event, PhaseChange, Step, Tick
+from governor.core.rules.triggers.base import STEP_S_MAX, Key
+from governor.core.runs.run_state import RANKS_MAX, Rank, Run
+
+# Ticks come every 250 ms. A gap this long means that we ourselves did not run (suspend, frozen cgroup, swapped out):
+# frames may wait unread, so nothing that "happened" meanwhile is evidence.
+BLIND_AFTER_NS: Final = 5 * NS_PER_S
+LOG_GAPS_KEPT = 64  # Records of a log whose arrival rhythm is remembered: an hour of records at one a minute.
+STACK_FRAMES_SHOWN = 12
+
+_RESTARTERS = frozenset({"init", "eval"})  # What follows them compiles again: the next step is not like the others.
+_LIMIT_OF_MARK: Final = {
+    "init": "start_limit_without_beats",
+    "compile": "start_limit_without_beats",
+    "eval": "eval_limit",
+    "checkpoint": "checkpoint_limit",
+    "agree": "checkpoint_limit",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """How long one rank may stand still, and why so long."""
+
+    ns: int
+    reason: str
+    rank: int | None
+
+
+class Hang:
+    """Every rank stands still for longer than the slowest of them may.
+
+    Stillness is counted from the last change of any rank's `progress_seq` (bumped by the training thread at every
+    hook), and the limit is that of the rank that may take longest: one rank that evaluates, saves or logs excuses the
+    others, which wait for it in a collective, until its own limit.
+
+    *Tight limit*, for a rank whose last hook was inside a step or whose innermost call waits for a device:
+    `max(p99_times x p99 step, silence_times x longest silence inside a step that ended well, tight_min,
+    min(worth_max, start-up + unsaved work))`: a halt is decided after about the time that a wrong halt would cost. It
+    needs connections that cover the whole world size and `armed_after` steps. The stack is reported, never sufficient.
+
+    *Silent rank*: its connection is open, its beats (1 Hz, from a thread of their own) have stopped and all others
+    stand still: it is stopped (SIGSTOP, cgroup freezer) or a native call holds the interpreter lock. Limit: the tight
+    one, at least `silent_min`; in a phase with a loose limit, that one.
+
+    *Loose limits* otherwise: starting and compiling (the first steps, the first step after evaluation, and whatever
+    the shim's stack sample shows as a compiler) `start_limit` or `start_limit_without_beats`; `eval_limit`;
+    `checkpoint_limit` or `checkpoint_times` the longest save seen; `between_limit` for everything else, and for runs
+    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm (up
+    to one of it beyond `start_limit_without_beats`) and `silence_times` its longest pause that ended well (up to
+    `start_limit_without_beats`, which is also its limit until a second record shows a rhythm: some log every 500
+    steps), and after a mark of its own that it evaluates, saves or starts, at least the loose limit of that.
+
+    UNKNOWN while a log cannot be read, while a connection is lost and the loose limit is not reached, and always when
+    all are lost. Time in which the governor itself did not run is not counted. Starts anew with each attempt.
+    """
+
+    KIND: ClassVar[str] = "hang"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("armed_after", "count", 20, "Steps of an attempt before the tight limit applies."),
+        Key("p99_times", "number", 3, "Tight limit: at least so many times the 99th percentile of the step times.", 1),
+        Key(
+            "silence_times",
+            "number",
+            2,
+            "Tight limit: at least so many times the longest silence inside a step; in a log, the longest pause.",
+            1,
+        ),
+        Key("tight_min", "duration", "30s", "Tight limit: at least this.", "1s", not_above="worth_max"),
+        Key(
+            "worth_max", "duration", "10m", "Tight limit: cap on start-up plus unsaved work, the cost of a wrong halt."
+        ),
+        Key(
+            "beat_fresh", "duration", "5s", "A rank whose last beat is older is silent. Beats come every second.", "2s"
+        ),
+        Key(
+            "silent_min",
+            "duration",
+            "2m",
+            "At least this for a silent rank: native calls can hold the lock for long.",
+            "1s",
+        ),
+        Key(
+            "start_limit",
+            "duration",
+            "45m",
+            "Start-up and compilation, with beats.",
+            "1s",
+            not_above="start_limit_without_beats",
+        ),
+        Key(
+            "start_limit_without_beats",
+            "duration",
+            "3h",
+            "Start-up without beats. Healthy runs took up to 2.5 h.",
+            "1s",
+        ),
+        Key("between_limit", "duration", "35m", "Outside a step. Healthy runs paused for up to 33 minutes.", "1s"),
+        Key("eval_limit", "duration", "75m", "Evaluation without any progress: healthy ones have taken 41 min.", "1s"),
+        # As between steps: whoever says that he saves must not get less than whoever says nothing.
+        Key("checkpoint_limit", "duration", "35m", "Saving a checkpoint, up to where its own history tells.", "1s"),
+        Key("checkpoint_times", "number", 5, "Saving may also take so many times the longest save seen.", 1),
+        Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm.", 2),
+    )
+    STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Beat, PhaseChange, Tick})
+    LIMITS: ClassVar[tuple[str, ...]] = (
+        "tight_min",
+        "start_limit",
+        "start_limit_without_beats",
+        "between_limit",
+        "eval_limit",
+        "checkpoint_limit",
+        "log_gap_times",
+    )
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "no rank makes progress for longer than what the slowest of them is doing may take",
+        "In a step, once {armed_after} are done: the longest of {p99_times} times the 99th percentile of step times, "
+        "{silence_times} times the longest silence that ended well, {tight_min}, and what a wrong halt would cost in "
+        "time, of which at most {worth_max} counts; at least {silent_min} for a rank without a beat for {beat_fresh}.",
+        "Elsewhere: starting and compiling {start_limit} ({start_limit_without_beats} without beats), evaluating "
+        "{eval_limit}, saving {checkpoint_limit} or {checkpoint_times} times the longest save, anything else "
+        "{between_limit}; a log without ranks at least {log_gap_times} times its own rhythm and {silence_times} times "
+        "its longest pause.",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._ns: dict[str, int] = {key.name: params[key.name] for key in self.KEYS if key.kind == "duration"}
+        self._times: dict[str, float] = {key.name: params[key.name] for key in self.KEYS if key.kind == "number"}
+        self._armed_after: int = params["armed_after"]
+        # Below every limit: a rank that moved since then settles the matter without looking at the others.
+        self._limit_min = min(ns for name, ns in self._ns.items() if name not in ("worth_max", "beat_fresh"))
+        self._restarted: set[int] = set()  # Ranks whose next step is their first since evaluation.
+        self._tick_at: MonoNs | None = None
+        self._watching_since = MonoNs(0)
+        self._log_at: MonoNs | None = None
+        self._log_gaps_s = Reservoir(LOG_GAPS_KEPT)
+        self._log_pause_ns = 0  # The longest of all gaps.
+
+    def observe(self, event: Event, run: Run) -> bool | None:
+        if isinstance(event, Step):
+            if self._restarted:
+                self._restarted.discard(event.rank)
+            if event.connection is None:
+                self._see_record(event.at, run)
+            return False  # Stillness is counted at ticks.
+        if isinstance(event, Beat | PhaseChange):
+            if event.phase in _RESTARTERS and len(self._restarted) < RANKS_MAX:
+                self._restarted.add(event.rank)
+        elif isinstance(event, Tick):
+            since_ns = event.at - self._tick_at if self._tick_at is not None else BLIND_AFTER_NS
+            if since_ns >= BLIND_AFTER_NS and not event.unbroken:
+                self._watching_since = event.at
+                self._log_at = None  # Nor is it a rhythm.
+            self._tick_at = event.at
+        return None
+
+    def _see_record(self, at: MonoNs, run: Run) -> None:
+        """Records that come together, out of a writer's buffer, are one arrival: its rhythm is that of the buffer."""
+        last = self._log_at
+        if last == at:
+            return
+        if last is not None and last >= run.stream_back_at:
+            gap_ns = at - last
+            self._log_gaps_s.add(gap_ns / NS_PER_S)
+            if gap_ns > self._log_pause_ns:
+                self._log_pause_ns = gap_ns
+        self._log_at = at
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if not run.alive:
+            return QUIET
+        if run.jsonl_only:
+            return self._judge_log(at, run)
+        ranks = []
+        for rank in run.ranks.values():
+            if not rank.connected or rank.said_bye:
+                continue
+            if at - rank.progress_at < self._limit_min:
+                return QUIET
+            ranks.append(rank)
+        if not ranks:
+            done = bool(run.ranks) and all(rank.said_bye for rank in run.ranks.values())
+            return QUIET if done else unknown("no_connection")
+        return self._judge_ranks(at, run, ranks)
+
+    def _judge_ranks(self, at: MonoNs, run: Run, ranks: list[Rank]) -> Finding:
+        moved_at = max(rank.progress_at for rank in ranks)
+        whole = len(ranks) == run.world_size
+        tight_ns = self._tight_ns(run, ranks, moved_at) if whole else None
+        limit = max((self._rank_limit(rank, at, run, tight_ns) for rank in ranks), key=lambda limit: limit.ns)
+        still_ns = at - max(moved_at, self._watching_since)
+        if still_ns >= limit.ns:
+            return self._finding(at, run, ranks, limit, still_ns, tight_ns)
+        if any(not rank.connected and not rank.said_bye for rank in run.ranks.values()):
+            return unknown("connection_lost")
+        return QUIET
+
+    def _tight_ns(self, run: Run, ranks: list[Rank], moved_at: MonoNs) -> int:
+        """What the tight limit is worth now. Unsaved work counts up to the stillness, or it would run ahead of it."""
+        p99_s = min(STEP_S_MAX, run.step_times.quantile(0.99) or 0.0)
+        startup_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
+        wrong_halt_ns = max(0, startup_ns) + run.unsaved_ns(moved_at)
+        return max(
+            int(self._times["p99_times"] * p99_s * NS_PER_S),
+            int(self._times["silence_times"] * max(rank.silence_longest_ns for rank in ranks)),
+            self._ns["tight_min"],
+            min(self._ns["worth_max"], wrong_halt_ns),
+        )
+
+    def _rank_limit(self, rank: Rank, at: MonoNs, run: Run, tight_ns: int | None) -> _Limit:
+        beating = rank.beat_at is not None and at - rank.beat_at < self._ns["beat_fresh"]
+        if rank.phase == "eval":
+            return _Limit(self._ns["eval_limit"], "overdue_eval", rank.rank)
+        if rank.phase in ("checkpoint", "agree"):
+            longest = int(self._times["checkpoint_times"] * (run.save_longest_ns or 0))
+            return _Limit(max(self._ns["checkpoint_limit"], longest), f"overdue_{rank.phase}", rank.rank)
+        starting = rank.phase in ("init", "compile")
+        if starting or rank.rank in self._restarted or run.attempt_step < self._armed_after:
+            phase = rank.phase if starting else "first_steps"
+            return _Limit(
+                self._ns["start_limit" if beating else "start_limit_without_beats"], f"overdue_{phase}", rank.rank
+            )
+        if rank.phase == "train" and tight_ns is not None:
+            if not beating and rank.beat_at is not None:
+                return _Limit(max(tight_ns, self._ns["silent_min"]), "rank_silent", rank.rank)
+            if rank.in_step or rank.device_wait is not None:
+                return _Limit(tight_ns, "no_progress_in_step", rank.rank)
+        # A step that is itself slower than the loose limit is no hang.
+        return _Limit(max(self._ns["between_limit"], tight_ns or 0), "overdue_step", rank.rank)
+
+    def _judge_log(self, at: MonoNs, run: Run) -> Finding:
+        """A log tells only that records come; their absence is being overdue against the run's own rhythm."""
+        if run.stream_lost_at is not None:
+            return unknown("log_unreadable")
+        since = max(run.step_at if run.step_at is not None else run.attempt_at, run.stream_phase_at)
+        if at - since < self._limit_min:
+            return QUIET
+        still_ns = at - max(since, self._watching_since, run.stream_back_at)
+        if run.step_at is None:
+            limit = _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
+        else:
+            # A mark may lengthen and never shorten: nobody but the log itself says what it began, or that it ended.
+            marked_ns = self._ns[_LIMIT_OF_MARK.get(run.stream_phase, "between_limit")]
+            if still_ns < self._ns["between_limit"] or still_ns < marked_ns:
+                return QUIET  # Most of the time: then nobody has to sort the rhythm.
+            what = run.stream_phase if run.stream_phase in _LIMIT_OF_MARK else "step"
+            limit = _Limit(max(self._ns["between_limit"], self._rhythm_ns(), marked_ns), f"overdue_{what}", None)
+        if still_ns < limit.ns:
+            return QUIET
+        return self._finding(at, run, [], limit, still_ns, None)
+
+    def _rhythm_ns(self) -> int:
+        """How long a log may pause by its own account. Before the second record it has told nothing of itself."""
+        median_s = self._log_gaps_s.median()
+        if median_s is None:
+            return self._ns["start_limit_without_beats"]
+        start_ns, usual_ns = self._ns["start_limit_without_beats"], int(median_s * NS_PER_S)
+        pause_ns = min(int(self._times["silence_times"] * self._log_pause_ns), start_ns)
+        # Whatever it pauses for, a start included, is over by then; and then a record takes its time.
+        return max(min(int(self._times["log_gap_times"] * usual_ns), start_ns + usual_ns), pause_ns)
+
+    def _finding(
+        self, at: MonoNs, run: Run, ranks: list[Rank], limit: _Limit, still_ns: int, tight_ns: int | None
+    ) -> Finding:
+        suspects = _suspects(ranks, at, self._ns["beat_fresh"])
+        named = f"; look at rank {', '.join(map(str, suspects))}" if suspects else ""
+        who = f"none of {len(ranks)} ranks has" if len(ranks) > 1 else "the run has not"
+        return Finding(
+            Reading.FIRING,
+            limit.reason,
+            f"{who} made progress for {format_duration(still_ns)} after step {run.step} "
+            f"(limit {format_duration(limit.ns)}){named}",
+            {
+                "still_s": round(still_ns / NS_PER_S, 3),
+                "limit_s": round(limit.ns / NS_PER_S, 3),
+                "limit_of_rank": limit.rank,
+                "tight_s": round(tight_ns / NS_PER_S, 3) if tight_ns is not None else None,
+                "covers_world": len(ranks) == run.world_size,
+                "suspects": suspects,
+                "ranks": [_describe(rank, at) for rank in ranks],
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._restarted.clear()
+        self._log_at = None
+        self._log_gaps_s.clear()
+        self._log_pause_ns = 0
+
+    def snapshot(self) -> Mapping[str, Any]:
+        # Neither ticks nor stillness: what nobody watched is no evidence.
+        return {
+            "restarted": sorted(self._restarted),
+            "log_gaps_s": list(self._log_gaps_s),
+            "log_pause_ns": self._log_pause_ns,
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._restarted = set(snapshot["restarted"])
+        self._log_gaps_s.clear()
+        for gap_s in snapshot["log_gaps_s"]:
+            self._log_gaps_s.add(gap_s)
+        self._log_pause_ns = int(snapshot.get("log_pause_ns", 0))
+
+
+def _suspects(ranks: list[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:
+    """Ranks that the others probably wait for: silent ones, else those that entered fewer collectives."""
+    silent = [rank.rank for rank in ranks if rank.beat_at is not None and at - rank.beat_at >= beat_fresh_ns]
+    if silent and len(silent) < len(ranks):
+        return silent
+    counts = {rank.rank: (rank.collective or {}).get("count") for rank in ranks}
+    known = [count for count in counts.values() if isinstance(count, int)]
+    if len(known) < len(ranks) or not known or min(known) == max(known):
+        return []
+    return [rank for rank, count in counts.items() if count == min(known)]
+
+
+def _describe(rank: Rank, at: MonoNs) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "pid": rank.peer.process.pid,
+        "step": rank.step,
+        "phase": rank.phase,
+        "phase_s": round((at - rank.phase_at) / NS_PER_S, 3),
+        "still_s": round((at - rank.progress_at) / NS_PER_S, 3),
+        "beat_age_s": round((at - rank.beat_at) / NS_PER_S, 3) if rank.beat_at is not None else None,
+        "in_step": rank.in_step,
+        "last_hook": rank.last_hook,
+        "device_wait": rank.device_wait,
+        "collective": dict(rank.collective) if rank.collective is not None else None,
+        "stack": list(rank.stack[:STACK_FRAMES_SHOWN]),
+    }

@@ -1,0 +1,199 @@
+"""The loss has risen above the best that the run had reached, stays there, and is not on its way back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, ClassVar, Final
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.events.events import Disconnected, Event, Step
+from governor.core.rules.followed import WARMING_UP, Followed
+from governor.core.rules.levels import Blocks
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import Run
+
+KEEP: Final = 5  # Blocks that must all lie above: fewer are one spike, more find it later.
+RECOVERED_TIMES: Final = 2  # As `hang` has it for pauses that ended well.
+_BLOCKS_BETWEEN: Final = 3  # From the middle of the first two to the middle of the last two.
+_WOBBLE_WEIGHT: Final = 0.1  # Of the newest difference between two blocks in their running mean.
+
+
+class LossDivergence(Followed):
+    """Five blocks of losses in a row lie above the lowest level so far, by `rise_frac`, and the loss is not falling
+    back.
+
+    A block is the median of `block_records` losses, so that spikes do not count, however high. A level is the median of
+    five blocks: the lowest of thousands of noisy blocks is luck, and the usual ones lie above it for good. What spikes
+    and what jumps and recovers is healthy, a slow drift upwards does not come back: hence all five blocks must lie
+    above for at least `least_steps` steps (healthy spikes are back within some 120), and for twice as many blocks as
+    the run has come back from if it is no higher now (data of two kinds, cycles of the learning rate); and their rise
+    must not shrink by `recover_frac` from block to block. The lowest level stays the reference for good: a slow drift
+    does not carry it along. Losses that are not finite are left out. Judged is the loss of one rank, the first that
+    reports any. UNKNOWN before six blocks and while no rank is connected. What it misses: rises below `rise_frac`; a
+    run that never learned. What it takes for one: a loss that rises by design (PPO's, a changed objective or data mix):
+    observe there, or raise `rise_frac`. Starts anew with each attempt, and where the steps go back (what is resumed at
+    an earlier step was worse there).
+    """
+
+    KIND: ClassVar[str] = "loss_divergence"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("rise_frac", "number", 0.25, "Fires above the lowest level by this part of it.", 0.01),
+        Key("recover_frac", "frac", 0.02, "No divergence while the rise shrinks by this part from block to block."),
+        Key("least_steps", "count", 150, "Steps for which it must have lasted, however often losses are logged."),
+        Key("block_records", "count", 10, "Losses whose median is one block.", 3),
+        Key("warmup_records", "count", 20, "First losses, which are left out: initial values and warm starts."),
+        Key("noise", "number", 3.0, "And by so many times the mean difference between neighbouring blocks below it."),
+        Key("floor", "number", 0.1, "The lowest level counts as at least this: near 0 every ratio is large."),
+        Key("floor_frac", "number", 0.1, "And as at least this part of the first block, whatever the unit."),
+    )
+    STEPPED: ClassVar[bool] = True
+    NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
+    LIMITS: ClassVar[tuple[str, ...]] = ("rise_frac",)
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "the loss stays above the lowest that it had reached by {rise_frac} of it, for at least 5 blocks of "
+        "{block_records} losses and {least_steps} steps, and is not falling back by {recover_frac} of the rise a block",
+        "The first {warmup_records} losses are left out. The rise must also be {noise} times what neighbouring blocks "
+        "differ by; the lowest counts as {floor} at least, and as {floor_frac} of the first one.",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._rise_frac: float = params["rise_frac"]
+        self._recover_frac: float = params["recover_frac"]
+        self._least_steps: int = params["least_steps"]
+        self._warmup_records: int = params["warmup_records"]
+        self._noise: float = params["noise"]
+        self._floor: float = params["floor"]
+        self._floor_frac: float = params["floor_frac"]
+        self._blocks = Blocks(params["block_records"], KEEP)
+        self._rank: int | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._step = -1
+        self._losses = 0
+        self._lowest: float | None = None  # Level, and the step at which it began.
+        self._lowest_step = 0
+        self._scale = 0.0  # The least size that the lowest level is taken for.
+        self._wobble = 0.0  # Running mean of the differences between neighbouring blocks.
+        self._above = 0  # Blocks above the limit in a row, and the step at which the first of them began.
+        self._above_step = 0
+        self._peak = -math.inf  # The highest block among those above.
+        self._recovered = 0  # The most blocks in a row above it from which the loss came back, and the highest of all.
+        self._recovered_peak = -math.inf
+        self._blocks.clear()
+        self._finding = self.NONE_SEEN
+
+    def observe(self, event: Event, run: Run) -> bool:
+        if not isinstance(event, Step):
+            return self._see_other(event, run)
+        loss = event.loss
+        if loss is None or not math.isfinite(loss):
+            return False
+        if event.rank != self._rank and not self._takes_over(event.rank, run):
+            return False
+        step = event.step
+        if step < self._step:
+            self._begin()
+        self._step = step
+        if self._losses < self._warmup_records:
+            self._losses += 1
+            self._finding = WARMING_UP
+            return False
+        if self._blocks.add(loss, step):
+            self._see_block()
+        return self._finding.is_firing
+
+    def _see_block(self) -> None:
+        medians = self._blocks.medians
+        block = medians[-1]
+        lowest = self._lowest
+        if lowest is None:
+            self._scale = max(self._floor, self._floor_frac * abs(block))
+            self._lowest, self._lowest_step = block, self._blocks.starts[-1]
+            return
+        limit = lowest + max(self._rise_frac * max(abs(lowest), self._scale), self._noise * self._wobble)
+        if block <= limit:
+            self._recovered = max(self._recovered, self._above)
+            self._recovered_peak = max(self._recovered_peak, self._peak)
+            self._above, self._peak = 0, -math.inf
+            self._wobble += _WOBBLE_WEIGHT * (abs(block - medians[-2]) - self._wobble)
+            level = median(medians)
+            if level < lowest:
+                self._lowest, self._lowest_step = level, self._blocks.starts[0]
+            self._finding = QUIET if len(medians) == KEEP else WARMING_UP
+            return
+        if not self._above:
+            self._above_step = self._blocks.starts[-1]
+        self._above += 1
+        self._peak = max(self._peak, block)
+        self._finding = QUIET
+        is_known = median(medians) <= self._recovered_peak
+        keep = max(KEEP, RECOVERED_TIMES * self._recovered) if is_known else KEEP
+        if self._above >= keep and self._step - self._above_step >= self._least_steps:
+            risen = (medians[0] + medians[1]) / 2 - lowest
+            now = (medians[-1] + medians[-2]) / 2 - lowest
+            if now > risen * (1 - self._recover_frac) ** _BLOCKS_BETWEEN:
+                self._finding = self._diverged(lowest, limit)
+
+    def _diverged(self, lowest: float, limit: float) -> Finding:
+        blocks = self._blocks
+        records = self._above * blocks.size
+        return Finding(
+            Reading.FIRING,
+            "loss_diverged",
+            f"loss {blocks.medians[-1]:.4g} at step {self._step}, above {limit:.4g} for {records} records; "
+            f"the best was {lowest:.4g} at step {self._lowest_step}",
+            {
+                "rank": self._rank,
+                "last_step": self._step,
+                "loss_median": blocks.medians[-1],
+                "limit": limit,
+                "loss_lowest": lowest,
+                "lowest_step": self._lowest_step,
+                "records_above": records,
+                "blocks": list(blocks.medians),
+            },
+        )
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {
+            "rank": self._rank,
+            "step": self._step,
+            "losses": self._losses,
+            "lowest": self._lowest,
+            "lowest_step": self._lowest_step,
+            "scale": self._scale,
+            "wobble": self._wobble,
+            "above": self._above,
+            "above_step": self._above_step,
+            "peak": _finite(self._peak),
+            "recovered": self._recovered,
+            "recovered_peak": _finite(self._recovered_peak),
+            "blocks": self._blocks.snapshot(),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._begin()
+        self._rank = snapshot["rank"]
+        self._step = int(snapshot["step"])
+        self._losses = int(snapshot["losses"])
+        self._lowest = None if snapshot["lowest"] is None else float(snapshot["lowest"])
+        self._lowest_step = int(snapshot["lowest_step"])
+        self._scale = float(snapshot["scale"])
+        self._wobble = float(snapshot["wobble"])
+        self._above = int(snapshot["above"])
+        self._above_step = int(snapshot["above_step"])
+        self._recovered = int(snapshot["recovered"])
+        self._peak, self._recovered_peak = (
+            -math.inf if snapshot[key] is None else float(snapshot[key]) for key in ("peak", "recovered_peak")
+        )
+        self._blocks.restore(snapshot["blocks"])
+        # Until the next block is whole: what the last one led to is not kept.
+        self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None

@@ -1,0 +1,53 @@
+"""A loss far above the level that it kept to: one bad batch, or the first moment of a divergence."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from governor.core.base.findings import Finding, unknown
+from governor.core.events.events import Disconnected, Step
+from governor.core.rules.surge import Surge
+from governor.core.rules.triggers.base import Key
+
+
+class LossSpike(Surge):
+    """The newest loss is above `factor` times its own running mean, and above it by `noise` times its usual range.
+
+    Healthy runs spike to eight times their mean and finish well, so one spike is something to know, not to halt for;
+    hundredfold for two losses running is another matter, and two rules may say both. A spike does not enter the mean
+    that judges it, unless it stays for `adopt_records` losses: then it is the new level, and `loss_divergence`'s
+    business. A loss that is not finite is no spike (`nonfinite` has it) and leaves the mean alone. Judged is the loss
+    of one rank, the first that reports any. UNKNOWN before `warmup_records` losses and while no rank is connected. What
+    it misses: a slow rise, and spikes of losses so near 0 that they stay below the floor. Starts anew with each
+    attempt, and where the steps go back.
+    """
+
+    KIND: ClassVar[str] = "loss_spike"
+    NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
+    FIELD: ClassVar[str] = "loss"
+    NAME: ClassVar[str] = "loss"
+    REASON: ClassVar[str] = "loss_spiked"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        # Of 694 healthy language-model and speech logs, after ten losses, one reached 15 times the median of the last
+        # 50, four more 2.7 to 15 times, the rest stayed below 1.9. None of them fires.
+        Key("factor", "number", 3.0, "Fires above so many times the running mean.", 1.01),
+        Key(
+            "noise",
+            "number",
+            4.0,
+            "And so many times their usual range (of five in a row) above it: small batches are noisy.",
+        ),
+        Key("floor", "number", 0.1, "The mean counts as at least this: near 0 every ratio is large."),
+        Key("floor_frac", "number", 0.1, "And as at least this part of the first losses, whatever their unit."),
+        Key("mean_records", "count", 50, "Losses that the running mean remembers.", 1),
+        Key("warmup_records", "count", 30, "Losses before anything is judged: first ones are wild.", 2),
+        Key("adopt_records", "count", 100, "After so many in a row it is a level, not a spike.", 2),
+    )
+    STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
+    LIMITS: ClassVar[tuple[str, ...]] = ("factor",)
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "the loss is above {factor} times its own running mean, and above it by {noise} times its usual range",
+        "The mean is of {mean_records} losses, none of them a spike unless {adopt_records} come in a row; it counts as "
+        "{floor} at least, and as {floor_frac} of the first losses. Nothing is judged before {warmup_records} losses.",
+    )

@@ -1,0 +1,116 @@
+"""Main memory or a GPU's is nearly used up: the next allocation may end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.events import Event, Step
+from governor.core.events.machine_events import HostMemory
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import RANKS_MAX, Run
+
+STALE_NS: Final = DurationNs(60 * NS_PER_S)  # The daemon looks every few seconds.
+STEPS_STALE_NS: Final = DurationNs(600 * NS_PER_S)  # A rank tells its memory with its steps, every few seconds.
+GIB: Final = 2**30
+_NO_FIGURES: Final = unknown("no_memory_figures")
+
+
+class MemoryPressure:
+    """What is left of main memory, and of the GPU memory of each rank, is below a part of the whole.
+
+    *Main memory*: what the kernel says is available (free, and caches that it can drop), of the machine, and of the
+    control group of the run's processes where that has a limit: the kernel's out-of-memory killer ends a rank there
+    without a word, and the others hang. *GPU memory*: tensors that are alive at the end of a step (the allocator's own
+    count), against the size of the smallest GPU of the run. What the driver calls used says nothing: PyTorch keeps
+    what it once had, and 99 % is customary. How long it must last is the rule's `for`.
+
+    Misses: the peak inside a step, which is higher than its end; memory that fragments; an allocation that takes all
+    that is left at once. UNKNOWN while nobody tells either of the two; one that is known answers for itself. Starts
+    anew with each attempt.
+    """
+
+    KIND: ClassVar[str] = "memory_pressure"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        # Earlyoom asks processes to end below 10 %, the kernel kills at 0; a node of 2 TB has 60 GB left at 3 %, and a
+        # loader's worker takes 1 to 4 GB.
+        Key("host_left_frac", "frac", 0.03, "Fires when less of main memory is available."),
+        # Tensors at the end of a step leave room for the next one's activations, or it would not have come so far.
+        Key("gpu_left_frac", "frac", 0.02, "Fires when less of a rank's GPU memory is free of live tensors."),
+    )
+    STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
+    LIMITS: ClassVar[tuple[str, ...]] = ("host_left_frac", "gpu_left_frac")
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "less than {host_left_frac} of main memory (of the machine, or of the run's control group) is available, or "
+        "live tensors leave less than {gpu_left_frac} of a rank's GPU memory",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._host_left_frac: float = params["host_left_frac"]
+        self._gpu_left_frac: float = params["gpu_left_frac"]
+        self._allocated: dict[int, tuple[MonoNs, int]] = {}  # By rank: when told, and bytes.
+
+    def observe(self, event: Event, run: Run) -> bool:
+        if not isinstance(event, Step) or event.mem_allocated_bytes is None:
+            return False
+        if event.rank in self._allocated or len(self._allocated) < RANKS_MAX:
+            self._allocated[event.rank] = event.at, event.mem_allocated_bytes
+        return True
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        known = False
+        for memory in (run.group_memory, run.host_memory):
+            if memory is None or at - memory.at > STALE_NS or memory.total_bytes <= 0:
+                continue
+            known = True
+            if memory.available_bytes < self._host_left_frac * memory.total_bytes:
+                return self._host_finding(memory)
+        totals = [total for total in run.gpus.memory_total_bytes if total] if run.gpus is not None else []
+        if totals:
+            total_bytes = min(totals)
+            for rank, (told_at, allocated_bytes) in self._allocated.items():
+                if at - told_at > STEPS_STALE_NS:
+                    continue
+                known = True
+                if total_bytes - allocated_bytes < self._gpu_left_frac * total_bytes:
+                    return self._gpu_finding(rank, allocated_bytes, total_bytes)
+        return QUIET if known else _NO_FIGURES
+
+    def _host_finding(self, memory: HostMemory) -> Finding:
+        whose = f"control group {memory.group}" if memory.group is not None else "the machine"
+        return Finding(
+            Reading.FIRING,
+            "host_memory_low",
+            f"{whose} has {memory.available_bytes / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB of memory left",
+            {
+                "available_bytes": memory.available_bytes,
+                "total_bytes": memory.total_bytes,
+                "group": memory.group,
+                "host_left_frac": self._host_left_frac,
+            },
+        )
+
+    def _gpu_finding(self, rank: int, allocated_bytes: int, total_bytes: int) -> Finding:
+        return Finding(
+            Reading.FIRING,
+            "gpu_memory_low",
+            f"rank {rank} holds {allocated_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB of GPU memory in tensors",
+            {
+                "rank": rank,
+                "allocated_bytes": allocated_bytes,
+                "total_bytes": total_bytes,
+                "gpu_left_frac": self._gpu_left_frac,
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._allocated.clear()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {}  # The next figures come within seconds.
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._allocated.clear()

@@ -1,0 +1,69 @@
+"""A live run whose GPUs do nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
+from governor.core.events.events import Event
+from governor.core.events.machine_events import GpuSample
+from governor.core.rules.idle_gpus import IdleGpus
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import Run
+
+
+class NodeIdle:
+    """All GPUs of a live run have stood idle for `after`, whatever it says that it is doing.
+
+    A node without a live run is `idle_stop`'s business. This is the run that keeps it from being idle and uses nothing:
+    a notebook left open, a debugger at its prompt, data prepared on a machine with GPUs. Unlike `gpu_starvation`,
+    starting, evaluating and saving count: whoever is paid for an hour without one kernel should know of it.
+
+    UNKNOWN without samples of its GPUs. A rank that is not known to be on any GPU has none to be idle. Starts anew with
+    each attempt.
+    """
+
+    KIND: ClassVar[str] = "node_idle"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        # Real healthy runs never had all GPUs idle for more than one sample of 15 s; their starts took up to 2.5 h.
+        Key("after", "duration", "1h", "Fires when they have been idle for so long.", "10s"),
+        Key("idle_frac", "frac", 0.01, "A GPU busy for no more than this part of the time is idle."),
+    )
+    STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({GpuSample})
+    LIMITS: ClassVar[tuple[str, ...]] = ("after",)
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "all GPUs of the run, whatever it is doing, were busy for no more than {idle_frac} of the time for {after}",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._after_ns: DurationNs = params["after"]
+        self._idle = IdleGpus(params["idle_frac"])
+
+    def observe(self, event: Event, run: Run) -> None:
+        if isinstance(event, GpuSample):
+            self._idle.observe(event)
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if not self._idle.is_known(at):
+            return unknown("no_gpu_samples")
+        idle_ns = self._idle.idle_ns(at)
+        if idle_ns < self._after_ns:
+            return QUIET
+        return Finding(
+            Reading.FIRING,
+            "gpus_idle",
+            f"all GPUs of the run have been idle for {format_duration(idle_ns)}",
+            {"idle_s": round(idle_ns / NS_PER_S, 3), "after_s": self._after_ns / NS_PER_S},
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._idle.clear()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {}  # What nobody watched is no evidence.
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._idle.clear()

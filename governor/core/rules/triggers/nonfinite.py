@@ -1,0 +1,280 @@
+"""The numbers of the run have broken: a loss that is NaN, infinite or gone, or updates that are skipped in a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import MonoNs
+from governor.core.events.events import Event, Step
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import RANKS_MAX, Run
+
+# Once so many updates were applied in a row, the loss scale has been found and a streak is no search any more.
+SCALE_FOUND_AFTER_STEPS = 20
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One rank's numbers. Counters, never the broken values themselves: they must survive JSON."""
+
+    step: int = -1
+    records: int = 0  # Of this attempt.
+    bad_loss: str = ""  # "nan", "inf", "-inf" or "": of the newest record that had a loss.
+    loss_last_finite: float | None = None
+    loss_last_finite_step: int | None = None
+    losses: int = 0
+    loss_absent: int = 0  # Records with an advancing step since the last loss.
+    loss_gap_longest: int = 1  # Logs that show a loss every k records are no loss of loss.
+    loss_expected: bool | None = None
+    is_log: bool = False  # No connection: that a loss was due is a null's word, not the trainer's.
+    tells_beside_loss: bool = False  # Its first records with a loss had something else of training as well.
+    skipped_steps: int | None = None
+    skipped_streak: int = 0
+    applied_streak: int = 0
+    scale_found: bool = False
+    loss_scale: float | None = None
+    gradient_streak: int = 0
+    gradient: str = ""
+    gradient_seen: bool = False  # A finite one.
+    masked: int = 0  # Records in a row with a loss of 0 and a broken gradient.
+
+
+class Nonfinite:
+    """The loss is not a number any more, is infinite, or has vanished, or optimizer updates are skipped in a row.
+
+    Fires on any rank's non-finite loss at once. *Vanished*: the trainer says that a loss should be there, or a log
+    showed `vanished_after` of them (two, where it shows a null in its place), and now `vanished_records` records of
+    training with advancing steps have none (times the longest gap seen before, for logs that show a loss every k
+    steps). A record without norm, rate, time and tokens, where those with a loss have them, has no loss to miss.
+    *Masked*: Hugging Face's Trainer shows NaN as a loss of exactly 0; beside a gradient norm that is not finite,
+    `vanished_records` of them fire, after any other loss. *Skipped*: DeepSpeed masks a non-finite gradient norm and
+    skips the update, so the weights stand still while the meter runs; `skipped_streak` such steps in a row fire, as do
+    `gradient_streak` non-finite gradient norms in a row. fp16 searches its loss scale by skipping: in the first
+    `search_steps` steps, and until 20 updates in a row have been applied (which a log may never tell), `search_streak`
+    in a row are needed, unless the scale is known and has nowhere left to fall (bf16, fp32, or 1). A norm that never
+    was a number, beside a loss that is, says nothing. UNKNOWN until a loss has been seen. Starts anew with each
+    attempt.
+    """
+
+    KIND: ClassVar[str] = "nonfinite"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("vanished_after", "count", 20, "Losses seen before their absence means anything.", 1),
+        Key("vanished_records", "count", 3, "Records in a row without a loss that make it vanished.", 1),
+        Key(
+            "skipped_streak",
+            "count",
+            5,
+            "Skipped updates in a row. Healthy fp16 skips one or two now and then.",
+            1,
+            not_above="search_streak",
+        ),
+        Key("gradient_streak", "count", 5, "Non-finite gradient norms in a row. One alone means nothing.", 1),
+        Key("search_steps", "count", 100, "First steps of an attempt, in which fp16 may still search its loss scale."),
+        Key(
+            "search_streak",
+            "count",
+            40,
+            "Skipped updates in a row while it searches. From 2**32 down to 1 takes 33 (hysteresis included).",
+            1,
+        ),
+    )
+    STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
+    LIMITS: ClassVar[tuple[str, ...]] = ("vanished_records", "skipped_streak", "gradient_streak", "search_streak")
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "the loss of a rank is NaN or infinite or has vanished ({vanished_records} records without one, after "
+        "{vanished_after} that had it), {skipped_streak} updates in a row are skipped, or {gradient_streak} gradient "
+        "norms in a row are not finite ({vanished_records} beside a loss of 0)",
+        "While fp16 searches its loss scale, as in the first {search_steps} steps, it takes {search_streak} skipped "
+        "updates in a row.",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._vanished_after: int = params["vanished_after"]
+        self._vanished_records: int = params["vanished_records"]
+        self._skipped_streak: int = params["skipped_streak"]
+        self._gradient_streak: int = params["gradient_streak"]
+        self._search_steps: int = params["search_steps"]
+        self._search_streak: int = params["search_streak"]
+        self._ranks: dict[int, _Rank] = {}
+
+    def observe(self, event: Event, run: Run) -> bool:
+        if not isinstance(event, Step):
+            return False
+        state = self._ranks.get(event.rank)
+        if state is None:
+            if len(self._ranks) >= RANKS_MAX:
+                return False
+            state = self._ranks[event.rank] = _Rank()
+        steps_advanced = event.step - state.step if state.records else 1
+        state.records += 1
+        norm = event.grad_norm
+        if norm is not None and (state.gradient_streak or not state.gradient_seen or not math.isfinite(norm)):
+            self._see_gradient(state, norm, event.loss)
+        self._see_loss(state, event, steps_advanced)
+        says_update = event.applied is not None or event.skipped_steps is not None or event.loss_scale is not None
+        if says_update or state.skipped_streak:
+            self._see_update(state, event, steps_advanced)
+        state.step = event.step
+        return bool(state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak)
+
+    def _see_loss(self, state: _Rank, event: Step, steps_advanced: int) -> None:
+        state.loss_expected = event.loss_expected
+        if event.loss is None:
+            state.is_log = event.connection is None
+            # Evaluation and summary lines repeat the step: only records of new steps can miss a loss.
+            if steps_advanced > 0 and event.loss_expected is not False and _may_miss_loss(state, event):
+                state.loss_absent += 1
+            return
+        if not state.tells_beside_loss and state.losses < self._vanished_after:
+            state.tells_beside_loss = event.tells_of_training
+        if state.loss_absent >= state.loss_gap_longest and state.losses:
+            state.loss_gap_longest = state.loss_absent + 1
+        state.losses += 1
+        state.loss_absent = 0
+        state.bad_loss = "" if math.isfinite(event.loss) else str(event.loss)
+        if not state.bad_loss:
+            state.loss_last_finite = event.loss
+            state.loss_last_finite_step = event.step
+
+    def _see_update(self, state: _Rank, event: Step, steps_advanced: int) -> None:
+        grown = None
+        if event.skipped_steps is not None:
+            if state.skipped_steps is not None:
+                grown = event.skipped_steps - state.skipped_steps
+            state.skipped_steps = event.skipped_steps
+        if event.loss_scale is not None and math.isfinite(event.loss_scale):
+            state.loss_scale = event.loss_scale
+        skipped = event.applied is False or (event.applied is None and grown is not None and grown > 0)
+        if skipped:
+            # Frames may have been lost in between: the count tells whether those steps were skipped as well.
+            every_one = grown is not None and 1 < steps_advanced <= grown
+            unbroken = steps_advanced <= 1 or every_one
+            state.skipped_streak = (state.skipped_streak if unbroken else 0) + (steps_advanced if every_one else 1)
+            state.applied_streak = 0
+        elif event.applied is not None or grown is not None:
+            state.skipped_streak = 0
+            state.applied_streak += 1
+            state.scale_found = state.scale_found or state.applied_streak >= SCALE_FOUND_AFTER_STEPS
+        elif steps_advanced > 0:
+            state.skipped_streak = 0  # A log that mentions only the skipped ones: this step is not one of them.
+
+    def _see_gradient(self, state: _Rank, norm: float, loss: float | None) -> None:
+        """Absent, as where the engine's value is stale, it says nothing either way."""
+        if -math.inf < norm < math.inf:
+            state.gradient_seen = True
+            if state.gradient_streak:
+                state.gradient_streak = state.masked = 0
+            return
+        if loss != 0:
+            state.masked = 0
+        elif state.masked or state.loss_last_finite:  # A loss that has always been 0 is an objective's, as GRPO's.
+            state.masked += 1
+        if state.gradient_seen or not loss or not math.isfinite(loss):
+            state.gradient_streak += 1
+            state.gradient = str(norm)
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        """The newest broken step of any rank."""
+        worst: Finding | None = None
+        worst_step = -1
+        seen = False
+        for rank, state in self._ranks.items():
+            seen = seen or state.losses > 0
+            if state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak:
+                finding = self._judge_rank(rank, state)
+                if finding is not None and (worst is None or state.step > worst_step):
+                    worst, worst_step = finding, state.step
+        if worst is not None:
+            return worst
+        return QUIET if seen else unknown("no_loss_seen")
+
+    def _judge_rank(self, rank: int, state: _Rank) -> Finding | None:
+        if state.bad_loss:
+            return self._loss_finding(rank, state)
+        if self._is_vanished(state):
+            return self._vanished_finding(rank, state)
+        if state.masked >= self._vanished_records:
+            return self._streak_finding(rank, state, "loss_masked", state.masked)
+        floor = self._search_streak if self._is_searching(state) else 0
+        if state.skipped_streak >= max(floor, self._skipped_streak):
+            return self._streak_finding(rank, state, "updates_skipped", state.skipped_streak)
+        if state.gradient_streak >= max(floor, self._gradient_streak):
+            return self._streak_finding(rank, state, "gradient_nonfinite", state.gradient_streak)
+        return None
+
+    def _is_vanished(self, state: _Rank) -> bool:
+        if state.loss_absent < self._vanished_records or state.loss_expected is False:
+            return False
+        if state.loss_expected and not state.is_log:
+            return state.losses > 0
+        # With a null in its place the loss was due; every how many records, two losses tell.
+        seen_min = min(2, self._vanished_after) if state.loss_expected else self._vanished_after
+        return state.losses >= seen_min and state.loss_absent >= self._vanished_records * state.loss_gap_longest
+
+    def _is_searching(self, state: _Rank) -> bool:
+        may_fall = state.loss_scale is None or state.loss_scale > 1
+        return may_fall and (state.records <= self._search_steps or not state.scale_found)
+
+    def _loss_finding(self, rank: int, state: _Rank) -> Finding:
+        reason = "loss_nan" if state.bad_loss == "nan" else "loss_inf"
+        return Finding(
+            Reading.FIRING,
+            reason,
+            f"rank {rank} has loss {state.bad_loss} at step {state.step}{_before(state)}",
+            {"rank": rank, "step": state.step, "loss": state.bad_loss, **_last_finite(state)},
+        )
+
+    def _vanished_finding(self, rank: int, state: _Rank) -> Finding:
+        return Finding(
+            Reading.FIRING,
+            "loss_vanished",
+            f"rank {rank} reports no loss for {state.loss_absent} steps, at step {state.step}{_before(state)}",
+            {"rank": rank, "step": state.step, "records_without_loss": state.loss_absent, **_last_finite(state)},
+        )
+
+    def _streak_finding(self, rank: int, state: _Rank, reason: str, streak: int) -> Finding:
+        what = "skipped the update" if reason == "updates_skipped" else f"had gradient norm {state.gradient}"
+        if reason == "loss_masked":
+            what += " and loss 0"
+        return Finding(
+            Reading.FIRING,
+            reason,
+            f"rank {rank} {what} {streak} times in a row, at step {state.step}",
+            {
+                "rank": rank,
+                "step": state.step,
+                "streak": streak,
+                "skipped_steps": state.skipped_steps,
+                "loss_scale": state.loss_scale,
+                **_last_finite(state),
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._ranks.clear()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"ranks": [[rank, asdict(state)] for rank, state in self._ranks.items()]}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._ranks = {int(rank): _Rank(**state) for rank, state in snapshot["ranks"]}
+
+
+def _may_miss_loss(state: _Rank, record: Step) -> bool:
+    """Whether it is like records that have a loss."""
+    return not state.tells_beside_loss or record.tells_of_training
+
+
+def _before(state: _Rank) -> str:
+    if state.loss_last_finite is None:
+        return ""
+    return f"; it was {state.loss_last_finite:.4g} at step {state.loss_last_finite_step}"
+
+
+def _last_finite(state: _Rank) -> dict[str, float | int | None]:
+    return {"loss_last_finite": state.loss_last_finite, "loss_last_finite_step": state.loss_last_finite_step}

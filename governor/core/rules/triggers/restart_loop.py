@@ -1,0 +1,135 @@
+"""The run is launched again and again and gets nowhere."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
+from governor.core.events.events import Bye, Event, Hello, Step
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import Run
+
+ATTEMPTS_MAX: Final = 1_000  # Of the key, and so of what is remembered.
+
+
+class RestartLoop:
+    """So many attempts in a row have ended without progress, and the present one has made none yet.
+
+    Progress is `progress_steps` steps beyond the furthest that any attempt before has reached: what is trained again
+    after a resume is none, and an attempt whose rank said that it trained to the end needs none. The first attempt
+    counts from its own first step. An attempt's failure is forgotten `within` after it began. The rule fires when the
+    next attempt begins, so a halt ends whoever launches it: torchrun with `--max-restarts`, a requeued job, a crashing
+    pod. Whoever mends a run and launches it by hand under the same name meets it too, until he waits, holds
+    (`costgov hold RUN 30m --reason …`) or makes progress.
+
+    Kept across attempts, which it is about, and across restarts of the governor; attempts that began and ended while
+    the governor was down have not been seen. UNKNOWN before anything was heard of the run. In a log without launches
+    every step belongs to one attempt.
+    """
+
+    KIND: ClassVar[str] = "restart_loop"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("attempts", "count", 3, "Fires after so many attempts without progress: torchrun users often allow 3.", 1),
+        Key("progress_steps", "count", 10, "Steps beyond the furthest reached so far that are progress.", 1),
+        Key("within", "duration", "6h", "Attempts that began longer ago than this do not count.", "1m"),
+    )
+    STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Hello, Bye})
+    LIMITS: ClassVar[tuple[str, ...]] = ("attempts",)
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "{attempts} attempts in a row, all begun within {within}, ended less than {progress_steps} steps beyond the "
+        "furthest step reached before, and the present attempt has not got there either",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._attempts: int = min(params["attempts"], ATTEMPTS_MAX)
+        self._progress_steps: int = params["progress_steps"]
+        self._within_ns: DurationNs = params["within"]
+        self._furthest: int | None = None  # Step reached by the attempts before this one.
+        self._first: int | None = None  # Steps of the present attempt.
+        self._reached = -1
+        self._is_complete = False
+        self._began_at: MonoNs | None = None  # None: nothing was heard yet.
+        self._barren: deque[MonoNs] = deque(maxlen=self._attempts)  # When attempts without progress began, in a row.
+
+    def observe(self, event: Event, run: Run) -> bool:
+        if isinstance(event, Step):
+            if event.step > self._reached:
+                self._reached = event.step
+            if self._first is None:
+                self._first = event.step
+                self._see(run)
+        elif isinstance(event, Hello):
+            self._see(run)
+        elif isinstance(event, Bye) and event.completed:
+            self._is_complete = True
+        return False  # What fires is that an attempt has ended; steps are what may end it.
+
+    def _see(self, run: Run) -> None:
+        if self._began_at is None:
+            self._began_at = run.attempt_at
+
+    def _has_progressed(self) -> bool:
+        if self._first is None:
+            return False
+        before = self._first - 1 if self._furthest is None else self._furthest
+        return self._reached - before >= self._progress_steps
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if self._began_at is None:
+            return unknown("no_attempt")
+        if len(self._barren) < self._attempts:
+            return QUIET
+        barren = [began for began in self._barren if 0 <= at - began <= self._within_ns]
+        if len(barren) < self._attempts or self._has_progressed():
+            return QUIET
+        where = f"step {self._furthest}" if self._furthest is not None else "its first step"
+        return Finding(
+            Reading.FIRING,
+            "restart_loop",
+            f"{len(barren)} attempts in a row, the first {format_duration(at - barren[0])} ago, got less than "
+            f"{self._progress_steps} steps beyond {where}",
+            {
+                "attempts": len(barren),
+                "furthest_step": self._furthest,
+                "progress_steps": self._progress_steps,
+                "began_s_ago": [round((at - began) / NS_PER_S, 3) for began in barren],
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        """The one before is over: what has it brought?"""
+        if self._began_at is not None:
+            if self._is_complete or self._has_progressed():
+                self._barren.clear()
+            else:
+                self._barren.append(self._began_at)
+        if self._first is not None:
+            self._furthest = max(self._reached, self._furthest if self._furthest is not None else self._reached)
+        self._first, self._reached, self._is_complete, self._began_at = None, -1, False, run.attempt_at
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {
+            "furthest": self._furthest,
+            "first": self._first,
+            "reached": self._reached,
+            "is_complete": self._is_complete,
+            "began_at": self._began_at,
+            "barren": list(self._barren),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._furthest = _whole(snapshot["furthest"])
+        self._first = _whole(snapshot["first"])
+        self._reached = int(snapshot["reached"])
+        self._is_complete = bool(snapshot["is_complete"])
+        began = _whole(snapshot["began_at"])
+        self._began_at = None if began is None else MonoNs(began)
+        self._barren = deque((MonoNs(int(at)) for at in snapshot["barren"]), maxlen=self._attempts)
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)

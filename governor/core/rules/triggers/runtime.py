@@ -1,0 +1,75 @@
+"""The run, or its present attempt, has taken longer than it may."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
+from governor.core.events.events import Event, Tick
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import Run
+
+
+class Runtime:
+    """Time since the run was first seen (`run`), or since its present attempt began (`attempt`), pauses included.
+
+    For jobs that should be over by then: a forgotten debug run, an evaluation, a reservation that ends. Money has a
+    trigger of its own. By the clock that goes on while the machine is suspended. The run's time goes on between its
+    attempts and while the governor is restarted; over a reboot of the machine it stands still (nobody can say how long
+    that was), and so it does for a run that costgov has forgotten. The attempt's begins anew with each.
+    """
+
+    KIND: ClassVar[str] = "runtime"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("run", "duration", "0s", "Fires when the run is this old, over all its attempts; 0s: however old."),
+        Key("attempt", "duration", "0s", "Fires when the attempt is this old; 0s: however old."),
+    )
+    STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Tick})
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "the run is older than {run}, or its attempt older than {attempt} (0: however old)",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._run_ns: DurationNs = params["run"]
+        self._attempt_ns: DurationNs = params["attempt"]
+        self._run_age_ns = self._attempt_age_ns = 0
+        self._boot: int | None = None  # Of the last tick.
+
+    def observe(self, event: Event, run: Run) -> None:
+        if isinstance(event, Tick):
+            # Before the first tick the run may have been there for a while.
+            passed = max(0, event.at - run.attempt_at if self._boot is None else event.boot - self._boot)
+            self._boot = event.boot
+            self._run_age_ns += passed
+            self._attempt_age_ns += passed
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if self._boot is None:
+            return unknown("not_seen_yet")
+        if self._run_ns and self._run_age_ns >= self._run_ns:
+            return self._overdue("run", self._run_age_ns, self._run_ns)
+        if self._attempt_ns and self._attempt_age_ns >= self._attempt_ns:
+            return self._overdue("attempt", self._attempt_age_ns, self._attempt_ns)
+        return QUIET
+
+    def _overdue(self, what: str, age_ns: int, limit_ns: int) -> Finding:
+        return Finding(
+            Reading.FIRING,
+            f"{what}_overdue",
+            f"the {what} is {format_duration(age_ns)} old (limit {format_duration(limit_ns)})",
+            {"age_s": age_ns / NS_PER_S, "limit_s": limit_ns / NS_PER_S},
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._attempt_age_ns = 0
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"run_age_ns": self._run_age_ns, "attempt_age_ns": self._attempt_age_ns, "boot": self._boot}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._run_age_ns, self._attempt_age_ns = int(snapshot["run_age_ns"]), int(snapshot["attempt_age_ns"])
+        boot = snapshot["boot"]
+        self._boot = None if boot is None else int(boot)

@@ -1,0 +1,88 @@
+"""Nothing is heard of a run that lives, and a second source says that it does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
+from governor.core.events.events import Event
+from governor.core.events.machine_events import GpuSample
+from governor.core.rules.idle_gpus import IdleGpus
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.intake import PAUSES
+from governor.core.runs.run_state import Run
+
+
+class Silence:
+    """For `after` no frame has come of a run whose processes live, and for as long all of its GPUs have stood idle.
+
+    A lost connection or a log that does not go on is missing data, and no evidence: costgov says `unwatched` after a
+    minute and enforces the budget alone. The driver is the second source that makes it evidence: whoever says nothing
+    and computes nothing for ten minutes trains no more. `hang` judges ranks that are connected, by their beats, and
+    logs by their rhythm; this judges those that it cannot, and may be quicker than its loosest limits. Beats alone are
+    frames: a rank that beats is not silent.
+
+    UNKNOWN while the GPUs are not sampled or one of them works (it trains on, unwatched), before the first frame, and
+    while a log says that it starts, evaluates or saves (`hang` knows how long that may last). What it takes for
+    silence: a log that saves or prepares data for longer than `after` without such a mark. Starts anew with each
+    attempt.
+    """
+
+    KIND: ClassVar[str] = "silence"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        # NCCL's own timeout: whoever waited so long in a collective was going to end anyway.
+        Key("after", "duration", "10m", "Fires after so long without a frame and without work on a GPU.", "10s"),
+        Key("idle_frac", "frac", 0.01, "A GPU busy for no more than this part of the time does not work."),
+    )
+    STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({GpuSample})
+    LIMITS: ClassVar[tuple[str, ...]] = ("after",)
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "nothing is heard of the run for {after}, its processes live, and none of its GPUs was busy for more than "
+        "{idle_frac} of the time meanwhile",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._after_ns: DurationNs = params["after"]
+        self._idle = IdleGpus(params["idle_frac"])
+
+    def observe(self, event: Event, run: Run) -> None:
+        if isinstance(event, GpuSample):
+            self._idle.observe(event)
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        heard_at = run.last_frame_at
+        if heard_at is None:
+            return unknown("not_heard_yet")
+        silent_ns = at - heard_at
+        if silent_ns < self._after_ns:
+            return QUIET
+        if run.jsonl_only and run.stream_phase in PAUSES:
+            return unknown("paused")
+        if not self._idle.is_known(at):
+            return unknown("no_second_source")
+        idle_ns = self._idle.idle_ns(at)
+        if idle_ns < self._after_ns:
+            return unknown("gpus_work")
+        return Finding(
+            Reading.FIRING,
+            "silent_and_idle",
+            f"nothing heard for {format_duration(silent_ns)}, and its GPUs idle for {format_duration(idle_ns)}",
+            {
+                "silent_s": round(silent_ns / NS_PER_S, 3),
+                "idle_s": round(idle_ns / NS_PER_S, 3),
+                "after_s": self._after_ns / NS_PER_S,
+                "connected_ranks": len(run.connected_ranks()),
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._idle.clear()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {}  # What nobody watched is no evidence.
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._idle.clear()

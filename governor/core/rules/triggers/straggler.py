@@ -1,0 +1,163 @@
+"""One rank is slower than its peers, and all of them wait for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.units import MonoNs
+from governor.core.base.windows import Reservoir
+from governor.core.events.events import Event, Step
+from governor.core.rules.triggers.base import Key, is_step_time
+from governor.core.runs.run_state import RANKS_MAX, Run
+
+
+class _Rank:
+    """Own and whole seconds of one rank's last steps."""
+
+    __slots__ = ("own_s", "step_s", "steps_seen")
+
+    def __init__(self, window_steps: int) -> None:
+        self.own_s = Reservoir(window_steps)
+        self.step_s = Reservoir(window_steps)
+        self.steps_seen = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.own_s) == self.own_s.size
+
+
+class Straggler:
+    """A rank's median own time a step is `times` that of the median of its peers, and costs `lost_frac` of the step.
+
+    Collectives make the step times of all ranks equal, so a rank is judged by its *own* time: the step without the
+    time in collectives where that is told (host-blocking ones), else data wait plus forward pass (device-timed ranks,
+    whose waiting for others is in the backward pass). The first `warmup_steps` steps of each rank, saving and holds
+    are left out. One slow rank of many: a throttled GPU, a bad link, a neighbour on its cores, a stage with more work.
+    What it costs is the part of everybody's step by which it is slower.
+
+    Sees the ranks of this node alone, and needs three: of two, nobody can say which is the slow one. Misses a slow
+    backward pass under device timing, a slow rank under ZeRO-3 (its forward pass waits for the others), and a whole
+    slow node. UNKNOWN for pipelines (their stages differ by design), until three ranks have a full window, and while
+    no rank is connected. Starts anew with each attempt.
+    """
+
+    KIND: ClassVar[str] = "straggler"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        # Medians of 50 steps of equal ranks differ by some per cent; experts and sequence lengths, by a quarter.
+        Key("times", "number", 1.5, "Fires from so many times the median of the other ranks on.", 1),
+        Key("lost_frac", "frac", 0.1, "And only where the difference is this part of the step: else nobody waits."),
+        Key("window_steps", "count", 50, "Steps whose median is taken.", 5),
+        Key("warmup_steps", "count", 20, "First steps of each rank that are left out: they compile."),
+        Key("ranks", "count", 3, "Ranks that must be seen.", 3),
+    )
+    STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
+    LIMITS: ClassVar[tuple[str, ...]] = ("times",)
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "a rank's own time a step, without waiting for others, is {times} times that of the median of its peers or "
+        "more, over {window_steps} steps, and the difference is {lost_frac} of the step or more",
+        "It takes {ranks} ranks on this node; the first {warmup_steps} steps of each are left out.",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._times: float = params["times"]
+        self._lost_frac: float = params["lost_frac"]
+        self._window_steps: int = params["window_steps"]
+        self._warmup_steps: int = params["warmup_steps"]
+        self._ranks_min: int = params["ranks"]
+        self._ranks: dict[int, _Rank] = {}
+        self._finding = unknown("no_own_times")
+
+    def observe(self, event: Event, run: Run) -> bool:
+        if not isinstance(event, Step) or event.step_s is None:
+            return False
+        own_s = _own_s(event)
+        if own_s is None:
+            return False
+        state = self._ranks.get(event.rank)
+        if state is None:
+            if len(self._ranks) >= RANKS_MAX:
+                return False
+            state = self._ranks[event.rank] = _Rank(self._window_steps)
+        state.steps_seen += 1
+        if state.steps_seen <= self._warmup_steps:
+            return False
+        state.own_s.add(own_s)
+        state.step_s.add(event.step_s)
+        if event.rank == max(self._ranks):  # Once a step is enough: most of the others have told theirs by then.
+            self._compare()
+        return self._finding.is_firing
+
+    def _compare(self) -> None:
+        full = {number: state for number, state in self._ranks.items() if state.is_full}
+        if len(full) < self._ranks_min:
+            self._finding = unknown("warming_up" if len(self._ranks) >= self._ranks_min else "too_few_ranks")
+            return
+        medians = {number: state.own_s.median() or 0.0 for number, state in full.items()}
+        slow = max(medians, key=lambda number: medians[number])
+        peers = sorted(own_s for number, own_s in medians.items() if number != slow)
+        peers_s = peers[len(peers) // 2]
+        step_s = full[slow].step_s.median() or 0.0
+        lost_s = medians[slow] - peers_s
+        if medians[slow] < self._times * peers_s or lost_s < self._lost_frac * step_s or lost_s <= 0:
+            self._finding = QUIET
+            return
+        self._finding = Finding(
+            Reading.FIRING,
+            "rank_slow",
+            f"rank {slow} takes {medians[slow]:.3g} s a step by itself, its peers {peers_s:.3g} s: "
+            f"{lost_s / step_s:.0%} of every rank's step, over the last {self._window_steps} steps",
+            {
+                "rank": slow,
+                "own_s": medians[slow],
+                "peers_s": peers_s,
+                "step_s": step_s,
+                "times": self._times,
+                "lost_frac": self._lost_frac,
+                "own_s_by_rank": {str(number): own_s for number, own_s in medians.items()},
+            },
+        )
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if run.is_cut_off():
+            return unknown("no_connection")
+        return unknown("stages_differ") if run.framework == "pipeline" else self._finding
+
+    def new_attempt(self, run: Run) -> None:
+        self._ranks.clear()
+        self._finding = unknown("no_own_times")
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {
+            "ranks": [
+                [rank, state.steps_seen, list(state.own_s), list(state.step_s)] for rank, state in self._ranks.items()
+            ]
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._ranks.clear()
+        for rank, steps_seen, own_s, step_s in snapshot["ranks"]:
+            state = self._ranks[int(rank)] = _Rank(self._window_steps)
+            state.steps_seen = int(steps_seen)
+            for one_s, whole_s in zip(own_s, step_s, strict=True):
+                state.own_s.add(float(one_s))
+                state.step_s.add(float(whole_s))
+        if self._ranks:
+            self._compare()
+
+
+def _own_s(step: Step) -> float | None:
+    """Seconds that the rank worked by itself; None where its frame does not tell."""
+    assert step.step_s is not None
+    if step.comm_s is not None:
+        own_s = step.step_s - step.comm_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
+    elif step.forward_s is not None:
+        own_s = step.forward_s + (step.data_s or 0.0)
+    else:
+        return None
+    if not is_step_time(step.step_s) or not 0 <= own_s < math.inf:  # NaN fails too.
+        return None
+    return min(own_s, step.step_s)

@@ -1,0 +1,118 @@
+"""Tokens cost much more than the plan says."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.policy import Expected
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, format_duration
+from governor.core.events.events import Event, Tick
+from governor.core.money.expected import drift, per_mtok
+from governor.core.rules.triggers.base import Key
+from governor.core.runs.run_state import Run
+
+SAMPLES: Final = 60  # Of a window: it moves on by a sixtieth.
+
+
+class UsdPerMtok:
+    """Dollars per million tokens over the last `window`, against `[expected] usd_per_mtok` of the policy.
+
+    All that the run was charged meanwhile, pauses, evaluation and saving included, over the tokens by which its total
+    has grown beyond the attempt's highest: what is trained again after it was set back is no progress. An hour is long
+    enough for an evaluation to be a part of it and not the whole. The first `warmup_time` of each attempt, from its
+    first step on, is left out: starting is paid once. Tokens that cost nothing are no efficiency: a price of zero is
+    no price.
+
+    UNKNOWN without an expectation or a price, while tokens are not told, until the window is full, and where no token
+    was trained in it: what stands still is `hang`'s. Starts anew with each attempt.
+    """
+
+    KIND: ClassVar[str] = "usd_per_mtok"
+    KEYS: ClassVar[tuple[Key, ...]] = (
+        Key("times", "number", 1.5, "Fires from so many times the expected cost on.", 1),
+        Key("window", "duration", "1h", "Time over which cost and tokens are taken.", "1m"),
+        Key("warmup_time", "duration", "30m", "Time from the first step of an attempt that is left out."),
+    )
+    STEPPED: ClassVar[bool] = True
+    LISTENS: ClassVar[frozenset[type]] = frozenset({Tick})
+    PLANNED: ClassVar[bool] = True
+    LIMITS: ClassVar[tuple[str, ...]] = ("times",)
+    SAYS: ClassVar[tuple[str, ...]] = (
+        "a million tokens cost {times} times what the policy expects or more, over the last {window}",
+        "The first {warmup_time} of each attempt are left out.",
+    )
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        expected: Expected = params["expected"]
+        self._expected = expected.usd_micros_per_mtok
+        self._times: float = params["times"]
+        self._window_ns: DurationNs = params["window"]
+        self._warmup_ns: DurationNs = params["warmup_time"]
+        self._spacing_ns = self._window_ns // SAMPLES
+        self._samples: deque[tuple[int, int, int]] = deque()  # (at, tokens of progress, micro-dollars)
+        self._progress_tokens = 0
+
+    def observe(self, event: Event, run: Run) -> None:
+        if self._expected is None or not isinstance(event, Tick):
+            return
+        if run.tokens_total is None or run.first_step_at is None or event.at - run.first_step_at < self._warmup_ns:
+            return
+        if run.spend_rate_usd_micros_per_hour is None:
+            self._samples.clear()  # What is charged meanwhile is unknown.
+            return
+        samples = self._samples
+        if samples and event.at < samples[-1][0]:
+            samples.clear()  # Restored, and the machine has been booted since: another clock.
+        if samples and event.at - samples[-1][0] < self._spacing_ns:
+            return
+        self._progress_tokens = max(self._progress_tokens, run.tokens_total)
+        samples.append((event.at, self._progress_tokens, run.spend_usd_micros))
+        while len(samples) >= 2 and event.at - samples[1][0] >= self._window_ns:
+            samples.popleft()
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        if self._expected is None:
+            return unknown("nothing_expected")
+        if run.spend_rate_usd_micros_per_hour is None:
+            return unknown("price_unknown")
+        samples = self._samples
+        if not samples or samples[-1][0] - samples[0][0] < self._window_ns:
+            return unknown("warming_up" if run.tokens_total is not None else "no_tokens")
+        (_, from_tokens, from_usd_micros), (_, tokens, usd_micros) = samples[0], samples[-1]
+        actual = per_mtok(usd_micros - from_usd_micros, tokens - from_tokens)
+        over = drift(usd_micros - from_usd_micros, tokens - from_tokens, self._expected)
+        if actual is None or over is None:
+            return unknown("no_progress")
+        if over + 1 < self._times:
+            return QUIET
+        return Finding(
+            Reading.FIRING,
+            "tokens_dear",
+            f"1M tokens cost ${float(actual) / MICROS_PER_USD:.4g} over the last {format_duration(self._window_ns)}, "
+            f"{float(over) + 1:.2f} times the expected ${self._expected / MICROS_PER_USD:.4g}",
+            {
+                "usd_micros_per_mtok": int(actual),
+                "expected_usd_micros_per_mtok": self._expected,
+                "drift_frac": float(over),
+                "times": self._times,
+                "window_s": self._window_ns / NS_PER_S,
+                "tokens": tokens - from_tokens,
+                "usd_micros": usd_micros - from_usd_micros,
+            },
+        )
+
+    def new_attempt(self, run: Run) -> None:
+        self._samples.clear()
+        self._progress_tokens = 0
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"samples": [list(sample) for sample in self._samples], "progress_tokens": self._progress_tokens}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._samples.clear()
+        self._progress_tokens = int(snapshot["progress_tokens"])
+        for at, tokens, usd_micros in snapshot["samples"]:
+            self._samples.append((int(at), int(tokens), int(usd_micros)))

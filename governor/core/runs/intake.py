@@ -1,0 +1,252 @@
+"""Applying what ranks say to what we know of their run. No judgement here, only bookkeeping."""
+
+from __future__ import annotations
+
+import math
+
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.events import Beat, Hello, PhaseChange, Step
+from governor.core.events.machine_events import GpuSample, HostMemory, MachineEvent
+from governor.core.runs.run_state import Rank, Run
+
+RATE_STEPS = 20  # Tokens/s is shown over the last so many steps: calm enough to read, quick enough to see a collapse.
+# Phases in which a rank does not train; step times around them say nothing of its speed.
+PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
+
+
+def is_paused(run: Run) -> bool:
+    """A rank, or the log, does something else than training, as it says, and has made no step since it said so."""
+    if run.jsonl_only:
+        return run.stream_phase in PAUSES
+    return any(
+        rank.connected and rank.phase in PAUSES and (rank.step_at is None or rank.step_at < rank.phase_at)
+        for rank in run.ranks.values()
+    )
+
+
+def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
+    """A new launch of the run: ranks and speeds are of the old one, money and checkpoints stay."""
+    run.attempt = attempt
+    run.attempt_at = at
+    run.ranks.clear()
+    run.attempt_step = 0
+    run.first_step_at = None
+    run.working_since = None
+    run.step = run.step_at = None
+    run.step_times.clear()
+    run.saves.new_attempt()
+    run.tokens_per_s = None
+    run.loss = run.grad_norm = None
+    run.skipped_steps = None
+    run.ended_at = None
+    run.completed = False
+    run.gpus = run.group_memory = None  # Of the processes before; the machine's own go on.
+    run.stream_phase, run.stream_phase_at, run.stream_paused = "train", at, False
+
+
+def apply_hello(run: Run, hello: Hello) -> Rank:
+    """Enter a rank, or take up its new connection. The caller has settled that it may."""
+    run.stage = hello.stage if hello.stage is not None else run.stage
+    run.labels = hello.labels or run.labels
+    run.world_size = hello.world_size
+    run.framework = hello.framework or run.framework
+    run.checkpoint_dir = hello.checkpoint_dir or run.checkpoint_dir
+    run.tokens_per_step = hello.tokens_per_step or run.tokens_per_step
+    run.total_steps = hello.total_steps or run.total_steps
+    if hello.rank == 0 or not run.resume_argv:
+        run.resume_argv = hello.resume_argv
+        run.cwd = hello.cwd or run.cwd
+    known = run.ranks.get(hello.rank)
+    if known is not None and known.peer.process == hello.peer.process:
+        known.connection = hello.connection
+        known.lost_at = None
+        known.said_bye = False
+        known.last_frame_at = hello.at
+        known.capabilities = hello.capabilities
+        known.signal = hello.signal
+        rank = known
+    else:
+        rank = Rank(
+            rank=hello.rank,
+            local_rank=hello.local_rank,
+            peer=hello.peer,
+            connection=hello.connection,
+            signal=hello.signal,
+            capabilities=hello.capabilities,
+            hello_at=hello.at,
+            last_frame_at=hello.at,
+            gpu_uuids=hello.gpu_uuids,
+            progress_at=hello.at,
+            phase_at=hello.at,
+        )
+        run.ranks[hello.rank] = rank
+    if hello.last_good is not None:
+        _take_last_good(run, hello)
+    run.last_frame_at = hello.at
+    return rank
+
+
+def _take_last_good(run: Run, hello: Hello) -> None:
+    assert hello.last_good is not None
+    step = hello.last_good.get("step")
+    if not isinstance(step, int):
+        return
+    known = run.last_good.get("step") if run.last_good is not None else None
+    if not isinstance(known, int) or step >= known:  # An ack that saved may leave its step out.
+        run.last_good = dict(hello.last_good)
+        at = hello.last_good.get("mono_ns")
+        run.last_good_at = MonoNs(min(at, hello.at)) if isinstance(at, int) else hello.at
+
+
+def heard(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:
+    """Note a frame; progress counts from the moment at which the sequence number last changed."""
+    rank.last_frame_at = at
+    if progress_seq is not None and progress_seq != rank.progress_seq:
+        # What a compilation or a save takes says nothing of how long a step may be silent.
+        if rank.in_step and rank.progress_seq >= 0 and rank.phase not in PAUSES:
+            rank.silence_longest_ns = max(rank.silence_longest_ns, at - rank.progress_at)
+        rank.progress_seq = progress_seq
+        rank.progress_at = at
+
+
+def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
+    heard(rank, beat.at, beat.progress_seq)
+    rank.beat_at = beat.at
+    rank.phase = beat.phase
+    rank.paused = rank.paused or beat.phase in PAUSES
+    rank.phase_at = MonoNs(min(beat.phase_since, beat.at))
+    rank.in_step = beat.in_step
+    rank.last_hook = beat.last_hook
+    rank.device_wait = beat.device_wait
+    rank.stack = beat.stack
+    rank.collective = beat.collective
+    run.last_frame_at = beat.at
+
+
+def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
+    """Enter a phase; without a rank it is a mark in a JSONL stream."""
+    if rank is None:
+        run.stream_paused = run.stream_paused or change.phase in PAUSES
+        run.stream_phase, run.stream_phase_at = change.phase, change.at
+        run.last_frame_at = change.at
+        return
+    heard(rank, change.at, change.progress_seq)
+    rank.paused = rank.paused or change.phase in PAUSES
+    if change.phase != rank.phase:
+        rank.phase = change.phase
+        rank.phase_at = change.at
+    run.last_frame_at = change.at
+
+
+def apply_machine(run: Run, event: MachineEvent) -> None:
+    """Note what the machine under the run shows; of its GPUs, those that are the run's."""
+    if isinstance(event, GpuSample):
+        run.gpus = event
+    elif not isinstance(event, HostMemory):
+        run.spot_notice = event
+    elif event.run is None:
+        run.host_memory = event
+    else:
+        run.group_memory = event
+
+
+def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
+    """Enter one optimizer step; return whether run-wide figures came with it, as from the lead rank and from a log."""
+    if rank is not None:
+        heard(rank, step.at, step.progress_seq)
+        rank.step = step.step
+        rank.step_at = step.at
+        rank.loss = step.loss
+        rank.skipped_steps = step.skipped_steps
+    run.last_frame_at = step.at
+    # A step's wall time begins at the last step's end: an evaluation in between is in it.
+    paused = run.stream_paused if rank is None else rank.paused or rank.phase in PAUSES
+    if rank is not None:
+        rank.paused = False
+        if not is_lead(run, rank):
+            return False
+    else:
+        # A step is the end of whatever a mark began: many logs write no second mark.
+        run.stream_phase, run.stream_paused = "train", False
+    _apply_lead_step(run, step, paused)
+    return True
+
+
+def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
+    if run.step is None or step.step != run.step:
+        run.attempt_step = step.attempt_step if step.attempt_step is not None else run.attempt_step + 1
+    step_s = step.step_s
+    if step_s is None and run.step_at is not None:
+        step_s = (step.at - run.step_at) / NS_PER_S  # A foreign log without times: arrival tells.
+    if step_s is not None and 0 < step_s < math.inf and not paused and run.attempt_step > 1:
+        # The step's own waiting for a checkpoint or an agreement is not its speed.
+        own_s = step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
+        if own_s > 0:
+            run.step_times.add(own_s)
+    if step.checkpoint_s is not None:
+        run.saves.observe(step.at, step.checkpoint_s)
+    run.step = step.step
+    run.step_at = step.at
+    is_first = run.first_step_at is None
+    if run.first_step_at is None:
+        run.first_step_at = step.at
+        # We may have come hours later than the training began: then everything since its attach() is unsaved.
+        late = step.attempt_step is not None and step.attempt_step > 1
+        run.working_since = min(run.attempt_at, step.at) if late else step.at
+    run.loss = step.loss
+    run.grad_norm = step.grad_norm
+    run.lr = step.lr if step.lr is not None else run.lr
+    run.loss_scale = step.loss_scale
+    run.skipped_steps = step.skipped_steps if step.skipped_steps is not None else run.skipped_steps
+    tokens = step.tokens if step.tokens is not None else run.tokens_per_step
+    if step.tokens_total is not None:
+        run.tokens_total = step.tokens_total
+    elif tokens is not None:
+        run.tokens_total = _counted_on(run, step, tokens, is_first=is_first)
+    run.counted_step = step.step
+    if run.furthest is None or step.step >= run.furthest[0]:
+        run.furthest = step.step, run.tokens_total or 0
+    run.step_tokens = tokens
+    run.tokens_per_s = _tokens_per_s(run, tokens) if tokens is not None else None
+
+
+def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
+    """The total of a step that does not tell it, as where a script has loaded a checkpoint of its own.
+
+    A rank takes every step, so by its number: what lies behind the last one was trained before, what lies between was
+    trained unheard, but for what this attempt cannot have trained: its checkpoint may be another run's. The lines of a
+    log may be any steps: each counts for itself. `is_first`: of its attempt.
+    """
+    known, last = run.tokens_total or 0, run.counted_step
+    if step.connection is None or last is None:
+        return known + tokens
+    if is_first and step.step > last and run.furthest is not None and run.furthest[1] > known:
+        last, known = run.furthest  # The attempt before had begun further back than this one goes on.
+    return max(tokens, known + min(step.step - last, run.attempt_step) * tokens)
+
+
+def _tokens_per_s(run: Run, tokens: int) -> float | None:
+    if not len(run.step_times):
+        return None
+    recent = run.step_times.newest(RATE_STEPS)
+    rate = tokens * len(recent) / sum(recent, 0.0)
+    return rate if math.isfinite(rate) else None  # Step times may be as small as a float can say.
+
+
+def is_lead(run: Run, rank: Rank) -> bool:
+    """Whether this connected rank is the lowest that is. Asked for every step frame, and mostly rank 0 answers."""
+    lowest = rank.rank
+    for number, other in run.ranks.items():  # noqa: SIM110 - a generator costs more than the loop.
+        if number < lowest and other.connection is not None:
+            return False
+    return True
+
+
+def lose_connection(run: Run, connection: ConnectionId, at: MonoNs) -> Rank | None:
+    for rank in run.ranks.values():
+        if rank.connection == connection:
+            rank.connection = None
+            rank.lost_at = at
+            return rank
+    return None

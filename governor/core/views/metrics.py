@@ -1,0 +1,202 @@
+"""What the metrics endpoint shows, as one immutable picture: taken by the loop, read by whoever is scraped."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, WallNs
+from governor.core.engine.node import Node, Tracked
+from governor.core.engine.outlook import Pace, outlook
+from governor.core.money.budgets import Cap
+from governor.core.money.charges import UNALLOCATED
+from governor.core.money.expected import Plan
+from governor.core.money.forecast import CeilingHit, Forecast
+from governor.core.views.idle_status import node_status
+
+# Up to a quarter second (one tick) the loop is as quick as it promises; beyond, halts start late.
+LAG_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LagReading:
+    """How late ticks came: `counts` per bucket of LAG_BOUNDS_S and one above the last; not cumulative."""
+
+    counts: tuple[int, ...] = (0,) * (len(LAG_BOUNDS_S) + 1)
+    sum_s: float = 0.0
+
+
+@dataclass(slots=True)
+class LagMeter:
+    """Ticks are due at multiples of `tick_ns`; observe() is told when each one came."""
+
+    tick_ns: int
+    _last: MonoNs | None = None
+    _counts: list[int] = field(default_factory=lambda: [0] * (len(LAG_BOUNDS_S) + 1))
+    _sum_ns: int = 0
+
+    def observe(self, at: MonoNs) -> None:
+        if self._last is not None:
+            lag_ns = max(0, at - (self._last // self.tick_ns + 1) * self.tick_ns)
+            self._counts[bisect_left(LAG_BOUNDS_S, lag_ns / NS_PER_S)] += 1
+            self._sum_ns += lag_ns
+        self._last = at
+
+    def reading(self) -> LagReading:
+        return LagReading(tuple(self._counts), self._sum_ns / NS_PER_S)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertCounts:
+    """One receiver of alerts: alerts that it took, attempts that failed, alerts that were given up."""
+
+    receiver: str
+    sent_total: int = 0
+    failed_total: int = 0
+    dropped_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GovernorHealth:
+    """What the engine does not know of the governor; the wiring collects it."""
+
+    journal_errors_total: int = 0
+    observer_errors_total: int = 0
+    frames_malformed_total: int = 0
+    config_last_reload_ok: bool = True
+    config_last_reload_wall: WallNs | None = None
+    unattached_gpu_processes: int | None = None  # None: no NVML, so nobody knows.
+    alerts: tuple[AlertCounts, ...] = ()
+    recording_lost_total: int | None = None  # Lines; None: nothing is recorded, as configured.
+
+
+@dataclass(frozen=True, slots=True)
+class RunReading:
+    """One run. None is unknown, and stays out of the exposition; NaN is a loss that is not a number."""
+
+    run: str
+    stage: str = ""
+    scheduler_job: str = ""
+    attempt: str = ""
+    mode: str = ""
+    alive: bool = True
+    watched: bool | None = True  # None: it has ended.
+    step: int | None = None
+    skipped_steps: int | None = None
+    tokens_total: int | None = None
+    tokens_per_s: float | None = None
+    step_s: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    spend_usd_micros: UsdMicros = UsdMicros(0)
+    usd_micros_per_mtok: int | None = None
+    spend_rate_usd_micros_per_hour: int | None = None
+    ceiling_usd_micros: int | None = None
+    tokens_wasted: int | None = None
+    left: Forecast | None = None
+    ceiling: CeilingHit | None = None
+    plan: Plan = Plan()
+    last_pace: Pace | None = None
+    run_pace: Pace | None = None
+    last_frame_wall: WallNs | None = None
+    ranks_connected: int = 0
+    world_size: int = 1
+    incidents_total: int = 0
+    halt_stage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReading:
+    """One budget in force."""
+
+    scope: str
+    ceiling_usd_micros: int
+    spend_usd_micros: int
+    reserve_usd_micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    node: str
+    cloud_instance: str = ""
+    can_stop: bool = False
+    price_usd_micros_per_hour: int | None = None
+    idle_s: float | None = None  # None: nobody can tell.
+    stops_in_s: float | None = None  # None: nothing would stop it now.
+    stop_stage: str | None = None  # Of the node's own stop, while it is open.
+    unallocated_usd_micros: int | None = None  # None: the price is unknown.
+    lines: tuple[tuple[str, str, int], ...] = ()  # Beside the machine: kind, name, micro-dollars per hour.
+    runs: tuple[RunReading, ...] = ()
+    budgets: tuple[BudgetReading, ...] = ()
+    frames_received_total: int = 0
+    frames_dropped_total: int = 0
+    lag: LagReading = LagReading()
+    health: GovernorHealth = GovernorHealth()
+
+
+def take_snapshot(node: Node, at: MonoNs, health: GovernorHealth, lag: LagReading, scheduler_job: str) -> Snapshot:
+    """Read the engine's state. `scheduler_job` is the node's; a run's own label of that name comes before it."""
+    unused = node_status(node, at)
+    return Snapshot(
+        node=node.facts.node,
+        cloud_instance=node.facts.instance_id or "",
+        can_stop=node.facts.can_stop,
+        price_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
+        idle_s=unused["idle_s"],
+        stops_in_s=unused["stops_in_s"],
+        stop_stage=unused["stop"]["stage"].lower() if unused["stop"] else None,
+        unallocated_usd_micros=(
+            node.ledger.spend(UNALLOCATED) if node.ledger.price_usd_micros_per_hour is not None else None
+        ),
+        lines=tuple((m.line.kind.value, m.line.name, m.usd_micros_per_hour) for m in node.ledger.beside),
+        # Live runs first: where there is no room for all, those that spend are shown.
+        runs=tuple(
+            _run_reading(tracked, at, scheduler_job)
+            for tracked in sorted(node.runs.values(), key=lambda tracked: not tracked.run.alive)
+        ),
+        budgets=tuple(_budget_reading(cap) for cap in node.budgets.caps),
+        frames_received_total=node.frames_total,
+        frames_dropped_total=node.frames_lost_total,
+        lag=lag,
+        health=health,
+    )
+
+
+def _budget_reading(cap: Cap) -> BudgetReading:
+    return BudgetReading(cap.scope, cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros)
+
+
+def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading:
+    run, ahead = tracked.run, outlook(tracked)
+    return RunReading(
+        run=run.run,
+        stage=run.stage or "",
+        scheduler_job=run.labels.get("scheduler_job", scheduler_job),
+        attempt=run.attempt,
+        mode=tracked.policy.mode.value,
+        alive=run.alive,
+        watched=not run.is_unwatched(at) if run.alive else None,
+        step=run.step,
+        skipped_steps=run.skipped_steps,
+        tokens_total=run.tokens_total,
+        tokens_per_s=run.tokens_per_s,
+        step_s=run.step_times.median(),
+        loss=run.loss,
+        grad_norm=run.grad_norm,
+        spend_usd_micros=run.spend_usd_micros,
+        usd_micros_per_mtok=run.usd_micros_per_mtok,
+        spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
+        ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
+        tokens_wasted=tracked.meter.wasted_tokens if tracked.meter is not None else None,
+        left=ahead.left,
+        ceiling=ahead.ceiling,
+        plan=ahead.plan,
+        last_pace=ahead.last_pace,
+        run_pace=ahead.run_pace,
+        last_frame_wall=WallNs(run.last_frame_wall_ns) if run.last_frame_wall_ns is not None else None,
+        ranks_connected=len(run.connected_ranks()),
+        world_size=run.world_size,
+        incidents_total=tracked.incidents_total,
+        halt_stage=tracked.incident.halt.stage.value if tracked.incident is not None else None,
+    )

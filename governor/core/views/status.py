@@ -1,0 +1,203 @@
+"""What `costgov status` shows: a plain picture of the node at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from governor.core.base.saves import advice, mtbf_s
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
+from governor.core.engine.node import Node, Tracked
+from governor.core.engine.outlook import Binding, Outlook, outlook
+from governor.core.halt.halt import Stage
+from governor.core.views.machine_status import machine_status
+
+_STATE_OF_PHASE = {"eval": "eval", "checkpoint": "checkpoint", "compile": "compile", "init": "starting"}
+
+
+def runs_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
+    """One record a run, newest last. Dollars are floats here: for eyes, not for sums."""
+    return [run_status(tracked, at) for tracked in node.runs.values()]
+
+
+def lines_status(node: Node) -> list[dict[str, Any]]:
+    """What the node is billed for beside the machine."""
+    lines = node.facts.lines
+    known = [(metered.line, metered.amount, _usd(metered.usd_micros_per_hour)) for metered in node.ledger.beside]
+    known += [(line, 1, None) for line in (*lines.per_launch, *lines.per_gb)]
+    return [
+        {
+            "kind": line.kind.value,
+            "name": line.name,
+            "amount": amount,
+            "price_usd": line.price_usd_micros / MICROS_PER_USD,
+            "unit": line.unit.value,
+            "usd_per_hour": per_hour,  # None: it costs by the launch or by the GB.
+            "source": line.source,
+            "as_of": line.as_of,
+        }
+        for line, amount, per_hour in known
+    ]
+
+
+def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
+    run = tracked.run
+    rate = run.spend_rate_usd_micros_per_hour
+    ceiling = tracked.policy.budget.ceiling_usd_micros
+    incident = tracked.incident
+    findings = tracked.book.findings
+    return {
+        "run": run.run,
+        "uid": run.uid,
+        "attempt": run.attempt,
+        "stage": run.stage,
+        "policy": tracked.policy.name,
+        "mode": tracked.policy.mode.value,
+        "state": _state(tracked, at),
+        "step": run.step,
+        "total_steps": run.total_steps,
+        "loss": run.loss,
+        "tokens_total": run.tokens_total,
+        "tokens_per_s": run.tokens_per_s,
+        "step_s": run.step_times.median(),
+        "spend_usd": run.spend_usd_micros / MICROS_PER_USD,
+        "spend_rate_usd_per_hour": _usd(rate),
+        "usd_per_mtok": _usd(run.usd_micros_per_mtok),
+        "ceiling_usd": _usd(ceiling),
+        "tokens_wasted": tracked.meter.wasted_tokens if tracked.meter is not None else None,
+        **_outlook(tracked),
+        "saves": _saves(tracked),
+        "world_size": run.world_size,
+        "ranks_connected": len(run.connected_ranks()),
+        "last_frame_age_s": (at - run.last_frame_at) / NS_PER_S if run.last_frame_at is not None else None,
+        "last_good": dict(run.last_good) if run.last_good is not None else None,
+        "machine": machine_status(run, at),
+        "hold": _hold(tracked, at),
+        "halt": _halt(incident) if incident is not None else None,
+        "findings": [
+            {
+                "rule": rule.name,
+                "trigger": rule.trigger,
+                "reading": finding.reading.value,
+                "reason": finding.reason,
+                "text": finding.text,
+            }
+            for rule in tracked.policy.rules
+            if (finding := findings.get(rule.name)) is not None
+        ],
+    }
+
+
+def _outlook(tracked: Tracked) -> dict[str, Any]:
+    """Intervals are [low, middle, high]; low and high are null while there are too few windows for them."""
+    ahead = outlook(tracked)
+    left, hit = ahead.left, ahead.ceiling
+    return {
+        "tokens_goal": ahead.tokens_goal,
+        "hours_left": [left.hours_left.low, left.hours_left.mid, left.hours_left.high] if left is not None else None,
+        "cost_left_usd": (
+            [left.cost_left.low, left.cost_left.mid, left.cost_left.high]
+            if left is not None and tracked.run.spend_rate_usd_micros_per_hour is not None
+            else None
+        ),
+        "binding": _binding(ahead.binding),
+        "runway_s": _runway_s(ahead.binding),
+        "ceiling_in_s": hit.after_ns / NS_PER_S if hit is not None else None,
+        "ceiling_at_tokens": hit.tokens_total if hit is not None else None,
+        "ceiling_before_end": hit.before_end if hit is not None else None,
+        "expected_usd_per_mtok": _usd(ahead.plan.usd_micros_per_mtok),
+        "expected_tokens_per_s": ahead.plan.tokens_per_s,
+        "window": _window(ahead),
+        # From the first metered token to the last window's end.
+        "drift_frac": ahead.run_pace.drift_frac if ahead.run_pace is not None else None,
+        "burn_rate": ahead.run_pace.burn_rate if ahead.run_pace is not None else None,
+    }
+
+
+def _window(ahead: Outlook) -> dict[str, Any] | None:
+    """The window that was closed last; None before the first, and after a restart of the governor."""
+    window, pace = ahead.last, ahead.last_pace
+    if window is None or pace is None:
+        return None
+    return {
+        "from_tokens": window.from_tokens,
+        "to_tokens": window.to_tokens,
+        "duration_s": window.duration_ns / NS_PER_S,
+        "usd": _usd(window.usd_micros) if pace.usd_micros_per_mtok is not None else None,
+        "usd_per_mtok": _usd(pace.usd_micros_per_mtok),
+        "tokens_per_s": window.tokens_per_s if window.duration_ns else None,
+        "tokens_wasted": window.wasted_tokens,
+        "drift_frac": pace.drift_frac,
+        "burn_rate": pace.burn_rate,
+    }
+
+
+def _saves(tracked: Tracked) -> dict[str, Any] | None:
+    """None until two saves were seen. `mtbf_s` is assumed, and the last two rest on it (core.saves)."""
+    run = tracked.run
+    start_up_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
+    told = advice(
+        run.saves,
+        gpus=run.world_size,
+        restart_s=max(0, start_up_ns) / NS_PER_S,
+        rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
+    )
+    if told is None:
+        return None
+    return {
+        "interval_s": told.interval_s,
+        "save_s": told.save_s,
+        "mtbf_s": mtbf_s(run.world_size),
+        "best_interval_s": told.best_interval_s,
+        "saved_usd_per_hour": _usd(told.saved_usd_micros_per_hour),
+    }
+
+
+def _usd(micros: int | None) -> float | None:
+    return micros / MICROS_PER_USD if micros is not None else None
+
+
+def _binding(cap: Binding | None) -> dict[str, Any] | None:
+    """The ceiling that is hit first: the run's own, or that of a group which it is in, with all that group's spend."""
+    if cap is None:
+        return None
+    return {
+        "scope": cap.scope,
+        "ceiling_usd": _usd(cap.ceiling_usd_micros),
+        "spend_usd": _usd(cap.spend_usd_micros),
+        "reserve_usd": _usd(cap.reserve_usd_micros),
+    }
+
+
+def _runway_s(cap: Binding | None) -> float | None:
+    if cap is None or not cap.rate_usd_micros_per_hour:
+        return None
+    return max(0.0, (cap.ceiling_usd_micros - cap.spend_usd_micros) / cap.rate_usd_micros_per_hour * 3600)
+
+
+def _hold(tracked: Tracked, at: MonoNs) -> Mapping[str, Any] | None:
+    if tracked.hold_until is None or at >= tracked.hold_until:
+        return None
+    return {"left_s": (tracked.hold_until - at) / NS_PER_S, "reason": tracked.hold_reason}
+
+
+def _halt(incident: Any) -> Mapping[str, Any]:
+    return {
+        "stage": incident.halt.stage.name,
+        "incident_id": incident.incident_id,
+        "reason": incident.reason,
+    }
+
+
+def _state(tracked: Tracked, at: MonoNs) -> str:
+    run = tracked.run
+    if tracked.incident is not None:
+        return "halted" if tracked.incident.halt.stage is Stage.HALTED else "halting"
+    if not run.alive:
+        return "finished"
+    if run.is_unwatched(at):
+        return "unwatched"
+    lead = next(iter(sorted(run.connected_ranks(), key=lambda rank: rank.rank)), None)
+    if lead is None:
+        return _STATE_OF_PHASE.get(run.stream_phase, "training") if run.jsonl_only else "starting"
+    return _STATE_OF_PHASE.get(lead.phase, "training")

@@ -1,0 +1,62 @@
+"""Questions about past halts, answered off the loop: whoever lists a thousand incidents holds up no halt under way."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from governor.ports import Journal
+from governor.wire.control_client import matching
+from trainer_shim.wire import worded
+
+QUESTIONS_AT_ONCE_MAX: Final = 4  # People look at one thing at a time; each takes its turns on the interpreter.
+
+Tell = Callable[[bytes], None]
+
+
+@dataclass(slots=True)
+class Archive:
+    """Reads, decodes and encodes on a thread for each question, never on the caller's."""
+
+    _asked: int = 0
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def ask(self, journal: Journal, last: int, wanted: str | None, tell: Tell) -> bool:
+        """Have `tell` called, on another thread, with the answer's line. False when too many questions are open.
+
+        The newest `last` incidents, oldest first; with `wanted`, of these the one of that id, else all whose ids begin
+        so, or the newest for "last".
+        """
+        with self._lock:
+            if self._asked >= QUESTIONS_AT_ONCE_MAX:
+                return False
+            self._asked += 1
+        try:
+            threading.Thread(target=self._work, args=(journal, last, wanted, tell), name="archive", daemon=True).start()
+        except RuntimeError:  # No thread is to be had (RLIMIT_NPROC, TasksMax).
+            self._answered()
+            return False
+        return True
+
+    def _work(self, journal: Journal, last: int, wanted: str | None, tell: Tell) -> None:
+        try:
+            line = answer_line(journal, last, wanted)
+        finally:
+            self._answered()
+        tell(line)
+
+    def _answered(self) -> None:
+        with self._lock:
+            self._asked -= 1
+
+
+def answer_line(journal: Journal, last: int, wanted: str | None) -> bytes:
+    """What goes over the control socket. Encoded one by one: a single large encoding would not let the loop in."""
+    found = journal.incidents(last)
+    if wanted is not None:
+        found = matching(found, wanted)
+    texts = [json.dumps(worded(snapshot), separators=(",", ":"), allow_nan=False, default=str) for snapshot in found]
+    return b'{"ok":true,"data":[' + ",".join(texts).encode() + b"]}\n"

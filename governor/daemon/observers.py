@@ -1,0 +1,54 @@
+"""Several observers as one; each is told everything, and none of them can end the governor."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from governor.core.base.units import MonoNs
+from governor.ports import Observer
+
+SAID_EVERY: Final = 240  # Failures of one observer: what fails at every tick is said once a minute.
+
+log = structlog.get_logger("costgov")
+
+
+@dataclass(slots=True)
+class Observers:
+    """`ports.Observer`. They decide nothing, so a fault of theirs costs what they would have shown, and no halt."""
+
+    observers: Sequence[Observer]
+    failed: Counter[int] = field(default_factory=Counter)  # Calls that raised, by the observer's place.
+
+    @property
+    def errors_total(self) -> int:
+        return self.failed.total()
+
+    def tick(self, node: Any, at: MonoNs) -> None:
+        self._tell("tick", node, at)
+
+    def incident(self, snapshot: Mapping[str, Any]) -> None:
+        self._tell("incident", snapshot)
+
+    def alarm(self, name: str, run: str | None, text: str) -> None:
+        self._tell("alarm", name, run, text)
+
+    def _tell(self, call: str, *what: Any) -> None:
+        for place, observer in enumerate(self.observers):
+            try:
+                getattr(observer, call)(*what)
+            except Exception as error:  # noqa: BLE001 - the guard around who only looks.
+                self.failed[place] += 1
+                if self.failed[place] % SAID_EVERY == 1:
+                    _say(observer, call, error, self.failed[place])
+
+
+def _say(observer: Observer, call: str, error: Exception, total: int) -> None:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    fault = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"[:300]
+    log.error("observer_failed", observer=type(observer).__name__, call=call, fault=fault, total=total)

@@ -1,0 +1,187 @@
+"""Model states of one rank: weights, gradients and optimizer states, by pipeline stage, framework and ZeRO stage."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from governor.planner.model.hardware import Precision
+from governor.planner.model.memory_constants import MemoryConstants
+from governor.planner.model.setup import Framework, Setup
+
+# Weights live in fp32 and are cast as they are gathered.
+KEEPS_FP32 = frozenset({Framework.FSDP, Framework.FSDP2, Framework.XLA})
+DEEPSPEEDS = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.MEGATRON_DEEPSPEED})
+
+MASTER_AND_ADAM = 12.0  # fp32 master weight, first and second moment
+BF16_MASTER_AND_ADAM = 6.0  # the same in bf16
+BF16_ADAM = 4.0  # the two moments alone: the weights themselves are stepped
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline stage: how many layers of each kind, and whether it embeds tokens or scores the vocabulary."""
+
+    layers: float
+    moe_layers: float
+    embeds: bool
+    scores: bool
+
+    @property
+    def dense_layers(self) -> float:
+        return self.layers - self.moe_layers
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """Parameters that one rank would hold if ZeRO sharded nothing."""
+
+    dense: float  # replicated over dp * cp
+    experts: float  # replicated over the experts' own data parallelism
+    largest_layer: float
+    root: float  # embedding and head
+
+    @property
+    def total(self) -> float:
+        return self.dense + self.experts
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Bytes. `step` is what the optimizer's step adds for its time."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    step: float
+    host: float
+
+
+def stage_of(setup: Setup, index: int) -> Stage:
+    """Layers are dealt evenly; where they do not divide, an outer stage is one of those that got more."""
+    shape, pp = setup.shape, setup.pp
+    layers = math.ceil(shape.layers / pp)
+    moe = 0.0
+    if shape.experts is not None:
+        share = layers / shape.layers
+        moe = shape.moe_layers * share if shape.hybrid else max(layers - _first_dense(setup, index, layers), 0)
+    return Stage(layers, moe, embeds=index == 0, scores=index == pp - 1)
+
+
+def _first_dense(setup: Setup, index: int, layers: int) -> float:
+    """Dense layers come first where they are few; where they are many, they alternate with those of experts."""
+    assert setup.shape.experts is not None
+    dense = setup.shape.experts.first_dense
+    if dense > setup.shape.layers // 4:
+        return dense * layers / setup.shape.layers
+    return dense if index == 0 else max(dense - (setup.pp - 1) * layers, 0)
+
+
+def params_of(setup: Setup, stage: Stage) -> Params:
+    shape, tp = setup.shape, setup.tp
+    share = stage.layers / shape.layers
+    mixers = share * (
+        shape.attention_layers * shape.attention_params + shape.state_space_layers * shape.state_space_params
+    )
+    mlp_layers = share * shape.mlp_layers
+    dense_mlps = max(mlp_layers - stage.moe_layers, 0.0)
+    shared = stage.moe_layers * shape.shared_expert_params
+    norms = 2 * stage.layers * shape.hidden
+    layers = (
+        (mixers + dense_mlps * shape.dense_mlp_params + shared) / tp + norms + stage.moe_layers * shape.router_params
+    )
+    embedding = shape.head_params / tp
+    root = embedding * (stage.embeds + stage.scores - (shape.tied and stage.embeds and stage.scores))
+    root += shape.learned_positions * shape.hidden * stage.embeds
+    experts = 0.0
+    if shape.experts is not None:
+        experts = stage.moe_layers * shape.experts.count * shape.expert_params / (setup.ep * setup.expert_tp)
+    largest = (layers + experts) / max(stage.layers, 1)
+    return Params(layers + root, experts, largest, root)
+
+
+def states_of(setup: Setup, params: Params, c: MemoryConstants) -> States:
+    """Of a rank; the two kinds of parameters are sharded over groups of their own."""
+    weights, gradients, optimizer, host = (params.dense * each for each in _bytes_per_param(setup, setup.shards))
+    if params.experts:
+        of_experts = _bytes_per_param(setup, expert_shards(setup))
+        weights, gradients, optimizer, host = (
+            dense + params.experts * each
+            for dense, each in zip((weights, gradients, optimizer, host), of_experts, strict=True)
+        )
+    return States(weights, gradients, optimizer, _step_bytes(setup, params, c), host)
+
+
+def expert_shards(setup: Setup) -> int:
+    """Ranks that hold the same experts."""
+    return max(setup.shards * setup.tp // (setup.ep * setup.expert_tp), 1)
+
+
+def _step_bytes(setup: Setup, params: Params, c: MemoryConstants) -> float:
+    """What the optimizer's step adds. ZeRO-3 goes through its shard in groups."""
+    if setup.offload.moves_optimizer or setup.adapters:
+        return 0.0
+    shard = params.dense / (setup.shards if setup.zero_stage else 1)
+    shard += params.experts / (expert_shards(setup) if setup.zero_stage else 1)
+    if setup.unfused_optimizer:
+        # Under ZeRO-3 the gradients of a shard lie in one piece already.
+        return (c.eager_adam + (0.0 if setup.zero_stage >= 3 else c.flattening)) * shard
+    if setup.framework in DEEPSPEEDS and not setup.bf16_states:
+        return c.deepspeed_step * (min(shard, c.sub_group_elements) if setup.zero_stage >= 3 else shard)
+    return 0.0
+
+
+def _bytes_per_param(setup: Setup, shards: int) -> tuple[float, float, float, float]:
+    """Weights, gradients, optimizer, on the host."""
+    zero = setup.zero_stage
+    if setup.adapters:  # Frozen weights; the adapters' own states are a hundredth of them.
+        weights, gradients, optimizer = 2.0 / (shards if zero >= 3 else 1), 0.0, 0.0
+    elif setup.bf16_states:
+        weights, gradients, optimizer = _bf16_kept(setup, shards)
+    elif setup.framework in KEEPS_FP32:
+        weights, gradients, optimizer = _fp32_kept(zero, shards)
+    else:
+        weights, gradients, optimizer = _mixed(setup, shards)
+    if setup.precision not in (Precision.BF16, Precision.FP16) and setup.framework is Framework.MEGATRON:
+        weights = _low_precision_weights(setup, weights)
+    if not setup.offload.moves_optimizer:
+        return weights, gradients, optimizer, 0.0
+    # Gradients wait in fp32 for the CPU's Adam.
+    host = 0.0 if setup.adapters else optimizer + 4.0 / (shards if zero else 1)
+    kept = 0.0 if zero >= 2 else gradients
+    if setup.offload.moves_params:
+        return 0.0, kept, 0.0, host + weights
+    return weights, kept, 0.0, host
+
+
+def _bf16_kept(setup: Setup, shards: int) -> tuple[float, float, float]:
+    zero = setup.zero_stage
+    adam = BF16_MASTER_AND_ADAM if setup.framework in DEEPSPEEDS else BF16_ADAM
+    return 2.0 / (shards if zero >= 3 else 1), 2.0 / (shards if zero >= 2 else 1), adam / (shards if zero else 1)
+
+
+def _fp32_kept(zero: int, shards: int) -> tuple[float, float, float]:
+    """FSDP and XLA: everything in fp32, the casts live only while they are used."""
+    live = 2.0 if zero < 3 else 0.0
+    return live + 4.0 / (shards if zero else 1), 4.0 / (shards if zero >= 2 else 1), 8.0 / (shards if zero else 1)
+
+
+def _mixed(setup: Setup, shards: int) -> tuple[float, float, float]:
+    """Half-precision weights beside fp32 masters: Megatron and DeepSpeed."""
+    zero = setup.zero_stage
+    optimizer = MASTER_AND_ADAM / (shards if zero else 1)
+    is_narrow = setup.precision is Precision.FP16 or setup.bf16_gradients
+    wide = not is_narrow and (setup.framework is Framework.MEGATRON or (setup.framework in DEEPSPEEDS and setup.pp > 1))
+    gradients = 4.0 if wide else 2.0
+    if setup.framework is Framework.MEGATRON and not wide:
+        optimizer += 4.0 / (shards if zero else 1)  # the shard's gradients once more, in fp32
+    return 2.0 / (shards if zero >= 3 else 1), gradients / (shards if zero >= 2 else 1), optimizer
+
+
+def _low_precision_weights(setup: Setup, weights: float) -> float:
+    """Transformer Engine caches each weight twice in the low precision, as it lies and transposed. Under ZeRO-3 only
+    while a layer is gathered."""
+    copies = 2 * setup.precision.bits / 8
+    if setup.zero_stage >= 3:
+        return weights * (copies / 4 if setup.fp8_params else 1)
+    return weights - 2.0 + copies + (0.0 if setup.fp8_params else 2.0)

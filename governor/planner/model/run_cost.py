@@ -1,0 +1,182 @@
+"""From tokens a second to hours and dollars: the steady state, and the calendar with all that interrupts it.
+
+A plan is an estimate: dollars are floats here, and whoever shows them rounds. Unknown prices stay unknown (None).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from governor.core.base.checkpoint_economics import best_interval_s, lost_share
+from governor.core.base.saves import mtbf_s
+
+HOUR_S: Final = 3600.0
+MTOK: Final = 1e6
+# What a checkpoint holds: bf16 weights, and fp32 master weights and two Adam moments (Rajbhandari et al. 2020, §3.1).
+CHECKPOINT_BYTES_PER_PARAM: Final = 14
+# GB/s that one node writes to shared storage. Rule of thumb, between a network volume (0.1-1) and a parallel file
+# system (Llama 3's sustained 2 TB/s over 2,000 nodes: arXiv 2407.21783 §3.3.1).
+NODE_WRITE_GBPS: Final = 1.0
+# To notice, place, load and compile again. Rule of thumb: MegaScale (arXiv 2402.15627) recovers within 15 minutes.
+RESTART_S: Final = 900.0
+# Machines are not all that fails: what a loss spike, a bug or an operator throws away is to be no more than this.
+INTERVAL_MAX_S: Final = 2 * HOUR_S
+# In-loop evaluations, as a share of training. Rule of thumb: 1-3 %.
+EVALUATION_SHARE: Final = 0.02
+# Of a spot machine: one is taken away in so many hours. Rule of thumb: AWS shows most GPU types at over 20 % a month or
+# without a figure; a day is the usual planning figure where interruptions are frequent.
+SPOT_HOURS_PER_LOSS: Final = 24.0
+# GPU hours of finished public runs (model cards and reports) over those of the steady state that this planner
+# predicts for their set-ups, as far as these were published: tests/unit/planner/test_whole_runs.py has them, and holds
+# this table to them. Restarts, evaluations, stages of long context, small batches at the beginning and slower software
+# are in it.
+FINISHED_RUNS: Final[Mapping[str, float]] = {
+    "DeepSeek-V3": 0.91,
+    "LLaMA-65B": 0.97,
+    "Llama-2-70B": 0.98,
+    "IBM 7B": 1.05,
+    "Llama-2-7B": 1.17,
+    "BLOOM": 1.18,
+    "Llama-3.1-405B": 1.24,
+    "Llama-2-13B": 1.26,
+    "Llama-3-70B": 1.30,
+    "Llama-3-8B": 2.94,
+}
+CALENDAR_USUAL: Final = math.exp(sum(map(math.log, FINISHED_RUNS.values())) / len(FINISHED_RUNS))  # 1.22
+_BETWEEN: Final = f"{min(FINISHED_RUNS.values())} to {max(FINISHED_RUNS.values())}"
+CALENDAR_WORST: Final = math.ceil(10 * max(FINISHED_RUNS.values())) / 10
+
+
+class Spread(NamedTuple):
+    """An estimate with the ends of its 80 % interval."""
+
+    low: float
+    mid: float
+    high: float
+
+    def times(self, factor: float) -> Spread:
+        return Spread(self.low * factor, self.mid * factor, self.high * factor)
+
+    def under(self, numerator: float) -> Spread:
+        """`numerator / self`: what is fastest costs least."""
+        return Spread(numerator / self.high, numerator / self.mid, numerator / self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """How a run saves: what one save keeps the GPUs from training, and the time between two."""
+
+    save_s: float
+    interval_s: float
+    is_assumed: bool  # Neither was stated.
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One reason why the calendar takes longer than the steady state."""
+
+    name: str
+    hours: float
+    basis: str  # modelled, rule of thumb, measured: and on what
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """`steady` is training at its usual speed and nothing else; `calendar` is what the machines are paid for."""
+
+    tokens: float
+    gpus: int
+    gpu_hour_usd: float | None
+    steady_hours: Spread
+    calendar_hours: Spread
+    parts: tuple[Part, ...]  # of calendar_hours.mid, beyond steady_hours.mid
+    saving: Saving
+
+    @property
+    def hour_usd(self) -> float | None:
+        return None if self.gpu_hour_usd is None else self.gpus * self.gpu_hour_usd
+
+    @property
+    def steady_usd(self) -> Spread | None:
+        return None if self.hour_usd is None else self.steady_hours.times(self.hour_usd)
+
+    @property
+    def calendar_usd(self) -> Spread | None:
+        return None if self.hour_usd is None else self.calendar_hours.times(self.hour_usd)
+
+    @property
+    def mtok_usd(self) -> Spread | None:
+        """Steady state."""
+        return None if self.steady_usd is None else self.steady_usd.times(MTOK / self.tokens)
+
+
+def failures_mtbf_s(gpus: int, nodes: int, *, is_spot: bool) -> float:
+    """Mean time between interruptions of the whole job."""
+    failing = mtbf_s(gpus)
+    return 1 / (1 / failing + nodes / (SPOT_HOURS_PER_LOSS * HOUR_S)) if is_spot else failing
+
+
+def best_saving_s(save_s: float, mtbf: float) -> float:
+    """The time between two saves that loses least (Daly 2006), within bounds."""
+    return min(max(best_interval_s(save_s, mtbf), save_s), max(INTERVAL_MAX_S, save_s))
+
+
+def saving_of(
+    params: float, nodes: int, mtbf: float, save_s: float | None = None, interval_s: float | None = None
+) -> Saving:
+    """What was stated; else a save as long as its bytes take to write, and the interval that loses least (Daly)."""
+    took = (
+        save_s
+        if save_s is not None
+        else max(CHECKPOINT_BYTES_PER_PARAM * params / (nodes * NODE_WRITE_GBPS * 1e9), 1.0)
+    )
+    every = interval_s if interval_s is not None else best_saving_s(took, mtbf)
+    return Saving(took, every, save_s is None and interval_s is None)
+
+
+def lost_to_failures(saving: Saving, mtbf: float) -> float:
+    """The share of the time that saves, lost work and restarts take; where no interval ever ends, nearly all of it."""
+    return min(lost_share(saving.interval_s, saving.save_s, mtbf, RESTART_S), 0.99)
+
+
+def calendar_usual(saving: Saving, mtbf: float) -> float:
+    """Hours usually paid for over those of the steady state: as of finished runs, or more for the named parts."""
+    return max(CALENDAR_USUAL, (1 + EVALUATION_SHARE) / (1 - lost_to_failures(saving, mtbf)))
+
+
+def run_cost(
+    tokens: float,
+    tokens_per_s: Spread,
+    gpus: int,
+    gpu_hour_usd: float | None,
+    saving: Saving,
+    mtbf: float,
+    *,
+    is_measured: bool = False,
+) -> RunCost:
+    """`tokens_per_s` is of the whole run. The calendar ends no sooner than its named parts say, and at the latest where
+    the slowest of the finished runs did. A measured speed has its software and its loader in it: what finished
+    runs usually took beyond comes on top of that at the upper end alone."""
+    steady = tokens_per_s.under(tokens / HOUR_S)
+    lost = lost_to_failures(saving, mtbf)
+    evaluations = steady.mid * EVALUATION_SHARE
+    interruptions = (steady.mid + evaluations) * lost / (1 - lost)
+    named = (steady.mid + evaluations + interruptions) / steady.mid
+    usual = named if is_measured else calendar_usual(saving, mtbf)
+    rest = steady.mid * (usual - named)
+    worst = named * CALENDAR_USUAL if is_measured else max(CALENDAR_WORST, usual)
+    calendar = Spread(steady.low * named, steady.mid * usual, max(steady.mid * worst, steady.high * usual))
+    how = f"a save of {saving.save_s:.0f} s every {saving.interval_s / 60:.0f} min, a failure in {mtbf / HOUR_S:,.0f} h"
+    parts = (
+        Part("saves, failures, restarts", interruptions, f"modelled: {how}"),
+        Part("evaluations", evaluations, f"rule of thumb: {EVALUATION_SHARE:.0%} of training"),
+        Part(
+            "the rest of what finished runs took",
+            rest,
+            f"measured: {len(FINISHED_RUNS)} public runs took {_BETWEEN} times the predicted",
+        ),
+    )
+    return RunCost(tokens, gpus, gpu_hour_usd, steady, calendar, parts[:2] if is_measured else parts, saving)

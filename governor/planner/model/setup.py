@@ -1,0 +1,181 @@
+"""One way to train one model: everything on which memory and step time depend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from governor.planner.model.hardware import Gpu, Precision
+from governor.planner.model.shape import Shape
+
+
+class ImpossibleSetupError(ValueError):
+    """A combination that no framework runs. The text says what would be possible instead."""
+
+
+class Checkpointing(StrEnum):
+    """Activation checkpointing: what the backward pass computes again."""
+
+    NONE = "none"
+    SELECTIVE = "selective"  # the attention core, or the cheap operators
+    FULL = "full"  # every layer from its input
+
+
+class Attention(StrEnum):
+    FLASH = "flash"
+    UNFUSED = "unfused"
+    SPARSE = "dsa"  # DeepSeek Sparse Attention
+    NATIVE_SPARSE = "nsa"
+
+
+class Framework(StrEnum):
+    """Classes of software that spend memory and time alike; a named framework belongs to one of them."""
+
+    MEGATRON = "megatron"  # fused kernels, tensor and pipeline parallelism: Megatron-Core, NeMo, InternEvo, nanotron
+    MEGATRON_DEEPSPEED = "megatron-deepspeed"  # Megatron's layers under DeepSpeed's ZeRO and pipeline: BLOOM
+    FSDP = "fsdp"  # FSDP1 under a trainer of its own: llm-foundry/Composer
+    FSDP2 = "fsdp2"  # compiled, per-parameter sharding: torchtitan, fms-fsdp
+    XLA = "xla"  # MaxText, PaxML
+    DEEPSPEED = "deepspeed"  # DeepSpeed under Hugging Face models, eager
+    DEEPSPEED_COMPILED = "deepspeed-compiled"  # the same under torch.compile or DeepCompile
+    DDP = "ddp"  # replicas and nothing else
+
+
+class Offload(StrEnum):
+    NONE = "none"
+    OPTIMIZER_CPU = "optimizer_cpu"
+    OPTIMIZER_STREAMED = "optimizer_streamed"  # states on the host, Adam on the GPU: DeepCompile's adaptive offload
+    PARAM_OPTIMIZER_CPU = "param+optimizer_cpu"
+    OPTIMIZER_NVME = "optimizer_nvme"
+    PARAM_OPTIMIZER_NVME = "param+optimizer_nvme"
+
+    @property
+    def moves_optimizer(self) -> bool:
+        return self is not Offload.NONE
+
+    @property
+    def moves_params(self) -> bool:
+        return self in (Offload.PARAM_OPTIMIZER_CPU, Offload.PARAM_OPTIMIZER_NVME)
+
+    @property
+    def is_nvme(self) -> bool:
+        return self in (Offload.OPTIMIZER_NVME, Offload.PARAM_OPTIMIZER_NVME)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A run's shape on the machines. Ranks: `gpus == dp * tp * pp * cp`; experts live within `dp * cp * tp`."""
+
+    shape: Shape
+    gpu: Gpu
+    gpus: int
+    seq_len: int
+    micro_batch: int  # sequences a rank takes at once
+    grad_accum: int  # micro-batches a step
+    dp: int
+    tp: int = 1
+    pp: int = 1
+    virtual_stages: int = 1  # model chunks a pipeline stage holds (interleaving)
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int = 1  # ranks over which one expert is cut (Megatron's expert_tensor_parallel_size)
+    sequence_parallel: bool = True  # Megatron's, along tp
+    zero_stage: int = 0
+    shard_ranks: int | None = None  # among how many ranks states are sharded; None: all of dp*cp (hpZ, HSDP: fewer)
+    checkpointing: Checkpointing = Checkpointing.NONE
+    precision: Precision = Precision.BF16
+    attention: Attention = Attention.FLASH
+    framework: Framework = Framework.DEEPSPEED
+    offload: Offload = Offload.NONE
+    node_gbps: float | None = None  # network of one node, GB/s one way; None: what the GPU's usual node has
+    vintage: float = 2025.5  # year of the software
+    fp8_params: bool = False  # weights are kept and gathered in the low precision
+    bf16_gradients: bool = False  # Megatron's main gradients in bf16 instead of fp32
+    bf16_states: bool = False  # master weights, gradients and Adam's moments in bf16 too: nothing is kept in fp32
+    dropout: bool = False
+    fused_loss: bool = False  # chunked or fused cross-entropy: logits are never whole
+    unfused_optimizer: bool = False  # Adam as separate kernels, with whole copies of its shard while it steps
+    adapters: bool = False  # LoRA: the weights are frozen, and only narrow matrices beside them are trained
+    overlapped_experts: bool = False  # all-to-all beside another micro-batch's work: DualPipe, Megatron's overlap
+    uniform_routing: bool = True  # tokens spread evenly over experts, as benchmarks force it
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def tokens_per_micro_batch(self) -> int:
+        """Of one data-parallel rank (a whole tp*pp*cp group works on them)."""
+        return self.micro_batch * self.seq_len
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.tokens_per_micro_batch * self.grad_accum * self.dp
+
+    @property
+    def shards(self) -> int:
+        """Ranks among which ZeRO shards what it shards."""
+        return min(self.shard_ranks or self.dp * self.cp, self.dp * self.cp)
+
+    @property
+    def is_sharding_params(self) -> bool:
+        return self.zero_stage >= 3
+
+    @property
+    def node_bandwidth(self) -> float:
+        """GB/s one way that leave one node of `gpu.gpus_per_node`."""
+        usual = USUAL_PORT_GBPS.get(self.gpu.arch, 6.0) * self.gpu.gpus_per_node
+        return self.node_gbps if self.node_gbps is not None else usual
+
+    def but(self, **changes: object) -> Setup:
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+# One way, of one GPU's share. AWS p4d: 4x100 Gb/s for 8 GPUs, DGX A100 8x200; DGX H100 and B200: 400 Gb/s a GPU; GB200
+# trays: the same; B300 and GB300: 800; MI300X nodes: 400; L40S and RTX machines usually share one port of 100.
+USUAL_PORT_GBPS = {
+    "Volta": 1.5,
+    "Ampere": 12.5,
+    "Hopper": 50.0,
+    "Blackwell": 50.0,
+    "Blackwell Ultra": 100.0,
+    "CDNA2": 25.0,
+    "CDNA3": 50.0,
+    "CDNA4": 50.0,
+    "Ada": 1.5,
+    "Blackwell GB202": 1.5,
+}
+
+
+def _check(setup: Setup) -> None:
+    shape = setup.shape
+    for name in ("gpus", "seq_len", "micro_batch", "grad_accum", "dp", "tp", "pp", "virtual_stages", "cp", "ep"):
+        if getattr(setup, name) < 1:
+            raise ImpossibleSetupError(f"{name} must be at least 1, not {getattr(setup, name)}")
+    ranks = setup.dp * setup.tp * setup.pp * setup.cp
+    if ranks != setup.gpus:
+        raise ImpossibleSetupError(
+            f"dp {setup.dp} x tp {setup.tp} x pp {setup.pp} x cp {setup.cp} makes {ranks} ranks, not {setup.gpus} GPUs"
+        )
+    if setup.tp > shape.heads or shape.heads % setup.tp:
+        fits = [t for t in (1, 2, 4, 8, 16, 32) if t <= shape.heads and shape.heads % t == 0]
+        raise ImpossibleSetupError(f"tp {setup.tp} does not divide the {shape.heads} heads; possible: {_listed(fits)}")
+    if setup.pp > shape.layers:
+        raise ImpossibleSetupError(f"pp {setup.pp} leaves stages without a layer: the model has {shape.layers}")
+    experts = shape.experts.count if shape.experts else 1
+    if setup.ep > 1 and (experts % setup.ep or setup.ep > experts):
+        fits = [e for e in (1, 2, 4, 8, 16, 32, 64, 128) if experts % e == 0]
+        raise ImpossibleSetupError(f"ep {setup.ep} does not divide the {experts} experts; possible: {_listed(fits)}")
+    if not 0 <= setup.zero_stage <= 3:
+        raise ImpossibleSetupError(f"ZeRO stage {setup.zero_stage}: there are 0, 1, 2 and 3")
+    if setup.zero_stage >= 2 and setup.pp > 1 and setup.framework is Framework.DEEPSPEED:
+        raise ImpossibleSetupError(f"DeepSpeed's pipeline takes ZeRO 0 or 1, not {setup.zero_stage}; or pp 1")
+    if not setup.gpu.supports(setup.precision):
+        raise ImpossibleSetupError(f"{setup.gpu.name} has no {setup.precision} matmuls, only {_supported(setup.gpu)}")
+
+
+def _listed(values: list[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _supported(gpu: Gpu) -> str:
+    return ", ".join(p for p in Precision if gpu.supports(p))

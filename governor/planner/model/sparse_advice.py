@@ -1,0 +1,155 @@
+"""Whether sparse attention pays for a model at a sequence length, and with what sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from governor.planner.model.hardware import Gpu
+from governor.planner.model.setup import Attention, Setup
+from governor.planner.model.shape import Shape
+from governor.planner.model.sparse import (
+    PLAIN,
+    PUBLISHED,
+    AddedMemory,
+    Blocks,
+    Indexer,
+    Sparse,
+    TopK,
+    added_memory,
+    attention_share,
+    dense_pairs,
+    executed,
+    flops_ratio,
+    is_dense,
+    pair_flops,
+    selected_pairs,
+    step_speedup,
+    warmup_equivalent,
+)
+
+# Of computing alone: 1.10 of a whole step of which a tenth is exposed communication. Less is not worth the dense
+# warm-up and a second code path.
+PAYS_FROM: Final = 1.12
+# The indexer meets every pair: at a sixteenth of dense attention's work it leaves a gain of 16 at most. DeepSeek's is a
+# fifth of MLA's; the same one would be all of an 8B's with grouped queries.
+INDEXER_SHARE: Final = 1 / 16
+INDEXER_DIM: Final = 64
+INDEXER_HEADS_MIN: Final = 4
+LEAST_SHARE: Final = 1 / 64  # of the tokens that a query keeps: 2048 of 128K, the sparsest that is published
+LENGTHS: Final = (4096, 8192, 16384, 32768, 65536, 131072)
+WARMUP_TOKENS: Final = 1000 * 16 * 131072  # DeepSeek-V3.2: 2.1B
+# Small experts' matmuls reach 45 % of what dense ones do: DeepSeek-V3 on H100, 338 of 720 to 760 TFLOP/s.
+MOE_EFFICIENCY: Final = 0.45
+# Kernels that skip what is not selected (FlashMLA, DeepGEMM, tilelang, cuDNN) exist for these; elsewhere it is masked.
+KERNEL_ARCHS: Final = ("Hopper", "Blackwell", "Blackwell Ultra")
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """For one model at one length. Speed-ups are of the whole training step, as low and high as the two counts say."""
+
+    model: str
+    seq_len: int
+    sparse: TopK
+    sparsity: float  # part of the pairs that dense attention computes and this one leaves out
+    attention_share: float  # of a dense step's FLOPs
+    flops_ratio: float  # dense over sparse attention, forward
+    speedup_low: float
+    speedup_high: float
+    speedup_nsa: float
+    added: AddedMemory
+    warmup_tokens: int
+    break_even_tokens: float | None  # of sparse training after which the warm-up is earned back; None: never
+    pays: bool
+    why: str
+
+    def speedup_over(self, tokens: float) -> float | None:
+        """Of a stage of so many tokens, its dense warm-up paid for; None where it never earns that back."""
+        if self.break_even_tokens is None:
+            return None
+        saved = 1 - 1 / self.speedup_low
+        lost = saved * self.break_even_tokens
+        return tokens / (tokens * (1 - saved) + lost)
+
+
+def indexer_for(shape: Shape) -> Indexer:
+    """Scaled with the model: 64-element heads, in a power of two, that do a sixteenth of dense attention's work."""
+    if shape.latent is not None:
+        return PUBLISHED.indexer
+    heads = INDEXER_HEADS_MIN
+    while Indexer(2 * heads, INDEXER_DIM).pair_flops <= INDEXER_SHARE * pair_flops(shape):
+        heads *= 2
+    return Indexer(heads, INDEXER_DIM)
+
+
+def target_for(shape: Shape, seq_len: int) -> TopK:
+    """2048 tokens, as published; more only past 128K, where 2048 would be sparser than anybody has shown."""
+    return TopK(max(PUBLISHED.k, round(seq_len * LEAST_SHARE)), indexer_for(shape))
+
+
+def sparse_of(setup: Setup) -> Sparse | None:
+    """What its attention leaves out, in the recommended sizes; None: nothing, or no kernel of the GPU skips it."""
+    match setup.attention:
+        case Attention.SPARSE if setup.gpu.arch in KERNEL_ARCHS:
+            return target_for(setup.shape, setup.seq_len)
+        case Attention.NATIVE_SPARSE:
+            return Blocks()
+    return None
+
+
+def advise(shape: Shape, seq_len: int, gpu: Gpu | None = None, sparse: TopK | None = None) -> Advice:
+    """`gpu` None: an H100's ratio of rates. `sparse` None: the recommended sizes."""
+    sparse = sparse or target_for(shape, seq_len)
+    counting = executed(fp8_rate(gpu))
+    linear = MOE_EFFICIENCY if shape.is_moe else 1.0
+    speeds = (
+        step_speedup(shape, sparse, seq_len),
+        step_speedup(shape, sparse, seq_len, counting, linear),
+    )
+    low, high = min(speeds), max(speeds)
+    cost = WARMUP_TOKENS * warmup_equivalent(shape, sparse, seq_len, counting)
+    pays, why = _verdict(shape, seq_len, sparse, low, gpu)
+    return Advice(
+        model=shape.name,
+        seq_len=seq_len,
+        sparse=sparse,
+        sparsity=1 - selected_pairs(seq_len, sparse.k) / dense_pairs(seq_len),
+        attention_share=attention_share(shape, seq_len),
+        flops_ratio=flops_ratio(shape, sparse, seq_len),
+        speedup_low=low,
+        speedup_high=high,
+        speedup_nsa=step_speedup(shape, Blocks(), seq_len, PLAIN, linear),
+        added=added_memory(shape, sparse, seq_len),
+        warmup_tokens=WARMUP_TOKENS,
+        break_even_tokens=cost / (1 - 1 / low) if low > 1 else None,
+        pays=pays,
+        why=why,
+    )
+
+
+def start_length(shape: Shape, gpu: Gpu | None = None) -> int | None:
+    """The shortest of the usual lengths from which on it pays; None: none of them up to 128K."""
+    return next((length for length in LENGTHS if advise(shape, length, gpu).pays), None)
+
+
+def fp8_rate(gpu: Gpu | None) -> float:
+    """Of matmuls, over that of BF16; 1 where the GPU has no FP8."""
+    if gpu is None:
+        return 1.765  # H100: 1402.6 over 794.5 TFLOP/s, measured matmuls
+    return gpu.reached_fp8 / gpu.reached_bf16 if gpu.reached_fp8 else 1.0
+
+
+def _verdict(shape: Shape, seq_len: int, sparse: TopK, low: float, gpu: Gpu | None) -> tuple[bool, str]:
+    if shape.attention_layers == 0:
+        return False, "it has no attention layers"
+    if is_dense(sparse, seq_len):
+        return False, f"a query of {seq_len} tokens selects all of them (k {sparse.k}): identical to dense"
+    if gpu is not None and gpu.arch not in KERNEL_ARCHS:
+        return False, f"no kernel for {gpu.arch} skips what is not selected: it would be masked, at dense cost and more"
+    share = 100 * attention_share(shape, seq_len)
+    if low < 1:
+        return False, f"a loss: attention is {share:.0f} % of the step's FLOPs, less than indexer and gathers take"
+    if low < PAYS_FROM:
+        return False, f"{low:.2f} x is below {PAYS_FROM:.2f}, at which the warm-up and a second code path are worth it"
+    return True, f"attention is {share:.0f} % of the step's FLOPs"

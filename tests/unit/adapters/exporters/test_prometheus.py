@@ -1,0 +1,301 @@
+"""The exposition, read back by prometheus-client's own parser, and the server against rude clients."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from governor.adapters.exporters.prometheus import PrometheusExporter
+from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METRICS, OTHER_RUNS, RUNS_SHOWN_MAX
+from governor.adapters.exporters.scrape_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, MetricsUnavailable
+from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
+from governor.core.engine.outlook import Pace
+from governor.core.halt.halt_state import Stage
+from governor.core.money.expected import Plan
+from governor.core.money.forecast import CeilingHit, Forecast, Interval
+from governor.core.views.metrics import AlertCounts, BudgetReading, GovernorHealth, LagReading, RunReading, Snapshot
+from tests.unit.core.engine.test_engine import at, make_node, rule, training
+
+FULL = RunReading(
+    run="llama",
+    stage="8b",
+    scheduler_job="slurm:4711",
+    attempt="a1",
+    mode="enforce",
+    step=120,
+    skipped_steps=1,
+    tokens_total=5_000_000,
+    tokens_per_s=41_000.5,
+    step_s=1.25,
+    loss=math.nan,
+    grad_norm=0.5,
+    spend_usd_micros=UsdMicros(12_345_678),
+    usd_micros_per_mtok=2_469_135,
+    spend_rate_usd_micros_per_hour=55_040_000,
+    ceiling_usd_micros=300_000_000,
+    last_frame_wall=WallNs(1_800_000_000_500_000_000),
+    ranks_connected=8,
+    world_size=16,
+    incidents_total=1,
+    halt_stage="verifying",
+    tokens_wasted=250_000,
+    left=Forecast(1_000_000, Interval(0.5, 0.4, 0.6), Interval(27.5, 22.0, 33.0), 10),
+    ceiling=CeilingHit(DurationNs(90 * NS_PER_S), None, None),
+    plan=Plan(2_000_000, 50_000.0),
+    last_pace=Pace(2_500_000, 0.25, 1.5),
+    run_pace=Pace(2_400_000, 0.2, 1.25),
+)
+LABELS = {
+    "run": "llama",
+    "stage": "8b",
+    "node": "gpu-17",
+    "cloud_instance": "i-0abc",
+    "scheduler_job": "slurm:4711",
+}
+
+
+def snapshot(*runs: RunReading, unattached: int | None = None, price: int | None = None) -> Snapshot:
+    return Snapshot(
+        node="gpu-17",
+        cloud_instance="i-0abc",
+        can_stop=True,
+        price_usd_micros_per_hour=price,
+        lines=(("storage", "vol-1", 54_795),) if price is not None else (),
+        runs=runs,
+        frames_received_total=100,
+        frames_dropped_total=3,
+        lag=LagReading((5, 4, 0, 0, 0, 0, 0, 0, 0, 0, 1), 6.5),
+        health=GovernorHealth(unattached_gpu_processes=unattached),
+    )
+
+
+@pytest.fixture
+def exporter() -> Iterator[PrometheusExporter]:
+    with closing(PrometheusExporter("127.0.0.1", 0, health=GovernorHealth, tick_ns=250 * NS_PER_MS)) as running:
+        yield running
+
+
+def samples(exporter: PrometheusExporter) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for family in text_string_to_metric_families(exporter.render().decode()):
+        for sample in family.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            assert key not in found, f"twice: {key}"
+            found[key] = sample.value
+    return found
+
+
+def value(exporter: PrometheusExporter, name: str, **labels: str) -> float | None:
+    return samples(exporter).get((name, frozenset(labels.items())))
+
+
+def test_a_run_shows_every_known_value_under_its_labels(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(FULL))
+    expected = {
+        "costgov_run_step": 120,
+        "costgov_run_tokens_total": 5_000_000,
+        "costgov_run_tokens_per_second": 41_000.5,
+        "costgov_run_step_duration_seconds": 1.25,
+        "costgov_run_spend_usd_total": 12.345678,
+        "costgov_run_usd_per_million_tokens": 2.469135,
+        "costgov_run_spend_rate_usd_per_hour": 55.04,
+        "costgov_run_ceiling_usd": 300,
+        "costgov_run_last_frame_timestamp_seconds": 1_800_000_000.5,
+        "costgov_run_ranks_connected": 8,
+        "costgov_run_world_size": 16,
+        "costgov_run_watched": 1,
+    }
+    assert {name: value(exporter, name, **LABELS) for name in expected} == expected
+    loss = value(exporter, "costgov_run_loss", **LABELS)
+    assert loss is not None
+    assert math.isnan(loss)
+
+
+def test_unknown_is_absent_and_not_zero(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(RunReading(run="new")))
+    names = {name for name, _ in samples(exporter)}
+    for absent in (
+        "costgov_run_loss",
+        "costgov_run_usd_per_million_tokens",
+        "costgov_run_spend_rate_usd_per_hour",
+        "costgov_run_ceiling_usd",
+        "costgov_run_last_frame_timestamp_seconds",
+        "costgov_node_price_usd_per_hour",
+        "costgov_unattached_gpu_processes",
+        "costgov_halt_stage",
+    ):
+        assert absent not in names
+    assert "costgov_run_spend_usd_total" in names
+
+
+def test_zero_is_shown(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(unattached=0, price=0))
+    for name in ("costgov_unattached_gpu_processes", "costgov_node_price_usd_per_hour"):
+        assert value(exporter, name, node="gpu-17", cloud_instance="i-0abc") == 0
+
+
+def test_the_halt_stage_is_one_among_all(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(FULL))
+    rest = {name: label for name, label in LABELS.items() if name != "stage"}
+    shown = {stage: value(exporter, "costgov_halt_stage", stage=stage.value, **rest) for stage in Stage}
+    assert shown == {stage: float(stage is Stage.VERIFYING) for stage in Stage}
+
+
+def test_lag_is_a_cumulative_histogram(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot())
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="0.001") == 5
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="5.0") == 9
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="+Inf") == 10
+    assert value(exporter, "costgov_loop_lag_seconds_count") == 10
+    assert value(exporter, "costgov_loop_lag_seconds_sum") == 6.5
+
+
+def test_every_declared_metric_appears_when_everything_is_known(exporter: PrometheusExporter) -> None:
+    counts = (AlertCounts("pager", 1, 2, 3),)
+    health = GovernorHealth(
+        unattached_gpu_processes=2, config_last_reload_wall=WallNs(1), alerts=counts, recording_lost_total=4
+    )
+    full = snapshot(FULL, price=98_320_000)
+    known = {"health": health, "budgets": (BudgetReading("stage:s1", 9_000_000, 4_500_000, 250_000),)}
+    known |= {"idle_s": 600.0, "stops_in_s": 300.0, "stop_stage": "verifying", "unallocated_usd_micros": 2_500_000}
+    exporter.publish(Snapshot(**{name: getattr(full, name) for name in full.__slots__} | known))
+    families = {family.name for family in text_string_to_metric_families(exporter.render().decode())}
+    declared = {metric.name.removesuffix("_total") for metric in METRICS}
+    assert declared <= families
+    of_stage = {"scope": "stage:s1", "node": "gpu-17"}
+    names = [f"costgov_budget_{what}_usd" for what in ("ceiling", "spend", "reserve")]
+    assert [value(exporter, name, **of_stage) for name in names] == [9, 4.5, 0.25]
+    here = {"node": "gpu-17", "cloud_instance": "i-0abc"}
+    assert value(exporter, "costgov_node_idle_seconds", **here) == 600
+    assert value(exporter, "costgov_node_idle_stop_seconds", **here) == 300
+    assert value(exporter, "costgov_node_stop_stage", **here, stage="verifying") == 1
+    assert value(exporter, "costgov_unallocated_usd_total", **here) == 2.5
+
+
+def test_before_the_first_snapshot_only_the_process_shows(exporter: PrometheusExporter) -> None:
+    names = {name for name, _ in samples(exporter)}
+    assert "process_resident_memory_bytes" in names
+    assert not [name for name in names if name.startswith("costgov")]
+
+
+def test_runs_beyond_the_bound_are_summed_and_said(exporter: PrometheusExporter) -> None:
+    runs = [RunReading(run=f"r{n}", spend_usd_micros=UsdMicros(1_000_000), tokens_total=10) for n in range(100)]
+    exporter.publish(snapshot(*runs))
+    found = samples(exporter)
+    spends = {dict(labels)["run"]: spend for (name, labels), spend in found.items() if name.endswith("spend_usd_total")}
+    assert len(spends) == RUNS_SHOWN_MAX + 1
+    assert spends[OTHER_RUNS] == 100 - RUNS_SHOWN_MAX
+    assert value(exporter, "costgov_runs_summed") == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'a"} 1\nevil_metric{x="',
+        "back\\slash",
+        "line\nbreak\r",
+        "half \ud800 pair",
+        "x" * 10_000,
+        "",
+        OTHER_RUNS,
+        "\N{SNOWMAN}",
+    ],
+)
+def test_a_hostile_run_name_cannot_break_the_page(exporter: PrometheusExporter, name: str) -> None:
+    exporter.publish(snapshot(RunReading(run=name, attempt=name, stage=name), RunReading(run="good")))
+    found = samples(exporter)
+    runs = {dict(labels)["run"] for _, labels in found if "run" in dict(labels)}
+    assert "good" in runs
+    assert not [shown for shown, _ in found if shown.startswith("evil")]
+    assert all(len(run) <= LABEL_CHARS_MAX for run in runs)
+
+
+def test_runs_that_look_alike_once_cut_do_not_collide(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(RunReading(run="x" * 200 + "a"), RunReading(run="x" * 200 + "b")))
+    samples(exporter)  # Asserts that no series comes twice.
+    assert value(exporter, "costgov_runs_summed") == 1
+
+
+def test_numbers_too_large_for_a_float_are_infinite(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(RunReading(run="huge", tokens_total=10**400, step=-(10**400))))
+    empty = {**LABELS, "run": "huge", "stage": "", "scheduler_job": ""}
+    assert value(exporter, "costgov_run_tokens_total", **empty) == math.inf
+    assert value(exporter, "costgov_run_step", **empty) == -math.inf
+
+
+# --- the server ------------------------------------------------------------------------------------------
+
+
+def talk(exporter: PrometheusExporter, request: bytes) -> bytes:
+    host, port = exporter.url.removeprefix("http://").removesuffix("/metrics").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(request)
+        return b"".join(iter(lambda: client.recv(65_536), b""))
+
+
+def test_a_scrape_over_http(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(FULL))
+    reply = httpx.get(exporter.url, trust_env=False)
+    assert reply.status_code == 200
+    assert reply.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"costgov_run_spend_usd_total{" in reply.content
+    head = httpx.head(exporter.url, trust_env=False)
+    assert (head.status_code, head.content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", b"404"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", b"200"),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"405"),
+        (b"GET /" + b"a" * REQUEST_BYTES_MAX, b"431"),
+    ],
+)
+def test_answers(exporter: PrometheusExporter, request_bytes: bytes, status: bytes) -> None:
+    assert talk(exporter, request_bytes).split(b" ", 2)[1] == status
+
+
+def test_silent_clients_do_not_keep_others_out(exporter: PrometheusExporter) -> None:
+    exporter.publish(snapshot(FULL))
+    address = ("127.0.0.1", httpx.URL(exporter.url).port)
+    silent = [socket.create_connection(address) for _ in range(CONNECTIONS_MAX + 4)]
+    for client in silent:
+        client.setblocking(True)
+    assert httpx.get(exporter.url, trust_env=False, timeout=30).status_code == 200
+    for client in silent[:4]:  # The oldest made room.
+        client.settimeout(30)
+        assert client.recv(1) == b""
+    for client in silent:
+        client.close()
+
+
+def test_an_address_in_use_is_one_clear_line(exporter: PrometheusExporter) -> None:
+    port = httpx.URL(exporter.url).port
+    assert port is not None
+    with pytest.raises(MetricsUnavailable, match=rf"cannot listen on 127.0.0.1:{port}: .*in use.*; set \[metrics\]"):
+        PrometheusExporter("127.0.0.1", port, health=GovernorHealth, tick_ns=1)
+
+
+@pytest.mark.parametrize("address", ["not an address", "203.0.113.7"])
+def test_an_address_that_is_not_ours_is_one_clear_line(address: str) -> None:
+    with pytest.raises(MetricsUnavailable, match="cannot listen on"):
+        PrometheusExporter(address, 0, health=GovernorHealth, tick_ns=1)
+
+
+def test_the_loop_feeds_it_by_ticking(exporter: PrometheusExporter) -> None:
+    node = make_node(rule())
+    training(node, 30)
+    exporter.tick(node, at(30))
+    exporter.tick(node, at(30.26))
+    labels = {"run": "llama", "stage": "", "node": "node-a", "cloud_instance": "i-1", "scheduler_job": ""}
+    assert value(exporter, "costgov_run_step", **labels) == 30
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="0.01") == 1
+    assert value(exporter, "costgov_loop_lag_seconds_bucket", le="0.005") == 0

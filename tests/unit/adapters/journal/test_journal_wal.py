@@ -1,0 +1,53 @@
+"""The journal's write-ahead log: its blocks are there before a halt needs them, and it is emptied beside one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from governor.adapters.journal.journal_db import WAL_BYTES_LAID_OUT, Database
+from governor.adapters.journal.journal_fallback import Entry
+
+
+def row(seq: int, size: int = 10) -> Entry:
+    return {
+        "seq": seq, "table": "journal", "kind": "verdict", "run": "r", "incident_id": "i-1", "mono_ns": 0,
+        "wall_ns": 0, "boot_id": "b", "data": "x" * size,
+    }  # fmt: skip
+
+
+def seqs(database: Database) -> list[int]:
+    return [entry["seq"] for entry in database.rows(None, None, 10_000)]
+
+
+def test_commits_of_a_halt_make_no_file_longer(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "j.db"))
+    wal = tmp_path / "j.db-wal"
+    assert wal.stat().st_size == WAL_BYTES_LAID_OUT
+    assert wal.stat().st_blocks * 512 >= WAL_BYTES_LAID_OUT, "blocks, not a hole: a hole is filled by each commit"
+    for seq in range(20):
+        database.write([row(seq, 8_000)], full=True)
+    assert wal.stat().st_size == WAL_BYTES_LAID_OUT
+    database.close()
+
+
+def test_what_was_committed_is_found_again_behind_a_laid_out_log(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    first = Database(str(path))
+    first.write([row(1), row(2)], full=True)
+    for name in ("j.db", "j.db-wal"):  # As a governor that was killed leaves them.
+        (tmp_path / f"killed-{name}").write_bytes((tmp_path / name).read_bytes())
+    first.close()
+    second = Database(str(tmp_path / "killed-j.db"))
+    assert seqs(second) == [1, 2]
+    second.close()
+
+
+def test_a_checkpoint_begins_the_log_anew_and_loses_nothing(tmp_path: Path) -> None:
+    database = Database(str(tmp_path / "j.db"))
+    for seq in range(300):  # Six times what is laid out, if nobody emptied it.
+        database.write([row(seq, 4_000)], full=False)
+        if seq % 25 == 24:
+            database.checkpoint()
+    assert (tmp_path / "j.db-wal").stat().st_size == WAL_BYTES_LAID_OUT
+    assert seqs(database) == list(range(300))
+    database.close()

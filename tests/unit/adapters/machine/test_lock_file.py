@@ -1,0 +1,79 @@
+"""A lock file goes with its holder, and no two ever hold it: also not across the moment in which it is removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from governor.adapters.machine import lock_file
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "x.lock"
+
+
+def test_a_held_lock_names_its_holder_and_leaves_no_file_behind(path: Path) -> None:
+    fd = lock_file.take(str(path))
+    with pytest.raises(lock_file.LockHeld, match=str(os.getpid())):
+        lock_file.take(str(path))
+    lock_file.drop(str(path), fd)
+    assert not path.exists()
+
+
+def test_a_dead_holders_file_is_taken_over(path: Path) -> None:
+    path.write_text("12345")
+    fd = lock_file.take(str(path))
+    assert path.read_text() == str(os.getpid())
+    lock_file.drop(str(path), fd)
+
+
+class Interleaved:
+    """Acts once, between somebody's open and their flock: where a holder may leave and another one come."""
+
+    armed: Any = None
+
+    def __call__(self, event: str, _arguments: tuple[Any, ...]) -> None:
+        if event == "fcntl.flock" and self.armed is not None:
+            act, self.armed = self.armed, None
+            act()
+
+
+BETWEEN = Interleaved()
+sys.addaudithook(BETWEEN)
+
+
+def test_a_lock_on_a_file_that_lost_its_name_is_none(path: Path) -> None:
+    first = lock_file.take(str(path))
+    BETWEEN.armed = lambda: lock_file.drop(str(path), first)
+    second = lock_file.take(str(path))
+    with pytest.raises(lock_file.LockHeld):
+        lock_file.take(str(path))
+    lock_file.drop(str(path), second)
+
+
+def test_a_newcomer_that_was_quicker_keeps_us_out(path: Path) -> None:
+    first = lock_file.take(str(path))
+    held: list[int] = []
+
+    def hand_over() -> None:
+        lock_file.drop(str(path), first)
+        held.append(lock_file.take(str(path)))
+
+    BETWEEN.armed = hand_over
+    with pytest.raises(lock_file.LockHeld):
+        lock_file.take(str(path))
+    (second,) = held
+    lock_file.drop(str(path), second)
+
+
+def test_a_file_that_is_anothers_by_now_is_not_removed(path: Path) -> None:
+    fd = lock_file.take(str(path))
+    path.unlink()
+    path.write_text("another's")
+    lock_file.drop(str(path), fd)
+    assert path.read_text() == "another's"

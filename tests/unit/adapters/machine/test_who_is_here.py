@@ -1,0 +1,192 @@
+"""What is looked at to say that nobody is here: GPUs, their absence, other governors, a command and its session."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from governor.adapters.machine.accelerators import accelerators
+from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch
+from governor.adapters.machine.neighbours import LOOK_PERIOD_NS as NEIGHBOURS_NS
+from governor.adapters.machine.neighbours import NeighbourWatch, governs
+from governor.cli.run_command.command_end import CommandEnd
+from governor.core.base.identity import ProcessFacts
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.events import CommandExited
+from governor.core.events.machine_events import GovernorsSeen, GpuProcessesSeen
+from governor.ports import GpuReading
+from tests.contract.fakes import FakeGpus, FakeProcesses
+
+AT = MonoNs(100 * NS_PER_S)
+FREE = GpuReading("GPU-1", "H100", 0.0, 600_000_000, 70.0, ())
+
+
+@pytest.mark.parametrize(
+    ("readings", "pids", "unnamed"),
+    [
+        ((FREE, FREE), set(), 0),
+        ((FREE, replace(FREE, pids=(7, 8), busy_frac=0.9)), {7, 8}, 0),
+        ((replace(FREE, busy_frac=0.02), FREE), set(), 1),  # A container does not see the processes of others.
+        ((replace(FREE, memory_used_bytes=60_000_000_000), FREE), set(), 1),
+        ((replace(FREE, memory_used_bytes=None, busy_frac=None), FREE), set(), 1),  # MIG within a container: not known.
+        ((replace(FREE, memory_used_bytes=None), replace(FREE, busy_frac=None)), set(), 0),
+    ],
+)
+def test_gpus_are_free_when_nobody_is_named_and_nothing_moves(
+    readings: tuple[GpuReading, ...], pids: set[int], unnamed: int
+) -> None:
+    gpus = FakeGpus()
+    gpus.offer(readings)
+    watch = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: ["0000:18:00.0", "0000:2a:00.0"])
+    assert watch.poll(AT)[0] == GpuProcessesSeen(AT, frozenset(pids), unnamed)
+    gpus.close()
+
+
+class NoDriver(FakeGpus):
+    def fileno(self) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices", "problem"),
+    [
+        (NoDriver, [], None),
+        (NoDriver, ["0000:18:00.0"], "no NVIDIA driver, and the machine has accelerators (0000:18:00.0)"),
+        (NoDriver, None, "no NVIDIA driver, and the kernel does not list the machine's devices"),
+        (FakeGpus, [], "no NVIDIA driver"),  # There is one to wait for: it has said nothing yet.
+    ],
+)
+def test_no_gpu_is_told_from_a_sampler_that_is_silent(
+    gpus: type[FakeGpus], devices: Sequence[str] | None, problem: str | None
+) -> None:
+    made = gpus()
+    watch = GpuWatch(made, FakeProcesses(), accelerators=lambda: devices)
+    assert watch.poll(AT) == [GpuProcessesSeen(AT, frozenset(), problem=problem)]
+    assert watch.poll(MonoNs(AT + LOOK_PERIOD_NS - 1)) == []
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("devices", "problem"),
+    [
+        ([f"0000:{n}" for n in range(8)], "the driver shows 2 of the machine's 8 accelerators"),
+        (None, "the kernel does not list the machine's devices, of which the driver may show only some"),
+    ],
+)
+def test_a_container_with_some_of_the_gpus_does_not_know_about_the_others(
+    devices: list[str] | None, problem: str
+) -> None:
+    gpus = FakeGpus()
+    gpus.offer((FREE, replace(FREE, pids=(7,))))
+    seen, _ = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: devices).poll(AT)
+    assert isinstance(seen, GpuProcessesSeen)
+    assert seen.problem == problem
+    assert seen.pids == {7}, "whom it sees is a tenant all the same"
+    gpus.close()
+
+
+def test_a_driver_that_does_not_say_who_computes_is_not_an_empty_gpu() -> None:
+    gpus = FakeGpus()
+    gpus.offer((FREE, replace(FREE, pids=None)))
+    seen, _ = GpuWatch(gpus, FakeProcesses(), accelerators=lambda: None).poll(AT)
+    assert isinstance(seen, GpuProcessesSeen)
+    assert seen.problem == "the driver does not say who computes on its GPUs"
+    gpus.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "vendor", "computes"),
+    [
+        ("0x030200", "0x10de", True),  # NVIDIA's 3D controller.
+        ("0x120000", "0x1da3", True),  # Gaudi.
+        ("0x038000", "0x1002", True),
+        ("0x030000", "0x1a03", False),  # A server's console.
+        ("0x020000", "0x15b3", False),
+    ],
+)
+def test_the_kernel_says_whether_there_is_an_accelerator(
+    kind: str, vendor: str, computes: bool, tmp_path: Path
+) -> None:
+    device = tmp_path / "devices" / "0000:18:00.0"
+    device.mkdir(parents=True)
+    (device / "class").write_text(f"{kind}\n")
+    (device / "vendor").write_text(f"{vendor}\n")
+    assert accelerators(tmp_path / "devices") == (["0000:18:00.0"] if computes else [])
+    assert accelerators(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        (("/opt/venv/bin/python3", "/opt/venv/bin/costgov", "run", "--", "x"), "run"),
+        (("/usr/bin/python3.11", "-m", "governor", "daemon"), "daemon"),
+        (("python3", "-u", "-m", "governor", "run", "--", "x"), "run"),
+        (("/usr/bin/costgov", "daemon"), "daemon"),
+        (("/usr/bin/python3", "/usr/bin/costgov", "status"), None),
+        (("sudo", "costgov", "run", "--", "x"), None),  # Who starts one is none.
+        (("python3", "train.py", "costgov", "run"), "run"),  # A false neighbour keeps a node: the safe side.
+        ((), None),
+    ],
+)
+def test_a_governor_is_known_by_its_command_line(argv: tuple[str, ...], kind: str | None) -> None:
+    assert governs(argv) == kind
+
+
+def test_another_governor_is_somebody_and_we_and_what_we_fork_are_not() -> None:
+    processes = FakeProcesses()
+    run = ("python3", "/bin/costgov", "run", "--", "x")
+    processes.add(10, argv=run)
+    processes.add(11, argv=run, ppid=10)
+    processes.add(12, argv=run)
+    processes.add(13, argv=("python3", "/bin/costgov", "daemon"))
+    service = NeighbourWatch(processes, ("run",), own_pid=13)
+    assert service.poll(AT) == [GovernorsSeen(AT, (10, 11, 12))]
+    beside = NeighbourWatch(processes, ("run", "daemon"), own_pid=10)
+    assert beside.poll(AT) == [GovernorsSeen(AT, (12, 13))]
+    assert beside.poll(MonoNs(AT + NEIGHBOURS_NS - 1)) == []
+
+
+def test_without_command_lines_nobody_knows_who_is_a_governor() -> None:
+    processes = FakeProcesses()
+    processes.add(10, argv=())  # Started since a wedged driver holds somebody's memory map.
+    processes.is_stuck = True
+    (seen,) = NeighbourWatch(processes, ("run",), own_pid=1).poll(AT)
+    assert isinstance(seen, GovernorsSeen)
+    assert seen.problem is not None
+    assert seen.problem.startswith("command lines cannot be read: some process's memory map is locked, or ")
+
+
+class Blind(FakeProcesses):
+    def table(self) -> Mapping[int, ProcessFacts]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_who_cannot_look_says_so() -> None:
+    seen = NeighbourWatch(Blind(), ("run",), own_pid=1).poll(AT)
+    assert seen == [GovernorsSeen(AT, (), "the process table cannot be read: Too many open files")]
+    blind = CommandEnd("llama", lambda: 0, 4711, Blind())
+    assert [blind.poll(AT), blind.poll(AT)] == [[], []]
+
+
+def test_a_command_that_is_over_at_once_has_its_first_tick() -> None:
+    end = CommandEnd("llama", lambda: 0, 4711, FakeProcesses())
+    assert [end.poll(AT), end.poll(AT)] == [[], [CommandExited(AT, "llama", 0)]]
+
+
+def test_a_command_is_over_when_nobody_of_its_session_is_left() -> None:
+    processes = FakeProcesses()
+    processes.add(4712, sid=4711)
+    exit_code: list[int | None] = [None]
+    end = CommandEnd("llama", lambda: exit_code[0], 4711, processes)
+    assert end.poll(AT) == []
+    assert end.poll(AT) == []
+    exit_code[0] = 0
+    assert end.poll(AT) == [], "it has left somebody behind"
+    processes.end(4712)
+    later = MonoNs(AT + 2 * NS_PER_S)
+    assert end.poll(later) == [CommandExited(later, "llama", 0)]
+    assert end.poll(MonoNs(later + 2 * NS_PER_S)) == [], "said once"

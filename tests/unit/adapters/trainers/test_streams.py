@@ -1,0 +1,364 @@
+"""A stream that cannot be read: missing data, said once, no evidence of anything; and what its phase marks mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from governor.adapters.trainers.streams import LeftAt, Stream
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
+from governor.core.engine.node import Node, run_snapshot
+from governor.core.engine.resume import restore_runs
+from governor.core.events.effects import Alarm, Ask, Effect, Term
+from governor.core.events.events import Disconnected, PhaseChange, Step, StreamOpened, StreamState, Tick, TrainerExited
+from governor.core.runs.run_state import UNWATCHED_AFTER_NS
+from governor.core.views.status import run_status
+from governor.settings.settings_model import Jsonl
+from tests.contract.fakes import FakeProcesses
+from tests.unit.core.engine.test_engine import at, hello, make_node, peer, play, rule, tick
+from tests.unit.idle_node import FACTS, Idle, seconds
+
+LOST = "/data/m.jsonl: Permission denied"
+
+
+# --- the file -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "m.jsonl"
+
+
+def stream(path: Path, **keys: object) -> Stream:
+    return Stream(Jsonl(path=path, run="log", **keys), FakeProcesses())  # type: ignore[arg-type]
+
+
+def problems(watched: Stream, when: float) -> list[str | None]:
+    return [event.problem for event in watched.poll(at(when)) if isinstance(event, StreamState)]
+
+
+def test_a_file_that_becomes_unreadable_is_said_once_and_so_is_its_return(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("")
+    watched = stream(path)
+    assert problems(watched, 0) == []
+    path.parent.rename(path.parent.with_name("away"))
+    assert problems(watched, 1) == [f"{path}: No such file or directory"]
+    assert problems(watched, 2) == []
+    path.parent.with_name("away").rename(path.parent)
+    assert problems(watched, 3) == [None]
+    watched.close()
+
+
+def test_a_file_that_nobody_has_begun_to_write_is_awaited_and_not_missed(path: Path) -> None:
+    watched = stream(path)
+    assert problems(watched, 0) == []
+    assert problems(watched, 100) == []
+
+
+def test_a_file_that_a_living_process_does_not_write_is_missed(path: Path, tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+    pidfile.write_text("4321\n")
+    processes = FakeProcesses()
+    processes.add(4321, start_ticks=0)
+    watched = Stream(Jsonl(path=path, run="log", pidfile=pidfile), processes)
+    assert problems(watched, 0) == [f"{path}: No such file or directory"]
+
+
+# --- what follows ---------------------------------------------------------------------------------------------
+
+
+def watching(node: Node) -> None:
+    play(node, tick(0), StreamOpened(at(0), "log", 1000))
+    play(node, *(a_line(second) for second in range(1, 31)))
+
+
+def a_line(second: float, **values: object) -> Step:
+    return Step(at(second), None, "log", 0, step=int(second), **values)  # type: ignore[arg-type]
+
+
+def ticks(node: Node, begin: int, end: int) -> list[Effect]:
+    return [effect for second in range(begin, end) for effect in play(node, tick(second))]
+
+
+def names(effects: list[Effect]) -> list[str]:
+    return [effect.name for effect in effects if isinstance(effect, Alarm)]
+
+
+def test_an_unreadable_log_is_unwatched_after_a_minute_and_never_a_hang() -> None:
+    node = make_node(rule("hang"), rule())
+    watching(node)
+    play(node, StreamState(at(40), "log", LOST))
+    effects = ticks(node, 41, 100)
+    assert names(effects) == []
+    assert run_status(node.runs["log"], at(99))["state"] == "training"
+    effects = ticks(node, 100, 3 * 3600)
+    assert names(effects) == ["unwatched"]
+    assert LOST in next(effect.text for effect in effects if isinstance(effect, Alarm))
+    assert run_status(node.runs["log"], at(3 * 3600))["state"] == "unwatched"
+    assert not any(isinstance(effect, (Ask, Term)) for effect in effects)
+
+
+def test_a_log_that_is_back_is_said_and_its_silence_counts_from_then() -> None:
+    node = make_node(rule("hang"), rule())
+    watching(node)
+    play(node, StreamState(at(40), "log", LOST))
+    ticks(node, 41, 3600)
+    play(node, StreamState(at(3600), "log", None))
+    effects = ticks(node, 3600, 3600 + 35 * 60)
+    assert names(effects) == ["watched_again"]
+    assert node.runs["log"].incident is None
+    assert run_status(node.runs["log"], at(3700))["state"] == "training"
+    ticks(node, 3600 + 35 * 60, 3600 + 36 * 60)
+    assert node.runs["log"].incident is not None, "a readable log that stays silent is evidence"
+
+
+def test_a_deleted_log_that_is_still_written_is_heard() -> None:
+    node = make_node()
+    watching(node)
+    play(node, StreamState(at(40), "log", LOST))
+    effects = [effect for second in range(41, 400) for effect in play(node, a_line(second), tick(second))]
+    assert names(effects) == []
+    assert names(ticks(node, 400, 400 + UNWATCHED_AFTER_NS // NS_PER_S + 1)) == ["unwatched"]
+
+
+def test_a_run_whose_ranks_say_hello_is_no_longer_its_log_alone() -> None:
+    """After a restart of the governor the stream is there first, and the ranks a moment later."""
+    node = make_node(rule("hang"))
+    play(node, tick(0), StreamOpened(at(0), "llama", 1000), hello(0, 1, world_size=1))
+    assert not node.runs["llama"].run.jsonl_only
+    play(node, StreamState(at(2), "llama", LOST))
+    play(node, Disconnected(at(3), ConnectionId(1)))
+    assert names(ticks(node, 4, 64)) == ["unwatched"], "its lost connection counts"
+
+
+def test_a_step_around_a_marked_pause_says_nothing_of_the_speed() -> None:
+    node = make_node()
+    watching(node)
+    run = node.runs["log"].run
+    known = len(run.step_times)
+    play(node, PhaseChange(at(31), None, "log", 0, "eval"))
+    assert run_status(node.runs["log"], at(31))["state"] == "eval"
+    play(node, PhaseChange(at(600), None, "log", 0, "train"))
+    play(node, a_line(601))
+    assert len(run.step_times) == known, "an evaluation of ten minutes is no step of ten minutes"
+    play(node, a_line(602))
+    assert len(run.step_times) == known + 1
+
+
+def test_a_step_ends_a_phase_that_the_log_never_ends() -> None:
+    node = make_node()
+    watching(node)
+    play(node, PhaseChange(at(31), None, "log", 0, "eval"), a_line(40), a_line(41))
+    assert run_status(node.runs["log"], at(41))["state"] == "training"
+    assert node.runs["log"].run.step_times.newest(1) == [1.0]
+
+
+@pytest.mark.parametrize(("mark", "minutes"), [("compile", 180), ("checkpoint", 35), ("eval", 75)])
+def test_a_marked_pause_may_take_what_the_same_phase_of_a_rank_may(mark: str, minutes: int) -> None:
+    node = make_node(rule("hang"))
+    watching(node)
+    play(node, PhaseChange(at(60), None, "log", 0, mark))
+    grid = range(60, 60 + minutes * 60)
+    for second in grid:
+        play(node, Tick(MonoNs(at(second)), BootNs(at(second)), WallNs(at(second))))
+    assert node.runs["log"].incident is None
+    play(node, tick(60 + minutes * 60))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    assert incident.reason == f"overdue_{mark}"
+
+
+def test_marks_reach_the_run_from_the_file(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("")
+    node = make_node()
+    watched = stream(path)
+    play(node, tick(0), *watched.poll(at(0)))
+    with path.open("a") as file:
+        file.write(json.dumps({"step": 1, "loss": 2.0}) + "\n" + json.dumps({"phase": "checkpoint_start"}) + "\n")
+    play(node, *watched.poll(at(1)))
+    assert run_status(node.runs["log"], at(1))["state"] == "checkpoint"
+    watched.close()
+
+
+# --- over a restart of the governor ---------------------------------------------------------------------------
+
+
+class Watch:
+    """A log, the process that writes it, and one governor after the other that follows it."""
+
+    def __init__(self, directory: Path, *, pidfile: bool = True) -> None:
+        self.path = directory / "m.jsonl"
+        self.path.write_text("")
+        self.pidfile = directory / "pid"
+        self.keys = {"pidfile": self.pidfile} if pidfile else {}
+        self.processes = FakeProcesses("boot-1")
+        self.launch(4321)
+        self.node = make_node()
+        self.stream = Stream(Jsonl(path=self.path, run="log", **self.keys), self.processes)  # type: ignore[arg-type]
+        self.poll(0)
+
+    def launch(self, pid: int) -> None:
+        self.processes.add(pid, start_ticks=pid % 10)
+        self.pidfile.write_text(f"{pid}\n")
+
+    def write(self, first: int, last: int, loss: float = 2.0) -> None:
+        lines = [json.dumps({"step": n, "loss": loss, "tokens": 1000}) for n in range(first, last + 1)]
+        with self.path.open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+    def poll(self, when: float) -> list[Effect]:
+        return [effect for event in self.stream.poll(at(when)) for effect in play(self.node, event)]
+
+    def kept(self, when: float) -> str:
+        """What the journal holds from now on."""
+        return json.dumps(run_snapshot(self.node, self.node.runs["log"], at(when)))
+
+    def restart(self, kept: str, when: float) -> list[Effect]:
+        self.stream.close()
+        self.node = make_node(boot=when)
+        restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
+        tracked = self.node.runs["log"]
+        left_at = LeftAt(tracked.stream_position, tracked.remembered)
+        entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
+        self.stream = Stream(entry, self.processes, left_at)
+        return self.poll(when)
+
+    @property
+    def tokens(self) -> int | None:
+        return self.node.runs["log"].run.tokens_total
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(tmp_path)
+
+
+def test_what_was_written_while_no_governor_ran_is_judged_once(watch: Watch) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(11, 15)
+    watch.restart(kept, 60)
+    assert watch.tokens == 15_000
+    watch.poll(61)
+    assert watch.tokens == 15_000
+
+
+def test_a_crash_takes_lines_and_what_was_made_of_them_back_together(watch: Watch) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(11, 15)
+    watch.poll(3)
+    assert watch.tokens == 15_000
+    watch.restart(kept, 60)
+    assert watch.tokens == 15_000, "neither lost nor counted twice"
+
+
+def test_a_nan_of_the_same_launch_is_acted_on_late(watch: Watch) -> None:
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(31, 31, loss=float("nan"))
+    watch.restart(kept, 60)
+    assert watch.node.runs["log"].incident is not None
+
+
+def test_a_nan_of_an_earlier_launch_does_not_end_the_one_that_runs_now(watch: Watch) -> None:
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(31, 31, loss=float("nan"))
+    watch.processes.end(4321)
+    watch.launch(4322)
+    watch.write(20, 25)
+    watch.restart(kept, 60)
+    tracked = watch.node.runs["log"]
+    assert tracked.incident is None
+    assert tracked.run.first_step_at is None, "it is a new attempt"
+    watch.write(26, 26, loss=float("nan"))
+    watch.poll(61)
+    assert tracked.incident is not None
+
+
+def test_a_process_that_ended_while_we_were_away_ends_its_run(watch: Watch) -> None:
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.processes.end(4321)
+    watch.restart(kept, 60)
+    assert not watch.node.runs["log"].run.alive, "nobody is charged for it any more"
+
+
+def test_a_pidfile_that_was_removed_while_we_were_away_ends_nothing(watch: Watch) -> None:
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.pidfile.unlink()
+    watch.write(31, 31)
+    watch.restart(kept, 60)
+    tracked = watch.node.runs["log"]
+    assert tracked.run.alive
+    assert [process.pid for process in tracked.named] == [4321]
+    assert tracked.run.step == 31
+
+
+def test_without_a_named_process_nobody_knows_whose_voice_it_is_and_the_past_is_left_alone(tmp_path: Path) -> None:
+    watch = Watch(tmp_path, pidfile=False)
+    watch.write(1, 30)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.write(31, 31, loss=float("nan"))
+    watch.restart(kept, 60)
+    assert watch.node.runs["log"].incident is None
+    watch.write(32, 32)
+    watch.poll(61)
+    assert watch.node.runs["log"].run.step == 32
+
+
+def test_a_log_that_was_rotated_while_we_were_away_is_news_from_its_first_line(watch: Watch) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    kept = watch.kept(2)
+    watch.path.rename(watch.path.with_suffix(".1"))
+    watch.write(11, 12)
+    watch.restart(kept, 60)
+    assert watch.tokens == 12_000
+
+
+@pytest.mark.parametrize("row", [{}, {"inode": 1, "head": "zz", "offset": 1}, {"inode": 1, "head": "", "offset": -5}])
+def test_a_position_of_another_version_costs_the_past_and_not_our_start(watch: Watch, row: dict[str, object]) -> None:
+    watch.write(1, 10)
+    watch.poll(1)
+    watch.restart(json.dumps({**json.loads(watch.kept(2)), "stream_position": row}), 60)
+    watch.write(11, 11)
+    watch.poll(61)
+    assert watch.tokens == 11_000
+
+
+def test_a_log_that_goes_on_after_a_reboot_is_a_live_run_again() -> None:
+    """Nobody has named its processes, so its lines alone can show that the run was launched again."""
+    world = Idle(facts=replace(FACTS, idle_stop_ns=seconds(20)))
+    world.tell(StreamOpened(at(0), "log", 1000))
+    world.until(5)
+    world.restart(boot_id="boot-2")
+    world.tell(StreamOpened(at(world.now), "log", 1000))
+    world.until(world.now + 10)
+    world.tell(Step(at(world.now), None, "log", 0, step=1))
+    world.until(world.now + 60)
+    assert world.node.runs["log"].run.alive
+    assert world.stops() == []
+
+
+def test_the_last_lines_of_a_log_do_not_revive_what_has_ended() -> None:
+    world = Idle(facts=replace(FACTS, idle_stop_ns=seconds(20)))
+    world.tell(StreamOpened(at(0), "log", 1000, None, {}, (peer(100).process,)))
+    world.until(5)
+    world.tell(TrainerExited(at(5), "log", None), Step(at(5), None, "log", 0, step=9))
+    assert not world.node.runs["log"].run.alive

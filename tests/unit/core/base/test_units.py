@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from governor.core.base.units import (
+    NS_PER_HOUR,
+    NS_PER_S,
+    accrue,
+    format_duration,
+    format_usd,
+    parse_count,
+    parse_duration,
+    usd,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ns"),
+    [
+        ("250ms", NS_PER_S // 4),
+        ("90s", 90 * NS_PER_S),
+        ("10m", 600 * NS_PER_S),
+        ("10min", 600 * NS_PER_S),
+        ("1h30m", 5400 * NS_PER_S),
+        ("2 h", 2 * NS_PER_HOUR),
+        ("1d", 24 * NS_PER_HOUR),
+        ("0.5s", NS_PER_S // 2),
+    ],
+)
+def test_durations(text: str, duration_ns: int) -> None:
+    assert parse_duration(text) == duration_ns
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "s", "-5s", "5 parsecs", "1e3s", "10m later", "nan s", "٣s", "12000d", "9" * 400 + "d"]
+)
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("20B", 20 * 10**9), ("1.5M", 1_500_000), ("51200", 51_200), ("51_200", 51_200), ("2k", 2000)]
+)
+def test_counts(text: str, count: int) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(
+    "text", ["", "B", "-1", "20 billions", "1e9", "1000000000B", pytest.param("9" * 999, id="long")]
+)
+def test_what_is_no_count(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a count"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "1e13", "abc", pytest.param(10**400, id="huge")])
+def test_what_is_no_amount(amount: float | str) -> None:
+    with pytest.raises(ValueError):
+        usd(amount)
+
+
+def test_money_for_people() -> None:
+    assert format_usd(1_234_560_000) == "$1,234.56"
+    assert format_usd(42_100) == "$0.0421"
+    assert format_usd(0) == "$0.00"
+
+
+def test_durations_for_people() -> None:
+    assert format_duration(NS_PER_S // 4) == "250ms"
+    assert format_duration(12_300_000_000) == "12.3s"
+    assert format_duration(90 * 60 * NS_PER_S) == "1h 30m"
+    assert format_duration(50 * NS_PER_HOUR) == "2d 2h"
+
+
+@given(st.integers(0, 10**9), st.lists(st.integers(0, 10**13), max_size=20))
+def test_charges_are_exact_over_any_partition_of_the_time(rate: int, parts_ns: list[int]) -> None:
+    total, carry = 0, 0
+    for part_ns in parts_ns:
+        charge, carry = accrue(rate, part_ns, carry)
+        total += charge
+    assert total == rate * sum(parts_ns) // NS_PER_HOUR

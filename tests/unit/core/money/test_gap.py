@@ -1,0 +1,99 @@
+"""The time in which nobody governed: who is heard before the first tick behind it did not hold the node then."""
+
+from __future__ import annotations
+
+import pytest
+
+from governor.core.base.identity import ConnectionId
+from governor.core.base.units import NS_PER_HOUR
+from governor.core.events.events import CommandExited, CommandLaunched, Event, Step, StreamOpened, TrainerExited
+from governor.core.money.charges import UNALLOCATED
+from tests.unit.core.engine.test_engine import PRICE, at, hello, make_node, peer
+from tests.unit.core.engine.test_keeping import World
+
+DAY_S = 24 * 3600
+NEW_RANK = hello(0, DAY_S, run="new", world_size=1, connection=ConnectionId(9), peer=peer(900))
+NEW_LOG = StreamOpened(at(DAY_S), "new", 1000)
+OLD_LOG = Step(at(DAY_S), None, "log", 0, 1, tokens=1000)  # Of an ended run, whose log goes on.
+
+
+@pytest.mark.parametrize("held_by", [UNALLOCATED, "llama"])
+@pytest.mark.parametrize("first", [NEW_RANK, NEW_LOG, OLD_LOG], ids=["rank", "log", "old log"])
+def test_whoever_is_heard_first_behind_a_gap_pays_nothing_of_it(first: Event, held_by: str) -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.play(StreamOpened(at(0), "log", 1000))
+    world.play(TrainerExited(at(0), "log", None))
+    if held_by:
+        world.hear(run=held_by)
+    world.at(20)
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.play(first)
+    world.tick()
+    name = "log" if first is OLD_LOG else "new"
+    assert world.node.runs[name].run.alive
+    assert (world.node.ledger.spend(name), world.node.ledger.spend(held_by)) == (0, 24 * PRICE)
+    world.at(DAY_S + 10)
+    gap = sum(charge.quantity for charge in world.charges.values() if charge.reconstructed)
+    assert gap == 24 * NS_PER_HOUR - at(20)
+    assert world.charged(held_by) == world.node.ledger.spend(held_by)
+
+
+def test_a_gap_is_charged_also_where_the_rest_of_the_nodes_snapshot_cannot_be_read() -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.at(20)
+    world.runs[UNALLOCATED] = {**world.runs[UNALLOCATED], "carry": "?"}
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.tick()
+    gap = [charge for charge in world.charges.values() if charge.reconstructed]
+    assert sum(charge.quantity for charge in gap) == at(DAY_S) - at(20)
+
+
+def test_who_ended_meanwhile_pays_nothing_though_a_known_log_is_heard_before_that_is_noticed() -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear()
+    world.play(StreamOpened(at(0), "log", 1000))
+    world.at(20)
+    before = world.node.ledger.spend("llama")
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.play(StreamOpened(at(DAY_S), "log", 1000))
+    world.play(TrainerExited(at(DAY_S), "llama", None))
+    world.tick()
+    assert world.node.ledger.spend("llama") == before
+    assert world.node.ledger.total() == 24 * PRICE
+
+
+@pytest.mark.parametrize("log", ["cmd", "log"], ids=["its own log", "a log beside it"])
+def test_between_two_commands_of_one_name_no_log_pays_that_is_heard_first_either(log: str) -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    world.play(CommandLaunched(at(0), "cmd", 1000, (peer(100).process,)))
+    world.tick()
+    world.at(20)
+    world.play(CommandExited(at(20), "cmd", 0))
+    before = world.node.ledger.total()
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.play(CommandLaunched(at(DAY_S), "cmd", 1000, (peer(500).process,)))
+    world.play(StreamOpened(at(DAY_S), log, 1000))
+    world.tick()
+    assert world.node.ledger.total() == before
+
+
+def test_of_a_command_that_outlived_its_governor_a_log_beside_it_that_comes_then_pays_nothing() -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    command = CommandLaunched(at(0), "cmd", 1000, (peer(100).process,))
+    world.play(command)
+    world.tick()
+    world.at(20)
+    world.boot = world.mono = at(DAY_S)
+    world.restart()
+    world.play(command)
+    world.play(NEW_LOG)
+    world.tick()
+    assert world.node.ledger.spend("new") == 0
+    assert world.node.ledger.total() == 24 * PRICE

@@ -1,0 +1,126 @@
+"""Windows of tokens: they partition the progress, and what was trained twice is waste."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, UsdMicros, accrue
+from governor.core.money.token_windows import TokenMeter, Window
+
+STEP_TOKENS = 100_000  # Told by each frame, and believed where a total went back.
+
+
+def feed(meter: TokenMeter, totals: list[int], usd_micros: int = 100, step_ns: int = NS_PER_S) -> list[Window]:
+    """Steps of a second and a hundred micro-dollars each."""
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    closed = [
+        meter.add(total, STEP_TOKENS, UsdMicros(usd_micros * step), BootNs(step_ns * step))
+        for step, total in enumerate(totals, 1)
+    ]
+    return [window for window in closed if window is not None]
+
+
+def test_a_window_ends_with_the_step_that_completes_its_million() -> None:
+    [window] = feed(TokenMeter(), [400_000, 800_000, 1_200_000])
+    assert (window.from_tokens, window.to_tokens) == (0, 1_200_000)
+    assert (window.duration_ns, window.usd_micros) == (3 * NS_PER_S, 300)
+    assert window.usd_micros_per_mtok == 250
+    assert window.tokens_per_s == 400_000
+
+
+def test_steps_larger_than_a_window_are_a_window_each() -> None:
+    windows = feed(TokenMeter(), [4 * MTOK, 8 * MTOK])
+    assert [(window.from_tokens, window.to_tokens) for window in windows] == [(0, 4 * MTOK), (4 * MTOK, 8 * MTOK)]
+
+
+def test_what_is_trained_again_is_waste_and_no_progress() -> None:
+    meter = TokenMeter()
+    windows = feed(meter, [600_000, 900_000, 500_000, 800_000, 1_100_000])
+    assert meter.wasted_tokens == 500_000  # 400,000 to 900,000, a second time.
+    [window] = windows
+    assert (window.tokens, window.wasted_tokens) == (1_100_000, 500_000)
+    assert window.usd_micros == 500, "the second time was paid for"
+
+
+def test_a_frame_told_twice_or_late_counts_once() -> None:
+    once, twice = TokenMeter(), TokenMeter()
+    feed(once, [600_000, 900_000])
+    feed(twice, [600_000, 600_000, 900_000, 900_000])
+    assert (once.progress_tokens, once.wasted_tokens) == (twice.progress_tokens, twice.wasted_tokens)
+
+
+def test_the_worked_example() -> None:
+    """An 8xH100 node at $7.92/h for 40 h is $316.80; 51.6B tokens of it are 0.61 cents per million."""
+    spent, _ = accrue(7_920_000, 40 * NS_PER_HOUR, 0)
+    assert spent == 316_800_000
+    whole = Window(0, 51_600_000_000, 40 * NS_PER_HOUR, UsdMicros(spent), 0)  # type: ignore[arg-type]
+    assert whole.usd_micros_per_mtok == 6_139  # 316.80 / 51,600 = 0.0061395...
+    assert round(whole.tokens_per_s) == 358_333
+
+
+def test_a_changed_size_applies_from_the_next_window_on() -> None:
+    meter = TokenMeter()
+    meter.begin(0, UsdMicros(0), BootNs(0))
+    closed = [
+        meter.add(total, STEP_TOKENS, UsdMicros(0), BootNs(0), then_tokens=2 * MTOK if total < 2_500_000 else 500_000)
+        for total in range(500_000, 5_000_001, 500_000)
+    ]
+    edges = [(window.from_tokens, window.to_tokens) for window in closed if window is not None]
+    # One million was open when the policy was loaded anew, two millions when it was changed again.
+    assert edges == [
+        (0, 1_000_000),
+        (1_000_000, 3_000_000),
+        *((k, k + 500_000) for k in range(3_000_000, 5_000_000, 500_000)),
+    ]
+
+
+def test_a_governor_that_comes_back_goes_on_within_the_window() -> None:
+    meter = TokenMeter()
+    feed(meter, [600_000])
+    kept = json.loads(json.dumps(meter.snapshot()))
+    back = TokenMeter.restored(kept, same_boot=True)
+    window = back.add(1_000_000, STEP_TOKENS, UsdMicros(500), BootNs(10 * NS_PER_S))
+    assert window is not None
+    assert (window.tokens, window.duration_ns, window.usd_micros) == (MTOK, 10 * NS_PER_S, 500)
+    before = {name: value for name, value in kept.items() if name != "began_tokens"}
+    assert TokenMeter.restored(before, same_boot=True).began_tokens == 0, "an older journal has no such figure"
+    other_boot = TokenMeter.restored(kept, same_boot=False)
+    window = other_boot.add(1_000_000, STEP_TOKENS, UsdMicros(500), BootNs(NS_PER_S))
+    assert window is not None
+    assert window.duration_ns == NS_PER_S, "the new clock says nothing of the time before it"
+
+
+SIZES = st.integers(1, 2 * MTOK)
+STEPS = st.tuples(st.integers(-3 * MTOK, 3 * MTOK), st.integers(0, 10**6), st.integers(0, 10**10))
+
+
+@given(st.lists(st.tuples(STEPS, SIZES, st.booleans()), max_size=60), SIZES, st.integers(0, 5 * MTOK))
+def test_windows_partition_the_progress_the_money_and_the_time(
+    steps: list[tuple[tuple[int, int, int], int, bool]], size: int, began: int
+) -> None:
+    """Also where the policy's size is another at every step, and where the governor is restarted between any two."""
+    meter = TokenMeter(window_tokens=size)
+    meter.begin(began, UsdMicros(0), BootNs(0))
+    usd_micros = boot = trained = 0
+    total, windows, open_size = began, [], size
+    for (change, micros, elapsed), size, is_restarted in steps:
+        if is_restarted:
+            meter = TokenMeter.restored(json.loads(json.dumps(meter.snapshot())), same_boot=True)
+        before, total = total, max(0, total + change)
+        trained += max(0, total - before) if total >= before else min(STEP_TOKENS, total)
+        usd_micros, boot = usd_micros + micros, boot + elapsed
+        closed = meter.add(total, STEP_TOKENS, UsdMicros(usd_micros), BootNs(boot), size)
+        if closed is not None:
+            assert closed.tokens >= open_size, "closed before it was whole"
+            windows.append(closed)
+            open_size = size
+        assert meter.progress_tokens - meter.from_tokens < open_size
+    edges = [began, *(window.to_tokens for window in windows)]
+    assert [window.from_tokens for window in windows] == edges[:-1]
+    assert meter.from_tokens == edges[-1]
+    assert sum(window.usd_micros for window in windows) == meter.from_usd_micros
+    assert sum(window.duration_ns for window in windows) + meter.spent_ns == boot
+    assert meter.progress_tokens - meter.began_tokens + meter.wasted_tokens == trained

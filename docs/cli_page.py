@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 
 import click
@@ -44,7 +45,9 @@ def _section(path: str, command: click.Command) -> str:
     help_text = inspect.cleandoc(command.help or "").replace("\b\n", "")
     table = "".join(_row(one) for one in options)
     table = f"\n| option | meaning |\n|---|---|\n{table}" if table else ""
-    return f"\n## {path}\n\n```text\n{usage}\n\n{help_text}\n```\n{table}"
+    codes = ", ".join(re.findall(r"^ +(\d+)  ", command.epilog or "", flags=re.MULTILINE))
+    codes = f"\nExit codes: {codes}.\n" if codes and path != "costgov" else ""  # All of them: the table above.
+    return f"\n## {path}\n\n```text\n{usage}\n\n{help_text}\n```\n{table}{codes}"
 
 
 def _inner(command: click.Command) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from governor.cli.cli_common import ask, control_option, json_option, print_json, refuse, sockets
+from governor.cli.exit_codes import ExitCode, exits
 from governor.core.base.units import NS_PER_HOUR, format_duration, parse_duration
 from governor.core.engine.idle.idleness import NODE
 from governor.wire import control_client
@@ -33,7 +34,10 @@ class HoldLength(click.ParamType[int]):
         return duration_ns
 
 
-@click.command(short_help="Halt a run now: save, end processes and spending, prove it.")
+@click.command(
+    short_help="Halt a run now: save, end processes and spending, prove it.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
 @click.argument("run")
 @click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in the incident and in the audit.")
 @control_option
@@ -56,7 +60,10 @@ def halt(run: str, reason: str, control: str | None, as_json: bool) -> None:
         click.echo(f"Follow it with: costgov incident show {incident_id}")
 
 
-@click.command(short_help="Keep every rule from halting a run for a while.")
+@click.command(
+    short_help="Keep every rule from halting a run for a while.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
 @click.argument("run")
 @click.argument("duration", type=HoldLength())
 @click.option("--reason", metavar="TEXT", help="Why. Required, except to lift a hold.")

@@ -9,18 +9,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from governor.cli.cli_common import Failed, config_option, json_option, print_json, settings_from
+from governor.cli.exit_codes import OF_THE_COMMANDS, exits
 
 if TYPE_CHECKING:
     from governor.adapters.alerting.alert_tables import Addressee
     from governor.core.alerts.alerts import Alert
 
 
-@click.group(short_help="Who is told of alarms and halts.")
+@click.group(short_help="Who is told of alarms and halts.", epilog=OF_THE_COMMANDS)
 def alert() -> None:
-    """Receivers of alerts: the [[alert]] tables of costgov.toml. docs/alerts.md says what they are sent."""
+    """Receivers of alerts: the [[alert]] tables of costgov.toml. docs/alerts.md says what they are sent.
+
+    \b
+    costgov alert test     try every receiver now
+    """
 
 
-@alert.command(short_help="Send one test alert to every receiver.")
+@alert.command(short_help="Send one test alert to every receiver.", epilog=exits())
 @click.option("--name", metavar="NAME", help="Only to the receiver of this name.")
 @config_option
 @json_option

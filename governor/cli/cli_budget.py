@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from governor.cli.cli_common import Usd, ask, control_option, json_option, print_json, refuse, sockets
+from governor.cli.exit_codes import OF_THE_COMMANDS, ExitCode, exits
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros, format_duration, format_usd, parse_count
 from governor.core.base.utc import utc_text
 from governor.core.money.budgets import ScopeKind, checked_ceiling, checked_fractions, parse_scope
@@ -51,7 +52,7 @@ class Tokens(click.ParamType[int]):
         return count
 
 
-@click.group(short_help="Ceilings by run, stage, label, day and node: set, clear, list.")
+@click.group(short_help="Ceilings by run, stage, label, day and node: set, clear, list.", epilog=OF_THE_COMMANDS)
 def budget() -> None:
     """Ceilings of what this node spends: for a run, a stage, a label's value, the UTC day, or all of it.
 
@@ -68,7 +69,11 @@ def budget() -> None:
     """
 
 
-@budget.command("set", short_help="Set a ceiling, from now on.")
+@budget.command(
+    "set",
+    short_help="Set a ceiling, from now on.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
 @click.argument("scope", type=ScopeName())
 @click.argument("usd", type=Ceiling())
 @click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in the audit, with your uid.")
@@ -111,7 +116,10 @@ def set_budget(
     _say_whom(data)
 
 
-@budget.command(short_help="Take away a ceiling that was set live.")
+@budget.command(
+    short_help="Take away a ceiling that was set live.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
 @click.argument("scope", type=ScopeName())
 @click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in the audit, with your uid.")
 @control_option
@@ -132,11 +140,18 @@ def clear(scope: str, reason: str, control: str | None, as_json: bool) -> None:
     _say_whom(data)
 
 
-@budget.command("list", short_help="Show every ceiling in force, and how much of it is used.")
+@budget.command(
+    "list",
+    short_help="Show every ceiling in force, and how much of it is used.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED),
+)
 @control_option
 @json_option
 def list_budgets(control: str | None, as_json: bool) -> None:
-    """Show every ceiling in force, of each governor that answers: spent, reserved for its halt, when it is reached."""
+    """Show every ceiling in force, of each governor that answers: spent, reserved for its halt, when it is reached.
+
+    SOURCE says where a ceiling stands; of one that was set live also when and why.
+    """
     paths = sockets(control)
     answers = control_client.ask_each(paths, {"cmd": "status"})
     governors = [answer.data["governor"] for answer in answers if answer.ok]

@@ -18,6 +18,7 @@ from governor.cli.cli_common import config_option, json_option, print_json
 from governor.cli.cli_focus import export
 from governor.cli.cli_reconcile import reconcile
 from governor.cli.cli_stages import stages
+from governor.cli.exit_codes import exits
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR
 from governor.core.base.utc import utc_text
 from governor.core.money.charges import Unit
@@ -28,7 +29,9 @@ _TYPED: Final = click.core.ParameterSource.COMMANDLINE  # $COSTGOV_CONFIG stands
 _PER: Final = {Unit.HOUR: "/h", Unit.GB_MONTH: "/GB-month", Unit.GB: "/GB", Unit.PIECE: " each"}
 
 
-@click.group(invoke_without_command=True, short_help="What was spent: by run, stage, day, node, label or line.")
+@click.group(
+    invoke_without_command=True, short_help="What was spent: by run, stage, day, node, label or line.", epilog=exits()
+)
 @click.option(
     "--by", default="run", show_default=True, metavar="run|stage|day|node|label:KEY|line", help="What to group it by."
 )

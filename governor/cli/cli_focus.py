@@ -14,6 +14,7 @@ import click
 
 from governor.cli.cli_charges import Scope, Unread, charges_in, scope_of, scope_options, state_dir_of
 from governor.cli.cli_common import Failed, config_option
+from governor.cli.exit_codes import exits
 from governor.core.money.reports.cost import exact_usd
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 PROBLEMS_SHOWN: Final = 20  # A file that is wrong in one way is wrong in every row.
 
 
-@click.command(short_help="Write the ledger as FOCUS rows; check such a file.")
+@click.command(short_help="Write the ledger as FOCUS rows; check such a file.", epilog=exits())
 @click.argument("file", default="-", metavar="FILE", type=click.Path(dir_okay=False))
 @click.option("--focus", is_flag=True, help="Write CSV rows of FOCUS 1.4, dataset Cost and Usage.")
 @click.option("--check", type=click.Path(dir_okay=False), metavar="FILE", help="Check a file of FOCUS rows instead.")

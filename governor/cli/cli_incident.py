@@ -24,7 +24,7 @@ from governor.cli.cli_common import (
     settings_from,
     sockets,
 )
-from governor.cli.exit_codes import OF_REFUSAL, ExitCode
+from governor.cli.exit_codes import OF_REFUSAL, OF_THE_COMMANDS, ExitCode, exits
 from governor.core.base.units import NS_PER_S, format_usd
 from governor.wire import control_client
 from governor.wire.control_client import INCIDENTS_MAX, Snapshot, matching
@@ -33,7 +33,7 @@ JOURNAL_NAME: Final = "costgov.db"
 JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name of its own; newest first.
 
 
-@click.group(short_help="Halts, past and present: list, show.")
+@click.group(short_help="Halts, past and present: list, show.", epilog=OF_THE_COMMANDS)
 def incident() -> None:
     """Halts, past and present: what was seen, what it cost, how to resume.
 
@@ -41,13 +41,18 @@ def incident() -> None:
     """
 
 
-@incident.command("list")
+@incident.command(
+    "list", short_help="List incidents, newest last.", epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED)
+)
 @click.option("--last", type=click.IntRange(1, INCIDENTS_MAX), default=20, show_default=True, help="At most so many.")
 @config_option
 @control_option
 @json_option
 def list_incidents(last: int, config: Path | None, control: str | None, as_json: bool) -> None:
-    """List incidents, newest last."""
+    """List incidents, newest last.
+
+    The id at the beginning of a line, or as much of it as no other has, is what `costgov incident show` takes.
+    """
     found = sorted(_incidents(last, config, control), key=_age)[-last:]
     if as_json:
         print_json(found)
@@ -61,14 +66,22 @@ def list_incidents(last: int, config: Path | None, control: str | None, as_json:
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
-@incident.command(short_help="Show one incident: timeline, cost, resume, what is unseen.")
+@incident.command(
+    short_help="Show one incident: timeline, cost, resume, what is unseen.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
 @click.argument("incident_id", metavar="ID|last")
 @click.option("--markdown", is_flag=True, help="Print the full report as Markdown.")
 @config_option
 @control_option
 @json_option
 def show(incident_id: str, markdown: bool, config: Path | None, control: str | None, as_json: bool) -> None:
-    """Show one incident: its timeline with measured times, what was spent, and what nobody has observed."""
+    """Show one incident: its timeline with measured times, what was spent, and what nobody has observed.
+
+    \b
+    costgov incident show last                the newest
+    costgov incident show last --markdown     its whole report
+    """
     from governor.reports import report
 
     if markdown and as_json:

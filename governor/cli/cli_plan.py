@@ -18,6 +18,7 @@ from governor.cli.cli_plan_precision import precision
 from governor.cli.cli_plan_search import search
 from governor.cli.cli_plan_sparse import sparse
 from governor.cli.cli_plan_stages import stages
+from governor.cli.exit_codes import OF_THE_COMMANDS, exits
 
 
 class _DefaultsToRun(click.Group):
@@ -40,7 +41,11 @@ def _models(incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in models() if name.lower().startswith(incomplete.lower())]
 
 
-@click.group(cls=_DefaultsToRun, short_help="What a run will need and cost: memory, hours, dollars; compare, search.")
+@click.group(
+    cls=_DefaultsToRun,
+    short_help="What a run will need and cost: memory, hours, dollars; compare, search.",
+    epilog=OF_THE_COMMANDS,
+)
 def plan() -> None:
     """Predict a training run: memory of a GPU, step time, hours and dollars, each with the interval that it is worth.
 
@@ -61,7 +66,7 @@ def plan() -> None:
     """
 
 
-@plan.command(short_help="Predict one plan.")
+@plan.command(short_help="Predict one plan.", epilog=exits())
 @model_argument
 @plan_options
 @html_option
@@ -98,7 +103,7 @@ def run(model: str | None, html: Path | None, as_json: bool, **options: str | No
         raise Failed(problem)
 
 
-@plan.command(short_help="One prediction for each row of a CSV.")
+@plan.command(short_help="One prediction for each row of a CSV.", epilog=exits())
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.csv")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a row, for programs.")
 def batch(file: Path, as_json: bool) -> None:

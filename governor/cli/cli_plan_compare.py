@@ -9,11 +9,12 @@ import click
 
 from governor.cli.cli_common import Failed, json_option, print_json
 from governor.cli.cli_plan_common import PLAN_ERRORS, html_option, model_option, plan_options, values_of, write_page
+from governor.cli.exit_codes import exits
 
 PLANS_MAX = 20  # More rows than anybody compares by eye.
 
 
-@click.command(short_help="Put several plans beside one another.")
+@click.command(short_help="Put several plans beside one another.", epilog=exits())
 @click.argument("plans", nargs=-1, required=True, metavar="PLAN...")
 @model_option
 @plan_options

@@ -8,9 +8,10 @@ import click
 
 from governor.cli.cli_common import Failed
 from governor.cli.cli_plan_common import PLAN_ERRORS, model_argument, plan_options, values_of
+from governor.cli.exit_codes import exits
 
 
-@click.command(short_help="Print a plan as DeepSpeed's JSON config.")
+@click.command(short_help="Print a plan as DeepSpeed's JSON config.", epilog=exits())
 @model_argument
 @plan_options
 @click.option("--nvme-path", metavar="DIR", help="Where offload to NVMe writes. Default: /local_nvme.")

@@ -8,9 +8,12 @@ import click
 
 from governor.cli.cli_common import Failed, json_option, print_json
 from governor.cli.cli_plan_common import PLAN_ERRORS, model_argument, plan_options, values_of
+from governor.cli.exit_codes import exits
 
 
-@click.command(short_help="What each single change would save: loader, disk, saves, compile, micro-batch.")
+@click.command(
+    short_help="What each single change would save: loader, disk, saves, compile, micro-batch.", epilog=exits()
+)
 @model_argument
 @plan_options
 @json_option

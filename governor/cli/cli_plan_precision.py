@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from governor.cli.cli_common import Failed, json_option, print_json
+from governor.cli.exit_codes import exits
 from governor.planner.model.hardware import Precision
 from governor.planner.model.precision_facts import ENGINES, LIMITS, RECIPE
 from governor.planner.model.precision_plan import PrecisionPlan, advised, late_switch_tokens, precision_plan
@@ -24,7 +25,7 @@ SEQ_LEN = 8192  # Where neither a stage nor anybody says it.
 HEADS = (Head("MATMULS"), Head("IN"), Head("OF THE STEP", True), Head("WHY"))
 
 
-@click.command(short_help="Which matmuls could run in NVFP4 or FP8, and the gain.")
+@click.command(short_help="Which matmuls could run in NVFP4 or FP8, and the gain.", epilog=exits())
 @click.option("--model", default="stage4", show_default=True, metavar="NAME", help="Model or stage.")
 @click.option("--gpu", "gpu_name", default="B200", show_default=True, metavar="NAME", help="GPU that is to train it.")
 @click.option(

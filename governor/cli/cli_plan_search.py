@@ -10,9 +10,10 @@ import click
 
 from governor.cli.cli_common import Failed, json_option, print_json
 from governor.cli.cli_plan_common import PLAN_ERRORS, html_option, model_argument, plan_options, values_of, write_page
+from governor.cli.exit_codes import exits
 
 
-@click.command(short_help="Find the set-ups worth their money; what a budget is best spent on.")
+@click.command(short_help="Find the set-ups worth their money; what a budget is best spent on.", epilog=exits())
 @model_argument
 @click.option("--deadline", metavar="HOURS", help="Hours the run may take, by the calendar; 30d for days.")
 @click.option(

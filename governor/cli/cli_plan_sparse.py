@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from governor.cli.cli_common import Failed, json_option, print_json
+from governor.cli.exit_codes import exits
 from governor.planner.model.hardware import Gpu
 from governor.planner.model.shape import Shape
 from governor.planner.model.sparse import Indexer, TopK
@@ -31,7 +32,7 @@ HEADS = (
 )  # fmt: skip
 
 
-@click.command(short_help="Whether sparse attention (DSA, NSA) would pay.")
+@click.command(short_help="Whether sparse attention (DSA, NSA) would pay.", epilog=exits())
 @click.option("--model", "models", multiple=True, metavar="NAME", help="Model or stage; several. Default: the stages.")
 @click.option(
     "--seq-len", "lengths", multiple=True, type=click.IntRange(1, SEQ_LEN_MAX), metavar="TOKENS",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from governor.cli.cli_common import json_option, print_json
+from governor.cli.exit_codes import exits
 from governor.text.cli_rows import Head, render_rows
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ HEADS = (
 )  # fmt: skip
 
 
-@click.command(short_help="What the four stages are expected to cost.")
+@click.command(short_help="What the four stages are expected to cost.", epilog=exits())
 @json_option
 def stages(as_json: bool) -> None:
     """Say what the four stages are expected to take and cost: each on its primary, its fallback, and that on A100s.

@@ -11,21 +11,26 @@ from governor.cli.cli_common import Failed, config_option, json_option, print_js
 from governor.cli.cli_policy_test import test
 from governor.cli.cli_policy_tune import tune
 from governor.cli.cli_replay import replay
-from governor.cli.exit_codes import ExitCode
+from governor.cli.exit_codes import OF_THE_COMMANDS, ExitCode, exits
 from governor.policies import policy_files
 from governor.policies.policy_includes import PolicyUnreadable
 from governor.policies.policy_layers import PolicyText
 
 
-@click.group(short_help="What policies would do: check, explain, test, replay, tune, schema.")
+@click.group(short_help="What policies would do: check, explain, test, replay, tune, schema.", epilog=OF_THE_COMMANDS)
 def policy() -> None:
-    """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy."""
+    """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy.
+
+    \b
+    costgov policy check my.toml     what is wrong with it, or what it would do
+    costgov policy explain           the rules of this node in whole sentences
+    """
 
 
 policy.add_command(replay)
 
 
-@policy.command(short_help="Explain policies, or name everything that is wrong.")
+@policy.command(short_help="Explain policies, or name everything that is wrong.", epilog=exits())
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE|DIRECTORY]...")
 @click.option("--show", is_flag=True, help="Print every value in force, with the file and line that it comes from.")
 @config_option
@@ -67,7 +72,7 @@ def check(files: tuple[Path, ...], show: bool, config: Path | None, as_json: boo
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-@policy.command(short_help="Say each rule in whole sentences.")
+@policy.command(short_help="Say each rule in whole sentences.", epilog=exits())
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE|DIRECTORY]...")
 @config_option
 @json_option
@@ -100,7 +105,7 @@ policy.add_command(test)
 policy.add_command(tune)
 
 
-@policy.command(short_help="Print the JSON Schema of a policy file.")
+@policy.command(short_help="Print the JSON Schema of a policy file.", epilog=exits())
 @click.option("--drop-in", is_flag=True, help="Of the files in NAME.d, which may change single keys of NAME.toml.")
 def schema(drop_in: bool) -> None:
     """Print the JSON Schema of a policy file, for editors: completion, types, units and choices while one writes.

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from governor.cli.cli_common import Failed, json_option, print_json
-from governor.cli.exit_codes import ExitCode
+from governor.cli.exit_codes import ExitCode, exits
 from governor.text.cli_rows import plain
 
 if TYPE_CHECKING:
     from governor.replay.policy_tests import Outcome
 
 
-@click.command(name="test", short_help="Play tests of policies: series in, verdicts out.")
+@click.command(name="test", short_help="Play tests of policies: series in, verdicts out.", epilog=exits())
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="FILE|DIRECTORY..."
 )

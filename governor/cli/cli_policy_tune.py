@@ -10,7 +10,7 @@ import click
 
 from governor.cli.cli_common import Failed, json_option, print_json
 from governor.cli.cli_replay import Fields, load_each, map_option, play
-from governor.cli.exit_codes import ExitCode
+from governor.cli.exit_codes import ExitCode, exits
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, format_duration
 from governor.replay.replay_input import STDIN, logs
 from governor.text.cli_rows import plain
@@ -39,7 +39,7 @@ class _Played:
         return played
 
 
-@click.command(short_help="Suggest limits from your own healthy logs.")
+@click.command(short_help="Suggest limits from your own healthy logs.", epilog=exits())
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
 @click.option("--policy", "file", type=click.Path(path_type=Path, readable=False), metavar="FILE",
               help="Policy whose rules are tuned. Default: the packaged default policy.")  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.cli_common import Failed, config_option, find_config, json_option, print_json, settings_from
+from governor.cli.exit_codes import exits
 
 if TYPE_CHECKING:
     from governor.core.money.prices import Chosen, Day
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 COLUMNS_WITHOUT_TERMINAL: Final = 240  # A file or a pipe has no width: nothing is cut, nothing wraps.
 
 
-@click.command(short_help="What this machine costs and who says so; the built-in price table.")
+@click.command(short_help="What this machine costs and who says so; the built-in price table.", epilog=exits())
 @click.option("--provider", metavar="NAME", help='Only rows of this provider, for example "aws".')
 @click.option("--instance", metavar="TEXT", help="Only rows whose instance type or GPU contains this text.")
 @click.option("--table", "only_table", is_flag=True, help="The table alone: nobody is asked for this machine's price.")

@@ -13,7 +13,7 @@ import click
 
 from governor.cli.cli_charges import Unread, charges_in, scope_of, state_dir_of, time_options
 from governor.cli.cli_common import Failed, config_option, json_option, print_json
-from governor.cli.exit_codes import ExitCode
+from governor.cli.exit_codes import ExitCode, exits
 from governor.core.base.utc import utc_text
 from governor.core.money.reports.cost import decimal_text, rounded_together
 
@@ -27,7 +27,7 @@ _CENTS: Final = (100, 2)
 _MICROS: Final = (1_000_000, 6)
 
 
-@click.command(short_help="Compare the ledger with a provider's bill.")
+@click.command(short_help="Compare the ledger with a provider's bill.", epilog=exits(ExitCode.DIFFERS))
 @click.argument("bill", metavar="BILL.csv", type=click.Path(dir_okay=False))
 @click.option(
     "--format", "form", type=click.Choice(["auto", "focus", "cur"]), default="auto", show_default=True,

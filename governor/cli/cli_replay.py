@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from governor.cli.cli_common import Failed, UsdPerHour, json_option
-from governor.cli.exit_codes import ExitCode
+from governor.cli.exit_codes import ExitCode, exits
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_S, DurationNs, UsdMicros, format_duration, format_usd, parse_duration
 from governor.policies import policy_files
@@ -82,7 +82,7 @@ map_option = click.option(
 )  # fmt: skip
 
 
-@click.command(short_help="What policies would have done on recorded logs.")
+@click.command(short_help="What policies would have done on recorded logs.", epilog=exits())
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
 @click.option(
     "--policy", "policies", multiple=True, type=click.Path(path_type=Path, readable=False), metavar="FILE",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from governor.cli.cli_common import Usd, UsdPerHour, config_option, find_config, settings_from
+from governor.cli.exit_codes import ExitCode, exits
 from governor.cli.interrupts import exit_code_stands
 from governor.core.base.units import UsdMicros
 from governor.policies.policy_files import PACKAGED_POLICY
@@ -54,7 +55,7 @@ def observe_option(command: Any) -> Any:
     )
 
 
-@click.command(short_help="Run the governor of this node (the service).")
+@click.command(short_help="Run the governor of this node (the service).", epilog=exits())
 @config_option
 @policies_option
 @observe_option
@@ -75,6 +76,7 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 
 @click.command(
     short_help="Run one command under a governor of its own.",
+    epilog=exits(ExitCode.HALTED, ExitCode.NEEDS_HUMAN, ExitCode.CANNOT_EXECUTE, ExitCode.NOT_FOUND),
     context_settings={"allow_interspersed_args": False},  # What follows the command's first word is the command's.
 )
 @policies_option

@@ -24,6 +24,7 @@ from governor.cli.cli_charges import (
     windows_in,
 )
 from governor.cli.cli_common import config_option, json_option, print_json
+from governor.cli.exit_codes import exits
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR
 from governor.core.base.utc import utc_text
 from governor.core.money.reports.cost import STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
@@ -40,7 +41,7 @@ _SPELT_OUT: Final = tuple(
 )
 
 
-@click.command(short_help="Expected against actual by stage: a table to hand over.")
+@click.command(short_help="Expected against actual by stage: a table to hand over.", epilog=exits())
 @scope_options
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets.")
 @click.option("--md", "as_md", is_flag=True, help="Print a Markdown table.")

@@ -20,21 +20,30 @@ from governor.cli.cli_common import (
     refuse,
     sockets,
 )
-from governor.cli.exit_codes import ExitCode
+from governor.cli.exit_codes import ExitCode, exits
 from governor.wire import control_client
 from governor.wire.control_client import Answer, nobody
 
 WATCH_PERIOD_S: Final = 1.0  # A step takes about that long; faster only flickers.
 
 
-@click.command(short_help="Show every run: progress, dollars, findings.")
+@click.command(
+    short_help="Show every run: progress, dollars, findings.", epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED)
+)
 @click.option(
     "--watch", is_flag=True, help="Refresh every second until Ctrl-C; one line per run where there is no terminal."
 )
 @control_option
 @json_option
 def status(watch: bool, control: str | None, as_json: bool) -> None:
-    """Show every run: progress, dollars, $ per 1M tokens, runway, what rules say, and what a halt would do."""
+    """Show every run: progress, dollars, $ per 1M tokens, runway, what rules say, and what a halt would do.
+
+    Every governor that answers is asked: the service, and each `costgov run`.
+
+    \b
+    costgov status --watch     again every second, until Ctrl-C
+    costgov status --json      the same for programs
+    """
     if watch:
         _watch(control, as_json)
         return
@@ -104,7 +113,7 @@ def _print_lines(documents: list[Any], as_json: bool) -> None:
     sys.stdout.flush()
 
 
-@click.command(short_help="Check what a halt will need, before it does.")
+@click.command(short_help="Check what a halt will need, before it does.", epilog=exits())
 @config_option
 @control_option
 @json_option

@@ -37,6 +37,16 @@ MEANINGS: Final[dict[ExitCode, str]] = {
 }
 assert set(MEANINGS) == set(ExitCode), "an exit code without a meaning"
 
+_OF_EVERY_COMMAND: Final = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.INTERRUPTED)
+OF_THE_COMMANDS: Final = "Exit codes: see the --help of each command."  # Of a group that does nothing by itself.
+
+
+def exits(*more: ExitCode) -> str:
+    """The exit codes of one command, for the end of its --help: those that every command has, and these."""
+    codes = sorted({*_OF_EVERY_COMMAND, *more})
+    return "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {MEANINGS[code]}" for code in codes)
+
+
 # What a governor's refusal (its `code`) exits with; anything else is FAILED.
 OF_REFUSAL: Final[dict[str, ExitCode]] = {
     "no_governor": ExitCode.NO_GOVERNOR,

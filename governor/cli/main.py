@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from governor.cli.cli_common import Failed
-from governor.cli.exit_codes import MEANINGS, ExitCode
+from governor.cli.exit_codes import ExitCode, exits
 
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
@@ -23,7 +23,6 @@ _NAMES: Final = (
     *("daemon", "run", "status", "doctor", "halt", "hold", "policy", "prices", "incident", "cost", "plan", "alert"),
     "budget",
 )
-EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {text}" for code, text in MEANINGS.items())
 
 
 # Of click 8.2 and later; before, click prints that page itself.
@@ -89,7 +88,7 @@ def _imported(name: str) -> click.Command:
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=EXIT_CODES,
+    epilog=exits(*ExitCode),
     no_args_is_help=True,
 )
 @click.version_option(package_name="costgov", prog_name="costgov", message="%(prog)s %(version)s")
@@ -107,7 +106,7 @@ def cli(ctx: click.Context) -> None:
         raise Failed("standard output is closed: there is nothing to show it on")
 
 
-@cli.command(short_help="Print the completion script of your shell.")
+@cli.command(short_help="Print the completion script of your shell.", epilog=exits())
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of your shell.

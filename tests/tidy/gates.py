@@ -14,6 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+import click
+
+from governor.cli.exit_codes import OF_THE_COMMANDS
 from governor.core.base.findings import Reading
 from governor.core.base.policy import Policy
 from governor.ports import Observer
@@ -109,3 +112,24 @@ def imported_outside(package: str) -> set[str]:
             for node in source.named(ast.ImportFrom):
                 found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
+
+
+def unexplained(path: str, command: click.Command, page: str) -> list[str]:
+    """What this command and those below it lack: in --help, or in `page`, the text of docs/cli.md."""
+    paragraphs = inspect.cleandoc(command.help or "").replace("\b", "").split("\n\n")
+    # Of a group, which commands follow; each of them is held to name its own.
+    codes = ["Exit codes:\n    0  ", *([OF_THE_COMMANDS] if isinstance(command, click.Group) else [])]
+    lacks = {
+        "short_help": path == "costgov" or bool(command.short_help),
+        "a help text whose second paragraph explains it or shows an example": len(paragraphs) > 1,
+        "its exit codes: epilog=exits(...)": any(told in (command.epilog or "") for told in codes),
+        "its section in docs/cli.md: `make docs`": f"\n## {path}\n" in page,
+    }
+    missing = [f"{path} lacks {what}" for what, stands in lacks.items() if not stands]
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            inner = command.get_command(ctx, name)
+            assert inner is not None, f"{path} lists {name} and does not have it"
+            missing += unexplained(f"{path} {name}", inner, page)
+    return missing

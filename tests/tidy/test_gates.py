@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import click
 import pytest
 
 from governor.adapters import clouds
 from governor.adapters.kinds import Kind
+from governor.cli.exit_codes import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers
 from tests.tidy import gates
 
@@ -166,3 +169,46 @@ def test_an_exporter_that_no_governor_has(plant: Plant) -> None:
         "exporter statsd is built nowhere: wiring.py has one line for each"
     ]
     assert gates.never_built("planted", found, imported | {"planted.statsd"}) == []
+
+
+def a_command(**given: Any) -> click.Group:
+    """A program of one command, explained but for what is given."""
+    explained = {"short_help": "Do.", "help": "Do it.\n\n    costgov do", "epilog": exits()}
+    inner = click.Command("do", **{**explained, **given})
+    return click.Group("costgov", [inner], help="A program.\n\nIt does.", epilog=exits())
+
+
+PAGE = "# Commands\n\n## costgov\n\n## costgov do\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "page", "missing"),
+    [
+        ({}, PAGE, ""),
+        ({"short_help": None}, PAGE, "short_help"),
+        ({"help": None}, PAGE, "a help text"),
+        ({"help": "Do it."}, PAGE, "a help text"),
+        ({"epilog": None}, PAGE, "its exit codes"),
+        ({"epilog": "See the manual."}, PAGE, "its exit codes"),
+        ({"epilog": OF_THE_COMMANDS}, PAGE, "its exit codes"),
+        ({}, PAGE.replace("costgov do", "costgov do more"), "its section in docs/cli.md"),
+    ],
+)
+def test_a_command_that_is_not_explained(given: dict[str, Any], page: str, missing: str) -> None:
+    lines = gates.unexplained("costgov", a_command(**given), page)
+    assert [line.startswith(f"costgov do lacks {missing}") for line in lines] == ([True] if missing else [])
+
+
+def test_a_command_that_is_found_only_when_it_is_asked_for() -> None:
+    """As those of `costgov`, which are imported late: the gate must not stop at what is loaded already."""
+
+    class Late(click.Group):
+        def list_commands(self, ctx: click.Context) -> list[str]:
+            return ["late"]
+
+        def get_command(self, ctx: click.Context, name: str) -> click.Command:
+            return click.Command(name)
+
+    lines = gates.unexplained("costgov", Late("costgov"), "")
+    assert {line.partition(" lacks ")[0] for line in lines} == {"costgov", "costgov late"}
+    assert len([line for line in lines if line.startswith("costgov late")]) == 4

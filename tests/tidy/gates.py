@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import pkgutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -22,9 +23,15 @@ from governor.core.base.policy import Policy
 from governor.ports import Observer
 from governor.replay.policy_tests import loaded_for
 from governor.timeline.cases import Case, read_cases
-from tests.tidy.sources import sources
+from tests.tidy.sources import ROOT, sources
 
 OBSERVED: Final = frozenset(name for name in vars(Observer) if not name.startswith("_"))
+
+
+def nothing_missing(*missing: list[str]) -> None:
+    """Fail with every line, and with nothing else."""
+    lines = [line for one in missing for line in one]
+    assert not lines, "\n".join(["something is missing:", *lines])
 
 
 def without_a_rig(what: str, names: Iterable[str], rigs: Collection[str], table: str) -> list[str]:
@@ -42,7 +49,7 @@ def without_a_timeline(kinds: Iterable[str], folder: Path) -> list[str]:
 
 
 def _untold(kind: str, file: Path) -> list[str]:
-    place = f"{file.parent.name}/{file.name}"
+    place = os.path.relpath(file, ROOT)
     if not file.is_file():
         return [f"trigger {kind} has no {place}: write the first step that fires and the last that does not"]
     cases, errors = read_cases(str(file), file.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from governor.adapters.kinds import Kind
 from governor.cli.exit_codes import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers
 from tests.tidy import gates
+from tests.tidy.sources import ROOT
 
 Plant = Callable[..., ModuleType]
 
@@ -94,6 +96,12 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
         del sys.modules[name]
 
 
+def test_a_gate_that_closes_says_every_line_and_one_that_does_not_says_nothing() -> None:
+    gates.nothing_missing([], [])
+    with pytest.raises(AssertionError, match=r"something is missing:\na\nb\nc$"):
+        gates.nothing_missing(["a", "b"], [], ["c"])
+
+
 def test_a_cloud_without_a_rig(plant: Plant) -> None:
     package = plant(acme=ACME)
     planted: Kind[clouds.Provider] = Kind("cloud", package.__name__, package.__path__)
@@ -112,7 +120,8 @@ def test_a_trigger_without_a_timeline(plant: Plant, tmp_path: Path) -> None:
     package = plant(lr_zero=LR_ZERO)
     kinds = triggers.scan(package.__name__, package.__path__)
     [line] = gates.without_a_timeline(kinds, tmp_path)
-    assert line.startswith(f"trigger lr_zero has no {tmp_path.name}/lr_zero.toml: ")
+    place = os.path.relpath(tmp_path / "lr_zero.toml", ROOT)
+    assert line.startswith(f"trigger lr_zero has no {place}: ")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +135,7 @@ def test_a_trigger_without_a_timeline(plant: Plant, tmp_path: Path) -> None:
 )
 def test_a_timeline_that_shows_half_of_it(tmp_path: Path, cases: tuple[str, ...], missing: list[str]) -> None:
     (tmp_path / "nonfinite.toml").write_text(f"rules = '''\n{RULES}'''\n{''.join(cases)}")
-    place = f"{tmp_path.name}/nonfinite.toml"
+    place = os.path.relpath(tmp_path / "nonfinite.toml", ROOT)
     assert gates.without_a_timeline(["nonfinite"], tmp_path) == [
         f"{place} has no case in which {one}" for one in missing
     ]
@@ -134,7 +143,7 @@ def test_a_timeline_that_shows_half_of_it(tmp_path: Path, cases: tuple[str, ...]
 
 def test_a_timeline_that_is_about_another_trigger(tmp_path: Path) -> None:
     (tmp_path / "hang.toml").write_text(f"rules = '''\n{RULES}'''\n{FIRES}{QUIET}")
-    place = f"{tmp_path.name}/hang.toml"
+    place = os.path.relpath(tmp_path / "hang.toml", ROOT)
     assert gates.without_a_timeline(["hang"], tmp_path) == [
         f"{place} has no case in which hang {one}" for one in ("fires", "stays quiet")
     ]

@@ -13,7 +13,7 @@ from governor.adapters.kinds import ConfigError
 from governor.core.alerts.alerts import LABEL_CHARS_MAX, TEXT_CHARS_MAX
 from governor.core.alerts.outbox import Delivery, Took
 from tests.contract.alerts.rigs import RIGS, WALL_NS, Answer, Rig, a_halt, an_alert
-from tests.tidy.gates import without_a_rig
+from tests.tidy import gates
 from trainer_shim.wire import LABELS_MAX
 
 # Every status has one answer; the ones that are not here are those of the class.
@@ -29,7 +29,9 @@ TRIED = (*TRIED, 500, 501, 502, 503, 504, 507, 599)
 
 
 def test_every_kind_is_in_this_suite() -> None:
-    assert not without_a_rig("alert receiver", alerts.names(), RIGS, "tests/contract/alerts/rigs.py RIGS")
+    gates.nothing_missing(
+        gates.without_a_rig("alert receiver", alerts.names(), RIGS, "tests/contract/alerts/rigs.py RIGS")
+    )
 
 
 @pytest.mark.parametrize("name", alerts.names())

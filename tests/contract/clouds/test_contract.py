@@ -13,7 +13,7 @@ from governor.core.base.units import NS_PER_S, WallNs
 from governor.core.events.events import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Notice, Preflight, StopReply
 from tests.contract.clouds.rigs import RIGS, Rig
-from tests.tidy.gates import without_a_rig
+from tests.tidy import gates
 
 STABLE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
@@ -21,7 +21,7 @@ STABLE_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 def test_every_cloud_is_in_this_suite() -> None:
     """All but the absence of one: it can end no billing, and test_config.py holds it to that."""
     providers = set(clouds.names()) - {"none"}
-    assert not without_a_rig("cloud", providers, RIGS, "tests/contract/clouds/rigs.py RIGS")
+    gates.nothing_missing(gates.without_a_rig("cloud", providers, RIGS, "tests/contract/clouds/rigs.py RIGS"))
 
 
 def test_a_running_machine_is_billed(rig: Rig) -> None:

@@ -76,9 +76,11 @@ def reached(start: object) -> dict[int, object]:
 
 def test_every_exporter_is_in_this_suite() -> None:
     found = gates.observers_in(exporters)
-    assert not gates.without_a_rig("exporter", found, RIGS, "tests/contract/exporters/rigs.py RIGS")
-    assert not gates.without_a_call(found)
-    assert not gates.never_built(exporters.__name__, found, gates.imported_outside(exporters.__name__))
+    gates.nothing_missing(
+        gates.without_a_rig("exporter", found, RIGS, "tests/contract/exporters/rigs.py RIGS"),
+        gates.without_a_call(found),
+        gates.never_built(exporters.__name__, found, gates.imported_outside(exporters.__name__)),
+    )
 
 
 def test_it_shows_what_it_is_told(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from governor.adapters.http.price_http import read_key
 from governor.core.money.prices import Day, RemarkKind, choose, span_of
 from governor.ports import PriceAnswer
 from tests.contract.prices.rigs import HANG, RIGS, SECRET, TODAY, Rig
-from tests.tidy.gates import without_a_rig
+from tests.tidy import gates
 
 TODAY_DAY = Day(span_of(TODAY)[0])
 STATUSES = (301, 400, 401, 403, 404, 409, 422, 429, 500, 502, 503)
@@ -34,7 +34,9 @@ BODIES = {
 
 
 def test_every_look_up_is_in_this_suite() -> None:
-    assert not without_a_rig("price look-up", prices.names(), RIGS, "tests/contract/prices/rigs.py RIGS")
+    gates.nothing_missing(
+        gates.without_a_rig("price look-up", prices.names(), RIGS, "tests/contract/prices/rigs.py RIGS")
+    )
 
 
 @pytest.mark.parametrize(("figure", "micros"), [(55.04, 55_040_000), (3592, 3_592_000_000), (0.236555, 236_555)])

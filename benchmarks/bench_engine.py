@@ -15,17 +15,17 @@ from pathlib import Path
 
 from benchmarks.bench_frames import BEAT, STEP
 from benchmarks.table import Row, program, row
-from governor.adapters.trainers.recording_segments import limits_of
 from governor.adapters.trainers.recordings import RecordingFiles
+from governor.adapters.trainers.segments import limits_of
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_MS, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine import engine
+from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node
-from governor.core.events.events import Tick
+from governor.core.events.inputs import Tick
 from governor.daemon.recorder import Recorder
-from governor.policies.policy_toml import load_policies
+from governor.policies.parse import load_policies
 from governor.ports import Packet
-from governor.settings.settings_model import Record
+from governor.settings.model import Record
 from governor.wire.frames import FrameReader
 from trainer_shim.wire import encode, head
 

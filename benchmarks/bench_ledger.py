@@ -27,18 +27,18 @@ from typing import ClassVar, Final
 from benchmarks.bench_frames import STEP
 from benchmarks.ledger_year import RUNS, Year, write_year
 from benchmarks.table import Row, program, row
-from governor.adapters.journal import journal_sqlite
-from governor.adapters.journal.journal_db import Database
-from governor.adapters.journal.journal_fallback import Entry
-from governor.adapters.journal.journal_sqlite import SqliteJournal, open_journal
+from governor.adapters.journal import writer
+from governor.adapters.journal.db import Database
+from governor.adapters.journal.runtime_files import Entry
+from governor.adapters.journal.writer import SqliteJournal, open_journal
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine import engine
+from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.events.effects import KeepRuns
-from governor.core.events.events import Tick
+from governor.core.events.inputs import Tick
 from governor.core.money.charges import charge_row
-from governor.policies.policy_toml import load_policies
+from governor.policies.parse import load_policies
 from governor.ports import Packet
 from governor.ports import Row as JournalRow
 from governor.wire.frames import FrameReader
@@ -127,7 +127,7 @@ class TimedDatabase(Database):
 
 
 def windows(directory: Path) -> list[Row]:
-    vars(journal_sqlite)["Database"] = TimedDatabase
+    vars(writer)["Database"] = TimedDatabase
     path = directory / "costgov.db"
     journal, problem = open_journal(str(path), str(directory / "runtime"))
     assert problem is None, problem

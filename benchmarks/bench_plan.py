@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 
 from benchmarks.table import Row, program, row
-from governor.planner.model.searching import Limits
-from governor.planner.output.plan_report import report
-from governor.planner.plan_estimate import estimate
-from governor.planner.plan_levers import levers_of
-from governor.planner.plan_search import searched, wanted
+from governor.planner.estimate import estimate
+from governor.planner.levers import levers_of
+from governor.planner.model.candidates import Limits
+from governor.planner.output.report import report
+from governor.planner.search import searched, wanted
 
 REPEATS = 20
 SEARCHES = 3

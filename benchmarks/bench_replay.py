@@ -21,10 +21,10 @@ from typing import Any
 
 from benchmarks.table import Row, program, row
 from governor.core.base.policy import Policy
-from governor.policies.policy_files import PACKAGED_POLICY
-from governor.policies.policy_toml import load_policies
-from governor.replay.replay import Replay
-from governor.replay.replay_input import records
+from governor.policies.files import PACKAGED_POLICY
+from governor.policies.parse import load_policies
+from governor.replay.logs import records
+from governor.replay.play import Replay
 from tools import fast_build
 
 RECORDS = 50_000
@@ -70,8 +70,8 @@ def parsed_rates() -> list[float]:
 def compiled_rates() -> list[float]:
     """The same by the compiled copy, in a process of its own."""
     asked = (
-        "import json, governor.replay.replay; from benchmarks.bench_replay import parsed_rates;"
-        "assert governor.replay.replay.__file__.endswith('.so'); print(json.dumps(parsed_rates()))"
+        "import json, governor.replay.play; from benchmarks.bench_replay import parsed_rates;"
+        "assert governor.replay.play.__file__.endswith('.so'); print(json.dumps(parsed_rates()))"
     )
     env = {**os.environ, "PYTHONPATH": f"{fast_build.FAST}{os.pathsep}{fast_build.ROOT}"}
     told = subprocess.run([sys.executable, "-P", "-c", asked], env=env, stdout=subprocess.PIPE, check=True).stdout

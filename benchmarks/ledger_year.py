@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from governor.adapters.journal.journal_sqlite import open_journal
-from governor.core.base.units import NS_PER_HOUR, DurationNs, WallNs, accrue
-from governor.core.base.utc import date_text, parse_utc
+from governor.adapters.journal.writer import open_journal
+from governor.core.base.units import NS_PER_HOUR, DurationNs, WallNs, accrue, date_text, parse_utc
 from governor.core.money.charges import Charge, ChargeBook, Line, LineKind, Part, Payer, Place, Unit, charge_row
-from governor.core.money.shares import share_out
+from governor.core.money.lines import share_out
 
 BEGIN: Final = parse_utc("2025-01-01")
 YEAR_NS: Final = 365 * 24 * NS_PER_HOUR

@@ -7,19 +7,19 @@ import json
 from typing import Any, cast
 
 from governor.adapters import alerts
-from governor.adapters.alerting.alert_dispatch import AGAIN_NS, FLUSH_IN_A_HALT_S, FLUSH_S
+from governor.adapters.alerting.dispatch import AGAIN_NS, FLUSH_IN_A_HALT_S, FLUSH_S
 from governor.adapters.alerts.webhook import document
-from governor.core.alerts.alerts import DEFAULT_SEVERITY, REPEAT_NS, SEVERITIES, Alert, OfIncident, Severity, State
+from governor.core.alerts.catalogue import DEFAULT_SEVERITY, REPEAT_NS, SEVERITIES, Alert, OfIncident, Severity, State
 from governor.core.alerts.outbox import AGE_MAX_NS, PAUSE_MAX_NS, PAUSE_MIN_NS, WAITING_MAX
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, WallNs
-from governor.settings.settings_model import ALERT_RECEIVERS_MAX
+from governor.settings.model import ALERT_RECEIVERS_MAX
 
 PAUSE_MIN_S, PAUSE_MAX_MIN = PAUSE_MIN_NS // NS_PER_S, PAUSE_MAX_NS // NS_PER_MINUTE
 AGE_MAX_H, REPEAT_MIN, AGAIN_S = AGE_MAX_NS // NS_PER_HOUR, REPEAT_NS // NS_PER_MINUTE, AGAIN_NS // NS_PER_S
 
 _HEAD = f"""# Alerts
 
-<!-- Drawn from governor/adapters/alerts and governor/core/alerts/alerts.py by `make docs`: change it there. -->
+<!-- Drawn from governor/adapters/alerts and governor/core/alerts/catalogue.py by `make docs`: change it there. -->
 
 Every alarm and every stage of a halt is sent to the receivers that costgov.toml names, at most {ALERT_RECEIVERS_MAX}:
 

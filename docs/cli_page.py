@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from governor.cli.exit_codes import MEANINGS
+from governor.cli.common import MEANINGS
 from governor.cli.main import cli
 
 _HEAD = """# Commands

@@ -21,8 +21,8 @@ from docs import (
     triggers_page,
 )
 from governor.adapters.exporters.prometheus_metrics import metrics_page
-from governor.planner.model.stages import STAGES
-from governor.policies.policy_schema import schema
+from governor.planner.model.training_stages import STAGES
+from governor.policies.schema import schema
 
 PAGES: dict[str, Callable[[], str]] = {
     "alerts.md": alerts_page.render,

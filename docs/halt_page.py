@@ -1,4 +1,4 @@
-"""docs/halt.md: the halt as a diagram and as its whole table, both from governor.core.halt.halt."""
+"""docs/halt.md: the halt as a diagram and as its whole table, both from governor.core.halt.table."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.halt import LIVE_STAGES, TRANSITIONS, Cell, Fact, Halt, Plan, Stage, StopTarget
+from governor.core.halt.table import LIVE_STAGES, TRANSITIONS, Cell, Fact, Halt, Plan, Stage, StopTarget
 
 _HEAD = """# The halt
 
-<!-- Drawn from governor/core/halt/halt.py by `make docs`: change it there. -->
+<!-- Drawn from governor/core/halt/table.py by `make docs`: change it there. -->
 
 One complete table decides every halt: for each stage that is not the end and for each fact that may become known, where
 it goes and what is asked of the world. There is no default row, and a missing cell stops the import. Escalation never

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from governor.planner.model.hardware import Precision
-from governor.planner.model.precision_facts import ENGINES, LATE_SWITCH_AT, LIMITS, RECIPE
-from governor.planner.model.precision_plan import PrecisionPlan, advised, precision_plan
-from governor.planner.model.precision_recipe import recipe
-from governor.planner.model.stages import STAGES, Stage
-from governor.planner.plan_catalog import gpu_named
+from governor.planner.catalog import gpu_named
+from governor.planner.model.precision_facts import ENGINES, LATE_SWITCH_AT, PRECISION_LIMITS, RECIPE
+from governor.planner.model.precision_plan import PrecisionPlan, advised, precision_plan, recipe
+from governor.planner.model.setup import Precision
+from governor.planner.model.training_stages import STAGES, Stage
 
 STAGE: Final = STAGES[-1]
 # GPU and precision of each file, and which of them comes after it.
@@ -60,7 +59,7 @@ def render() -> str:
     parts.append(
         "\nResume from the last good checkpoint, with the label of the plan that you resume with.\n\n## Limits\n\n"
     )
-    parts += [f"- **{limit.name}.** {limit.text} *({limit.source})*\n" for limit in LIMITS]
+    parts += [f"- **{limit.name}.** {limit.text} *({limit.source})*\n" for limit in PRECISION_LIMITS]
     return "".join(parts)
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any, cast
 
 from governor.adapters import prices
-from governor.app.price_watch import STALE_AFTER_PERIODS
+from governor.app.pricing import STALE_AFTER_PERIODS
 from governor.core.money.prices import STALE_AFTER_DAYS
 from governor.wire.price_table import built_in
 

@@ -6,17 +6,17 @@ import json
 from collections.abc import Callable
 from functools import partial
 
+from governor.planner.compare import GPU, REFERENCES, Reference, references
+from governor.planner.estimate import MEMORY_PARTS, Estimate
 from governor.planner.model.deepspeed_config import config_of
 from governor.planner.model.memory import Memory
-from governor.planner.output.plan_words import gigabytes, ways
-from governor.planner.plan_estimate import MEMORY_PARTS, Estimate
-from governor.planner.plan_references import GPU, REFERENCES, Reference, references
+from governor.planner.words import gigabytes, ways
 
 HOME = "configs/reference"
 
 _HEAD = f"""# Reference configs: 7B on 8, 70B on 64 to 256, 405B on 512 to 2,048 GPUs
 
-<!-- Drawn from governor/planner/plan_references.py by `make docs`: change it there. -->
+<!-- Drawn from governor/planner/compare.py by `make docs`: change it there. -->
 
 Three known models on {GPU} in bf16, each under every way of sharding, as `costgov plan` predicts them: nothing was run. What a way leaves
 open (micro-batch, checkpointing, Megatron's parallelism) is chosen for it: the fastest that fits into 90 % of the memory, else into all of it,

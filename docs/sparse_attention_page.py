@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from governor.cli.plan.advice import drawings, length_name
+from governor.planner.catalog import model_named
 from governor.planner.model.shape import Shape
 from governor.planner.model.sparse import NSA_EFFICIENCY, PLAIN, PUBLISHED, SMALL_INDEXER, TopK, flops_ratio
-from governor.planner.model.sparse_advice import LENGTHS, PAYS_FROM, Advice, advise, start_length
-from governor.planner.model.sparse_limits import LIMITS
-from governor.planner.model.stages import STAGES, Stage
-from governor.planner.output.curves import document
-from governor.planner.output.sparse_page import drawings, length_name
-from governor.planner.plan_catalog import model_named
+from governor.planner.model.sparse_advice import LENGTHS, PAYS_FROM, SPARSE_LIMITS, Advice, advise, start_length
+from governor.planner.model.training_stages import STAGES, Stage
+from governor.text.svg import document
 
 _HEAD = """# Sparse attention: what it would save, and when it does not pay
 
@@ -143,4 +142,4 @@ def _memory() -> str:
 
 
 def _limits() -> str:
-    return "\n## Limits\n\n" + "".join(f"- {limit.text} *({limit.source})*\n" for limit in LIMITS)
+    return "\n## Limits\n\n" + "".join(f"- {limit.text} *({limit.source})*\n" for limit in SPARSE_LIMITS)

@@ -8,12 +8,12 @@ from governor.planner.model.deepspeed_config import config_of
 from governor.planner.model.memory import Memory
 from governor.planner.model.run_cost import CALENDAR_USUAL, Spread
 from governor.planner.model.shape import Shape
-from governor.planner.output.plan_words import count, gigabytes, hours, usd, ways
-from governor.planner.plan_stages import GPU, OTHER_GPU, PROVIDER, Costed, StagePlan, stage_plans
+from governor.planner.stage_plans import GPU, OTHER_GPU, PROVIDER, Costed, StagePlan, stage_plans
+from governor.planner.words import count, gigabytes, hours, usd, ways
 
 _HEAD = f"""# The four stages: expected cost, and the configs to run them with
 
-<!-- Drawn from governor/planner/plan_stages.py by `make docs`: change it there. -->
+<!-- Drawn from governor/planner/stage_plans.py by `make docs`: change it there. -->
 
 What `costgov plan stages` makes of the four stages. Everything here is predicted: nothing was run. The constants behind it and how far
 they were off on published runs: [planner.md](planner.md).

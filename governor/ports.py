@@ -12,11 +12,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # Words of signatures alone: a command that asks for a port need not load the whole core.
-    from governor.core.alerts.alerts import Alert
+    from governor.core.alerts.catalogue import Alert
     from governor.core.alerts.outbox import Delivery
     from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
     from governor.core.base.units import BootNs, MonoNs, UsdMicros, WallNs
-    from governor.core.events.events import BillingAnswer, StopAnswer
+    from governor.core.events.inputs import BillingAnswer, StopAnswer
     from governor.core.money.prices import Machine, Quote
 
 
@@ -320,7 +320,7 @@ class Observer(Protocol):
         """Every 250 ms, with the engine's Node (governor.core.engine.node), to be read and not kept."""
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        """An incident was kept: opened, moved on or closed (see governor.core.engine.snapshots)."""
+        """An incident was kept: opened, moved on or closed (see governor.core.engine.incident_json)."""
 
     def alarm(self, name: str, run: str | None, text: str) -> None: ...
 

@@ -30,14 +30,14 @@ LAUNCHER: Final = "costgov"
 
 # Compiled is what a replay loads of the core, and of the rest what every record passes. By that rule a new trigger is
 # compiled together with its base classes: a class whose base stays interpreted loses its own attributes without a word.
-ENTRY: Final = "governor.replay.replay"
+ENTRY: Final = "governor.replay.play"
 CORE: Final = "governor.core"
 TRIGGERS: Final = "governor.core.rules.triggers"
-RECORD_PATH: Final = frozenset({"governor.replay.replay", "governor.wire.records", "governor.wire.log_times"})
+RECORD_PATH: Final = frozenset({"governor.replay.play", "governor.wire.records", "governor.wire.jsonl"})
 # Of these the rest, each with what mypyc makes of it. Everything else is asked once a log, or once a command.
 INTERPRETED: Final = {
     "governor.core.money.budgets": "checked_fractions is given ints and floats mixed; compiled it takes floats alone",
-    "governor.core.engine.ceiling_ahead": "_landing unpacks a generator into three names, which mypyc refuses",
+    "governor.core.engine.run_forecast": "_landing unpacks a generator into three names, which mypyc refuses",
     "governor.core.engine.overrun": "a dict comprehension over reversed(…) crashes mypyc 2.4",
 }
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from governor.planner.model.flops import model_flops_per_token
 from governor.planner.model.setup import Setup
-from governor.planner.plan_table import read
+from governor.planner.model.step_time import model_flops_per_token
+from governor.planner.table import read
 
 OWN = Path(__file__).resolve().parent.parent / "data" / "published_speeds.csv"
 TABLE = "throughput_dev.csv"

@@ -18,9 +18,9 @@ from benchmarks.planner import accuracy
 from benchmarks.planner.accuracy import Predicted, Row, repository_of, summed_up
 from benchmarks.planner.memory_peers import PEERS
 from governor.planner.model.memory import Memory, memory_of
-from governor.planner.model.memory_band import memory_band
-from governor.planner.model.memory_constants import GIB, USUAL_CONSTANTS, MemoryConstants
-from governor.planner.plan_table import Read, read
+from governor.planner.model.memory_states import GIB, USUAL_CONSTANTS, MemoryConstants
+from governor.planner.model.predict import memory_band
+from governor.planner.table import Read, read
 
 TABLE = "memory_dev.csv"
 # Those that no code states. The others are read in the frameworks' sources and are never fitted.

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable, Sequence
 
 from benchmarks.planner.accuracy import Predicted, Row, repository_of
-from governor.planner.model.memory_constants import GIB
+from governor.planner.model.memory_states import GIB
 from governor.planner.model.setup import Checkpointing, Setup
-from governor.planner.plan_table import Read
+from governor.planner.table import Read
 
 Peer = Callable[[Sequence[Row], Callable[[Row], Read], Callable[[Row], float]], tuple[list[Predicted], str]]
 

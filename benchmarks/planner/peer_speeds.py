@@ -12,8 +12,7 @@ import logging
 from typing import Any
 
 from benchmarks.planner.measured_speeds import Measured
-from governor.planner.model.hardware import Precision
-from governor.planner.model.setup import Checkpointing
+from governor.planner.model.setup import Checkpointing, Precision
 
 HALF_PRECISION = (Precision.BF16, Precision.FP16)
 ENOUGH_MEMORY_GB = 10_000  # It refuses rows that ran, for want of memory: so much is never wanting.

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.planner import peer_speeds
 from benchmarks.planner.measured_speeds import TABLE, Measured, measured
 from benchmarks.planner.speed_fit import errors, fit
-from governor.planner.model.bands import Z80, spread_of
-from governor.planner.model.constants import Constants
+from governor.planner.model.compute import Constants
+from governor.planner.model.predict import Z80, spread_of
 
 LEFT_OUT_ROUNDS = 3  # from the constants of all rows: the fit without one source is near
 GUESSED = 0.5  # the share of peak that llm-analysis is told

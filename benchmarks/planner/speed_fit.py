@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.planner.measured_speeds import Measured
-from governor.planner.model.constants import Constants
+from governor.planner.model.compute import Constants
 from governor.planner.model.step_time import step_time_of
 
 Vector = NDArray[np.float64]

@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.adapters import clouds
-from governor.adapters.alerting.alert_tables import addressees
-from governor.adapters.control import group_id
-from governor.adapters.journal.journal_db import JournalReader
+from governor.adapters.alerting.tables import addressees
+from governor.adapters.control_socket import group_id
+from governor.adapters.journal.db import JournalReader
 from governor.adapters.machine.clock import SystemClock
-from governor.adapters.machine.gpu_nvml import NvmlSampler
+from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.adapters.machine.selftest import run_selftest
+from governor.adapters.machine.service import run_selftest
 from governor.adapters.trainers.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
-from governor.adapters.trainers.recording_segments import MB, kept_bytes
+from governor.adapters.trainers.segments import MB, kept_bytes
 from governor.app import pricing
-from governor.app.settings import Settings, load_settings
-from governor.app.this_node import CannotStart, load_price_source, today
+from governor.app.node_facts import CannotStart, load_price_source, today
+from governor.app.settings_file import Settings, load_settings
 from governor.core.alerts.outbox import Delivery, Took
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_S, BootNs, WallNs
-from governor.core.engine.idle.idle_limit import promises
+from governor.core.engine.idle.limit import promises
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.money.prices import Chosen, RemarkKind
-from governor.policies import policy_files
-from governor.policies.policy_loading import policy_loader
+from governor.policies import files
+from governor.policies.loading import policy_loader
 from governor.ports import Preflight
-from governor.settings.settings_lines import lines_of
+from governor.settings.money import lines_of
 from governor.wire import control_client
 
 DISK_FREE_BYTES_MIN: Final = 1 << 30  # The journal holds about 100 MB; a disk this full is full tomorrow.
@@ -198,7 +198,7 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
         yield from _price(price)
     yield from (Check(OK, "line", text) for text in lines_of(settings.line, today(SystemClock())).texts)
     directory = settings.paths.policies_dir
-    paths = policy_files.of_node(directory)
+    paths = files.of_node(directory)
     budgets = [table.scoped() for table in settings.budget]
     priced = price is not None and price.quote is not None
     policies, problems = policy_loader(lambda: paths, None, lambda: priced, budgets=budgets)()

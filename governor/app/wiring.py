@@ -12,48 +12,43 @@ from typing import Any
 import structlog
 
 from governor import __version__
-from governor.adapters.alerting.alert_dispatch import alert_dispatcher
-from governor.adapters.control import ControlServer
-from governor.adapters.exporters.prometheus import PrometheusExporter
+from governor.adapters.alerting.dispatch import alert_dispatcher
+from governor.adapters.control_socket import ControlServer
+from governor.adapters.exporters.prometheus import MetricsUnavailable, PrometheusExporter
 from governor.adapters.exporters.report_files import ReportFiles
-from governor.adapters.exporters.scrape_server import MetricsUnavailable
-from governor.adapters.journal.journal_sqlite import JournalLocked, open_journal
-from governor.adapters.machine.checkpoints import DiskCheckpoints
+from governor.adapters.journal.writer import JournalLocked, open_journal
 from governor.adapters.machine.clock import SystemClock
-from governor.adapters.machine.gpu_nvml import NvmlSampler
 from governor.adapters.machine.gpu_watch import GpuWatch
-from governor.adapters.machine.memory_watch import MemoryWatch
-from governor.adapters.machine.neighbours import NeighbourWatch
-from governor.adapters.machine.notice_watch import NoticeWatch
+from governor.adapters.machine.host_watch import MemoryWatch, NeighbourWatch, NoticeWatch
+from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.adapters.machine.selftest import run_selftest
-from governor.adapters.machine.systemd import SystemdNotifier
+from governor.adapters.machine.service import DiskCheckpoints, SystemdNotifier, run_selftest
 from governor.adapters.trainers.inbox import SeqpacketInbox
 from governor.adapters.trainers.listener import SocketUnavailable
-from governor.adapters.trainers.recording_segments import limits_of
 from governor.adapters.trainers.recordings import RecordingFiles
+from governor.adapters.trainers.segments import limits_of
 from governor.adapters.trainers.streams import LeftAt, Stream
-from governor.app import control, pricing
-from governor.app.price_watch import PriceWatch
-from governor.app.this_node import CannotStart, load_cloud, load_price_source, node_facts, today
+from governor.app import pricing, requests
+from governor.app.node_facts import CannotStart, load_cloud, load_price_source, node_facts, today
+from governor.app.pricing import PriceWatch
 from governor.core.base.units import MICROS_PER_USD, TICK_NS, UsdMicros, WallNs, format_usd
-from governor.core.engine.idle import idle_limit
+from governor.core.engine.idle import limit
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Effect
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.metrics import GovernorHealth
-from governor.daemon.daemon import Daemon
-from governor.daemon.hands import Hands
-from governor.daemon.killing import Killings
 from governor.daemon.logs import configure
+from governor.daemon.loop import Daemon
 from governor.daemon.observers import Observers
+from governor.daemon.perform import Hands
+from governor.daemon.process_killer import Killings
 from governor.daemon.recorder import Recorder
-from governor.policies import policy_files
-from governor.policies.policy_loading import policy_loader
+from governor.policies import files
+from governor.policies.loading import policy_loader
 from governor.ports import Observer
-from governor.settings.settings_lines import lines_of
-from governor.settings.settings_model import Settings
+from governor.settings.model import Settings
+from governor.settings.money import lines_of
 
 log = structlog.get_logger("costgov")
 
@@ -91,9 +86,7 @@ class Governor:
         )
         may_start = resumes or self.price.quote is not None
         # Nothing given: what the node has, looked at anew by each reload.
-        self.policy_paths: Callable[[], Sequence[Path]] = lambda: (
-            policy_paths or policy_files.of_node(paths.policies_dir)
-        )
+        self.policy_paths: Callable[[], Sequence[Path]] = lambda: policy_paths or files.of_node(paths.policies_dir)
         budgets = [table.scoped() for table in settings.budget]
         self.load = policy_loader(self.policy_paths, ceiling, lambda: may_start, facts, budgets)
         policies, problems = self.load()
@@ -173,7 +166,7 @@ class Governor:
             service=SystemdNotifier(),
             load_policies=self.load,
             control=server,
-            answer=control.answer,
+            answer=requests.answer,
             recorder=Recorder(self.node, self.recordings) if self.recordings is not None else None,
             control_is_private=settings.control.mode & 0o006 == 0,
             extra=self._extra,
@@ -275,10 +268,10 @@ class Governor:
         if facts.cloud != "none" and not facts.can_stop:
             lines = [f'on halt I will end the processes only (stop = "auto"); I cannot yet {facts.will_stop}']
             billed.insert(0, f"{facts.cloud} instance {facts.instance_id}")
-        lines += idle_limit.promises(self.node)
+        lines += limit.promises(self.node)
         lines.append(f"this stays billed: {'; '.join(billed) or 'nothing known'}")
         names = [policy.name for policy in self.node.policies.policies]
-        lines += policy_files.remarks(self.policy_paths(), self.settings.paths.policies_dir, names)
+        lines += files.remarks(self.policy_paths(), self.settings.paths.policies_dir, names)
         lines.append(f"price: {self.price.text}")
         lines += [f"price: {remark.line}" for remark in self.price.remarks if not remark.is_alarm]
         lines += [f"also billed: {line}" for line in facts.lines.texts]

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.cli_common import Failed
-from governor.cli.exit_codes import ExitCode, exits
+from governor.cli.common import ExitCode, Failed, exits
 
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
@@ -44,43 +43,43 @@ def _imported(name: str) -> click.Command:
     # Written out and not by a module's name, so that the check of layers sees each import.
     match name:
         case "daemon" | "run":
-            from governor.cli import cli_run
+            from governor.cli.run import command
 
-            return cli_run.daemon if name == "daemon" else cli_run.run
+            return command.daemon if name == "daemon" else command.run
         case "status" | "doctor":
-            from governor.cli import cli_status
+            from governor.cli import status
 
-            return cli_status.status if name == "status" else cli_status.doctor
+            return status.status if name == "status" else status.doctor
         case "halt" | "hold":
-            from governor.cli import cli_act
+            from governor.cli import act
 
-            return cli_act.halt if name == "halt" else cli_act.hold
+            return act.halt if name == "halt" else act.hold
         case "policy":
-            from governor.cli.cli_policy import policy
+            from governor.cli.policy.command import policy
 
             return policy
         case "prices":
-            from governor.cli.cli_prices import prices
+            from governor.cli.prices import prices
 
             return prices
         case "incident":
-            from governor.cli.cli_incident import incident
+            from governor.cli.incident import incident
 
             return incident
         case "cost":
-            from governor.cli.cli_cost import cost
+            from governor.cli.cost.command import cost
 
             return cost
         case "plan":
-            from governor.cli.cli_plan import plan
+            from governor.cli.plan.command import plan
 
             return plan
         case "alert":
-            from governor.cli.cli_alert import alert
+            from governor.cli.alert import alert
 
             return alert
         case _:
-            from governor.cli.cli_budget import budget
+            from governor.cli.budget import budget
 
             return budget
 

@@ -14,8 +14,8 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
 from governor.core.engine.node import Node, Tracked
 from governor.core.events.effects import Alarm
-from governor.core.events.events import Ack, Event, Hello
-from governor.core.events.machine_events import GpuSample, HostMemory, SpotNotice
+from governor.core.events.inputs import Ack, Event, Hello
+from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.rules.triggers.hang import BLIND_AFTER_NS
 from governor.ports import Packet
 from governor.wire import recording

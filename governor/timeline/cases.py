@@ -19,11 +19,10 @@ from typing import Any, Final, NamedTuple
 
 from governor.core.base.findings import Reading
 from governor.core.base.units import parse_duration
-from governor.policies.policy_layers import alone
-from governor.policies.policy_reader import Reader
-from governor.policies.policy_values import PolicyError, did_you_mean
+from governor.policies.keys import PolicyError, did_you_mean
+from governor.policies.reader import Reader, alone
 from governor.timeline.player import Decided
-from governor.wire.toml_lines import KeyPath
+from governor.wire.toml_file import KeyPath
 
 RANKS_MAX: Final = 64  # Of a test: every rank beats every second, and each beat is an event.
 FILE_KEYS: Final = ("policy", "rules", "case")

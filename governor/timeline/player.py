@@ -24,15 +24,15 @@ from governor.core.base.units import (
     WallNs,
     parse_duration,
 )
-from governor.core.engine import judging
+from governor.core.engine import verdicts
 from governor.core.engine.node import NodeFacts, Tracked, new_node
 from governor.core.events.effects import Effect, Record
-from governor.core.events.events import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
-from governor.core.events.machine_events import GpuSample, MachineEvent
+from governor.core.events.inputs import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
+from governor.core.events.machine import GpuSample, MachineEvent
 from governor.core.money.budgets import Cap
-from governor.core.rules.rules import RuleBook
+from governor.core.rules.evaluate import RuleBook
 from governor.core.runs import intake
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 BEAT_NS: Final = NS_PER_S
 GPU_BYTES: Final = 80 * 2**30
@@ -268,7 +268,7 @@ class Player:
             self._retry()
 
     def judge(self, event: Step | None = None) -> None:
-        for effect in judging.judge(self._node, self._tracked, MonoNs(self.now), event):
+        for effect in verdicts.judge(self._node, self._tracked, MonoNs(self.now), event):
             self._note(effect)
         if self.history:
             findings = self.book.findings
@@ -288,7 +288,7 @@ class Player:
     def _retry(self) -> None:
         """A halt that was held back, and still stands: it comes without another verdict."""
         before = self._tracked.incident
-        judging.retry_held_back(self._node, self._tracked, MonoNs(self.now))
+        verdicts.retry_held_back(self._node, self._tracked, MonoNs(self.now))
         incident = self._tracked.incident
         if incident is not None and incident is not before:
             self.verdicts.append(Decided(self.now, incident.rule, incident.reason, Response.HALT.value))

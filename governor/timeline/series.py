@@ -33,8 +33,8 @@ from dataclasses import fields
 from typing import Any, Final
 
 from governor.core.base.units import DurationNs, MonoNs, UsdMicros, parse_duration, usd
-from governor.core.events.events import Step
-from governor.core.events.machine_events import HostMemory, SpotNotice
+from governor.core.events.inputs import Step
+from governor.core.events.machine import HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.timeline.player import Player
 from trainer_shim.wire import PHASES

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
+from governor.core.events.inputs import Ack, BadHello, Beat, Bye, Event, FramesLost, Hello, PhaseChange, Step
 from trainer_shim.wire import (
     _CHECKS,
     ACKS,

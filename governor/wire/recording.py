@@ -1,20 +1,43 @@
-"""The lines of a recording: what a run's ranks said, when it came, and what else its rules were shown.
-
-A frame stands as it came, with two keys more: `at_ns`, the governor's CLOCK_MONOTONIC at its arrival, by which it was
-judged, and `conn`, the connection that it came on. A hello has also the kernel's word of who said it. Hellos and acks
-lack what might hold a secret. A note is a line of our own: what no frame says. `wire.recorded` reads them.
-"""
+"""How a recording lies on disk: a directory a run, in it numbered segments that are each replayable by themselves."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import MonoNs
-from governor.core.events.machine_events import GpuSample, HostMemory, SpotNotice
+from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from trainer_shim.wire import FRAMES, WIRE_VERSION
+
+_SEGMENT: Final = re.compile(r"frames-([0-9]{6,12})\.jsonl\.gz")
+
+
+def segment_name(number: int) -> str:
+    return f"frames-{number:06d}.jsonl.gz"
+
+
+def number_of(name: str) -> int | None:
+    """None for what is no segment."""
+    found = _SEGMENT.fullmatch(name)
+    return int(found[1]) if found is not None else None
+
+
+def segments(directory: Path) -> list[Path]:
+    """In the order in which they were written. OSError when the directory cannot be read."""
+    found = [(number, path) for path in directory.iterdir() if (number := number_of(path.name)) is not None]
+    return [path for _, path in sorted(found)]
+
+
+# The lines of a recording: what a run's ranks said, when it came, and what else its rules were shown.
+#
+# A frame stands as it came, with two keys more: `at_ns`, the governor's CLOCK_MONOTONIC at its arrival, by which it
+# was judged, and `conn`, the connection that it came on. A hello has also the kernel's word of who said it. Hellos
+# and acks lack what might hold a secret. A note is a line of our own: what no frame says. `wire.recorded` reads them.
+
 
 FORMAT: Final = 1  # `recording` of a segment's first line.
 NOTE: Final = "note"  # The kind of our own lines.

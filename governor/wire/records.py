@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Event, PhaseChange, Step
-from governor.core.events.machine_events import GpuSample
+from governor.core.events.inputs import Event, PhaseChange, Step
+from governor.core.events.machine import GpuSample
 from governor.wire.frames import step_values
 from governor.wire.jsonl import DEFAULT_FIELDS, ELAPSED, SAMPLED, parse_line
 from governor.wire.recorded import is_frame

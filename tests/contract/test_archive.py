@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.control import ControlServer
-from governor.adapters.journal.journal_sqlite import SqliteJournal, open_journal
-from governor.app import control
-from governor.daemon.archive import QUESTIONS_AT_ONCE_MAX, Archive, answer_line
+from governor.adapters.control_socket import ControlServer
+from governor.adapters.journal.writer import SqliteJournal, open_journal
+from governor.app import requests
+from governor.daemon.incident_queries import QUESTIONS_AT_ONCE_MAX, Archive, answer_line
 from governor.wire.control_client import INCIDENTS_MAX, Answer, ask
 from tests.contract.fakes import FakeJournal
 
@@ -45,7 +45,7 @@ class Loop:
         while len(answered) < wanted:
             assert select.select([self.control], [], [], DEADLINE_S)[0], "nothing arrived"
             for request in self.control.poll():
-                answered.append(control.answer(self, request))  # type: ignore[arg-type]
+                answered.append(requests.answer(self, request))  # type: ignore[arg-type]
                 if answered[-1] is not None:
                     self.control.reply(request.conn, answered[-1])
         return answered

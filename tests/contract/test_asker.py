@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 
-from governor.adapters.http.asker import Asker
-from governor.adapters.machine.notice_watch import NoticeWatch
+from governor.adapters.machine.host_watch import Asker, NoticeWatch
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, WallNs
-from governor.core.events.machine_events import SpotNotice
+from governor.core.events.machine import SpotNotice
 from governor.ports import Notice
 from tests.contract.fakes import FakeClock
 from tests.contract.fakes_cloud import FakeCloud

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters import control
-from governor.adapters.control import ControlServer, Request
+from governor.adapters import control_socket
+from governor.adapters.control_socket import ControlServer, Request
 from governor.adapters.trainers.listener import BACKLOG, SocketUnavailable
 from governor.core.base.units import NS_PER_S
 from governor.wire.control_client import Answer, ask, ask_each, ask_first, socket_paths
@@ -120,7 +120,7 @@ def test_an_answer_beyond_the_bound_is_refused_not_sent(server: ControlServer, c
     sock = connect()
     sock.sendall(b'{"cmd":"status"}\n')
     (request,) = serve(server)
-    server.reply(request.conn, {"ok": True, "data": "x" * control.RESPONSE_BYTES_MAX})
+    server.reply(request.conn, {"ok": True, "data": "x" * control_socket.RESPONSE_BYTES_MAX})
     assert json.loads(read_all(sock, server))["code"] == "unavailable"
 
 
@@ -152,7 +152,7 @@ def test_an_answer_may_come_later_than_the_next_question(server: ControlServer, 
         (b"[" * 15_000 + b"\n", "the request is not JSON"),
         (b"[]\n", 'the request is not an object with a "cmd"'),
         (b'{"cmd": 3}\n', 'the request is not an object with a "cmd"'),
-        (b"x" * (control.REQUEST_BYTES_MAX + 1), "the request is larger than 16384 bytes"),
+        (b"x" * (control_socket.REQUEST_BYTES_MAX + 1), "the request is larger than 16384 bytes"),
     ],
 )
 def test_a_bad_request_is_answered_in_one_line_and_never_reaches_the_daemon(
@@ -197,7 +197,7 @@ def test_a_silent_connection_is_ended_at_its_age_and_not_before(
     sock = connect()
     assert select.select([server], [], [], DEADLINE_S)[0]
     server.poll()
-    clock.now_ns = control.CONNECTION_AGE_MAX_NS
+    clock.now_ns = control_socket.CONNECTION_AGE_MAX_NS
     server.poll()
     assert select.select([sock], [], [], 0)[0] == []
     clock.now_ns += 1
@@ -219,7 +219,7 @@ def test_a_client_that_does_not_read_holds_nothing_for_longer(
 
 
 def test_one_user_cannot_take_every_connection(server: ControlServer, connect: Connect) -> None:
-    held = [connect() for _ in range(control.CONNECTIONS_PER_UID_MAX)]
+    held = [connect() for _ in range(control_socket.CONNECTIONS_PER_UID_MAX)]
     one_more = connect()
     answer = json.loads(read_all(one_more, server))
     assert answer == {"ok": False, "error": "too many connections; try again in a moment", "code": "unavailable"}

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pytest
 
-from governor.adapters.machine.gpu_nvml import SILENT_AFTER_S, NvmlSampler
+from governor.adapters.machine.nvml import SILENT_AFTER_S, NvmlSampler
 from governor.core.base.units import NS_PER_S
 from governor.ports import GpuReading, Gpus
 from tests.contract.fakes import FakeClock, FakeGpus
@@ -151,7 +151,7 @@ def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_the_sampler_itself_ends_with_its_governor() -> None:
     """On a machine without a driver it says so and ends; with one it samples until its stdin ends."""
     child = subprocess.run(
-        [sys.executable, "-m", "governor.adapters.machine.gpu_nvml"], stdin=subprocess.DEVNULL, capture_output=True,
+        [sys.executable, "-m", "governor.adapters.machine.nvml"], stdin=subprocess.DEVNULL, capture_output=True,
         timeout=SAFETY_S, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     first = json.loads(child.stdout.splitlines()[0])

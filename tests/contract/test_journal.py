@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.journal.journal_sqlite import open_journal
+from governor.adapters.journal.writer import open_journal
 from governor.core.base.units import MonoNs, WallNs
 from governor.ports import Journal, Row
 from tests.contract.fakes import BOOT_ID, FakeJournal

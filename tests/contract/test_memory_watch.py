@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.machine.memory_watch import Left, MemoryWatch, group_of, machine
+from governor.adapters.machine.host_watch import Left, MemoryWatch, group_of, machine
 from governor.core.base.units import MonoNs
-from governor.core.events.machine_events import HostMemory
+from governor.core.events.machine import HostMemory
 
 SAFETY_S = 30
 GIB = 2**30

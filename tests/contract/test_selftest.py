@@ -7,7 +7,7 @@ from pathlib import Path
 
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.adapters.machine.selftest import run_selftest
+from governor.adapters.machine.service import run_selftest
 
 
 def test_a_healthy_machine_passes_in_one_line_each() -> None:

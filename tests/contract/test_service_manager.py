@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from governor.adapters.machine.systemd import SystemdNotifier
+from governor.adapters.machine.service import SystemdNotifier
 from governor.ports import ServiceManager
 from tests.contract.fakes import FakeServiceManager
 

@@ -13,14 +13,14 @@ from governor.core.base.findings import Finding, Reading
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.policy import Budget, Expected
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.events import Beat, Event, Hello, PhaseChange, Step, Tick
-from governor.core.events.machine_events import GpuSample, HostMemory, MachineEvent, SpotNotice
+from governor.core.events.inputs import Beat, Event, Hello, PhaseChange, Step, Tick
+from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SpotNotice
 from governor.core.rules.triggers import load
 from governor.core.rules.triggers.base import Trigger, defaults, listens
 from governor.core.runs import intake
-from governor.core.runs.run_state import Run
-from governor.policies.policy_explain import condition_of, named_in, sayings
-from governor.policies.policy_keys import RULE_KEYS
+from governor.core.runs.state import Run
+from governor.policies.keys import RULE_KEYS
+from governor.policies.words import condition_of, named_in, sayings
 
 KINDS = sorted(load())
 SEEDS = range(8)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from governor.adapters import clouds
-from governor.core.events.events import BillingAnswer, StopAnswer
+from governor.core.events.inputs import BillingAnswer, StopAnswer
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "demo_cloud.py"
 DEADLINE_S = 60.0

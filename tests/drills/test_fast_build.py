@@ -64,7 +64,9 @@ def assert_same(fast: Path, *arguments: str | Path, cwd: Path = ROOT) -> str:
 
 def test_it_is_the_compiled_code_that_runs(fast: Path) -> None:
     compiled = fast_build.modules()
-    assert {"governor.replay.replay", "governor.core.rules.rules", "governor.core.rules.triggers.hang"} <= set(compiled)
+    assert {"governor.replay.play", "governor.core.rules.evaluate", "governor.core.rules.triggers.hang"} <= set(
+        compiled
+    )
     asked = (
         "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]), sep='\\n')"
     )
@@ -132,7 +134,7 @@ def test_a_part_of_the_real_runs(fast: Path, tmp_path: Path) -> None:
 
 def test_timelines_and_golden_tests_pass_on_it(fast: Path) -> None:
     first = (
-        "import governor.core.engine.engine as engine, pytest, sys; assert engine.__file__.endswith('.so');"
+        "import governor.core.engine.step as engine, pytest, sys; assert engine.__file__.endswith('.so');"
         "sys.exit(pytest.main(sys.argv[1:]))"
     )
     settings = ["-q", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-o", "pythonpath=", "-p", "no:cacheprovider"]

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.journal.charges_db import read_charges
-from governor.adapters.journal.journal_db import CORRUPT_KEPT_MAX
-from governor.adapters.journal.journal_mirror import MIRROR_NAME
-from governor.adapters.journal.journal_sqlite import SqliteJournal, open_journal
-from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs
-from governor.core.base.utc import utc_text
+from governor.adapters.journal.db import CORRUPT_KEPT_MAX
+from governor.adapters.journal.reader import read_charges
+from governor.adapters.journal.runtime_files import MIRROR_NAME
+from governor.adapters.journal.writer import SqliteJournal, open_journal
+from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs, utc_text
 from governor.core.money.charges import LOST, Charge, ChargeBook, Line, LineKind, Part, Payer, Place, Unit, charge_row
 from governor.ports import Row
 

@@ -14,16 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.journal.charges_db import read_charges
-from governor.adapters.journal.journal_check import SCHEMA_VERSION
-from governor.adapters.journal.journal_fallback import FALLBACK_BYTES_MAX
-from governor.adapters.journal.journal_sqlite import (
-    COMMIT_BOUND_S,
-    RETRY_PERIOD_S,
-    JournalLocked,
-    SqliteJournal,
-    open_journal,
-)
+from governor.adapters.journal.check import SCHEMA_VERSION
+from governor.adapters.journal.reader import read_charges
+from governor.adapters.journal.runtime_files import FALLBACK_BYTES_MAX
+from governor.adapters.journal.writer import COMMIT_BOUND_S, RETRY_PERIOD_S, JournalLocked, SqliteJournal, open_journal
 from governor.core.base.units import NS_PER_HOUR, MonoNs, UsdMicros, WallNs
 from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
 from governor.ports import Row
@@ -349,7 +343,7 @@ def test_a_journal_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
 HOLDER = """
 import sys
-from governor.adapters.journal.journal_sqlite import open_journal
+from governor.adapters.journal.writer import open_journal
 journal, problem = open_journal(sys.argv[1], sys.argv[2])
 print("open", flush=True)
 sys.stdin.read()

@@ -16,7 +16,7 @@ import pytest
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.core.base.identity import ProcessId
-from governor.core.engine.killset import KillSet, find_launchers, kill_set, remaining, strays
+from governor.core.engine.kill_set import KillSet, find_launchers, kill_set, remaining, strays
 from governor.ports import Sent
 
 SAFETY_S = 60
@@ -309,7 +309,7 @@ OTHER_UID = """
 import json, signal, sys
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.adapters.machine.selftest import run_selftest
+from governor.adapters.machine.service import run_selftest
 
 processes = LinuxProcesses(SystemClock().boot_id)
 facts = processes.facts(int(sys.argv[1]))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from governor.cli.cli_replay import replay
+from governor.cli.policy.replay import replay
 
 HERE = Path(__file__).resolve().parent / "replay"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from governor.reports.report import incident_json, incident_markdown, timeline_lines
+from governor.reports.incident import incident_json, incident_markdown, timeline_lines
 from tests.golden.report_cases import CASES, MS, OPENED_MONO
 
 GOLDEN = Path(__file__).parent / "report"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from governor.core.base.units import NS_PER_HOUR
-from governor.policies.policy_toml import load_policies
-from governor.replay.replay import Replay, Told
-from governor.replay.replay_input import records
+from governor.policies.parse import load_policies
+from governor.replay.logs import records
+from governor.replay.play import Replay, Told
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = Path(os.environ.get("COSTGOV_REAL_RUNS", ROOT.parent / "shared/data/real_runs.tar.xz"))

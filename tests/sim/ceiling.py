@@ -17,11 +17,11 @@ from random import Random
 from governor.core.base.findings import Response
 from governor.core.base.policy import AT_ONCE, Budget, Mode, Policy, Rule
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs, accrue
+from governor.core.engine.halt_plan import bounds_ns
 from governor.core.engine.node import NodeFacts
-from governor.core.engine.planning import bounds_ns
 from governor.core.events.effects import StopCompute
-from governor.core.events.events import Event, PriceRead
-from governor.core.halt.halt import StopTarget
+from governor.core.events.inputs import Event, PriceRead
+from governor.core.halt.table import StopTarget
 from governor.core.money.ledger import reserve
 from governor.core.money.lines import Lines
 from tests.sim.cloud import Cloud

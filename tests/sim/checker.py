@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from governor.core.base.units import NS_PER_S
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.halt import Halt, Stage
+from governor.core.halt.table import Halt, Stage
 from tests.sim.governor import Step
 from tests.sim.world import World
 

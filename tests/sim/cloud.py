@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.events import BillingAnswer, BillingRead, StopAnswer, StopReplied
-from governor.core.halt.halt import StopTarget
+from governor.core.events.inputs import BillingAnswer, BillingRead, StopAnswer, StopReplied
+from governor.core.halt.table import StopTarget
 from tests.sim.faults import INCIDENT, around, some_moment
 
 if TYPE_CHECKING:

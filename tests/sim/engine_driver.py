@@ -15,11 +15,11 @@ from governor.core.base.findings import Response
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import AT_ONCE, HaltSettings, Mode, Policy, PolicySet, Rule
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs, accrue
-from governor.core.engine import engine
+from governor.core.engine import step as engine
+from governor.core.engine.halt_plan import STOP_REPLY_NS
+from governor.core.engine.incident_json import incident_of
 from governor.core.engine.node import Node, NodeFacts, new_node
-from governor.core.engine.planning import STOP_REPLY_NS
 from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.engine.snapshots import incident_of
 from governor.core.events.effects import (
     Ask,
     CloseIncident,
@@ -34,7 +34,7 @@ from governor.core.events.effects import (
     StopCompute,
     Term,
 )
-from governor.core.events.events import (
+from governor.core.events.inputs import (
     Ack,
     BillingRead,
     Event,
@@ -45,8 +45,8 @@ from governor.core.events.events import (
     Tick,
     TrainerExited,
 )
-from governor.core.events.events import Step as StepFrame
-from governor.core.halt.halt import Fact, Halt, Stage, StopTarget, billing_fact, open_halt, stop_fact
+from governor.core.events.inputs import Step as StepFrame
+from governor.core.halt.table import Fact, Halt, Stage, StopTarget, billing_fact, open_halt, stop_fact
 from tests.sim.faults import INCIDENT, RUN, Schedule, draw_schedule
 from tests.sim.governor import GRID_NS, Step
 from tests.sim.schedule import Result, run_schedule

@@ -12,7 +12,7 @@ from random import Random
 from typing import TypeVar
 
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs
-from governor.core.halt.halt import Plan, StopTarget
+from governor.core.halt.table import Plan, StopTarget
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.effects import HaltEffect
-from governor.core.events.events import (
+from governor.core.events.inputs import (
     Ack,
     BillingRead,
     Event,
@@ -22,7 +22,7 @@ from governor.core.events.events import (
     StopReplied,
     TrainerExited,
 )
-from governor.core.halt.halt import Fact, Halt, Stage, billing_fact, open_halt, resume, step, stop_fact
+from governor.core.halt.table import Fact, Halt, Stage, billing_fact, open_halt, resume, step, stop_fact
 from tests.sim.disk import Disk
 from tests.sim.faults import INCIDENT, RUN
 from tests.sim.trainer import ACK_FACTS

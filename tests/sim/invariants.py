@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.halt import Fact, Halt, Stage
+from governor.core.halt.table import Fact, Halt, Stage
 from tests.sim import invariants_money as money
 from tests.sim import invariants_sequence as sequence
 from tests.sim.checker import Checker

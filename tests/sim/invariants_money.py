@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import CloseIncident, HaltEffect, Kill, ReadBilling, StopCompute
-from governor.core.halt.halt import STOP_ATTEMPTS_PER_RUNG_MAX, Fact, Halt, Stage, StopTarget
+from governor.core.halt.table import STOP_ATTEMPTS_PER_RUNG_MAX, Fact, Halt, Stage, StopTarget
 from tests.sim.checker import DOWN_NS, Checker
 from tests.sim.governor import GRID_NS, Step
 from tests.sim.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Ask, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
-from governor.core.halt.halt import RENEWALS_MAX, Fact, Halt, Stage, StopTarget
+from governor.core.halt.table import RENEWALS_MAX, Fact, Halt, Stage, StopTarget
 from tests.sim.checker import DOWN_NS, RANK, Checker
 from tests.sim.governor import GRID_NS, Step
 from tests.sim.world import STAMP_AGE_NS_MAX, START, World

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from governor.core.engine.idle.idle_words import ABANDONED
-from governor.core.engine.idle.idleness import NODE
+from governor.core.engine.idle.messages import ABANDONED
+from governor.core.engine.idle.state import NODE
 from governor.core.events.effects import Alarm, Effect, KeepIncident, StopCompute
-from governor.core.events.events import Event, Hello, OperatorHold, Tick
-from governor.core.events.machine_events import GpuProcessesSeen
+from governor.core.events.inputs import Event, Hello, OperatorHold, Tick
+from governor.core.events.machine import GpuProcessesSeen
 from tests.sim.node_invariants import BrokenError, play
 from tests.sim.node_world import World
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from governor.core.engine.idle.idleness import NODE
+from governor.core.engine.idle.state import NODE
 from governor.core.events.effects import Alarm, Ask, Effect, KeepIncident, Kill, StopCompute, Term
-from governor.core.events.events import Event
+from governor.core.events.inputs import Event
 from tests.sim.node_world import FOR_EVER, World, draw, snapshot_of
 
 UNSEEN_GPU = 8  # Two looks and two seconds: somebody who has just begun on a GPU and said nothing may be missed.

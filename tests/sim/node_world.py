@@ -15,12 +15,12 @@ from typing import Any
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine import engine
-from governor.core.engine.idle.idleness import NODE
+from governor.core.engine import step as engine
+from governor.core.engine.idle.state import NODE
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Effect, KeepIncident, KeepRuns, ReadBilling, StopCompute
-from governor.core.events.events import (
+from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
     Bye,
@@ -33,7 +33,7 @@ from governor.core.events.events import (
     Tick,
     TrainerExited,
 )
-from governor.core.events.machine_events import GovernorsSeen, GpuProcessesSeen
+from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen
 
 FOR_EVER = 10**9
 HEALED_FOR = 900  # Seconds in which everything obeys, after which the node must be stopped.

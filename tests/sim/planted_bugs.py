@@ -13,10 +13,10 @@ from random import Random
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Confirm, Effect, HaltEffect, KeepIncident, Kill, Page, ReadBilling, StopCompute
-from governor.core.events.events import Event, ProcessesSeen, TrainerExited
-from governor.core.halt import halt_acts as acts
-from governor.core.halt.halt import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
-from governor.core.halt.halt_acts import Act
+from governor.core.events.inputs import Event, ProcessesSeen, TrainerExited
+from governor.core.halt import acts
+from governor.core.halt.acts import Act
+from governor.core.halt.table import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
 from tests.sim.disk import Disk
 from tests.sim.engine_driver import EngineDriver, Kept, engine_schedule
 from tests.sim.faults import INCIDENT, Schedule, draw_schedule

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from governor.core.base.units import NS_PER_S
-from governor.core.halt.halt import Fact, Plan, Stage
+from governor.core.halt.table import Fact, Plan, Stage
 from tests.sim.faults import Schedule, draw_schedule
 from tests.sim.governor import Driver, Governor, TableDriver
 from tests.sim.invariants import Invariants

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from governor.core.halt.halt import TRANSITIONS
+from governor.core.halt.table import TRANSITIONS
 from tests.sim.engine_driver import EngineDriver, engine_schedule
 from tests.sim.governor import TableDriver
 from tests.sim.planted_bugs import BUGS, SEEDS_MAX, Bug, hunt

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-from governor.core.halt.halt import TRANSITIONS, Fact, Stage
+from governor.core.halt.table import TRANSITIONS, Fact, Stage
 from tests.sim.engine_driver import run_engine_schedule
 from tests.sim.schedule import Result, run_schedule
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
-from governor.core.events.events import Ack, Event, Hello, TrainerExited
-from governor.core.halt.halt import Fact
+from governor.core.events.inputs import Ack, Event, Hello, TrainerExited
+from governor.core.halt.table import Fact
 from tests.sim.faults import INCIDENT, RUN, around
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from governor.core.base.units import NS_PER_MS, NS_PER_S, MonoNs
 from governor.core.events.effects import Ask, CloseIncident, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
-from governor.core.events.events import Event, ProcessesSeen
+from governor.core.events.inputs import Event, ProcessesSeen
 from tests.sim.cloud import Cloud
 from tests.sim.faults import HEALED, INCIDENT, Schedule, some_moment
 from tests.sim.trainer import Process, Trainer

@@ -17,11 +17,11 @@ from typing import Final
 
 import click
 
-from governor.cli.exit_codes import OF_THE_COMMANDS
+from governor.cli.common import OF_THE_COMMANDS
 from governor.core.base.findings import Reading
 from governor.core.base.policy import Policy
 from governor.ports import Observer
-from governor.replay.policy_tests import loaded_for
+from governor.replay.user_tests import loaded_for
 from governor.timeline.cases import Case, read_cases
 from tests.tidy.sources import ROOT, sources
 

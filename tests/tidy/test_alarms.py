@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from governor.core.alerts.alerts import SEVERITIES
+from governor.core.alerts.catalogue import SEVERITIES
 from governor.core.money.prices import RemarkKind
 from tests.tidy.sources import dotted, sources
 
@@ -22,7 +22,7 @@ def _names() -> dict[str, str]:
 
 def test_every_alarm_of_the_code_has_a_severity_of_its_own() -> None:
     missing = {name: place for name, place in _names().items() if name not in SEVERITIES}
-    assert not missing, f"give each a line in governor/core/alerts/alerts.py SEVERITIES, then `make docs`: {missing}"
+    assert not missing, f"give each a line in governor/core/alerts/catalogue.py SEVERITIES, then `make docs`: {missing}"
 
 
 def test_the_names_are_found_at_all() -> None:

@@ -14,8 +14,8 @@ import click
 import pytest
 
 from governor.adapters import clouds
-from governor.adapters.kinds import Kind
-from governor.cli.exit_codes import OF_THE_COMMANDS, exits
+from governor.adapters.plugins import Kind
+from governor.cli.common import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers
 from tests.tidy import gates
 from tests.tidy.sources import ROOT

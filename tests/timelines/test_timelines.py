@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from governor.core.rules import triggers
-from governor.replay.policy_tests import loaded_for, run_case
+from governor.replay.user_tests import loaded_for, run_case
 from governor.timeline.cases import Case, read_cases
 from tests.tidy import gates
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.keeping import keep
+from governor.core.engine.metering import keep
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.engine.node_money import ABSENCE_MAX_NS
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Effect
-from governor.core.events.events import Ack, PriceRead
+from governor.core.events.inputs import Ack, PriceRead
 from governor.core.money.charges import Charge, Line, LineKind, Unit
 from governor.core.money.lines import Lines, Metered
-from tests.unit.core.engine.test_engine import PRICE, hello, make_node, peer
-from tests.unit.core.engine.test_keeping import World
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import PRICE, hello, make_node, peer
 
 DISK = Metered(Line(LineKind.STORAGE, "vol-1 gp3", Unit.GB_MONTH, UsdMicros(80_000), "list", "2026-11"), 500)
 SUPPORT = Metered(Line(LineKind.FIXED, "support", Unit.HOUR, UsdMicros(1_230_007), "contract", "2026"))

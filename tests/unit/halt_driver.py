@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.halt import Fact, Plan, Stage, StopTarget, open_halt, step
+from governor.core.halt.table import Fact, Plan, Stage, StopTarget, open_halt, step
 
 START = MonoNs(1_000 * NS_PER_S)
 

@@ -9,12 +9,12 @@ from typing import Any
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, WallNs
-from governor.core.engine import engine
-from governor.core.engine.idle.idleness import NODE
+from governor.core.engine import step as engine
+from governor.core.engine.idle.state import NODE
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Effect, KeepIncident, KeepRuns, StopCompute
-from governor.core.events.events import (
+from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
     Bye,
@@ -25,9 +25,9 @@ from governor.core.events.events import (
     Tick,
     TrainerExited,
 )
-from governor.core.events.machine_events import GovernorsSeen, GpuProcessesSeen
+from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen
 from governor.core.halt.incident import Incident
-from tests.unit.core.engine.test_engine import PRICE, at, hello
+from tests.unit.core.engine.test_step import PRICE, at, hello
 
 FACTS = NodeFacts(
     "node-a", "boot-1", PRICE, "test", cloud="aws", instance_id="i-1", will_stop="stop EC2 instance i-1",

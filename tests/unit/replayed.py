@@ -7,7 +7,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from governor.cli.cli_replay import replay
+from governor.cli.policy.replay import replay
 
 
 def run(*arguments: object, stdin: bytes | None = None) -> Result:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from governor.adapters.kinds import ConfigError, ConfigKey, Kind, Surroundings, checked
+from governor.adapters.plugins import ConfigError, ConfigKey, Kind, Surroundings, checked
 from governor.ports import AlertReceiver
 
 

@@ -15,12 +15,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.alerting.alert_http import URL_KEYS, Post, read_secret
-from governor.adapters.kinds import ConfigKey, Surroundings
-from governor.core.alerts.alerts import Alert, State
+from governor.adapters.alerting.post import URL_KEYS, Post, read_secret
+from governor.adapters.plugins import ConfigKey, Surroundings
+from governor.core.alerts.catalogue import Alert, State
 from governor.core.alerts.outbox import Delivery, Took
-from governor.core.base.units import NS_PER_MINUTE, DurationNs, format_usd
-from governor.core.base.utc import utc_text
+from governor.core.base.units import NS_PER_MINUTE, DurationNs, format_usd, utc_text
 from governor.ports import AlertReceiver
 
 NAME = "alertmanager"

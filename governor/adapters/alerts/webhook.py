@@ -16,12 +16,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.alerting.alert_http import URL_KEYS, Post, read_secret
-from governor.adapters.kinds import ConfigError, ConfigKey, Surroundings
-from governor.core.alerts.alerts import Alert
+from governor.adapters.alerting.post import URL_KEYS, Post, read_secret
+from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
+from governor.core.alerts.catalogue import Alert
 from governor.core.alerts.outbox import Delivery, Took
-from governor.core.base.units import NS_PER_S
-from governor.core.base.utc import utc_text
+from governor.core.base.units import NS_PER_S, utc_text
 from governor.core.money.reports.cost import exact_usd
 from governor.ports import AlertReceiver
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from governor.adapters.kinds import ConfigError as CloudConfigError
-from governor.adapters.kinds import ConfigKey, Kind, Surroundings, checked
+from governor.adapters.plugins import ConfigError as CloudConfigError
+from governor.adapters.plugins import ConfigKey, Kind, Surroundings, checked
 from governor.ports import Cloud
 
 __all__ = ["CloudConfigError", "ConfigKey", "Provider", "Surroundings", "load", "names", "provider"]

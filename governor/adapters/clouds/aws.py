@@ -17,16 +17,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
-from governor.adapters.clouds.ec2 import notice, preflight
-from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api
-from governor.adapters.clouds.ec2.credentials import (
-    CredentialCache,
-    Source,
-    from_environment,
-    from_file,
-    from_role,
-)
-from governor.adapters.clouds.ec2.errors import CLOCK_CODES
+from governor.adapters.clouds.ec2 import instance as preflight
+from governor.adapters.clouds.ec2 import metadata as notice
+from governor.adapters.clouds.ec2.api import CLOCK_CODES, ApiReply, Call, Ec2Api
 from governor.adapters.clouds.ec2.instance import (
     BILLING_BY_STATE,
     Instance,
@@ -36,7 +29,8 @@ from governor.adapters.clouds.ec2.instance import (
     stop_calls,
 )
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
-from governor.core.events.events import BillingAnswer, StopAnswer
+from governor.adapters.clouds.ec2.signing import CredentialCache, Source, from_environment, from_file, from_role
+from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "aws"
@@ -132,7 +126,7 @@ class AwsCloud:
         return replace(_stop_reply(reply, "accepted" if reply.ok else reply.code), destroys=destroys)
 
     def notice(self) -> Notice | None:
-        return notice.read(self._metadata)
+        return notice.read_notice(self._metadata)
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         identity = self._who()

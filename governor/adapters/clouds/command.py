@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
-from governor.core.events.events import BillingAnswer, StopAnswer
+from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "command"

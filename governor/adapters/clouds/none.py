@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from governor.adapters.clouds import ConfigKey, Surroundings
-from governor.core.events.events import BillingAnswer, StopAnswer
+from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
 NAME = "none"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros
-from governor.core.halt.halt_state import Stage
+from governor.core.halt.state import Stage
 from governor.core.views.metrics import AlertCounts, BudgetReading, RunReading, Snapshot
 
 RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 30 series is still a small scrape.

@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 
 from governor.core.base.units import MonoNs
-from governor.reports.report import incident_json, incident_markdown
+from governor.reports.incident import incident_json, incident_markdown
 
 INCIDENTS_REMEMBERED_MAX: Final = 64  # As many halts as runs may be under way at once.
 

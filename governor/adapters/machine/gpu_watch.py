@@ -1,19 +1,43 @@
-"""Who computes on the node's GPUs and how busy they are, as events. Whom nobody announced is a tenant all the same."""
+"""Whether this machine has accelerators at all, by the kernel's word: a missing driver is not a missing GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from governor.adapters.machine.accelerators import accelerators
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.engine.killset import ANCESTORS_MAX, descends
-from governor.core.engine.machine import HELD_BYTES_MIN
-from governor.core.events.events import Event
-from governor.core.events.machine_events import GpuProcessesSeen, GpuSample
+from governor.core.engine.kill_set import ANCESTORS_MAX, descends
+from governor.core.engine.on_machine import HELD_BYTES_MIN
+from governor.core.events.inputs import Event
+from governor.core.events.machine import GpuProcessesSeen, GpuSample
 from governor.ports import GpuReading, Gpus, Processes
+
+PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
+# PCI classes: displays (of vendors whose displays compute: servers have others for consoles), processing accelerators.
+DISPLAY: Final = "0x03"
+ACCELERATOR: Final = "0x12"
+COMPUTING_VENDORS: Final = frozenset({"0x10de", "0x1002"})  # NVIDIA, AMD.
+
+
+def accelerators(devices: Path = PCI_DEVICES) -> list[str] | None:
+    """The PCI addresses of accelerators; None where the kernel does not tell."""
+    try:
+        found = sorted(devices.iterdir())
+        return [device.name for device in found if _computes(device)]
+    except OSError:
+        return None
+
+
+def _computes(device: Path) -> bool:
+    kind, vendor = ((device / name).read_text(encoding="ascii").strip() for name in ("class", "vendor"))
+    return kind.startswith(ACCELERATOR) or (kind.startswith(DISPLAY) and vendor in COMPUTING_VENDORS)
+
+
+# Who computes on the node's GPUs and how busy they are, as events. Whom nobody announced is a tenant all the same.
+
 
 LOOK_PERIOD_NS: Final = 2 * NS_PER_S  # A halt that is decided now relies on who was there this recently.
 COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices come and go with a reboot, or a person.

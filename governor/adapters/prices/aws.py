@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from governor.adapters.clouds import Surroundings, aws
 from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api, named, text
-from governor.adapters.clouds.ec2.credentials import CredentialCache
 from governor.adapters.clouds.ec2.instance import parse_instance
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
-from governor.adapters.http import price_http
-from governor.adapters.http.price_http import Failure
+from governor.adapters.clouds.ec2.signing import CredentialCache
+from governor.adapters.http import price_lookup
+from governor.adapters.http.price_lookup import Failure
 from governor.core.base.units import NS_PER_S, WallNs
 from governor.core.money.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
@@ -84,7 +84,7 @@ class AwsPrices:
             reason = zone.reason if isinstance(zone, MetadataFailure) else "malformed"
             return PriceAnswer(problem=f"the metadata service does not name the zone ({reason})", machine=machine)
         if time.monotonic() > ends_at:
-            return PriceAnswer(problem=price_http.explained("timeout"), machine=machine)
+            return PriceAnswer(problem=price_lookup.explained("timeout"), machine=machine)
         return self._spot(machine, name)
 
     def _kind(self, identity: Identity) -> PriceKind | None:
@@ -110,13 +110,13 @@ class AwsPrices:
             return PriceAnswer(problem=_refused(reply), machine=machine)
         found = _newest(reply.root, machine.instance or "", zone)
         if isinstance(found, Failure):
-            return PriceAnswer(problem=price_http.explained(found.reason), machine=machine)
+            return PriceAnswer(problem=price_lookup.explained(found.reason), machine=machine)
         stamp, amount = found
-        price = price_http.usd_micros(amount)
+        price = price_lookup.usd_micros(amount)
         if isinstance(price, Failure):
-            return PriceAnswer(problem=price_http.explained(price.reason), machine=machine)
+            return PriceAnswer(problem=price_lookup.explained(price.reason), machine=machine)
         quote = Quote(
-            price, "EC2 spot price history", price_http.today(self._surroundings), PriceKind.SPOT,
+            price, "EC2 spot price history", price_lookup.today(self._surroundings), PriceKind.SPOT,
             f"{machine.instance} in {zone}, in effect since {stamp[:16]}", Origin.MACHINE, since=_wall(stamp),
         )  # fmt: skip
         return PriceAnswer(quote, machine=machine)
@@ -127,7 +127,7 @@ def _refused(reply: ApiReply) -> str:
         return f"no credentials ({reply.credentials_reason}); attach a role or set cloud.aws.credentials_file"
     if reply.code == "UnauthorizedOperation":
         return "ec2:DescribeSpotPriceHistory is not allowed; see deploy/aws/iam-policy.json (UnauthorizedOperation)"
-    return price_http.explained(reply.code)
+    return price_lookup.explained(reply.code)
 
 
 def _newest(root: ElementTree.Element, instance_type: str, zone: str) -> tuple[str, str | None] | Failure:
@@ -157,7 +157,7 @@ def _wall(stamp: str) -> WallNs | None:
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
     for key in ("endpoint", "metadata_endpoint"):
         if config[key] is not None:
-            price_http.checked_endpoint(f"{NAME}.{key}", config[key])
+            price_lookup.checked_endpoint(f"{NAME}.{key}", config[key])
     metadata = Metadata(config["metadata_endpoint"])
     credentials = CredentialCache(aws.credential_sources(config, surroundings, metadata), surroundings.wall_ns)
     api = Ec2Api(

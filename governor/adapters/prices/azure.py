@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote as percent
 
-from governor.adapters.http import price_http
-from governor.adapters.http.price_http import Failure, JsonApi, explained
-from governor.adapters.kinds import ConfigKey, Surroundings
+from governor.adapters.http import price_lookup
+from governor.adapters.http.price_lookup import Failure, JsonApi, explained
+from governor.adapters.plugins import ConfigKey, Surroundings
 from governor.core.base.units import format_usd
 from governor.core.money.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
@@ -25,7 +25,7 @@ NAME = "azure"
 KEYS = (
     ConfigKey("instance_type", "text", None, "The VM's size, as Standard_ND96isr_H100_v5. Default: by its metadata."),
     ConfigKey("region", "text", None, "As eastus. Default: by the VM's metadata."),
-    price_http.TIMEOUT_KEY,
+    price_lookup.TIMEOUT_KEY,
     ConfigKey("endpoint", "text", "https://prices.azure.com", "URL of the prices. Plain http only on loopback."),
     ConfigKey("metadata_endpoint", "text", "http://169.254.169.254", "Metadata service; link-local or loopback."),
 )
@@ -44,8 +44,8 @@ class AzurePrices:
         self._size: str | None = config["instance_type"]
         self._region: str | None = config["region"]
         self._surroundings = surroundings
-        endpoint = price_http.checked_endpoint(f"{NAME}.endpoint", config["endpoint"])
-        metadata = price_http.checked_endpoint(f"{NAME}.metadata_endpoint", config["metadata_endpoint"])
+        endpoint = price_lookup.checked_endpoint(f"{NAME}.endpoint", config["endpoint"])
+        metadata = price_lookup.checked_endpoint(f"{NAME}.metadata_endpoint", config["metadata_endpoint"])
         self._api = JsonApi(endpoint, config["timeout_s"])
         self._metadata = JsonApi(metadata, config["timeout_s"])
         self.bound_s = float(config["timeout_s"])
@@ -70,7 +70,7 @@ class AzurePrices:
             found = self._metadata.get(_METADATA, ends_at, {"Metadata": "true"})
             if isinstance(found, Failure):
                 return found
-            compute = price_http.mapping(found)
+            compute = price_lookup.mapping(found)
             size, region = size or compute.get("vmSize"), region or compute.get("location")
             kind = PriceKind.SPOT if compute.get("priority") in ("Spot", "Low") else PriceKind.ON_DEMAND
         if not isinstance(size, str) or not isinstance(region, str):
@@ -90,11 +90,11 @@ class AzurePrices:
             page = self._api.get(str(target), ends_at, {})
             if isinstance(page, Failure):
                 return page
-            items = price_http.mapping(page).get("Items")
+            items = price_lookup.mapping(page).get("Items")
             if not isinstance(items, list):
                 return Failure("malformed")
-            rows += [price_http.mapping(item) for item in items]
-            target = price_http.mapping(page).get("NextPageLink")
+            rows += [price_lookup.mapping(item) for item in items]
+            target = price_lookup.mapping(page).get("NextPageLink")
             if not target:
                 return rows
         return Failure("too_large")
@@ -103,7 +103,7 @@ class AzurePrices:
         ours = [row for row in rows if _is_ours(row, machine)]
         # A meter may be listed again for the regions that it is not billed in.
         ours = [row for row in ours if row.get("isPrimaryMeterRegion") is True] or ours
-        prices = {price_http.usd_micros(row.get("retailPrice")) for row in ours}
+        prices = {price_lookup.usd_micros(row.get("retailPrice")) for row in ours}
         for price in prices:
             if isinstance(price, Failure):
                 return PriceAnswer(problem=explained(price.reason), machine=machine)
@@ -115,7 +115,7 @@ class AzurePrices:
         [price] = prices
         assert not isinstance(price, Failure), "failures were told above"
         quote = Quote(
-            price, "Azure retail prices", price_http.today(self._surroundings), PriceKind.ON_DEMAND,
+            price, "Azure retail prices", price_lookup.today(self._surroundings), PriceKind.ON_DEMAND,
             f"{machine.instance} in {machine.region}", Origin.LIST,
         )  # fmt: skip
         return PriceAnswer(quote, machine=machine)

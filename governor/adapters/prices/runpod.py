@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.http.price_http import (
+from governor.adapters.http.price_lookup import (
     TIMEOUT_KEY,
     Failure,
     KeyedLookUp,
@@ -20,7 +20,7 @@ from governor.adapters.http.price_http import (
     unanswered,
     usd_micros,
 )
-from governor.adapters.kinds import ConfigKey, Surroundings
+from governor.adapters.plugins import ConfigKey, Surroundings
 from governor.core.money.prices import Machine, PriceKind
 from governor.ports import PriceAnswer, PriceSource
 

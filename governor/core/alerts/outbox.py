@@ -12,7 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from governor.core.alerts.alerts import Alert
+from governor.core.alerts.catalogue import Alert
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 
 WAITING_MAX: Final = 256  # A night of a node in trouble, half a megabyte; beyond it the least urgent, oldest goes.

@@ -1,6 +1,6 @@
 """A policy in its parsed form: what is watched, how long a condition must last, and what follows.
 
-Frozen values; governor.policies.policy_toml makes them from text and has checked every one.
+Frozen values; governor.policies.parse makes them from text and has checked every one.
 """
 
 from __future__ import annotations

@@ -11,15 +11,22 @@ from dataclasses import replace
 from typing import Any, Final
 
 from governor.core.base.policy import COMMAND_LINE, Policy, PolicySet
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S, MonoNs, UsdMicros, format_usd
-from governor.core.base.utc import NS_PER_DAY, day_of
-from governor.core.engine import launched
-from governor.core.engine.keeping import keep
+from governor.core.base.units import (
+    MICROS_PER_USD,
+    NS_PER_DAY,
+    NS_PER_HOUR,
+    NS_PER_S,
+    MonoNs,
+    UsdMicros,
+    day_of,
+    format_usd,
+)
+from governor.core.engine import launched_command
+from governor.core.engine.halt_plan import UNSAVED_MIN_NS, bounds_ns, grace_now
+from governor.core.engine.metering import checkpoint_reserve, keep
 from governor.core.engine.node import Node, NodeFacts, Tracked
-from governor.core.engine.pieces import checkpoint_reserve
-from governor.core.engine.planning import UNSAVED_MIN_NS, bounds_ns, grace_now
 from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.events import OperatorBudget
+from governor.core.events.inputs import OperatorBudget
 from governor.core.money.budgets import BUDGETS_MAX, Cap, Said, Scope, ScopedBudget, ScopeKind, scopes_of
 from governor.core.money.ledger import reserve
 
@@ -83,7 +90,7 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
     match scope.kind:
         case ScopeKind.RUN:
             tracked = node.runs.get(scope.name)
-            return launched.spend(node, tracked) if tracked is not None else node.ledger.spend(scope.name)
+            return launched_command.spend(node, tracked) if tracked is not None else node.ledger.spend(scope.name)
         case ScopeKind.DAY:
             return UsdMicros(groups.of_day(node.wall(at)))
         case ScopeKind.NODE:
@@ -91,7 +98,7 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
         case _:
             # Who stands in for a command spends what is nobody's in the counters yet.
             standing_in = [one for one in node.runs.values() if one.is_unattached and _covers(scope, one)]
-            unclaimed = sum(launched.unclaimed(node, tracked) for tracked in standing_in)
+            unclaimed = sum(launched_command.unclaimed(node, tracked) for tracked in standing_in)
             return UsdMicros(groups.of_key(scope.text) + unclaimed)
 
 

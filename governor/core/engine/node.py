@@ -10,10 +10,10 @@ from typing import Any
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.idle.idleness import NODE, Idleness
+from governor.core.engine.idle.state import NODE, Idleness
 from governor.core.events.effects import Record
-from governor.core.events.events import CommandLaunched
-from governor.core.events.machine_events import SpotNotice
+from governor.core.events.inputs import CommandLaunched
+from governor.core.events.machine import SpotNotice
 from governor.core.halt.incident import Incident, process_row
 from governor.core.money.budgets import Budgets, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, Charge, ChargeBook, Payer, Place, labels_of
@@ -21,8 +21,8 @@ from governor.core.money.forecast import RECENT_WINDOWS, CeilingTold, Forecast
 from governor.core.money.ledger import Ledger, TokenWindow, new_ledger
 from governor.core.money.lines import Lines, compute_line
 from governor.core.money.token_windows import TokenMeter, Window
-from governor.core.rules.rules import RuleBook
-from governor.core.runs.run_state import Run
+from governor.core.rules.evaluate import RuleBook
+from governor.core.runs.state import Run
 
 RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
 RUNS_PER_UID_MAX = 32  # One user's leak must leave room to watch another user's run.

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs, format_duration
-from governor.core.engine.launched import command_left, launched_row
+from governor.core.engine.launched_command import command_left, launched_row
 from governor.core.engine.node import Node
 from governor.core.money.charges import UNALLOCATED, Line
-from governor.core.money.line_meter import LineMeter
-from governor.core.money.lines import Metered, compute_line
+from governor.core.money.lines import LineMeter, Metered, compute_line
 
 # The wall clock is the only witness of an absence: beyond a year it is likelier wrong than right.
 ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)

@@ -12,25 +12,25 @@ from typing import Any
 
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine import budgeting
-from governor.core.engine.halting import keep, number_of
-from governor.core.engine.idle import idleness
-from governor.core.engine.idle.idle_limit import finish_left
-from governor.core.engine.idle.idleness import NODE
-from governor.core.engine.idle.node_stop import resume_stop
-from governor.core.engine.keeping import enter_splits
+from governor.core.engine.idle import state
+from governor.core.engine.idle.limit import finish_left
+from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle.stop import resume_stop
+from governor.core.engine.incident_json import incident_of
+from governor.core.engine.incidents import keep, number_of
+from governor.core.engine.metering import enter_splits
 from governor.core.engine.node import RUNS_MAX, Node, Tracked, forget
 from governor.core.engine.node_money import absence_doubt, absences, charge_since, restore_node
-from governor.core.engine.snapshots import incident_of
 from governor.core.events.effects import Alarm, Effect, KeepIncident, Record
-from governor.core.halt import halt as table
-from governor.core.halt.halt import Stage
+from governor.core.halt import table
 from governor.core.halt.incident import process_of
+from governor.core.halt.table import Stage
 from governor.core.money.budgets import TORN
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import told_of
 from governor.core.money.token_windows import TokenMeter
-from governor.core.rules.rules import RuleBook
-from governor.core.runs.run_state import Run
+from governor.core.rules.evaluate import RuleBook
+from governor.core.runs.state import Run
 
 SUPERSEDED = "superseded_by_reboot"
 
@@ -122,7 +122,7 @@ def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[E
         return []
     try:
         same_boot = snapshot["boot_id"] == node.facts.boot_id
-        node.idle = idleness.restored(snapshot["idle"], at, same_boot=same_boot)
+        node.idle = state.restored(snapshot["idle"], at, same_boot=same_boot)
     except TORN as error:
         return [_unreadable("idle", node.facts.node, error)]  # A hold, or a finished run's wish: the node goes on.
     return finish_left(node, at)

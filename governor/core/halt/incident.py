@@ -8,8 +8,8 @@ from typing import Any
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs
-from governor.core.halt.halt import Halt, Plan, Stage
-from governor.core.runs.run_state import RANKS_MAX, Run
+from governor.core.halt.table import Halt, Plan, Stage
+from governor.core.runs.state import RANKS_MAX, Run
 
 TARGETS_MAX = 256  # Four times the ranks of a node: beyond it, who was signalled is a number and no list.
 # Announced or brought back since the halt began. What brings itself back more often is found by its tree and its group;

@@ -13,7 +13,7 @@ from typing import Any, Final
 from governor.core.base.identity import RUN_NAME
 from governor.core.base.policy import Policy, with_cap_rule, with_ceiling
 from governor.core.base.units import UsdMicros, WallNs
-from governor.core.money.group_spend import KEY_CHARS_MAX, keys_of, label_key, stage_key
+from governor.core.money.group_totals import KEY_CHARS_MAX, keys_of, label_key, stage_key
 
 BUDGETS_MAX: Final = 64  # Of each source; each is judged at every tick. One team's list on one node is shorter.
 CEILING_MAX_USD_MICROS: Final = 10**15  # A billion dollars: the dearest node takes a thousand years for it.

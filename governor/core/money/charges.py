@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, WallNs
-from governor.core.money.group_spend import GroupSpend
+from governor.core.money.group_totals import GroupSpend
 
 UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
 # A command that attaches a week after it was started is the longest that its first hours can be put on its account.

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from governor.core.base.units import MTOK, NS_PER_HOUR, BootNs, DurationNs, UsdMicros, accrue
 from governor.core.money.charges import UNALLOCATED
-from governor.core.money.line_meter import LineMeter, Split
-from governor.core.money.lines import Lines, Metered
+from governor.core.money.lines import LineMeter, Lines, Metered, Split
 
 WINDOW_SAMPLES = 64  # Resolution of the rolling $/1M window: 1.6 % of it.
 # Runs that nobody tracks any more and that may come back to their budgets: as many as the journal knows. Below a MB.

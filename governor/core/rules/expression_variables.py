@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 Value = int | float | str
 GPUS_FRESH_NS: Final = 30 * NS_PER_S  # Samples come every few seconds; an older one says nothing of now.

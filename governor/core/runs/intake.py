@@ -6,9 +6,9 @@ import math
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.events import Beat, Hello, PhaseChange, Step
-from governor.core.events.machine_events import GpuSample, HostMemory, MachineEvent
-from governor.core.runs.run_state import Rank, Run
+from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
+from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
+from governor.core.runs.state import Rank, Run
 
 RATE_STEPS = 20  # Tokens/s is shown over the last so many steps: calm enough to read, quick enough to see a collapse.
 # Phases in which a rank does not train; step times around them say nothing of its speed.

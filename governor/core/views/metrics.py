@@ -8,12 +8,11 @@ from typing import Final
 
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, WallNs
 from governor.core.engine.node import Node, Tracked
-from governor.core.engine.outlook import Pace, outlook
+from governor.core.engine.run_forecast import Pace, outlook
 from governor.core.money.budgets import Cap
 from governor.core.money.charges import UNALLOCATED
-from governor.core.money.expected import Plan
-from governor.core.money.forecast import CeilingHit, Forecast
-from governor.core.views.idle_status import node_status
+from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast
+from governor.core.views.status import node_status
 
 # Up to a quarter second (one tick) the loop is as quick as it promises; beyond, halts start late.
 LAG_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -96,7 +95,7 @@ class RunReading:
     tokens_wasted: int | None = None
     left: Forecast | None = None
     ceiling: CeilingHit | None = None
-    plan: Plan = Plan()
+    plan: ExpectedCost = ExpectedCost()
     last_pace: Pace | None = None
     run_pace: Pace | None = None
     last_frame_wall: WallNs | None = None

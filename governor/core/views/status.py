@@ -1,16 +1,97 @@
-"""What `costgov status` shows: a plain picture of the node at one instant."""
+"""The machine under a run as `costgov status --json` tells it: also which GPUs costgov takes for the run's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from governor.core.base.saves import advice, mtbf_s
-from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
+from governor.core.base.save_interval import advice, mtbf_s
+from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs
+from governor.core.engine.idle.limit import due_at, limit
+from governor.core.engine.idle.messages import KEEP_IT, cannot_stop
+from governor.core.engine.idle.occupancy import occupants, unseen
 from governor.core.engine.node import Node, Tracked
-from governor.core.engine.outlook import Binding, Outlook, outlook
-from governor.core.halt.halt import Stage
-from governor.core.views.machine_status import machine_status
+from governor.core.engine.run_forecast import Binding, Outlook, outlook
+from governor.core.events.machine import GpuSample, HostMemory
+from governor.core.halt.table import Stage
+from governor.core.money.charges import UNALLOCATED
+from governor.core.runs.state import Run
+
+STALE_NS: Final = DurationNs(60 * NS_PER_S)  # Older figures would be taken for now.
+
+
+def machine_status(run: Run, at: MonoNs) -> dict[str, Any]:
+    """None is unknown: nobody looks, or has looked lately; of GPUs also where nobody can tell which are the run's."""
+    memory = [known for known in (run.group_memory, run.host_memory) if known is not None and at - known.at <= STALE_NS]
+    tightest = min(memory, key=_left_frac, default=None)
+    notice = run.spot_notice
+    return {
+        "gpus": _gpus(run.gpus) if run.gpus is not None and at - run.gpus.at <= STALE_NS else None,
+        "memory_left_frac": _left_frac(tightest) if tightest is not None else None,
+        "memory_of": (tightest.group or "machine") if tightest is not None else None,
+        "taken_back": notice.action if notice is not None and at - notice.at <= STALE_NS else None,
+    }
+
+
+def _left_frac(memory: HostMemory) -> float:
+    return memory.available_bytes / memory.total_bytes if memory.total_bytes > 0 else 1.0
+
+
+def _gpus(sample: GpuSample) -> list[dict[str, Any]]:
+    return [
+        {
+            "gpu": sample.uuids[place] if sample.uuids else str(place),
+            "busy_frac": frac,
+            "memory_used_bytes": sample.memory_used_bytes[place] if sample.memory_used_bytes else None,
+        }
+        for place, frac in enumerate(sample.busy_frac)
+    ]
+
+
+# What `costgov status` and the metrics show of who uses the node, and of its own stop.
+
+
+def idle_s(node: Node, at: MonoNs) -> float | None:
+    """How long nobody has been here; 0 while somebody is, None while nobody can tell."""
+    if node.idle.since is not None:
+        return max(0, at - node.idle.since) / NS_PER_S
+    return 0.0 if occupants(node, at) else None
+
+
+def node_status(node: Node, at: MonoNs) -> dict[str, Any]:
+    """Seconds and dollars are floats here: for eyes, not for sums."""
+    idle, wanted = node.idle, limit(node)
+    due = due_at(node, wanted) if wanted is not None and not idle.is_done and not wanted.observed else None
+    obstacle = cannot_stop(node.facts) if wanted is not None else None
+    incident = idle.stop.incident if idle.stop is not None else None
+    return {
+        "here": [one.text for one in occupants(node, at)],
+        "unseen": unseen(node, at),
+        "idle_s": idle_s(node, at),
+        "limit_s": wanted.after_ns / NS_PER_S if wanted is not None else None,
+        "limit_by": wanted.source if wanted is not None else None,
+        "observed": wanted.observed if wanted is not None else None,
+        "obstacle": obstacle,
+        "stops_in_s": max(0, due - at) / NS_PER_S if due is not None and obstacle is None else None,
+        "will": node.facts.will_stop,
+        "keep_it": KEEP_IT,
+        "hold": _node_hold(node, at),
+        "stop": {"stage": incident.halt.stage.name, "incident_id": incident.incident_id}
+        if idle.is_stopping and incident
+        else None,
+        "unallocated_usd": node.ledger.spend(UNALLOCATED) / MICROS_PER_USD,
+    }
+
+
+def _node_hold(node: Node, at: MonoNs) -> dict[str, Any] | None:
+    until = node.idle.hold_until
+    if until is None or at >= until:
+        return None
+    return {"left_s": (until - at) / NS_PER_S, "reason": node.idle.hold_reason}
+
+
+# What `costgov status` shows: a plain picture of the node at one instant.
+
 
 _STATE_OF_PHASE = {"eval": "eval", "checkpoint": "checkpoint", "compile": "compile", "init": "starting"}
 

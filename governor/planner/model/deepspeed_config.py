@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from governor.planner.model.hardware import Precision
-from governor.planner.model.memory_constants import USUAL_CONSTANTS
-from governor.planner.model.setup import Attention, Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
+from governor.planner.model.memory_states import USUAL_CONSTANTS
+from governor.planner.model.setup import (
+    Attention,
+    Checkpointing,
+    Framework,
+    ImpossibleSetupError,
+    Offload,
+    Precision,
+    Setup,
+)
 
 Section = dict[str, Any]
 

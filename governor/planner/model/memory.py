@@ -1,13 +1,169 @@
-"""Memory of one rank: what a run allocates, what the driver shows, and whether it fits. Bytes throughout."""
+"""What the forward pass keeps for the backward pass: bytes per token and layer, micro-batches in flight, logits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from governor.planner.model.memory_activations import kept_of, logits_of
-from governor.planner.model.memory_constants import GIB, USUAL_CONSTANTS, MemoryConstants
-from governor.planner.model.memory_states import DEEPSPEEDS, KEEPS_FP32, Params, States, params_of, stage_of, states_of
-from governor.planner.model.setup import Framework, Setup
+from governor.planner.model.memory_states import (
+    DEEPSPEEDS,
+    GIB,
+    KEEPS_FP32,
+    USUAL_CONSTANTS,
+    MemoryConstants,
+    Params,
+    Stage,
+    States,
+    params_of,
+    stage_of,
+    states_of,
+)
+from governor.planner.model.setup import Attention, Checkpointing, Framework, Precision, Setup
+from governor.planner.model.sparse import TopK, added_memory
+from governor.planner.model.sparse_advice import sparse_of
+
+EAGER = frozenset({Framework.DEEPSPEED, Framework.DDP})
+EAGER_SCORES = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED})  # softmax in fp32, and cast
+
+
+def kept_of(setup: Setup, stage: Stage, index: int, c: MemoryConstants) -> tuple[float, float]:
+    """Bytes that wait for the backward pass at the worst moment, and the working set of one layer while it is computed
+    again (0 where nothing is)."""
+    tokens = setup.tokens_per_micro_batch / setup.cp
+    mixer, dense, moe = _mixer_bytes(setup), _mlp_bytes(setup), _moe_bytes(setup, c)
+    if stage.moe_layers == 0:
+        moe = 0.0
+    shape = setup.shape
+    share = stage.layers / shape.layers
+    if setup.checkpointing is Checkpointing.FULL:
+        layer_input = 2 * shape.hidden / (setup.tp if setup.sequence_parallel else 1)
+        kept, working = stage.layers * layer_input, mixer + max(dense, moe) - layer_input
+    else:
+        mixers = share * shape.attention_layers * mixer + share * shape.state_space_layers * _state_space_bytes(setup)
+        kept = mixers + max(share * shape.mlp_layers - stage.moe_layers, 0) * dense + stage.moe_layers * moe
+        is_selective = setup.checkpointing is Checkpointing.SELECTIVE
+        working = _score_bytes(setup) if is_selective and shape.attention_layers else 0.0
+    if setup.pp > 1 and setup.framework in DEEPSPEEDS and not stage.scores:
+        kept += 2 * shape.hidden  # DeepSpeed's pipeline keeps what it sent (pipe/engine.py), Megatron's lets it go
+    return kept * tokens * in_flight(setup, index), working * tokens
+
+
+def in_flight(setup: Setup, index: int) -> float:
+    """Micro-batches whose activations a pipeline stage holds (1F1B, or interleaved: arXiv 2104.04473 §2.2)."""
+    pp, chunks, micro_batches = setup.pp, setup.virtual_stages, setup.grad_accum
+    if pp == 1:
+        return 1.0
+    if chunks == 1:
+        return float(min(pp - index, micro_batches))
+    warm_up = 2 * (pp - index - 1) + (chunks - 1) * pp
+    return min(warm_up + 1, micro_batches * chunks) / chunks
+
+
+def logits_of(setup: Setup, stage: Stage, c: MemoryConstants) -> float:
+    """Bytes at the loss. The vocabulary is divided over tp."""
+    if not stage.scores or setup.fused_loss:
+        return 0.0
+    tokens = setup.tokens_per_micro_batch / setup.cp
+    return tokens * setup.shape.vocab / setup.tp * _bytes_per_logit(setup, c)
+
+
+def _bytes_per_logit(setup: Setup, c: MemoryConstants) -> float:
+    match setup.framework:
+        case Framework.MEGATRON | Framework.MEGATRON_DEEPSPEED | Framework.XLA | Framework.FSDP:
+            return c.logits_fused  # Composer's and nanotron's too: flash-attention's cross-entropy, in place
+        case Framework.FSDP2 | Framework.DEEPSPEED_COMPILED:
+            return c.logits_compiled
+    return c.logits_eager
+
+
+def _mixer_bytes(setup: Setup) -> float:
+    """One attention with its norm: inputs of norm and matmuls, queries, keys, values, output."""
+    shape, tp = setup.shape, setup.tp
+    queries = shape.heads * shape.qk_dim
+    values = shape.heads * shape.v_dim
+    keys_values = 4 * shape.kv_heads * shape.head_dim
+    core = (2 * queries + keys_values + 2 * values) / tp
+    if (latent := shape.latent) is not None:
+        up = 2 * shape.heads * (latent.nope_dim + latent.value_dim) + 2 * queries  # as projected, and joined with RoPE
+        core = (2 * queries + up + 2 * values) / tp + 4 * (latent.q_rank + latent.kv_rank) + 2 * latent.rope_dim
+    core += _selection_bytes(setup)
+    if setup.framework in EAGER:
+        core += 2 * values / tp
+    if setup.framework is Framework.FSDP2 and setup.checkpointing is Checkpointing.SELECTIVE:
+        return 2 * shape.hidden + (2 * queries + keys_values / 2 + 2 * values) / tp
+    if setup.checkpointing is Checkpointing.SELECTIVE:
+        return _norm_bytes(setup) + core
+    return _norm_bytes(setup) + core + _score_bytes(setup)
+
+
+def _selection_bytes(setup: Setup) -> float:
+    """Which tokens DSA selected, and its indexer's queries and keys."""
+    if not isinstance(sparse := sparse_of(setup), TopK):
+        return 0.0
+    added = added_memory(setup.shape, sparse, setup.seq_len)
+    return (added.indices + added.indexer_activations) / (setup.shape.attention_layers * setup.seq_len)
+
+
+def _norm_bytes(setup: Setup) -> float:
+    """Input and output of a norm, and the mask of the dropout after the block. Without sequence parallelism each
+    rank of tp keeps them whole. Eager code normalises in fp32 and keeps that too."""
+    hidden = setup.shape.hidden
+    wide = 8 if setup.framework in EAGER else 4
+    return (wide + setup.dropout) * hidden / (setup.tp if setup.sequence_parallel else 1)
+
+
+def _score_bytes(setup: Setup) -> float:
+    """Scores of every key, where no fused kernel spares them: probabilities, and with dropout its mask and output."""
+    if setup.attention is not Attention.UNFUSED:
+        return 0.0
+    per_score = (6 if setup.framework in EAGER_SCORES else 2) + 3 * setup.dropout
+    return per_score * setup.shape.heads / setup.tp * setup.seq_len
+
+
+def _mlp_bytes(setup: Setup) -> float:
+    shape = setup.shape
+    if shape.ffn == 0:
+        return 0.0
+    if setup.framework is Framework.FSDP2 and setup.checkpointing is Checkpointing.SELECTIVE:
+        return 2 * shape.ffn / setup.tp
+    return _norm_bytes(setup) + _ffn_bytes(setup, shape.ffn) / setup.tp
+
+
+def _ffn_bytes(setup: Setup, width: int) -> float:
+    """Before and after the activation; eager code keeps the activated gate too."""
+    before = 4 if setup.shape.gated else 2
+    eager = 2 if setup.shape.gated and setup.framework in EAGER else 0
+    after = 1 if _is_quantised(setup) else 2
+    return (before + after + eager) * width
+
+
+def _moe_bytes(setup: Setup, c: MemoryConstants) -> float:
+    """One mixture: tokens as they reach and leave their experts, the experts' inner tensors, the router's in fp32."""
+    shape = setup.shape
+    if (experts := shape.experts) is None:
+        return 0.0
+    # Tokens are spread over tp by sequence parallelism; experts cut along tp gather them again.
+    whole = 1 if setup.expert_tp > 1 or not setup.sequence_parallel else setup.tp
+    routed = experts.topk * (4 * shape.expert_width / whole + _ffn_bytes(setup, experts.ffn) / setup.tp)
+    if not setup.uniform_routing:
+        routed *= c.imbalance
+    shared = _ffn_bytes(setup, experts.shared_ffn) / setup.tp
+    router = 12 * experts.count / (setup.tp if setup.sequence_parallel else 1)
+    return _norm_bytes(setup) + routed + shared + router
+
+
+def _state_space_bytes(setup: Setup) -> float:
+    """A Mamba-2 mixer: projections before and after the convolution, states by chunk, the gated output."""
+    shape = setup.shape
+    inner = shape.hybrid.inner if shape.hybrid else 0
+    return _norm_bytes(setup) + 16 * inner / setup.tp
+
+
+def _is_quantised(setup: Setup) -> bool:
+    """Matmul inputs are kept in the low precision (Transformer Engine)."""
+    return setup.precision not in (Precision.BF16, Precision.FP16) and setup.framework is Framework.MEGATRON
+
+
+# Memory of one rank: what a run allocates, what the driver shows, and whether it fits. Bytes throughout.
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from governor.planner.model.hardware import Precision
+from governor.planner.model.setup import Precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ RECIPE: Final = (
     ),
 )
 
-LIMITS: Final = (
+PRECISION_LIMITS: Final = (
     Rule(
         "DeepSpeed",
         "It has no NVFP4 path. Its config says bf16 or fp16; FP8 or NVFP4 come with the model's own layers "

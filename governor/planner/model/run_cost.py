@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from governor.core.base.checkpoint_economics import best_interval_s, lost_share
-from governor.core.base.saves import mtbf_s
+from governor.core.base.save_interval import best_interval_s, lost_share, mtbf_s
 
 HOUR_S: Final = 3600.0
 MTOK: Final = 1e6

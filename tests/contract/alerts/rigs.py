@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from governor.adapters import alerts
-from governor.adapters.kinds import Surroundings
-from governor.core.alerts.alerts import Alert, OfIncident, Severity, State
+from governor.adapters.plugins import Surroundings
+from governor.core.alerts.catalogue import Alert, OfIncident, Severity, State
 from governor.core.base.units import UsdMicros, WallNs
 from governor.ports import AlertReceiver
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.kinds import ConfigError
+from governor.adapters.plugins import ConfigError
 from tests.contract.alerts.rigs import TOKEN, WALL_NS, Rig, Told, a_halt, alertmanager_rig, an_alert
 
 NS_PER_S = 10**9

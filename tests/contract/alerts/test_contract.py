@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from governor.adapters import alerts
-from governor.adapters.kinds import ConfigError
-from governor.core.alerts.alerts import LABEL_CHARS_MAX, TEXT_CHARS_MAX
+from governor.adapters.plugins import ConfigError
+from governor.core.alerts.catalogue import LABEL_CHARS_MAX, TEXT_CHARS_MAX
 from governor.core.alerts.outbox import Delivery, Took
 from tests.contract.alerts.rigs import RIGS, WALL_NS, Answer, Rig, a_halt, an_alert
 from tests.tidy import gates

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from governor.adapters.alerting.alert_dispatch import AGAIN_NS, AlertDispatcher, Courier
-from governor.adapters.http.http_bounded import HttpReply, exchange, make_client
-from governor.core.alerts.alerts import REPEAT_NS, Alert, Route, Severity
+from governor.adapters.alerting.dispatch import AGAIN_NS, AlertDispatcher, Courier
+from governor.adapters.http.client import HttpReply, exchange, make_client
+from governor.core.alerts.catalogue import REPEAT_NS, Alert, Route, Severity
 from governor.core.alerts.outbox import Delivery, Took
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node
-from governor.core.engine.snapshots import incident_snapshot
 from governor.core.views.metrics import AlertCounts
 from tests.contract.alerts.rigs import (
     SAFETY_S,
@@ -32,7 +32,7 @@ from tests.contract.alerts.rigs import (
     webhook_rig,
 )
 from tests.contract.fakes import FakeClock
-from tests.unit.core.engine.test_engine import a_step, make_node, play, rule, training
+from tests.unit.core.engine.test_step import a_step, make_node, play, rule, training
 
 
 def a_node() -> Node:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters import alerts
-from governor.adapters.kinds import ConfigError
+from governor.adapters.plugins import ConfigError
 from tests.contract.alerts.rigs import KEY, SECRET, WALL_NS, Asked, Rig, Told, a_halt, an_alert, webhook_rig
 
 

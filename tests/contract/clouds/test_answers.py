@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from examples.demo_cloud import Fault
-from governor.adapters.clouds.ec2.errors import BY_CODE, meaning
-from governor.core.events.events import StopAnswer
+from governor.adapters.clouds.ec2.api import BY_CODE, meaning
+from governor.core.events.inputs import StopAnswer
 from tests.contract.clouds.rigs import AwsRig, aws_rig
 
 # status -> (answer, retryable). Absent below 500: REFUSED, final. Absent from 500 on, and 1xx, 2xx: UNKNOWN, retryable.

@@ -12,7 +12,7 @@ from examples.demo_cloud import Fault
 from governor.adapters import clouds
 from governor.adapters.clouds.ec2.instance import BILLING_BY_STATE
 from governor.core.base.units import NS_PER_HOUR
-from governor.core.events.events import BillingAnswer, StopAnswer
+from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, StopReply
 from tests.contract.clouds.rigs import AwsRig, aws_rig
 from tests.contract.clouds.rigs import aws as load_aws

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters import clouds
-from governor.core.events.events import BillingAnswer, StopAnswer
+from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, StopReply
 
 

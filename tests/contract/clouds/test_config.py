@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from governor.adapters import clouds
-from governor.core.events.events import BillingAnswer, StopAnswer
+from governor.core.events.inputs import BillingAnswer, StopAnswer
 
 
 def test_providers_are_found_by_themselves() -> None:

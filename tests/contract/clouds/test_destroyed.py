@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from examples.demo_cloud import Fault
-from governor.core.events.events import BillingAnswer
+from governor.core.events.inputs import BillingAnswer
 from governor.ports import BillingReply
 from tests.contract.clouds.rigs import LOST_REPLY_S, AwsRig
 from tests.contract.clouds.rigs import aws as load_aws

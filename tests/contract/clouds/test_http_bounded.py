@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from governor.adapters.http.http_bounded import EXCHANGES_AT_ONCE_MAX, HttpFailure, HttpReply, exchange, make_client
+from governor.adapters.http.client import EXCHANGES_AT_ONCE_MAX, HttpFailure, HttpReply, exchange, make_client
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 

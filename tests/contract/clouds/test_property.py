@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from examples.demo_cloud import Fault
-from governor.core.events.events import BillingAnswer, StopAnswer
+from governor.core.events.inputs import BillingAnswer, StopAnswer
 from tests.contract.clouds.rigs import FakeRig, Rig, aws_rig
 
 KINDS = (

@@ -8,7 +8,7 @@ import pytest
 
 from examples.demo_cloud import Fault
 from governor.adapters.clouds.ec2.instance import Instance, parse_instance
-from governor.core.events.events import BillingAnswer
+from governor.core.events.inputs import BillingAnswer
 from governor.ports import BillingReply
 from tests.contract.clouds.rigs import AwsRig
 

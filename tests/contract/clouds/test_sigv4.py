@@ -12,8 +12,7 @@ from botocore.credentials import Credentials as BotocoreCredentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.adapters.clouds.ec2.credentials import Credentials
-from governor.adapters.clouds.ec2.sigv4 import FORM, signed_headers
+from governor.adapters.clouds.ec2.signing import FORM, Credentials, signed_headers
 
 KEY = st.text(string.ascii_letters + string.digits + "/+=", min_size=1, max_size=64)
 FIELDS = st.lists(st.tuples(st.text(min_size=1, max_size=12), st.text(max_size=40)), max_size=6)

@@ -17,7 +17,7 @@ from governor.core.engine.node import Node, run_snapshot
 from governor.daemon.observers import Observers
 from tests.contract.exporters.rigs import RIGS, Rig
 from tests.tidy import gates
-from tests.unit.core.engine.test_engine import at, hello, make_node, play, tick, training
+from tests.unit.core.engine.test_step import at, hello, make_node, play, tick, training
 
 GOLDEN: Final = Path(__file__).resolve().parents[2] / "golden" / "report" / "nan_halt.json"
 HOSTILE: Final = (

@@ -10,10 +10,9 @@ import pytest
 
 from governor.adapters.clouds import CloudConfigError
 from governor.app import pricing
-from governor.app.settings import Settings, load_settings
+from governor.app.settings_file import Settings, load_settings
 from governor.core.base.policy import PolicySet
-from governor.core.base.units import BootNs, UsdMicros, WallNs
-from governor.core.base.utc import NS_PER_DAY
+from governor.core.base.units import NS_PER_DAY, BootNs, UsdMicros, WallNs
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.engine.node_money import node_snapshot
 from governor.core.money.prices import Chosen, Day, Origin, PriceKind, RemarkKind, span_of

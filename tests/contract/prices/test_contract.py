@@ -9,7 +9,7 @@ import pytest
 
 from governor.adapters import prices
 from governor.adapters.clouds import Surroundings
-from governor.adapters.http.price_http import read_key
+from governor.adapters.http.price_lookup import read_key
 from governor.core.money.prices import Day, RemarkKind, choose, span_of
 from governor.ports import PriceAnswer
 from tests.contract.prices.rigs import HANG, RIGS, SECRET, TODAY, Rig

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from governor.app import pricing
-from governor.app.price_watch import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
+from governor.app.pricing import SPOT_PERIOD_NS, STALE_AFTER_PERIODS, PriceWatch
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.events.events import Event, PriceRead
+from governor.core.events.inputs import Event, PriceRead
 from governor.core.money.prices import NS_PER_DAY, Day, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource
 from tests.contract.prices import rigs

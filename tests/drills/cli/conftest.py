@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.control import ControlServer
+from governor.adapters.control_socket import ControlServer
 from tests.drills.cli.installed import BOUND_S, COSTGOV, Costgov
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.cli.exit_codes import ExitCode
+from governor.cli.common import ExitCode
 from tests.contract.alerts.rigs import PATH_SECRET, SECRET, Answer, Told, receiver_server
 from tests.drills.cli.installed import Costgov
 

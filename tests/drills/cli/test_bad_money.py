@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.cli.exit_codes import ExitCode
+from governor.cli.common import ExitCode
 from tests.drills.cli.installed import Costgov
 from tests.unit.cost.ledger_file import a_month, write_ledger
 

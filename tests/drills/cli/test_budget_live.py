@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from governor.cli.exit_codes import ExitCode
+from governor.cli.common import ExitCode
 from tests.drills.cli.installed import BOUND_S, COSTGOV
 from tests.drills.halt.conftest import Service
 from tests.drills.halt.puppet import Puppet

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 
-from governor.cli.exit_codes import MEANINGS, ExitCode
+from governor.cli.common import MEANINGS, ExitCode
 from governor.cli.main import cli
 from tests.drills.cli.installed import COSTGOV, Costgov
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.journal.journal_sqlite import open_journal
-from governor.cli.exit_codes import ExitCode
+from governor.adapters.journal.writer import open_journal
+from governor.cli.common import ExitCode
 from tests.drills.cli.installed import Costgov
 from tests.golden.report_cases import nan_halt, stop_refused
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.journal.journal_db import Database
-from governor.cli.exit_codes import ExitCode
+from governor.adapters.journal.db import Database
+from governor.cli.common import ExitCode
 from tests.drills.cli.installed import COSTGOV, Costgov
 
 REPOSITORY = Path(__file__).parents[3]

@@ -12,9 +12,9 @@ import pytest
 from matplotlib import image
 
 from governor.core.base.policy import Mode
-from governor.replay.output.replay_page import MARKS_MAX
-from governor.replay.output.replay_picture import draw, verdict
-from tests.unit.replay.test_replay_page import nan_policy, replayed
+from governor.replay.output.page import MARKS_MAX
+from governor.replay.output.picture import draw, verdict
+from tests.unit.replay.test_page import nan_policy, replayed
 from tests.unit.replayed import run
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.replay.readers.replay_wandb import OFFLINE
+from governor.replay.readers.wandb import OFFLINE
 from tests.unit.replayed import rows, run
 
 RUN = """

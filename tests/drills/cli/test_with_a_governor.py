@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from governor.cli.cli_table import render_status
+from governor.cli.status_table import render_status
 from tests.drills.cli.conftest import STATUS
 from tests.drills.cli.installed import BOUND_S, COSTGOV, Costgov
 

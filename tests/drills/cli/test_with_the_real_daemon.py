@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.cli.exit_codes import ExitCode
+from governor.cli.common import ExitCode
 from tests.drills.cli.installed import BOUND_S, COSTGOV, Costgov
 
 TRAINEE = """

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from governor.app.settings import load_settings
-from governor.cli.run_command.command import run_command
-from governor.cli.run_command.console import Console
+from governor.app.settings_file import load_settings
+from governor.cli.run.beside import run_command
+from governor.cli.run.console import Console
 from governor.core.base.units import MonoNs
-from governor.core.engine import engine
+from governor.core.engine import step as engine
 from governor.core.engine.node import Node
 from governor.core.events.effects import Effect, KeepIncident
-from governor.core.events.events import Event, Tick
-from governor.daemon.hands import Hands
+from governor.core.events.inputs import Event, Tick
+from governor.daemon.perform import Hands
 
 
 class Fault:

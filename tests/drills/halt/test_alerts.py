@@ -20,7 +20,7 @@ import pytest
 
 from examples.demo_cloud import DemoCloud
 from governor.adapters import alerts
-from governor.cli.cli_table import render_status
+from governor.cli.status_table import render_status
 from governor.core.alerts.outbox import Took
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, WallNs
 from tests.contract.alerts.rigs import SECRET, Answer, Told, a_halt, receiver_server

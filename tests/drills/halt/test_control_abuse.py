@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.control import CONNECTIONS_PER_UID_MAX
-from governor.adapters.journal.journal_sqlite import open_journal
+from governor.adapters.control_socket import CONNECTIONS_PER_UID_MAX
+from governor.adapters.journal.writer import open_journal
 from governor.wire.control_client import ask
 from tests.drills.halt.conftest import BIN, SAFETY_S, Service
 from tests.drills.halt.puppet import Puppet

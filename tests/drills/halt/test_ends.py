@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.journal.journal_db import JournalReader
-from governor.adapters.journal.journal_mirror import MIRROR_NAME
+from governor.adapters.journal.db import JournalReader
+from governor.adapters.journal.runtime_files import MIRROR_NAME
 from tests.drills.halt.conftest import BIN, HERE, POLICY, SAFETY_S, Halted, Run, configuration, until_gone
 
 Trainee = Callable[..., Halted]

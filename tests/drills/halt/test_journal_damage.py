@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.journal.journal_mirror import MIRROR_NAME
+from governor.adapters.journal.runtime_files import MIRROR_NAME
 from tests.drills.halt.conftest import BIN, SAFETY_S, Service
 
 PRICE_USD_PER_HOUR = 98.32  # As the drill's configuration has it.

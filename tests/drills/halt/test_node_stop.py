@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from examples.demo_cloud import DemoCloud, Fault
-from governor.adapters.machine.neighbours import governs
+from governor.adapters.machine.host_watch import governs
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.wire.control_client import ask
 from tests.drills.halt.conftest import BIN, SAFETY_S, Run, Service, cloud_table

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from examples.demo_cloud import DemoCloud
-from governor.adapters.journal.charges_db import read_charges
-from governor.cli.cli_table import render_status
+from governor.adapters.journal.reader import read_charges
+from governor.cli.status_table import render_status
 from governor.core.base.units import NS_PER_HOUR
 from governor.core.money.charges import LineKind
 from tests.contract.prices.rigs import SECRET, loopback, runpod

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from governor.cli.exit_codes import ExitCode
+from governor.cli.common import ExitCode
 from tests.drills.halt.conftest import BIN, POLICY, SAFETY_S, Service
 from tests.drills.halt.test_journal_full import small_disk as small_disk
 from tests.drills.test_journal_disk import ext4, needs_ext4

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from governor.core.base.units import NS_PER_S
-from governor.daemon.daemon import TICK_NS
+from governor.daemon.loop import TICK_NS
 from tests.drills.halt.conftest import POLICY, Service
 
 FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), None)

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from governor.planner.model.deepspeed_config import config_of
-from governor.planner.model.hardware import Precision
-from governor.planner.model.setup import Checkpointing, Framework, Offload, Setup
-from governor.planner.plan_stages import stage_plans
+from governor.planner.model.setup import Checkpointing, Framework, Offload, Precision, Setup
+from governor.planner.stage_plans import stage_plans
 
 pytest.importorskip("deepspeed", reason="needs deepspeed")
 

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from governor.cli.cli_common import Failed
-from governor.cli.exit_codes import ExitCode
+from governor.cli.common import ExitCode, Failed
 from governor.cli.main import cli
 from tests.unit.cost.ledger_file import a_month, write_ledger
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.cli.exit_codes import ExitCode
+from governor.cli.common import ExitCode
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import a_month
 

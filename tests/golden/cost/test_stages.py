@@ -16,15 +16,14 @@ from typing import Any
 
 import pytest
 
-from governor.cli.cli_charges import Scope, Unread, sums_in, windows_in
-from governor.cli.cli_stages import table_text
-from governor.cli.exit_codes import ExitCode
-from governor.core.base.units import MTOK, NS_PER_HOUR, usd
-from governor.core.base.utc import parse_utc
+from governor.cli.common import ExitCode
+from governor.cli.cost.charges import Scope, Unread, sums_in, windows_in
+from governor.cli.cost.stages import table_text
+from governor.core.base.units import MTOK, NS_PER_HOUR, parse_utc, usd
 from governor.core.money.charges import Payer
-from governor.core.money.expected import Plan
+from governor.core.money.forecast import ExpectedCost
 from governor.core.money.reports.cost import STAGE_OF_RUN
-from governor.core.money.reports.stages import StageTally
+from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import charge
@@ -32,9 +31,9 @@ from tests.unit.cost.stages_file import spent, windows, write_stages
 
 DOCS = Path(__file__).parents[3] / "docs"
 # Worked examples, as docs/cost.md has them.
-STAGE1 = Plan(10_490, 65_900.0, usd(260), 20_000 * MTOK)
-STAGE2 = Plan(13_987, 49_400.0, usd(700), 40_000 * MTOK)
-WHOLE = Plan(5_500, 350_000.0, usd(400), 51_600 * MTOK)
+STAGE1 = ExpectedCost(10_490, 65_900.0, usd(260), 20_000 * MTOK)
+STAGE2 = ExpectedCost(13_987, 49_400.0, usd(700), 40_000 * MTOK)
+WHOLE = ExpectedCost(5_500, 350_000.0, usd(400), 51_600 * MTOK)
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def stages(state_dir: Path) -> Path:
         *spent("scratch", None, "1.25", 3),
         *spent("", None, "2.50", 2),
     ]
-    no_ceiling = Plan(13_987, 49_400.0, None, 40_000 * MTOK)
+    no_ceiling = ExpectedCost(13_987, 49_400.0, None, 40_000 * MTOK)
     told = [
         *windows("one", "stage1", 19, 500 * MTOK, "5.00", 2, STAGE1),
         *windows("zero3", "stage2", 20, 100 * MTOK, "4.80", 1, STAGE2),
@@ -178,8 +177,8 @@ def test_until_is_the_table_as_it_stood_then(stages: Path, costgov: Call) -> Non
 
 def test_a_run_that_was_planned_half_way_says_so(state_dir: Path, costgov: Call) -> None:
     """Before [expected] stood in its policy: ten millions for $1; then as many at $0.10 for which $0.09 was planned."""
-    before = windows("late", "s", 10, MTOK, "0.10", 1, Plan())
-    after = windows("late", "s", 10, MTOK, "0.10", 1, Plan(90_000, None, None, None, 10 * MTOK))
+    before = windows("late", "s", 10, MTOK, "0.10", 1, ExpectedCost())
+    after = windows("late", "s", 10, MTOK, "0.10", 1, ExpectedCost(90_000, None, None, None, 10 * MTOK))
     write_stages(state_dir / "costgov.db", spent("late", "s", "0.10", 20), [*before, *after])
     [row] = json.loads(costgov("stages", "--json").out)["stages"]
     assert (row["expected_usd"], row["unplanned_tokens"]) == ("0.900000", 10 * MTOK)
@@ -190,7 +189,7 @@ def test_a_run_that_was_planned_half_way_says_so(state_dir: Path, costgov: Call)
 
 def test_a_run_that_has_gone_on_in_another_stage_lands_there_alone(state_dir: Path, costgov: Call) -> None:
     """$1 a million: after 2M of 10M tokens in `first`, which stays at $2, the run trains in `second`: 7M more, $8."""
-    first = Plan(None, None, usd(20), 10 * MTOK)
+    first = ExpectedCost(None, None, usd(20), 10 * MTOK)
     second = replace(first, began_tokens=2 * MTOK)
     told = [*windows("r", "first", 2, MTOK, "1.00", 1, first), *windows("r", "second", 1, MTOK, "1.00", 1, second)]
     write_stages(state_dir / "costgov.db", [*spent("r", "first", "1.00", 2), *spent("r", "second", "1.00", 1)], told)
@@ -211,7 +210,7 @@ def half_open(from_tokens: int) -> dict[str, Any]:
 
 def test_the_window_that_is_open_counts_too(state_dir: Path, costgov: Call) -> None:
     """$1 an hour: two millions in two windows, then half of one. $2.50 for 2.5M; 7.5M more at $1 land at $10."""
-    plan = Plan(1_000_000, 300.0, usd(20), 10 * MTOK)
+    plan = ExpectedCost(1_000_000, 300.0, usd(20), 10 * MTOK)
     charges = [
         *spent("r", "s", "1.00", 2),
         charge("2026-11-02T02:00:00Z", 0.5, Payer("r", "a1", "s"), usd_micros=500_000),
@@ -239,7 +238,7 @@ def test_what_was_left_open_before_the_asked_time_is_no_part_of_it(state_dir: Pa
 @pytest.mark.parametrize("lost", [slice(0, 2), slice(1, 2)])
 def test_where_windows_are_lost_nobody_says_what_a_million_cost(lost: slice, state_dir: Path, costgov: Call) -> None:
     """Four millions for $4, and the charges know it; the windows of some are gone, by age or by a damaged page."""
-    told = windows("r", "s", 4, MTOK, "1.00", 1, Plan(1_000_000, None, usd(20), 10 * MTOK))
+    told = windows("r", "s", 4, MTOK, "1.00", 1, ExpectedCost(1_000_000, None, usd(20), 10 * MTOK))
     untold = len(told[lost])
     del told[lost]
     write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 4), told)
@@ -260,7 +259,7 @@ def test_the_beginning_of_a_window_is_no_price_of_all_that_were_lost(state_dir: 
 
 def test_without_a_price_nothing_is_cheap(state_dir: Path, costgov: Call) -> None:
     """Two millions in two hours before anybody knew a price, then as many for $2: not 4M for $2, half of the plan."""
-    plan = Plan(1_000_000, None, usd(20), 10 * MTOK)
+    plan = ExpectedCost(1_000_000, None, usd(20), 10 * MTOK)
     told = [(run, at, replace(row, is_unpriced=True)) for run, at, row in windows("r", "s", 2, MTOK, "0", 1, plan)]
     told += windows("r", "s", 2, MTOK, "1.00", 1, replace(plan, began_tokens=2 * MTOK))
     write_stages(state_dir / "costgov.db", spent("r", "s", "1.00", 2), told)
@@ -274,7 +273,7 @@ def test_without_a_price_nothing_is_cheap(state_dir: Path, costgov: Call) -> Non
 def test_what_closes_while_it_is_read_counts_once() -> None:
     """The meter was read at 2.5 M; then its window closed, and was read too."""
     tally = StageTally()
-    for run, _, row in windows("r", "s", 3, MTOK, "1.00", 1, Plan()):
+    for run, _, row in windows("r", "s", 3, MTOK, "1.00", 1, ExpectedCost()):
         tally.enter_window(run, row)
     tally.enter_open("r", "s", TokenMeter(progress_tokens=5 * MTOK // 2, from_tokens=2 * MTOK))
     [row] = tally.rows()
@@ -312,7 +311,7 @@ def test_a_run_of_two_journals_is_held_to_what_the_newer_one_says(newer: str, st
     """First under one governor, then under the other: 10M tokens for $1, then 10M of 40M, now with $8 of ceiling."""
     for name in ("costgov.db", "runs/both/costgov.db"):
         is_newer = name == newer
-        plan = Plan(None, None, usd(8 if is_newer else 5), 40 * MTOK, 10 * MTOK if is_newer else 0)
+        plan = ExpectedCost(None, None, usd(8 if is_newer else 5), 40 * MTOK, 10 * MTOK if is_newer else 0)
         told = windows("both", "s", 10, MTOK, "0.10", 1, plan)
         write_stages(state_dir / name, spent("both", "s", "0.10", 10) if is_newer else [], told)
         os.utime(state_dir / name, (1_000_000 + is_newer, 1_000_000 + is_newer))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.cli.cli_charges import Unread
-from governor.cli.exit_codes import ExitCode
+from governor.cli.common import ExitCode
+from governor.cli.cost.charges import Unread
 from tests.golden.cost.conftest import Call
 from tests.unit.cost.ledger_file import BEN, SPOT, a_month, charge, write_ledger
 

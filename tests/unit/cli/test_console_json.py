@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from governor.cli.run_command.console_json import JsonConsole
+from governor.cli.run.console import JsonConsole
 from tests.golden.report_cases import nan_halt
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import governor.replay.policy_tests  # noqa: F401 - read while it may be.
-from governor.cli.cli_policy import policy
-from governor.replay.replay_input import WITHIN
+import governor.replay.user_tests  # noqa: F401 - read while it may be.
+from governor.cli.policy.command import policy
+from governor.replay.logs import WITHIN
 
 NOBODY = 65_534
 SICK = b'{"t": 1.0, "step": 1, "loss": 2.0}\n{"t": 2.0, "step": 2, "loss": NaN}\n'

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from governor.adapters.journal.journal_sqlite import open_journal
-from governor.core.base.units import NS_PER_HOUR, UsdMicros, WallNs
-from governor.core.base.utc import parse_utc
+from governor.adapters.journal.writer import open_journal
+from governor.core.base.units import NS_PER_HOUR, UsdMicros, WallNs, parse_utc
 from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, charge_row
 
 NODE = Place("node-1", "aws", "i-0aaa", "eu-west-1")

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from governor.adapters.journal.journal_sqlite import open_journal
-from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs, usd
-from governor.core.base.utc import parse_utc
+from governor.adapters.journal.writer import open_journal
+from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs, WallNs, parse_utc, usd
 from governor.core.money.charges import Charge, Line, LineKind, Payer, Unit, charge_row
-from governor.core.money.expected import Plan, WindowRow, window_row
+from governor.core.money.forecast import ExpectedCost, WindowRow, window_row
 from governor.core.money.token_windows import Window
 from governor.ports import Row
 from tests.unit.cost.ledger_file import charge
@@ -34,7 +33,7 @@ def spent(run: str, stage: str | None, usd_per_hour: str, hours: int, line: str 
 
 
 def windows(
-    run: str, stage: str | None, count: int, tokens: int, usd_each: str, hours_each: int, plan: Plan,
+    run: str, stage: str | None, count: int, tokens: int, usd_each: str, hours_each: int, plan: ExpectedCost,
     wasted: Iterable[int] = (),
 ) -> list[Told]:  # fmt: skip
     """So many windows alike, one behind the other; `wasted`: of the first ones, tokens that were trained again."""

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from governor.core.base.units import MonoNs
 from governor.core.events.effects import Ask
 from governor.daemon.observers import SAID_EVERY, Observers
-from tests.unit.core.engine.test_engine import a_step, make_node, only, play
-from tests.unit.daemon.test_hands_order import Bench
+from tests.unit.core.engine.test_step import a_step, make_node, only, play
+from tests.unit.daemon.test_perform_order import Bench
 
 
 class Broken:

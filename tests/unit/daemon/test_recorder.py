@@ -11,14 +11,14 @@ import pytest
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine import engine
+from governor.core.engine import step as engine
 from governor.core.engine.node import NodeFacts, new_node
-from governor.core.events.events import Disconnected, Event, GpuSample, HostMemory, OperatorHalt, Tick, TrainerExited
-from governor.core.events.machine_events import SpotNotice
-from governor.core.halt.halt_state import Stage
+from governor.core.events.inputs import Disconnected, Event, GpuSample, HostMemory, OperatorHalt, Tick, TrainerExited
+from governor.core.events.machine import SpotNotice
+from governor.core.halt.state import Stage
 from governor.core.rules.triggers.hang import BLIND_AFTER_NS
 from governor.daemon.recorder import STOPPED, Recorder
-from governor.policies.policy_toml import load_policies
+from governor.policies.parse import load_policies
 from governor.ports import Packet
 from governor.wire import recording
 from governor.wire.frames import FrameReader

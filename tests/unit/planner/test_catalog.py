@@ -2,12 +2,11 @@
 
 import pytest
 
-from governor.planner.model.hardware import Precision
-from governor.planner.model.setup import Checkpointing, Framework, ImpossibleSetupError
+from governor.planner.catalog import UnknownNameError, catalogue_gpus, gpu_named, model_named, models, shape_of
+from governor.planner.model.setup import Checkpointing, Framework, ImpossibleSetupError, Precision
 from governor.planner.model.shape import ImpossibleShapeError
-from governor.planner.plan_catalog import UnknownNameError, gpu_named, gpus, model_named, models, shape_of
-from governor.planner.plan_recognised import params_in_name
-from governor.planner.plan_table import UnreadableRowError, read
+from governor.planner.recognised import params_in_name
+from governor.planner.table import UnreadableRowError, read
 
 LLAMA = {
     "model": "Llama3-8B",
@@ -70,7 +69,7 @@ def test_a_short_name_is_enough_and_a_wrong_one_is_told_what_is_near() -> None:
         model_named("bloom")
     with pytest.raises(UnknownNameError, match=r"near: .*Llama3-8B"):
         model_named("Llama3-9B")
-    assert all(gpu.reached_bf16 <= gpu.peak_bf16 for gpu in gpus().values())
+    assert all(gpu.reached_bf16 <= gpu.peak_bf16 for gpu in catalogue_gpus().values())
 
 
 def test_a_row_says_what_was_assumed_for_its_blanks() -> None:

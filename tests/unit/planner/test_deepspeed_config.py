@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from governor.planner.catalog import gpu_named
 from governor.planner.model.deepspeed_config import config_of
-from governor.planner.model.hardware import Precision
-from governor.planner.model.setup import Attention, Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
+from governor.planner.model.setup import (
+    Attention,
+    Checkpointing,
+    Framework,
+    ImpossibleSetupError,
+    Offload,
+    Precision,
+    Setup,
+)
 from governor.planner.model.shape import Experts, Shape
-from governor.planner.plan_catalog import gpu_named
 
 DENSE = Shape("dense", 16, 2048, 16, 8, 128, 5632, 50304)
 MIXTURE = Shape("mixture", 16, 2048, 16, 8, 128, 5632, 50304, experts=Experts(8, 2, 2816))

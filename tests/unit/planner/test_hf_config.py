@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from governor.planner.hf_config import UnreadableConfigError, shape_of, shape_of_file
+from governor.planner.catalog import model_named
 from governor.planner.model.shape import Shape
-from governor.planner.plan_catalog import model_named
+from governor.planner.shape import UnreadableConfigError, shape_of, shape_of_file
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,

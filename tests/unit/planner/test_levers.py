@@ -2,10 +2,9 @@
 
 import pytest
 
-from governor.planner.model.levers import WAIT, Evidence, Lever, data_levers, modelled, together
+from governor.planner.catalog import gpu_named, model_named
+from governor.planner.levers import WAIT, Evidence, Lever, data_levers, modelled, other_ways, together
 from governor.planner.model.setup import Attention, Framework, Offload, Setup
-from governor.planner.plan_catalog import gpu_named, model_named
-from governor.planner.plan_levers import other_ways
 
 
 def test_levers_multiply_and_are_not_added() -> None:

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.planner.model.hardware import Precision
+from governor.planner.catalog import gpu_named, model_named
 from governor.planner.model.memory import Memory, memory_of
-from governor.planner.model.memory_constants import USUAL_CONSTANTS, MemoryConstants
-from governor.planner.model.setup import Attention, Checkpointing, Framework, Offload, Setup
+from governor.planner.model.memory_states import USUAL_CONSTANTS, MemoryConstants
+from governor.planner.model.setup import Attention, Checkpointing, Framework, Offload, Precision, Setup
 from governor.planner.model.shape import Shape
-from governor.planner.plan_catalog import gpu_named, model_named
 
 LLAMA_7B = Setup(
     shape=model_named("Llama2-7B"),

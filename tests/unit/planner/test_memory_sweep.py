@@ -7,13 +7,19 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from governor.planner.model.hardware import Precision
+from governor.planner.catalog import gpu_named, model_named, models
 from governor.planner.model.memory import Memory, memory_of
-from governor.planner.model.memory_band import memory_band
-from governor.planner.model.predict import predict
-from governor.planner.model.setup import Attention, Checkpointing, Framework, ImpossibleSetupError, Offload, Setup
+from governor.planner.model.predict import memory_band, predict
+from governor.planner.model.setup import (
+    Attention,
+    Checkpointing,
+    Framework,
+    ImpossibleSetupError,
+    Offload,
+    Precision,
+    Setup,
+)
 from governor.planner.model.shape import Shape
-from governor.planner.plan_catalog import gpu_named, model_named, models
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "context", "host")
 POWERS = [1, 2, 4, 8, 16, 64, 1024]

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from governor.cli.cli_plan_precision import precision
-from governor.planner.model.hardware import Precision
+from governor.cli.plan.advice import precision
+from governor.planner.catalog import catalogue_gpus, gpu_named, model_named, models
 from governor.planner.model.precision_facts import LATE_SWITCH_AT
-from governor.planner.model.precision_plan import advised, bf16_blocks, late_switch_tokens, precision_plan
-from governor.planner.model.precision_recipe import recipe
+from governor.planner.model.precision_plan import advised, bf16_blocks, late_switch_tokens, precision_plan, recipe
+from governor.planner.model.setup import Precision
 from governor.planner.model.shape import Experts, Shape
-from governor.planner.model.stages import STAGES
-from governor.planner.plan_catalog import gpu_named, gpus, model_named, models
+from governor.planner.model.training_stages import STAGES
 
 B200, H100, A100 = (gpu_named(name) for name in ("B200", "H100", "A100"))
 LARGE = STAGES[-1]
@@ -75,7 +74,7 @@ def test_what_is_never_quantised() -> None:
 
 def test_no_promise_goes_beyond_what_the_shares_allow() -> None:
     for shape in models().values():
-        for gpu in gpus().values():
+        for gpu in catalogue_gpus().values():
             plan = precision_plan(shape, gpu, 8192)
             assert plan.speedup.low <= plan.speedup.high <= max(plan.ceiling, 1), (shape.name, gpu.name)
     # Attention stays in BF16, so the longer the sequence, the less there is to gain.

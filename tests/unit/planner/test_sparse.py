@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from governor.planner.catalog import gpu_named, model_named
 from governor.planner.model.shape import Experts, Latent, Shape
 from governor.planner.model.sparse import (
     PLAIN,
@@ -25,8 +26,7 @@ from governor.planner.model.sparse import (
     warmup_equivalent,
 )
 from governor.planner.model.sparse_advice import LENGTHS, PAYS_FROM, advise, start_length
-from governor.planner.model.stages import STAGES
-from governor.planner.plan_catalog import gpu_named, model_named
+from governor.planner.model.training_stages import STAGES
 
 K = 1024
 LLAMA_8B, LLAMA_70B, DEEPSEEK = (model_named(name) for name in ("Llama3-8B", "Llama3-70B", "DeepSeek-V3"))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.journal.journal_db import Limits
+from governor.adapters.journal.db import Limits
 from governor.core.base.policy import Policy
 from governor.core.base.units import MICROS_PER_USD, MTOK
-from governor.planner.plan_stages import Costed, StagePlan, stage_plans
-from governor.policies.policy_toml import load_policies
+from governor.planner.stage_plans import Costed, StagePlan, stage_plans
+from governor.policies.parse import load_policies
 
 POLICIES = Path(__file__).parents[3] / "policies"
 # A plan moves a little whenever one of its constants is measured better; so far off, a policy is out of date.

@@ -5,15 +5,12 @@ from dataclasses import fields, replace
 
 import pytest
 
-from governor.planner.model.compute import work_of
-from governor.planner.model.constants import Constants
-from governor.planner.model.flops import model_flops_per_token
+from governor.planner.catalog import gpu_named, model_named
+from governor.planner.model.compute import Constants, work_of
 from governor.planner.model.predict import predict
 from governor.planner.model.setup import Attention, Checkpointing, Framework, Offload, Setup
 from governor.planner.model.sparse_advice import advise
-from governor.planner.model.step_time import step_time_of
-from governor.planner.model.traffic import traffic_of
-from governor.planner.plan_catalog import gpu_named, model_named
+from governor.planner.model.step_time import model_flops_per_token, step_time_of, traffic_of
 
 USUAL = Constants()
 NOTHING = (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from governor.planner.model.usual_shape import usual_shape
-from governor.planner.plan_catalog import model_named
+from governor.planner.catalog import model_named
+from governor.planner.model.scaling_law import usual_shape
 
 
 @pytest.mark.parametrize("params", [1e8, 5e8, 1e9, 3e9, 8e9, 2e10, 7e10, 4e11, 1e12])

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from governor.planner.estimate import Estimate, estimate
 from governor.planner.model.run_cost import CALENDAR_USUAL, FINISHED_RUNS
-from governor.planner.plan_estimate import Estimate, estimate
 
 # Name -> GPU hours as published, and the set-up as far as it is. Where the number of GPUs or the parallelism was not
 # published, those of reports of the same time and size. Sources: model cards of Llama 2, 3 and 3.1; arXiv 2302.13971

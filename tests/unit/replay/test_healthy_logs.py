@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from governor.policies.policy_toml import load_policies
-from governor.replay.replay import Replay, Told
+from governor.policies.parse import load_policies
+from governor.replay.play import Replay, Told
 from tests.paths import ROOT
 
 DEFAULT = ROOT / "policies/default.toml"

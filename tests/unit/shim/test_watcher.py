@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from governor.core.base.units import MonoNs
-from governor.core.events.events import BadHello
+from governor.core.events.inputs import BadHello
 from governor.wire.frames import FrameReader, refuse_packet
 from tests.unit.wire.test_frames import Parcel
 from trainer_shim import wire

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from governor.core.base.units import NS_PER_HOUR
-from governor.core.base.utc import parse_utc
+from governor.core.base.units import NS_PER_HOUR, parse_utc
 from governor.core.money.reports.bill import Bill, BillKind
-from governor.wire.bills import read_bill
-from governor.wire.csv_table import TableError
+from governor.wire.bills import TableError, read_bill
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "cost"
 FOCUS: dict[str, str] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Ack, BadHello, Beat, Bye, FramesLost, Hello, PhaseChange, Step
+from governor.core.events.inputs import Ack, BadHello, Beat, Bye, FramesLost, Hello, PhaseChange, Step
 from governor.wire.frames import (
     FrameReader,
     _is_valid,

@@ -10,11 +10,10 @@ import pytest
 
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
-from governor.core.events.events import Ack, Beat, Disconnected, Event, Hello, Step, TrainerExited
-from governor.core.events.machine_events import GpuSample, HostMemory, SpotNotice
+from governor.core.events.inputs import Ack, Beat, Disconnected, Event, Hello, Step, TrainerExited
+from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.wire import recording
-from governor.wire.recorded import RecordedRanks, is_note
-from governor.wire.recorded_clock import PAUSE_MAX_NS, RecordedClock
+from governor.wire.recorded import PAUSE_MAX_NS, RecordedClock, RecordedRanks, is_note
 from governor.wire.recording import Heard
 from trainer_shim.wire import encode, head
 

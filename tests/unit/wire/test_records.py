@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Event, PhaseChange, Step
-from governor.core.events.machine_events import GpuSample
+from governor.core.events.inputs import Event, PhaseChange, Step
+from governor.core.events.machine import GpuSample
 from governor.wire.jsonl import field_map
 from governor.wire.records import RecordReader
 

@@ -6,9 +6,12 @@ import json
 import re
 import threading
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
-from governor.adapters.http.http_bounded import HttpFailure, HttpReply, exchange, make_client
+from governor.adapters.http.client import HttpFailure, HttpReply, exchange, make_client
+from governor.core.base.units import NS_PER_S, WallNs
+from governor.ports import Notice
 
 DEADLINE_S: Final = 2.0  # Link-local; longer means that it will not answer (hop limit 1 in a container, firewall).
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -85,3 +88,42 @@ class Metadata:
             deadline_s=DEADLINE_S,
             body_bytes_max=BODY_BYTES_MAX,
         )
+
+
+# The two-minute notice of a spot instance, as its metadata service shows it.
+
+
+NOTICE_PATH: Final = "/latest/meta-data/spot/instance-action"
+ABSENT: Final = "http_404"  # Until there is one, and for an instance that is not spot.
+ACTION_CHARS_MAX: Final = 40
+
+
+def read_notice(metadata: Metadata) -> Notice | None:
+    """Ask now. None: the service did not answer, or not what it should."""
+    body = metadata.get(NOTICE_PATH)
+    if isinstance(body, MetadataFailure):
+        return Notice(None) if body.reason == ABSENT else None
+    return notice_of(body)
+
+
+def notice_of(body: bytes) -> Notice | None:
+    """Read the document; None where it is none."""
+    try:
+        fields = json.loads(body)
+        action = fields["action"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(action, str) or not action.isidentifier() or len(action) > ACTION_CHARS_MAX:
+        return None
+    return Notice(action, _wall(fields.get("time")))
+
+
+def _wall(text: object) -> WallNs | None:
+    """ISO 8601 in UTC; None for anything else: that the machine goes is news all the same."""
+    try:
+        when = datetime.fromisoformat(text) if isinstance(text, str) else None
+        if when is None or when.tzinfo is None:
+            return None
+        return WallNs(round(when.astimezone(UTC).timestamp() * NS_PER_S))
+    except (ValueError, OverflowError):
+        return None

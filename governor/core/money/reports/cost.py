@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, UsdMicros, WallNs
-from governor.core.base.utc import date_text, day_of
+from governor.core.base.units import MICROS_PER_USD, UsdMicros, WallNs, date_text, day_of
 from governor.core.money.charges import UNALLOCATED, Charge, LineKind, Unit
 
 MICROS_PER_CENT: Final = MICROS_PER_USD // 100

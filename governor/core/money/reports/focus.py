@@ -32,8 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from governor.core.base.units import NS_PER_S
-from governor.core.base.utc import month_of, utc_text
+from governor.core.base.units import NS_PER_S, month_of, utc_text
 from governor.core.money.charges import UNALLOCATED, Charge, LineKind, Place, Unit
 from governor.core.money.reports.cost import decimal_text, exact_usd, slices
 

@@ -1,27 +1,192 @@
-"""The ledger against a provider's bill: every difference, with its likely cause. All of it adds up exactly.
-
-Both sides are laid into cells of (resource, kind of line, period). In a cell that both know, the difference is parted:
-
-    theirs - ours  =  (their hours - our hours) x price  +  what is left, which is the price
-
-so that whatever the parts are called, they sum to what the two totals differ by.
-"""
+"""Both sides laid into cells of (resource, kind of line, period), and what the two sides of a cell differ by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR
-from governor.core.base.utc import NS_PER_DAY, day_of, hour_of, month_of
-from governor.core.money.charges import Charge, LineKind
-from governor.core.money.reports.bill import Bill, BillKind, BillLine, short_resource
-from governor.core.money.reports.cost import Period
-from governor.core.money.reports.differences import Cause, Difference, joined
+from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, NS_PER_HOUR, day_of, hour_of, month_of
+from governor.core.money.charges import LOST, Charge, LineKind, Unit
+from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause, Difference, joined, short_resource
+from governor.core.money.reports.cost import Period, slices
 from governor.core.money.reports.focus import resource_id
-from governor.core.money.reports.reconcile_cells import Cells
+
+# Providers bill by the second with a minimum of a minute, from a moment that only they know.
+GRANULARITY_HOURS: Final = Fraction(1, 60)
+# What integer micro-dollars lose in a cell: a difference of price that is no difference.
+NO_PRICE_USD: Final = Fraction(1, 100_000)
+
+
+@dataclass(slots=True)
+class _Side:
+    usd: Fraction = Fraction(0)
+    hours: Fraction = Fraction(0)
+    rows: int = 0
+    lost_usd: Fraction = Fraction(0)  # Ours: of charges whose time is not known any more.
+    without_hours: bool = False
+    committed: bool = False
+    prices: set[int] = field(default_factory=set)  # Ours, in micro-dollars.
+
+    @property
+    def price_usd(self) -> Fraction | None:
+        """Per hour: the one that was charged, else the average."""
+        if len(self.prices) == 1:
+            return Fraction(next(iter(self.prices)), MICROS_PER_USD)
+        return self.usd / self.hours if self.hours and not self.without_hours else None
+
+
+@dataclass(slots=True)
+class _Cell:
+    resource: str
+    kind: LineKind
+    from_wall: int
+    to_wall: int
+    ours: _Side = field(default_factory=_Side)
+    theirs: _Side = field(default_factory=_Side)
+
+
+class Cells:
+    """The cells of a comparison. `periods`: how long a cell of each kind of line is."""
+
+    def __init__(self, periods: dict[LineKind, Period]) -> None:
+        self._periods = periods
+        self._cells: dict[tuple[str, LineKind, int], _Cell] = {}
+
+    def _cell(self, resource: str, kind: LineKind, at: int) -> _Cell:
+        start, end = self._periods[kind](at)
+        return self._cells.setdefault((resource, kind, start), _Cell(resource, kind, start, end))
+
+    def enter_ours(self, charge: Charge) -> None:
+        resource, kind = short_resource(resource_id(charge)), charge.line.kind
+        for part in slices(charge, self._periods[kind]):
+            side = self._cell(resource, kind, part.from_wall).ours
+            if charge.line.name == LOST:
+                side.lost_usd += Fraction(part.usd_micros, MICROS_PER_USD)
+                continue
+            side.rows += 1
+            side.usd += Fraction(part.usd_micros, MICROS_PER_USD)
+            if charge.line.unit is Unit.HOUR:
+                side.hours += Fraction(part.quantity, NS_PER_HOUR)
+                side.prices.add(charge.line.price_usd_micros)
+            elif not (kind is LineKind.COMPUTE and charge.line.unit is Unit.PIECE):  # That makes up for a late price.
+                side.without_hours = True
+
+    def enter_theirs(self, line: BillLine) -> None:
+        kind = line.kind.metered_as
+        assert kind is not None, "what is not metered has no cell"
+        at, period = line.from_wall, self._periods[kind]
+        while True:
+            start, end = period(at)
+            part = line.clip(start, end)
+            assert part is not None, "a line touches the period that it begins in"
+            side = self._cell(line.resource, kind, at).theirs
+            side.rows += 1
+            side.usd += part.usd
+            side.committed |= line.committed
+            if part.hours is None:
+                side.without_hours = True
+            else:
+                side.hours += part.hours
+            at = end
+            if at >= line.to_wall:
+                return
+
+    def differences(self, open_ends: dict[LineKind, int]) -> Iterator[Difference]:
+        """Yield what the cells differ by. `open_ends`: from when on the bill of a kind of line is not final."""
+        order = sorted(self._cells.values(), key=lambda cell: (cell.resource, cell.kind.value, cell.from_wall))
+        billed = {(cell.resource, cell.kind) for cell in order if cell.theirs.rows}
+        whole_hours = _in_whole_hours(order)
+        for cell in order:
+            if cell.ours.lost_usd:
+                yield _difference(Cause.LOST, cell, -cell.ours.lost_usd)
+            if (cell.resource, cell.kind) not in billed:
+                hours = None if cell.ours.without_hours else -cell.ours.hours
+                yield _difference(Cause.UNKNOWN_TO_THEM, cell, -cell.ours.usd, hours=hours)
+                continue
+            is_final = cell.from_wall < open_ends.get(cell.kind, cell.to_wall)
+            at_edge = whole_hours and cell.ours.rows > 0 and not self._inside(cell)
+            yield from _parts(cell, is_final=is_final, billed_by_the_hour=at_edge)
+
+    def _inside(self, cell: _Cell) -> bool:
+        """Whether we metered right before and right after: nothing began or ended here that could be rounded."""
+
+        def metered(at: int) -> bool:
+            beside = self._cells.get((cell.resource, cell.kind, self._periods[cell.kind](at)[0]))
+            return beside is not None and beside.ours.rows > 0
+
+        return metered(cell.from_wall - 1) and metered(cell.to_wall)
+
+
+def _in_whole_hours(order: Sequence[_Cell]) -> bool:
+    """Whether the bill knows no part of an hour, although we do: it rounds up."""
+    both = [cell for cell in order if cell.kind is LineKind.COMPUTE and cell.theirs.rows and cell.ours.rows]
+    return bool(both) and all(not cell.theirs.without_hours and cell.theirs.hours.denominator == 1 for cell in both)
+
+
+def _parts(cell: _Cell, *, is_final: bool, billed_by_the_hour: bool) -> Iterator[Difference]:
+    ours, theirs = cell.ours, cell.theirs
+    whole = theirs.usd - ours.usd
+    if ours.without_hours or theirs.without_hours:
+        yield _of_amounts(cell, whole, is_final=is_final)
+        return
+    hours = theirs.hours - ours.hours
+    price = ours.price_usd if ours.price_usd is not None else theirs.price_usd
+    of_hours = hours * price if price is not None and ours.rows and theirs.rows else (whole if hours else Fraction(0))
+    if of_hours:
+        cause = _cause_of_hours(hours, is_final=is_final, billed_by_the_hour=billed_by_the_hour)
+        yield _difference(cause, cell, of_hours, hours=hours)
+    of_price = whole - of_hours
+    if abs(of_price) < NO_PRICE_USD:
+        yield _difference(Cause.BELOW_A_CENT, cell, of_price)
+    elif theirs.committed:
+        yield _difference(Cause.NOT_METERED, cell, of_price, what=BillKind.COMMITMENT.value)
+    else:
+        their_price = theirs.usd / theirs.hours if theirs.hours else None
+        yield _difference(Cause.PRICE, cell, of_price, prices=(ours.price_usd, their_price))
+
+
+def _of_amounts(cell: _Cell, whole: Fraction, *, is_final: bool) -> Difference:
+    """Without hours on both sides only the presence of a side tells more than the amount."""
+    if not cell.theirs.rows:
+        return _difference(Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL, cell, whole)
+    if not cell.ours.rows:
+        return _difference(Cause.OURS_MISSING, cell, whole)
+    return _difference(Cause.BELOW_A_CENT if abs(whole) < NO_PRICE_USD else Cause.PRICE, cell, whole)
+
+
+def _cause_of_hours(hours: Fraction, *, is_final: bool, billed_by_the_hour: bool) -> Cause:
+    if abs(hours) <= GRANULARITY_HOURS or (billed_by_the_hour and 0 < hours < 1):
+        return Cause.GRANULARITY
+    if hours > 0:
+        return Cause.OURS_MISSING
+    return Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL
+
+
+def _difference(
+    cause: Cause,
+    cell: _Cell,
+    usd: Fraction,
+    *,
+    what: str | None = None,
+    hours: Fraction | None = None,
+    prices: tuple[Fraction | None, Fraction | None] = (None, None),
+) -> Difference:
+    named = cell.kind.value if what is None else what
+    ours, theirs = (None if price is None else (price, price) for price in prices)
+    return Difference(cause, cell.resource, named, cell.from_wall, cell.to_wall, usd, hours, ours, theirs)
+
+
+# The ledger against a provider's bill: every difference, with its likely cause. All of it adds up exactly.
+#
+# Both sides are laid into cells of (resource, kind of line, period). In a cell that both know, the difference is
+# parted:
+#
+# theirs - ours = (their hours - our hours) x price + what is left, which is the price
+#
+# so that whatever the parts are called, they sum to what the two totals differ by.
+
 
 _Known = set[tuple[str, LineKind]]  # What our ledger has charges of.
 _PERIODS: Final[dict[str, Period]] = {"hour": hour_of, "day": day_of, "month": month_of}

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final, Protocol
 
 from governor.core.base.findings import Finding
 from governor.core.base.units import MonoNs, parse_count, parse_duration
-from governor.core.events.events import Event
+from governor.core.events.inputs import Event
 from governor.core.rules import expressions
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 # Outside of these a step time is a broken clock or a hostile frame, and would overflow what is computed from it.
 STEP_S_MIN: Final = 1e-6
@@ -54,7 +54,7 @@ def defaults(keys: tuple[Key, ...]) -> dict[str, Any]:
 
 
 class Condition(Protocol):
-    """What a rule asks: a trigger, or several together (governor.core.rules.composition)."""
+    """What a rule asks: a trigger, or several together (governor.core.rules.condition)."""
 
     def observe(self, event: Event, run: Run) -> bool | None:
         """See an event that has already been applied to `run`. Must be cheap: called for every frame.

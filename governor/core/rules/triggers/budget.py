@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Final
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.policy import Budget
 from governor.core.base.units import MonoNs, UsdMicros, format_usd
-from governor.core.events.events import Event, Step
+from governor.core.events.inputs import Event, Step
 from governor.core.money.budgets import Cap
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 TOKENS_REACHED: Final = "tokens_reached"  # The run is complete.
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Event, Step
+from governor.core.events.inputs import Event, Step
 from governor.core.rules.triggers.base import Key, is_step_time
-from governor.core.runs.run_state import RANKS_MAX, Run
+from governor.core.runs.state import RANKS_MAX, Run
 
 
 class _Rank:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Event
+from governor.core.events.inputs import Event
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.rules.expressions import compiled, variables_of
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 
 class Expression:

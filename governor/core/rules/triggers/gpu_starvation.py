@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
-from governor.core.base.windows import Reservoir
-from governor.core.events.events import Event, Step
-from governor.core.events.machine_events import GpuSample
+from governor.core.events.inputs import Event, Step
+from governor.core.events.machine import GpuSample
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.intake import PAUSES
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 STALE_NS: Final = DurationNs(120 * NS_PER_S)  # Loggers sample every 2 to 60 s: two of the slowest missed.
 GPUS_MAX: Final = 64  # Four times the widest node sold.

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
-from governor.core.base.windows import Reservoir
-from governor.core.events.events import Beat, Event, PhaseChange, Step, Tick
+from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
 from governor.core.rules.triggers.base import STEP_S_MAX, Key
-from governor.core.runs.run_state import RANKS_MAX, Rank, Run
+from governor.core.runs.state import RANKS_MAX, Rank, Run
 
 # Ticks come every 250 ms. A gap this long means that we ourselves did not run (suspend, frozen cgroup, swapped out):
 # frames may wait unread, so nothing that "happened" meanwhile is evidence.

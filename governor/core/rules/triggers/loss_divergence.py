@@ -8,11 +8,10 @@ from statistics import median
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
-from governor.core.events.events import Disconnected, Event, Step
-from governor.core.rules.followed import WARMING_UP, Followed
-from governor.core.rules.levels import Blocks
+from governor.core.events.inputs import Disconnected, Event, Step
+from governor.core.rules.one_rank import WARMING_UP, Blocks, Followed
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 KEEP: Final = 5  # Blocks that must all lie above: fewer are one spike, more find it later.
 RECOVERED_TIMES: Final = 2  # As `hang` has it for pauses that ended well.

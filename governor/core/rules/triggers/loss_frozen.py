@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
-from governor.core.events.events import Disconnected, Event, Step
-from governor.core.rules.followed import WARMING_UP, Followed
+from governor.core.events.inputs import Disconnected, Event, Step
+from governor.core.rules.one_rank import WARMING_UP, Followed
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 
 class LossFrozen(Followed):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from governor.core.base.findings import Finding, unknown
-from governor.core.events.events import Disconnected, Step
-from governor.core.rules.surge import Surge
+from governor.core.events.inputs import Disconnected, Step
+from governor.core.rules.one_rank import Surge
 from governor.core.rules.triggers.base import Key
 
 

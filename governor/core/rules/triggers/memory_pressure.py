@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
-from governor.core.events.events import Event, Step
-from governor.core.events.machine_events import HostMemory
+from governor.core.events.inputs import Event, Step
+from governor.core.events.machine import HostMemory
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import RANKS_MAX, Run
+from governor.core.runs.state import RANKS_MAX, Run
 
 STALE_NS: Final = DurationNs(60 * NS_PER_S)  # The daemon looks every few seconds.
 STEPS_STALE_NS: Final = DurationNs(600 * NS_PER_S)  # A rank tells its memory with its steps, every few seconds.

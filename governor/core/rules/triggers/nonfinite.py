@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Event, Step
+from governor.core.events.inputs import Event, Step
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import RANKS_MAX, Run
+from governor.core.runs.state import RANKS_MAX, Run
 
 # Once so many updates were applied in a row, the loss scale has been found and a streak is no search any more.
 SCALE_FOUND_AFTER_STEPS = 20

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
-from governor.core.events.events import Disconnected, Event, Step
-from governor.core.rules.followed import Followed
+from governor.core.events.inputs import Disconnected, Event, Step
+from governor.core.rules.one_rank import Followed
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 _SEARCHING = unknown("searching_the_scale")
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
-from governor.core.events.events import Bye, Event, Hello, Step
+from governor.core.events.inputs import Bye, Event, Hello, Step
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 ATTEMPTS_MAX: Final = 1_000  # Of the key, and so of what is remembered.
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
-from governor.core.base.windows import Reservoir
-from governor.core.events.events import Beat, Event, PhaseChange, Step
+from governor.core.events.inputs import Beat, Event, PhaseChange, Step
 from governor.core.rules.triggers.base import STEP_S_MAX, STEP_S_MIN, Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 _PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 TOKENS_PER_S = "tokens/s"

@@ -15,9 +15,9 @@ from governor.core.base.units import (
     format_duration,
     format_usd,
 )
-from governor.core.events.events import Event
+from governor.core.events.inputs import Event
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 NOT_ASKABLE: Final = unknown("nobody_to_ask")
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Final
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.policy import Expected
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, format_duration
-from governor.core.events.events import Event, Tick
-from governor.core.money.expected import drift, per_mtok
+from governor.core.events.inputs import Event, Tick
+from governor.core.money.forecast import drift, per_mtok
 from governor.core.rules.triggers.base import Key
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 SAMPLES: Final = 60  # Of a window: it moves on by a sixtieth.
 

@@ -11,16 +11,19 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from governor.adapters.exporters.prometheus import PrometheusExporter
+from governor.adapters.exporters.prometheus import (
+    CONNECTIONS_MAX,
+    REQUEST_BYTES_MAX,
+    MetricsUnavailable,
+    PrometheusExporter,
+)
 from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METRICS, OTHER_RUNS, RUNS_SHOWN_MAX
-from governor.adapters.exporters.scrape_server import CONNECTIONS_MAX, REQUEST_BYTES_MAX, MetricsUnavailable
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
-from governor.core.engine.outlook import Pace
-from governor.core.halt.halt_state import Stage
-from governor.core.money.expected import Plan
-from governor.core.money.forecast import CeilingHit, Forecast, Interval
+from governor.core.engine.run_forecast import Pace
+from governor.core.halt.state import Stage
+from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
 from governor.core.views.metrics import AlertCounts, BudgetReading, GovernorHealth, LagReading, RunReading, Snapshot
-from tests.unit.core.engine.test_engine import at, make_node, rule, training
+from tests.unit.core.engine.test_step import at, make_node, rule, training
 
 FULL = RunReading(
     run="llama",
@@ -47,7 +50,7 @@ FULL = RunReading(
     tokens_wasted=250_000,
     left=Forecast(1_000_000, Interval(0.5, 0.4, 0.6), Interval(27.5, 22.0, 33.0), 10),
     ceiling=CeilingHit(DurationNs(90 * NS_PER_S), None, None),
-    plan=Plan(2_000_000, 50_000.0),
+    plan=ExpectedCost(2_000_000, 50_000.0),
     last_pace=Pace(2_500_000, 0.25, 1.5),
     run_pace=Pace(2_400_000, 0.2, 1.25),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from governor.adapters.http.secret_file import SecretFault, read_secret_file
+from governor.adapters.http.client import SecretFault, read_secret_file
 
 
 def test_a_file_of_its_owner_and_group_is_read_up_to_the_bound(tmp_path: Path) -> None:

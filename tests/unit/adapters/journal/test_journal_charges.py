@@ -8,11 +8,10 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from governor.adapters.journal.journal_check import SCHEMA_VERSION
-from governor.adapters.journal.journal_db import _MIGRATIONS, Database, Limits
-from governor.adapters.journal.journal_entries import ROW_BYTES_MAX
-from governor.adapters.journal.journal_fallback import CHARGES_HELD_MAX, CHATTER_BYTES_MAX, Fallback
-from governor.adapters.journal.journal_sqlite import SqliteJournal, open_journal
+from governor.adapters.journal.check import SCHEMA_VERSION
+from governor.adapters.journal.db import _MIGRATIONS, Database, Limits
+from governor.adapters.journal.runtime_files import CHARGES_HELD_MAX, CHATTER_BYTES_MAX, ROW_BYTES_MAX, Fallback
+from governor.adapters.journal.writer import SqliteJournal, open_journal
 from governor.core.base.units import MonoNs, WallNs
 from governor.ports import Row
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.journal.journal_db import Database, JournalReader, Limits
-from governor.adapters.journal.journal_fallback import CHATTER_BYTES_MAX, FALLBACK_BYTES_MAX, Entry, Fallback
+from governor.adapters.journal.db import Database, JournalReader, Limits
+from governor.adapters.journal.runtime_files import CHATTER_BYTES_MAX, FALLBACK_BYTES_MAX, Entry, Fallback
 
 
 def row(seq: int, kind: str = "verdict", incident_id: str | None = None, text: str = "") -> Entry:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from governor.adapters.journal.journal_db import WAL_BYTES_LAID_OUT, Database
-from governor.adapters.journal.journal_fallback import Entry
+from governor.adapters.journal.db import WAL_BYTES_LAID_OUT, Database
+from governor.adapters.journal.runtime_files import Entry
 
 
 def row(seq: int, size: int = 10) -> Entry:

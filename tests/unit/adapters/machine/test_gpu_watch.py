@@ -11,12 +11,12 @@ from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.policy import Budget, PolicySet
 from governor.core.base.units import MonoNs, UsdMicros
-from governor.core.events.events import CommandLaunched
-from governor.core.events.machine_events import GpuProcessesSeen, GpuSample
-from governor.core.halt.halt import StopTarget
+from governor.core.events.inputs import CommandLaunched
+from governor.core.events.machine import GpuProcessesSeen, GpuSample
+from governor.core.halt.table import StopTarget
 from governor.ports import GpuReading
 from tests.contract.fakes import FakeGpus, FakeProcesses
-from tests.unit.core.engine.test_engine import at, make_node, play, rule, tick
+from tests.unit.core.engine.test_step import at, make_node, play, rule, tick
 
 LAUNCHER, WORKER, ORPHAN, STRANGER, UNSEEN = 500_001, 500_003, 500_004, 500_005, 500_006
 

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.machine.accelerators import accelerators
-from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch
-from governor.adapters.machine.neighbours import LOOK_PERIOD_NS as NEIGHBOURS_NS
-from governor.adapters.machine.neighbours import NeighbourWatch, governs
-from governor.cli.run_command.command_end import CommandEnd
+from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch, accelerators
+from governor.adapters.machine.host_watch import GOVERNORS_LOOK_PERIOD_NS as NEIGHBOURS_NS
+from governor.adapters.machine.host_watch import NeighbourWatch, governs
+from governor.cli.run.ending import CommandEnd
 from governor.core.base.identity import ProcessFacts
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.events import CommandExited
-from governor.core.events.machine_events import GovernorsSeen, GpuProcessesSeen
+from governor.core.events.inputs import CommandExited
+from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen
 from governor.ports import GpuReading
 from tests.contract.fakes import FakeGpus, FakeProcesses
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.adapters.trainers.jsonl_tail import LINE_BYTES_MAX, JsonlTail
+from governor.adapters.trainers.streams import LINE_BYTES_MAX, JsonlTail
 from governor.core.base.units import MonoNs
-from governor.core.events.events import FramesLost, PhaseChange, Step
+from governor.core.events.inputs import FramesLost, PhaseChange, Step
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
 from trainer_shim.wire import encode, head

@@ -11,17 +11,15 @@ from typing import Any
 
 import pytest
 
-from governor.adapters.trainers.recording_queue import ALL_BYTES_MAX, RUN_BYTES_MAX, Pending
-from governor.adapters.trainers.recording_segments import FRESH_S, Limits, RunSegments, kept_bytes, sweep
-from governor.adapters.trainers.recordings import RecordingFiles
+from governor.adapters.trainers.recordings import ALL_BYTES_MAX, RUN_BYTES_MAX, Pending, RecordingFiles
+from governor.adapters.trainers.segments import FRESH_S, Limits, RunSegments, kept_bytes, sweep
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.node import RUNS_MAX
-from governor.replay.readers.replay_lines import LogUnreadable
-from governor.replay.replay_input import Place, logs, records
+from governor.replay.logs import Place, logs, records
+from governor.replay.readers.lines import LogUnreadable
 from governor.wire import recording
-from governor.wire.recording import Heard
-from governor.wire.recording_files import number_of, segments
+from governor.wire.recording import Heard, number_of, segments
 from trainer_shim.wire import encode, head
 
 LIMITS = Limits(run_bytes_max=64_000, node_bytes_max=200_000, keep_s=3600.0, free_bytes_min=0)

@@ -14,12 +14,12 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.core.engine.node import Node, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, Ask, Effect, Term
-from governor.core.events.events import Disconnected, PhaseChange, Step, StreamOpened, StreamState, Tick, TrainerExited
-from governor.core.runs.run_state import UNWATCHED_AFTER_NS
+from governor.core.events.inputs import Disconnected, PhaseChange, Step, StreamOpened, StreamState, Tick, TrainerExited
+from governor.core.runs.state import UNWATCHED_AFTER_NS
 from governor.core.views.status import run_status
-from governor.settings.settings_model import Jsonl
+from governor.settings.model import Jsonl
 from tests.contract.fakes import FakeProcesses
-from tests.unit.core.engine.test_engine import at, hello, make_node, peer, play, rule, tick
+from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
 from tests.unit.idle_node import FACTS, Idle, seconds
 
 LOST = "/data/m.jsonl: Permission denied"

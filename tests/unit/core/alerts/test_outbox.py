@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from governor.core.alerts.alerts import Alert, Severity, State
+from governor.core.alerts.catalogue import Alert, Severity, State
 from governor.core.alerts.outbox import (
     AGE_MAX_NS,
     DOUBLINGS_MAX,

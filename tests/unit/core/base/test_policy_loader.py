@@ -7,8 +7,8 @@ from pathlib import Path
 from governor.core.base.units import NS_PER_S, DurationNs, UsdMicros, usd
 from governor.core.engine.node import NodeFacts
 from governor.core.money.budgets import ScopedBudget, parse_scope
-from governor.policies import policy_files
-from governor.policies.policy_loading import policy_loader
+from governor.policies import files
+from governor.policies.loading import policy_loader
 
 POLICY = """
 [policy]
@@ -39,7 +39,7 @@ def test_a_reload_to_a_ceiling_that_the_halt_itself_would_exceed_is_refused(tmp_
 
 def test_a_node_without_a_policies_directory_is_judged_by_the_packaged_policy(tmp_path: Path) -> None:
     directory = tmp_path / "policies.d"
-    load = policy_loader(lambda: policy_files.of_node(directory), None, lambda: False)
+    load = policy_loader(lambda: files.of_node(directory), None, lambda: False)
     policies, problems = load()
     assert problems == []
     assert policies is not None

@@ -13,12 +13,13 @@ import pytest
 from governor.core.base.findings import Response
 from governor.core.base.policy import Budget, Mode, Policy, PolicySet
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, WallNs, usd
-from governor.core.engine import budgeting, engine
+from governor.core.engine import budgeting
+from governor.core.engine import step as engine
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node, new_node
-from governor.core.engine.outlook import binding_ceiling
-from governor.core.engine.snapshots import incident_snapshot
+from governor.core.engine.run_forecast import binding_ceiling
 from governor.core.events.effects import Alarm, Effect, KeepRuns, Record
-from governor.core.events.events import (
+from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
     OperatorBudget,
@@ -31,8 +32,8 @@ from governor.core.money.charges import UNALLOCATED
 from governor.core.money.ledger import reserve
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
-from governor.text.report_moments import moments
-from tests.unit.core.engine.test_engine import PRICE, at, hello, make_node, peer, play, rule, tick
+from governor.text.moments import moments
+from tests.unit.core.engine.test_step import PRICE, at, hello, make_node, peer, play, rule, tick
 
 ONE = "llama"
 OTHER = "mistral"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Step, StreamOpened, TrainerExited
-from tests.unit.core.engine.test_engine import PRICE, at, make_node, peer
-from tests.unit.core.engine.test_keeping import World
+from governor.core.events.inputs import Step, StreamOpened, TrainerExited
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import PRICE, at, make_node, peer
 
 TRAINER = peer(100).process
 

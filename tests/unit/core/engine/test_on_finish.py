@@ -9,9 +9,9 @@ import pytest
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.events.effects import Confirm, KeepRuns, Record
-from governor.core.events.events import Bye, CommandExited, CommandLaunched, OperatorHalt, TrainerExited
-from governor.core.halt.halt import Stage
-from tests.unit.core.engine.test_engine import at, hello, peer
+from governor.core.events.inputs import Bye, CommandExited, CommandLaunched, OperatorHalt, TrainerExited
+from governor.core.halt.table import Stage
+from tests.unit.core.engine.test_step import at, hello, peer
 from tests.unit.idle_node import FACTS, Idle
 
 STOP_WELL = Policy(name="p", run_on_finish="stop")

@@ -7,12 +7,12 @@ import pytest
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
+from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node, run_snapshot
 from governor.core.engine.overrun import causes
 from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.engine.snapshots import incident_snapshot
 from governor.core.events.effects import KeepIncident
-from governor.core.events.events import (
+from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
     OperatorHalt,
@@ -22,8 +22,8 @@ from governor.core.events.events import (
     TrainerExited,
 )
 from governor.core.halt.incident import Incident
-from governor.text.report_moments import moments
-from tests.unit.core.engine.test_engine import at, hello, make_node, peer, play, rule, tick
+from governor.text.moments import moments
+from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, rule, tick
 
 INCIDENT = "llama.node-a.1"
 

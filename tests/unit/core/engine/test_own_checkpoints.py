@@ -6,9 +6,9 @@ import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
-from governor.core.events.events import Disconnected, Step, TrainerExited
-from tests.unit.core.engine.test_engine import at, make_node, peer
-from tests.unit.core.engine.test_keeping import World
+from governor.core.events.inputs import Disconnected, Step, TrainerExited
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import at, make_node, peer
 
 STEP_TOKENS = 250_000
 

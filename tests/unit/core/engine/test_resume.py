@@ -11,11 +11,11 @@ from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import AT_ONCE, Budget, Hold, HoldKind
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
-from governor.core.engine.idle.idleness import NODE
+from governor.core.engine.idle.state import NODE
 from governor.core.engine.node import RUNS_MAX, Node, run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Alarm, Ask, KeepIncident, KeepRuns, ReadBilling, Record
-from governor.core.events.events import (
+from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
     Disconnected,
@@ -27,7 +27,7 @@ from governor.core.events.events import (
     StopReplied,
 )
 from governor.core.money.charges import UNALLOCATED
-from tests.unit.core.engine.test_engine import PRICE, a_step, at, hello, make_node, play, rule, tick, training
+from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick, training
 
 NAN = float("nan")
 WALL = WallNs(10**18)

@@ -9,13 +9,13 @@ import pytest
 from governor.core.base.findings import Verdict
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.events import Step
-from governor.core.rules.rules import RuleBook
-from governor.core.runs.run_state import Run
-from governor.policies.policy_doubts import doubts
-from governor.policies.policy_explain import explain
-from governor.policies.policy_toml import load_policies, read_policies
-from governor.reports.report import incident_markdown
+from governor.core.events.inputs import Step
+from governor.core.rules.evaluate import RuleBook
+from governor.core.runs.state import Run
+from governor.policies.check import doubts
+from governor.policies.parse import load_policies, read_policies
+from governor.policies.words import explain
+from governor.reports.incident import incident_markdown
 from tests.golden.report_cases import nan_halt
 from tests.paths import ROOT
 

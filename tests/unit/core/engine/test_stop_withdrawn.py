@@ -9,9 +9,9 @@ import pytest
 
 from governor.core.base.policy import Mode, Policy, PolicySet
 from governor.core.base.units import DurationNs
-from governor.core.engine import engine
-from governor.core.events.events import StopAnswer
-from governor.reports.report import summary
+from governor.core.engine import step as engine
+from governor.core.events.inputs import StopAnswer
+from governor.reports.incident import summary
 from tests.unit.idle_node import FACTS, Idle, seconds
 
 LIMIT = 20

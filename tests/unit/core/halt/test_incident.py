@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import WallNs
+from governor.core.engine.incident_json import incident_of, incident_snapshot
 from governor.core.engine.node import RUNS_MAX, Node
-from governor.core.engine.snapshots import incident_of, incident_snapshot
-from governor.core.events.events import OperatorHalt, ProcessesSeen
+from governor.core.events.inputs import OperatorHalt, ProcessesSeen
 from governor.core.halt.incident import PROCESSES_MAX, TARGETS_MAX, TIMELINE_MAX, Incident
-from governor.text.report_moments import processes_text
-from tests.unit.core.engine.test_engine import at, hello, make_node, peer, play, training
+from governor.text.moments import processes_text
+from tests.unit.core.engine.test_step import at, hello, make_node, peer, play, training
 
 
 def test_a_timeline_that_is_full_still_takes_the_end_of_the_halt() -> None:

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.core.base.units import NS_PER_HOUR, NS_PER_S, MonoNs
-from governor.core.base.utc import NS_PER_DAY
-from governor.core.events.events import TrainerExited
+from governor.core.base.units import NS_PER_DAY, NS_PER_HOUR, NS_PER_S, MonoNs
+from governor.core.events.inputs import TrainerExited
 from governor.core.money.budgets import Scope, ScopeKind, checked_ceiling, checked_fractions, parse_scope, scopes_of
 from governor.core.money.charges import Charge
-from governor.core.money.group_spend import DAYS_MAX, KEYS_MAX, GroupSpend
+from governor.core.money.group_totals import DAYS_MAX, KEYS_MAX, GroupSpend
 from governor.core.money.reports.cost import tally
-from tests.unit.core.engine.test_engine import hello, make_node, peer
-from tests.unit.core.engine.test_keeping import WALL, World
+from tests.unit.core.engine.test_metering import WALL, World
+from tests.unit.core.engine.test_step import hello, make_node, peer
 
 
 @pytest.mark.parametrize("text", ["run:llama", "stage:stage1", "label:team=nlp", "label:a=b=c", "day", "node"])

@@ -12,14 +12,14 @@ from random import Random
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import HaltSettings, Policy, PolicySet
 from governor.core.base.units import NS_PER_S, TICK_NS, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine import engine
-from governor.core.engine.keeping import keep
+from governor.core.engine import step as engine
+from governor.core.engine.metering import keep
 from governor.core.engine.node import Node, new_node
 from governor.core.events.effects import Effect, KeepRuns, Kill, Term
-from governor.core.events.events import Event, PhaseChange, ProcessesSeen, Tick
+from governor.core.events.inputs import Event, PhaseChange, ProcessesSeen, Tick
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from governor.core.money.charges import Charge
-from tests.unit.core.engine.test_engine import hello, make_node, peer
+from tests.unit.core.engine.test_step import hello, make_node, peer
 
 WALL = 1_800_000_000 * NS_PER_S  # 08:00 UTC: no midnight within a schedule.
 COARSE_NS = 10 * NS_PER_S

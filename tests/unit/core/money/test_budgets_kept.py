@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from governor.core.alerts.alerts import TEXT_CHARS_MAX
+from governor.core.alerts.catalogue import TEXT_CHARS_MAX
 from governor.core.base.policy import Policy, PolicySet
-from governor.core.base.units import NS_PER_S, BootNs, WallNs, usd
-from governor.core.base.utc import NS_PER_DAY
-from governor.core.engine.keeping import keep
+from governor.core.base.units import NS_PER_DAY, NS_PER_S, BootNs, WallNs, usd
+from governor.core.engine.metering import keep
 from governor.core.engine.node import RUNS_MAX, Node, new_node
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, KeepRuns
-from governor.core.events.events import OperatorBudget
+from governor.core.events.inputs import OperatorBudget
 from governor.core.money.budgets import BUDGETS_MAX, ScopedBudget, parse_scope
 from tests.unit.core.engine.test_budgeting import ONE, OTHER, alarms, budget, halted, join, make, reached_at, set_live
-from tests.unit.core.engine.test_engine import PRICE, at, play, tick
+from tests.unit.core.engine.test_step import PRICE, at, play, tick
 
 WALL_AT_0 = 10**18  # Of `tick`.
 

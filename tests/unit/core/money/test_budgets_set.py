@@ -10,11 +10,11 @@ from governor.core.base.policy import Budget, Policy, PolicySet
 from governor.core.base.units import BootNs, WallNs
 from governor.core.engine import budgeting
 from governor.core.engine.node import Node, new_node
-from governor.core.events.events import OperatorBudget
+from governor.core.events.inputs import OperatorBudget
 from governor.core.money.budgets import parse_scope
-from governor.core.money.group_spend import KEYS_MAX, GroupSpend
+from governor.core.money.group_totals import KEYS_MAX, GroupSpend
 from tests.unit.core.engine.test_budgeting import ONE, OTHER, alarms, budget, halted, join, make, set_live
-from tests.unit.core.engine.test_engine import a_step, at, play, rule, tick
+from tests.unit.core.engine.test_step import a_step, at, play, rule, tick
 
 
 def refused(node: Node, when: float, scope: str, ceiling_usd: float) -> str | None:

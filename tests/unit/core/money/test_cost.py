@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.base.units import NS_PER_HOUR, UsdMicros, WallNs
-from governor.core.base.utc import day_of, hour_of, month_of, parse_utc
+from governor.core.base.units import NS_PER_HOUR, UsdMicros, WallNs, day_of, hour_of, month_of, parse_utc
 from governor.core.money.charges import Charge, Line, LineKind, Unit
 from governor.core.money.reports.cost import clip, decimal_text, exact_usd, slices, sum_of, tally, whole_cents
 from tests.unit.cost.ledger_file import ANNA, NODE, ON_DEMAND, a_month, charge

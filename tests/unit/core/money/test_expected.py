@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.cli.cli_table import render_status
+from governor.cli.status_table import render_status
 from governor.core.base.policy import Budget, Expected, Policy, PolicySet
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros, usd
-from governor.core.engine import engine
-from governor.core.engine.keeping import keep
+from governor.core.engine import step as engine
+from governor.core.engine.metering import keep
 from governor.core.engine.node import Node
-from governor.core.engine.outlook import outlook
+from governor.core.engine.run_forecast import outlook
 from governor.core.events.effects import Effect, KeepRuns
-from governor.core.money.expected import Plan, WindowRow, burn_rate, drift, per_mtok, row_of, window_row
+from governor.core.money.forecast import ExpectedCost, WindowRow, burn_rate, drift, per_mtok, row_of, window_row
 from governor.core.money.token_windows import Window
 from governor.core.views.status import run_status
-from tests.unit.core.engine.test_engine import PRICE, a_step, at, hello, make_node, play, rule, tick
-from tests.unit.core.engine.test_keeping import World
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick
 
 # $3.60/h is a tenth of a cent a second.
 CENTS = {"price_usd_micros_per_hour": UsdMicros(3_600_000)}
@@ -42,12 +42,14 @@ def test_the_worked_run_against_a_plan() -> None:
     over = drift(spent, tokens, 5_500)
     assert over is not None
     assert float(over) == pytest.approx(0.116279, abs=1e-6)
-    assert burn_rate(spent, tokens, Plan(ceiling_usd_micros=usd(400), tokens_goal=tokens)) == Fraction(316_800, 400_000)
+    assert burn_rate(spent, tokens, ExpectedCost(ceiling_usd_micros=usd(400), tokens_goal=tokens)) == Fraction(
+        316_800, 400_000
+    )
 
 
 def test_a_run_that_goes_on_at_one_lands_exactly_on_its_ceiling() -> None:
     """Also one that came with ten millions trained: $9 are for the ninety that are left."""
-    plan = Plan(ceiling_usd_micros=usd(9), tokens_goal=100 * MTOK, began_tokens=10 * MTOK)
+    plan = ExpectedCost(ceiling_usd_micros=usd(9), tokens_goal=100 * MTOK, began_tokens=10 * MTOK)
     assert burn_rate(usd("0.1"), MTOK, plan) == 1
     assert usd("0.1") * (100 - 10) == plan.ceiling_usd_micros
     assert burn_rate(usd("0.25"), MTOK, plan) == Fraction(5, 2)
@@ -56,13 +58,13 @@ def test_a_run_that_goes_on_at_one_lands_exactly_on_its_ceiling() -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(),
-        Plan(ceiling_usd_micros=usd(9)),
-        Plan(tokens_goal=100 * MTOK),
-        Plan(ceiling_usd_micros=usd(9), tokens_goal=10 * MTOK, began_tokens=10 * MTOK),
+        ExpectedCost(),
+        ExpectedCost(ceiling_usd_micros=usd(9)),
+        ExpectedCost(tokens_goal=100 * MTOK),
+        ExpectedCost(ceiling_usd_micros=usd(9), tokens_goal=10 * MTOK, began_tokens=10 * MTOK),
     ],
 )
-def test_what_nobody_said_is_unknown(plan: Plan) -> None:
+def test_what_nobody_said_is_unknown(plan: ExpectedCost) -> None:
     assert burn_rate(usd(1), MTOK, plan) is None
     assert drift(usd(1), MTOK, plan.usd_micros_per_mtok) is None
 
@@ -71,13 +73,13 @@ def test_nothing_is_trained_for_nothing() -> None:
     """A window without money is one whose price nobody knew: not a hundred per cent cheaper than planned."""
     assert per_mtok(0, MTOK) is None
     assert drift(0, MTOK, 5_500) is None
-    assert burn_rate(0, MTOK, Plan(ceiling_usd_micros=usd(9), tokens_goal=MTOK)) is None
+    assert burn_rate(0, MTOK, ExpectedCost(ceiling_usd_micros=usd(9), tokens_goal=MTOK)) is None
     assert per_mtok(usd(1), 0) is None
 
 
 def test_a_row_reads_back_and_one_of_before_has_no_plan() -> None:
     window = Window(MTOK, 2 * MTOK, DurationNs(NS_PER_HOUR), usd("1.5"), 7)
-    row = WindowRow("stage1", "a1", window, Plan(10_490, 65_900.0, usd(260), 20_000 * MTOK, MTOK))
+    row = WindowRow("stage1", "a1", window, ExpectedCost(10_490, 65_900.0, usd(260), 20_000 * MTOK, MTOK))
     told = json.loads(json.dumps(window_row(row)))
     assert row_of(told) == row
     assert row_of(json.loads(json.dumps(window_row(replace(row, is_unpriced=True))))) == replace(row, is_unpriced=True)
@@ -89,7 +91,7 @@ def test_a_row_reads_back_and_one_of_before_has_no_plan() -> None:
         "began_tokens",
     )
     older = {name: value for name, value in told.items() if name not in plan}
-    assert row_of(older) == replace(row, plan=Plan())
+    assert row_of(older) == replace(row, plan=ExpectedCost())
     with pytest.raises(ValueError, match="without tokens"):
         row_of(told | {"to_tokens": MTOK})
 
@@ -128,7 +130,7 @@ def test_a_window_is_kept_with_what_it_is_held_against() -> None:
     """Four seconds a million at $0.001 a second: $0.004, as planned; of $0.005 that the ceiling has for it."""
     node = started()
     [first, second] = rows(trained(node, 1, 8))
-    assert first.plan == second.plan == Plan(4_000, 500_000.0, usd("0.5"), 100 * MTOK, 0)
+    assert first.plan == second.plan == ExpectedCost(4_000, 500_000.0, usd("0.5"), 100 * MTOK, 0)
     ahead = outlook(node.runs["llama"])
     assert ahead.last == second.window
     assert ahead.last_pace is not None
@@ -256,5 +258,5 @@ def test_a_run_without_plan_or_schedule_has_windows_all_the_same() -> None:
     node = make_node(rule("nonfinite"), cloud="none")
     play(node, tick(0), hello(0, 0, world_size=1))
     [row] = rows(trained(node, 1, 4))
-    assert row.plan == Plan(tokens_goal=None)
+    assert row.plan == ExpectedCost(tokens_goal=None)
     assert row.window.usd_micros == PRICE * 4 * NS_PER_S // NS_PER_HOUR

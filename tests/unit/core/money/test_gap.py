@@ -6,10 +6,10 @@ import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR
-from governor.core.events.events import CommandExited, CommandLaunched, Event, Step, StreamOpened, TrainerExited
+from governor.core.events.inputs import CommandExited, CommandLaunched, Event, Step, StreamOpened, TrainerExited
 from governor.core.money.charges import UNALLOCATED
-from tests.unit.core.engine.test_engine import PRICE, at, hello, make_node, peer
-from tests.unit.core.engine.test_keeping import World
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import PRICE, at, hello, make_node, peer
 
 DAY_S = 24 * 3600
 NEW_RANK = hello(0, DAY_S, run="new", world_size=1, connection=ConnectionId(9), peer=peer(900))

@@ -16,11 +16,10 @@ from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, Durati
 from governor.core.engine.node import RUNS_MAX, Node, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import KeepIncident, Refuse
-from governor.core.events.events import OperatorHalt, OperatorHold, ProcessesSeen
+from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen
 from governor.core.money.ledger import FORGOTTEN_MAX, Ledger, new_ledger
-from governor.core.money.lines import compute_line
-from governor.core.money.shares import share_on
-from tests.unit.core.engine.test_engine import PRICE, a_step, at, hello, make_node, only, peer, play, tick
+from governor.core.money.lines import compute_line, share_on
+from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, only, peer, play, tick
 
 HOUR = NS_PER_HOUR
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, accrue
-from governor.core.events.events import TrainerExited
+from governor.core.events.inputs import TrainerExited
 from governor.core.money.charges import UNALLOCATED, Line, LineKind, Unit
-from governor.core.money.line_meter import LineMeter
-from governor.core.money.lines import NODE_LINE, Metered
+from governor.core.money.lines import NODE_LINE, LineMeter, Metered
 from tests.unit.billed import DISK, HOUR, LAUNCH, SUPPORT, UPLOAD, Billed, new_world
 
 

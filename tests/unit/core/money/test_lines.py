@@ -9,11 +9,11 @@ import pytest
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.node_money import ABSENCE_MAX_NS
 from governor.core.events.effects import Alarm, Record
-from governor.core.events.events import Ack, PriceRead
+from governor.core.events.inputs import Ack, PriceRead
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.lines import NODE_LINE
 from tests.unit.billed import DISK, HOUR, LAUNCH, LINES, SUPPORT, UPLOAD, Billed, new_world
-from tests.unit.core.engine.test_engine import PRICE, hello, make_node, peer
+from tests.unit.core.engine.test_step import PRICE, hello, make_node, peer
 
 
 def test_a_disk_costs_on_while_the_machine_is_off() -> None:

@@ -8,14 +8,13 @@ import pytest
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, NS_PER_S
 from governor.core.money.charges import Charge
-from governor.core.money.reports.bill import Bill, BillKind, BillLine
+from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause
 from governor.core.money.reports.cost import tally
-from governor.core.money.reports.differences import Cause
 from governor.core.money.reports.focus import Issuer, focus_rows
 from governor.core.money.reports.focus_rules import check_row
 from governor.core.money.reports.reconcile import reconcile
 from tests.unit.billed import Billed, new_world
-from tests.unit.core.engine.test_engine import PRICE
+from tests.unit.core.engine.test_step import PRICE
 
 
 def world_of(factor: float) -> Billed:

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR
-from governor.core.base.utc import NS_PER_DAY, month_of, parse_utc
+from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, NS_PER_HOUR, month_of, parse_utc
 from governor.core.money.charges import LOST, Charge, Line, LineKind, Unit
-from governor.core.money.reports.bill import Bill, BillKind, BillLine
+from governor.core.money.reports.bill import Bill, BillKind, BillLine, Cause, Difference
 from governor.core.money.reports.cost import clip
-from governor.core.money.reports.differences import Cause, Difference
 from governor.core.money.reports.reconcile import Reconciliation, reconcile
 from tests.unit.cost.ledger_file import ANNA, BEN, DISK, NODE, ON_DEMAND, charge
 

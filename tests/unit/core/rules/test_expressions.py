@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from governor.core.base.findings import Reading
 from governor.core.base.units import MTOK, NS_PER_S, MonoNs, UsdMicros
-from governor.core.events.machine_events import GpuSample, HostMemory
+from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.rules.expression_variables import DOUBLE, INT, VARIABLES, Value
 from governor.core.rules.expressions import CHARS_MAX, check, compiled, variables_of
 from governor.core.rules.triggers.expression import Expression
-from governor.core.runs.run_state import Run
-from governor.policies.policy_toml import load_policies
+from governor.core.runs.state import Run
+from governor.policies.parse import load_policies
 from governor.timeline.player import Player
 from governor.timeline.series import play
 from tests.paths import ROOT

@@ -10,11 +10,11 @@ import pytest
 
 from governor.core.base.findings import Reading
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.events import Step
-from governor.core.rules.levels import Level
+from governor.core.events.inputs import Step
+from governor.core.rules.one_rank import Level
 from governor.core.rules.triggers import load
 from governor.core.rules.triggers.base import Trigger, defaults
-from governor.core.runs.run_state import Run
+from governor.core.runs.state import Run
 
 HALTING = {"loss_spike": {"factor": 100.0}, "loss_divergence": {}, "loss_vanished": {}, "overflow_storm": {}}
 SEEDS = range(12)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from governor.core.base.identity import ConnectionId
-from governor.core.base.saves import HOURS_PER_FAILURE, SAVE_S_MAX, Saves, advice, mtbf_s
+from governor.core.base.save_interval import HOURS_PER_FAILURE, SAVE_S_MAX, Saves, advice, mtbf_s
 from governor.core.base.units import UsdMicros
 from governor.core.engine.node import Node
-from governor.core.events.events import PhaseChange
+from governor.core.events.inputs import PhaseChange
 from governor.core.views.status import run_status
-from tests.unit.core.engine.test_engine import a_step, at, hello, make_node, play, tick
-from tests.unit.core.engine.test_outlook import shown
+from tests.unit.core.engine.test_run_forecast import shown
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick
 
 
 def saving(every: int, took_s: float, times: int) -> Node:

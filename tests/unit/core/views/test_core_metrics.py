@@ -5,9 +5,9 @@ from __future__ import annotations
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_MS, MonoNs, UsdMicros
-from governor.core.events.events import Disconnected, TrainerExited
+from governor.core.events.inputs import Disconnected, TrainerExited
 from governor.core.views.metrics import LAG_BOUNDS_S, GovernorHealth, LagMeter, LagReading, take_snapshot
-from tests.unit.core.engine.test_engine import PRICE, a_step, at, hello, make_node, peer, play, rule, training
+from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, rule, training
 
 TICK_NS = 250 * NS_PER_MS
 

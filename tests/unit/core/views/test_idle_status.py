@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from governor.cli.cli_idle import idle_notes
-from governor.core.views.idle_status import idle_s, node_status
-from tests.unit.core.engine.test_engine import at
+from governor.cli.status_table import idle_notes
+from governor.core.views.status import idle_s, node_status
+from tests.unit.core.engine.test_step import at
 from tests.unit.idle_node import FACTS, Idle, seconds
 
 IDLE_STOP = replace(FACTS, idle_stop_ns=seconds(900))

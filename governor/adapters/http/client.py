@@ -1,0 +1,179 @@
+"""Reading a file that holds a secret: what is checked is what is read, and a file that others may read is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import ssl
+import stat
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+
+class SecretFault(Enum):
+    """Why there is no secret. The values stand in reasons, behind whatever names the file."""
+
+    NOT_FOUND = "not_found"
+    NOT_A_FILE = "not_a_file"
+    READABLE_BY_EVERYONE = "readable_by_everyone"
+    NOT_READABLE = "not_readable"
+
+
+def read_secret_file(path: Path, bytes_max: int) -> bytes | SecretFault:
+    """Return at most `bytes_max` bytes; never raises OSError. Its group may read it: that is the service's own."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # A FIFO would hold us.
+        with open(fd, "rb") as file:
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):
+                return SecretFault.NOT_A_FILE
+            return SecretFault.READABLE_BY_EVERYONE if mode & stat.S_IROTH else file.read(bytes_max)
+    except FileNotFoundError:
+        return SecretFault.NOT_FOUND
+    except IsADirectoryError:
+        return SecretFault.NOT_A_FILE
+    except OSError:
+        return SecretFault.NOT_READABLE
+
+
+# One HTTP exchange with an end: a deadline, a size limit, and a failure that says whether the request went out.
+
+
+CONNECT_S: Final = 3.0  # A metadata service answers in ms, an API across an ocean in 0.3 s.
+
+# More than the governor has calls in flight; a thread left in a resolver ends by the resolver's own timeouts.
+EXCHANGES_AT_ONCE_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    status: int
+    body: bytes
+    date: str | None  # The server's Date header: shows our clock's error.
+    retry_after: str | None = None  # Seconds or a date, as the server wrote it.
+
+
+@dataclass(frozen=True, slots=True)
+class HttpFailure:
+    """`reason` is one of a fixed set, so that no URL, header or body can reach a log through it."""
+
+    reason: str  # timeout | broken_off | too_large; connect_failed: the request has certainly not gone out.
+    status: int | None = field(default=None, compare=False)  # Of a body that is too large: the head had come.
+
+
+def make_client(*, proxy: str | None = None, ca_file: str | None = None) -> httpx.Client:
+    """Return a client that ignores HTTP_PROXY and friends: they would send a metadata call to the proxy (measured).
+
+    `ca_file`: the only roots to trust; OSError when it cannot be read, or holds none. Connections are not kept: calls
+    are rare, and a connection that died between two of them looks like a lost reply.
+    """
+    return httpx.Client(
+        trust_env=False,
+        verify=_tls() if ca_file is None else ssl.create_default_context(cafile=ca_file),
+        proxy=proxy,
+        follow_redirects=False,
+        limits=httpx.Limits(max_connections=8, max_keepalive_connections=0),
+    )
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)  # Reading the roots takes 20 ms and a megabyte: once is enough.
+
+
+class _Attempt:
+    """The thread's side of one exchange, which its caller may give up at any moment."""
+
+    def __init__(self) -> None:
+        self.answers: queue.SimpleQueue[HttpReply | HttpFailure] = queue.SimpleQueue()
+        self._is_given_up = False
+        self._socket: socket.socket | None = None
+
+    def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """httpcore's trace hook: learns the socket, and ends a thread that comes out of a resolver too late."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._socket = info["return_value"].get_extra_info("socket")
+        if self._is_given_up and event.endswith((".complete", "send_request_headers.started")):
+            raise httpx.ReadTimeout("given up")  # Nothing may go out behind the back of whoever was told "timeout".
+
+    def give_up(self) -> None:
+        self._is_given_up = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # Wakes a thread that reads what a server drips.
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+
+_threads = threading.BoundedSemaphore(EXCHANGES_AT_ONCE_MAX)  # Of whoever brings no places of their own.
+
+
+def exchange(
+    client: httpx.Client,
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    content: bytes = b"",
+    deadline_s: float,
+    body_bytes_max: int,
+    places: threading.BoundedSemaphore = _threads,
+) -> HttpReply | HttpFailure:
+    """Send once, never retry. Ends within `deadline_s` in all: a resolver that hangs, a connection, a header or a body
+    that drips have only timeouts of their own for each piece, so all of it runs on a thread that can be left behind."""
+    if not places.acquire(blocking=False):
+        return HttpFailure("connect_failed")  # So many hang already: this one has not begun.
+    attempt = _Attempt()
+    plain = {"Accept-Encoding": "identity", **headers}  # Nothing to inflate, so the size limit is the size.
+
+    def work() -> None:
+        try:
+            timeout = httpx.Timeout(deadline_s, connect=min(CONNECT_S, deadline_s))
+            request = client.build_request(
+                method, url, headers=plain, content=content, timeout=timeout, extensions={"trace": attempt.trace}
+            )
+            attempt.answers.put(_send(client, request, time.monotonic() + deadline_s, body_bytes_max))
+        finally:
+            places.release()
+
+    try:
+        threading.Thread(target=work, name="http", daemon=True).start()
+    except RuntimeError:  # No thread is to be had (RLIMIT_NPROC, TasksMax).
+        places.release()
+        return HttpFailure("connect_failed")
+    try:
+        return attempt.answers.get(timeout=deadline_s)
+    except queue.Empty:
+        attempt.give_up()
+        return HttpFailure("timeout")
+
+
+def _send(
+    client: httpx.Client, request: httpx.Request, ends_at: float, body_bytes_max: int
+) -> HttpReply | HttpFailure:  # fmt: skip
+    try:
+        response = client.send(request, stream=True)
+        with contextlib.closing(response):
+            body = bytearray()
+            for chunk in response.iter_raw():
+                body += chunk
+                if len(body) > body_bytes_max:
+                    return HttpFailure("too_large", response.status_code)
+                if time.monotonic() > ends_at:
+                    return HttpFailure("timeout")
+            headers = response.headers
+            return HttpReply(response.status_code, bytes(body), headers.get("Date"), headers.get("Retry-After"))
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError):
+        return HttpFailure("connect_failed")
+    except httpx.TimeoutException:
+        return HttpFailure("timeout")
+    except (httpx.RequestError, UnicodeError):  # The latter of a name that no resolver takes, ours or a Location's.
+        return HttpFailure("broken_off")

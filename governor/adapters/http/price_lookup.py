@@ -1,0 +1,235 @@
+"""What the price look-ups share: JSON over HTTP under one deadline, keys that cannot be printed, exact amounts.
+
+A look-up never sends anything but a read, and only to the host that it was configured for.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from urllib.parse import urlsplit
+
+from governor.adapters.http.client import HttpFailure, SecretFault, exchange, make_client, read_secret_file
+from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
+from governor.core.base.units import MICROS_PER_USD, UsdMicros
+from governor.core.money.prices import NS_PER_DAY, Day, Machine, Origin, PriceKind, Quote, day_text
+from governor.ports import PriceAnswer
+
+BODY_BYTES_MAX: Final = 1024 * 1024  # A page of a hundred list prices is some 80 KB.
+KEY_FILE_BYTES_MAX: Final = 4096  # A key is a line.
+DEADLINE_S: Final = 10.0  # For a whole question: a start waits for it, and a node without a price still starts.
+ABSURD_USD: Final = 10**12
+
+# The answer's object, this machine's id and today -> the price.
+Read = Callable[[Mapping[str, Any], str, str], PriceAnswer]
+
+TIMEOUT_KEY: Final = ConfigKey("timeout_s", "seconds", DEADLINE_S, "For the whole question, all its pages included.")
+_KEY: Final = re.compile(r"[!-~]{1,512}")  # One printable word; anything else cannot stand in a header.
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # It becomes part of a path.
+
+_EXPLAINED: Final[Mapping[str, str]] = {
+    "timeout": "no answer in time",
+    "connect_failed": "it cannot be reached; is outgoing HTTPS allowed?",
+    "broken_off": "the connection broke",
+    "too_large": "the answer is too large to be one",
+    "malformed": "the answer is not the JSON that its documentation describes",
+    "no_price": "the answer holds no price for this machine",
+    "absurd_price": "the answer holds a price that no machine has",
+    "other_machine": "the answer is about another machine",
+    "not_running": "it says that this machine does not run, so its price now is not what it costs",
+    "no_key": "there is no API key; set api_key_file",
+    "key_not_readable": "the API key's file cannot be read",
+    "key_readable_by_everyone": "others may read the API key's file; chmod o-r",
+    "key_malformed": "the API key is not one printable word",
+    "no_instance_id": "this machine's id is not known; set instance_id",
+    "bad_instance_id": "the machine's id is not one; correct instance_id",
+    "http_401": "the API key is not accepted",
+    "http_403": "the API key may not read this",
+    "http_404": "it does not know this machine",
+    "http_429": "too many questions from this account; ask again later",
+}
+
+
+def explained(reason: str) -> str:
+    """One line for a reason of the fixed set; a status that is not in it speaks for itself."""
+    known = _EXPLAINED.get(reason) or ("the provider has trouble" if reason.startswith("http_5") else "refused")
+    return f"{known} ({reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`reason` is one of a fixed set, so that no URL, header or body can reach a log through it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    value: str = field(repr=False)
+
+
+def read_key(file: str | None, variable: str, name: str, surroundings: Surroundings) -> ApiKey | Failure:
+    """The key from its file, else from `name` in $CREDENTIALS_DIRECTORY, else from the environment: anew each time."""
+    directory = surroundings.environ.get("CREDENTIALS_DIRECTORY")
+    path = Path(file) if file else Path(directory) / name if directory else None
+    if path is not None and (file or path.exists()):
+        text = _key_file(path)
+    else:
+        text = surroundings.environ.get(variable) or Failure("no_key")
+    if isinstance(text, Failure):
+        return text
+    return ApiKey(text.strip()) if _KEY.fullmatch(text.strip()) else Failure("key_malformed")
+
+
+def _key_file(path: Path) -> str | Failure:
+    found = read_secret_file(path, KEY_FILE_BYTES_MAX)
+    if isinstance(found, SecretFault):
+        is_open = found is SecretFault.READABLE_BY_EVERYONE
+        return Failure("key_readable_by_everyone" if is_open else "key_not_readable")
+    return found.decode("ascii", "replace")
+
+
+def instance_id(configured: str | None, variable: str | None, surroundings: Surroundings) -> str | Failure:
+    found = configured or (surroundings.environ.get(variable) if variable else None)
+    if not found:
+        return Failure("no_instance_id")
+    return found if _ID.fullmatch(found) else Failure("bad_instance_id")
+
+
+class JsonApi:
+    """GETs of JSON from one host, one question after the other."""
+
+    def __init__(self, endpoint: str, timeout_s: float) -> None:
+        self.endpoint = endpoint.rstrip("/")
+        self._timeout_s = timeout_s
+        self._client = make_client()
+
+    def begin(self) -> float:
+        """Begin a question: all its requests end by what this returns (time.monotonic)."""
+        return time.monotonic() + self._timeout_s
+
+    def get(self, target: str, ends_at: float, headers: Mapping[str, str], key: ApiKey | None = None) -> Any | Failure:
+        """GET a path of the endpoint, or a whole URL that lies there. Numbers come as int and Decimal, exact."""
+        url = target if "://" in target else self.endpoint + target
+        if _origin(url) != _origin(self.endpoint):
+            return Failure("malformed")  # A link to somewhere else is not ours to follow.
+        left_s = ends_at - time.monotonic()
+        if left_s <= 0:
+            return Failure("timeout")
+        authorization = {"Authorization": f"Bearer {key.value}"} if key is not None else {}
+        reply = exchange(
+            self._client, "GET", url, headers={"Accept": "application/json", **headers, **authorization},
+            deadline_s=left_s, body_bytes_max=BODY_BYTES_MAX,
+        )  # fmt: skip
+        if isinstance(reply, HttpFailure):
+            return Failure(reply.reason)
+        if reply.status != 200:
+            return Failure(f"http_{reply.status}")
+        try:
+            return json.loads(reply.body, parse_float=Decimal, parse_constant=_not_json)
+        except (ValueError, ArithmeticError, RecursionError):  # An exponent beyond Decimal's, a nest beyond Python's.
+            return Failure("malformed")
+
+
+class KeyedLookUp:
+    """A look-up that asks one question about this machine, with a key: what most providers' look-ups are."""
+
+    def __init__(
+        self, name: str, target: str, variables: tuple[str, str], read: Read, config: Mapping[str, Any],
+        surroundings: Surroundings,
+    ) -> None:  # fmt: skip
+        """`{id}` in `target` is replaced. `variables`: where the environment has the machine's id, and the key."""
+        self.name = name
+        self.bound_s = float(config["timeout_s"])
+        self._target = target
+        self._variables = variables
+        self._read = read
+        self._config = config
+        self._surroundings = surroundings
+        self._api = JsonApi(checked_endpoint(f"{name}.endpoint", config["endpoint"]), self.bound_s)
+
+    def ask(self) -> PriceAnswer:
+        id_variable, key_variable = self._variables
+        machine_id = instance_id(self._config["instance_id"], id_variable, self._surroundings)
+        if isinstance(machine_id, Failure):
+            return unanswered(machine_id)
+        key = read_key(self._config["api_key_file"], key_variable, self.name, self._surroundings)
+        if isinstance(key, Failure):
+            return unanswered(key)
+        found = self._api.get(self._target.replace("{id}", machine_id), self._api.begin(), {}, key)
+        if isinstance(found, Failure):
+            return unanswered(found)
+        return self._read(mapping(found), machine_id, today(self._surroundings))
+
+
+def answered(price: UsdMicros | Failure, machine: Machine, source: str, basis: str, today: str) -> PriceAnswer:
+    """What the provider says that this very machine costs; where that is no price, the machine is still known."""
+    if isinstance(price, Failure):
+        return unanswered(price, machine)
+    quote = Quote(price, source, today, machine.kind or PriceKind.ON_DEMAND, basis, Origin.MACHINE, machine.gpus)
+    return PriceAnswer(quote, machine=machine)
+
+
+def unanswered(failure: Failure, machine: Machine | None = None) -> PriceAnswer:
+    return PriceAnswer(problem=explained(failure.reason), machine=machine)
+
+
+def _not_json(constant: str) -> NoReturn:
+    raise ValueError(constant)  # NaN and Infinity are no JSON, and no price.
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:  # A port that is no number.
+        return "", None, None
+
+
+def checked_endpoint(name: str, url: str) -> str:
+    """https, or plain http on a loopback or link-local address. ConfigError otherwise."""
+    scheme, host, port = _origin(url)
+    try:
+        address = ipaddress.ip_address(host or "")
+        is_near = address.is_loopback or address.is_link_local
+    except ValueError:
+        is_near = False
+    if host is None or port is None or not (scheme == "https" or (scheme == "http" and is_near)):
+        raise ConfigError(f"price.{name}: must be an https URL, or plain http on a loopback or link-local address")
+    return url
+
+
+def usd_micros(value: object, units_per_usd: int = 1) -> UsdMicros | Failure:
+    """An amount as micro-dollars, rounded to the nearest. 0 and less pass: `choose` refuses them, in a line."""
+    if isinstance(value, str):
+        value = _decimal(value)
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return Failure("no_price")
+    if not -ABSURD_USD < value < ABSURD_USD:
+        return Failure("absurd_price")
+    return UsdMicros(int((Decimal(value) * MICROS_PER_USD / units_per_usd).to_integral_value()))
+
+
+def _decimal(text: str) -> Decimal | None:
+    return Decimal(text) if re.fullmatch(r"-?\d{1,12}(\.\d{1,12})?", text) else None
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """The object, or an empty one where the provider sent something else."""
+    return value if isinstance(value, dict) else {}
+
+
+def text_of(value: object) -> str | None:
+    """A name that the provider sent, fit to be shown, or None."""
+    return value if isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable() else None
+
+
+def today(surroundings: Surroundings) -> str:
+    return day_text(Day(surroundings.wall_ns() // NS_PER_DAY))

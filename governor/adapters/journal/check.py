@@ -1,0 +1,78 @@
+"""What an error of SQLite's says about the file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import urllib.parse
+from contextlib import closing
+from typing import Final
+
+
+def is_corruption(error: sqlite3.Error) -> bool:
+    """The file is damaged, or no database at all; not merely full, locked or forbidden."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+# Is a journal's file whole: by SQLite's own check, and by what a start reads of it.
+
+
+SCHEMA_VERSION: Final = 2
+# A column whose name has changed is none to SQLite's check.
+_SHAPE: Final = (
+    "SELECT seq, kind, run, incident_id, mono_ns, wall_ns, boot_id, data FROM journal LIMIT 0",
+    "SELECT incident_id, seq, first_seq, open, snapshot FROM incidents LIMIT 0",
+    "SELECT run, seq, snapshot FROM runs LIMIT 0",
+    "SELECT charge_id, seq, run, from_wall_ns, to_wall_ns, usd_micros, data FROM charges LIMIT 0",
+)
+# As bytes: what is no UTF-8 would be an error of the query.
+_RESUMED: Final = """
+SELECT CAST(run AS BLOB), CAST(snapshot AS BLOB) FROM runs
+UNION ALL SELECT CAST(incident_id AS BLOB), CAST(snapshot AS BLOB) FROM incidents WHERE open"""
+
+
+def is_whole(path: str) -> bool:
+    """False: not to be told without writing. Who may write moves the WAL into the file as he closes it: even into one
+    that is damaged, of which it may be the better half. Raises sqlite3.Error for one that is."""
+    try:
+        with closing(sqlite3.connect(read_only(path), uri=True, timeout=1.0)) as connection:
+            check(connection)
+    except sqlite3.Error as error:
+        if is_corruption(error):
+            raise
+        return False
+    return True
+
+
+def check(connection: sqlite3.Connection) -> None:
+    """Raises sqlite3.Error for what is damaged."""
+    try:
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except UnicodeDecodeError:  # Of what SQLite would say, which has the damaged names in it.
+        raise corrupt("its schema cannot be read") from None
+    if verdict != "ok":
+        raise corrupt(str(verdict))
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if not 0 < version <= SCHEMA_VERSION:
+        return
+    for query in _SHAPE if version == SCHEMA_VERSION else ():
+        connection.execute(query)
+    # SQLite has no sums of what stands in a page. One byte amiss here would stop every start, or a halt's going on.
+    for name, snapshot in connection.execute(_RESUMED):
+        try:
+            name.decode()
+            is_read = isinstance(json.loads(snapshot), dict)
+        except ValueError:
+            is_read = False
+        if not is_read:
+            raise corrupt(f"what it has of {name.decode(errors='replace')!r} cannot be read")
+
+
+def corrupt(verdict: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(verdict)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def read_only(path: str) -> str:
+    return f"file:{urllib.parse.quote(path)}?mode=ro"

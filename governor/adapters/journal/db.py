@@ -1,0 +1,388 @@
+"""The journal's SQLite file: schema, migration, corruption set aside, retention. Used by one thread at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import glob
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from governor.adapters.journal.check import SCHEMA_VERSION, check, corrupt, is_corruption, is_whole, read_only
+from governor.adapters.journal.runtime_files import Entry
+from governor.adapters.journal.salvage import Taken, salvage, take_over
+from governor.adapters.machine import lock_file
+
+_SUFFIXES = ("-wal", "-shm", "")
+CORRUPT_KEPT_MAX = 3  # A disk that corrupts again and again must not be filled with the evidence of it.
+FILE_MODE = 0o640  # The group (costgov) may read history without the daemon; nobody else may.
+WAL_BYTES_MAX = 4 * 1024 * 1024  # A WAL that once grew would otherwise keep its size for good.
+WAL_BYTES_LAID_OUT = 1024 * 1024  # About twenty commits of a halt beside a minute of chatter.
+ROOM_BYTES_MIN = 64 * WAL_BYTES_LAID_OUT  # On a smaller disk rows need the room more than a halt its milliseconds.
+
+_MIGRATIONS = {
+    0: """
+    CREATE TABLE journal (
+      seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, run TEXT, incident_id TEXT,
+      mono_ns INTEGER NOT NULL, wall_ns INTEGER NOT NULL, boot_id TEXT NOT NULL, data TEXT NOT NULL
+    );
+    CREATE INDEX journal_by_incident ON journal (incident_id, seq) WHERE incident_id IS NOT NULL;
+    CREATE INDEX journal_by_kind ON journal (kind, seq);
+    CREATE TABLE incidents (
+      incident_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, first_seq INTEGER NOT NULL, open INTEGER NOT NULL,
+      snapshot TEXT NOT NULL
+    );
+    CREATE TABLE runs (run TEXT PRIMARY KEY, seq INTEGER NOT NULL, snapshot TEXT NOT NULL);
+    """,
+    1: """
+    CREATE TABLE charges (
+      charge_id TEXT PRIMARY KEY, seq INTEGER NOT NULL, run TEXT NOT NULL, from_wall_ns INTEGER NOT NULL,
+      to_wall_ns INTEGER NOT NULL, usd_micros INTEGER NOT NULL, data TEXT NOT NULL
+    );
+    CREATE INDEX charges_by_time ON charges (from_wall_ns);
+    """,
+}
+# A row is told by its seq, a snapshot by its name and age: writing any of them twice changes nothing.
+_INSERT = {
+    "journal": """
+    INSERT INTO journal (seq, kind, run, incident_id, mono_ns, wall_ns, boot_id, data)
+    VALUES (:seq, :kind, :run, :incident_id, :mono_ns, :wall_ns, :boot_id, :data) ON CONFLICT DO NOTHING""",
+    "incidents": """
+    INSERT INTO incidents (incident_id, seq, first_seq, open, snapshot)
+    VALUES (:incident_id, :seq, :seq, :open, :snapshot)
+    ON CONFLICT (incident_id) DO UPDATE SET seq = :seq, open = :open, snapshot = :snapshot WHERE :seq > seq""",
+    "runs": """
+    INSERT INTO runs (run, seq, snapshot) VALUES (:run, :seq, :snapshot)
+    ON CONFLICT (run) DO UPDATE SET seq = :seq, snapshot = :snapshot WHERE :seq > seq""",
+    "charges": """
+    INSERT INTO charges (charge_id, seq, run, from_wall_ns, to_wall_ns, usd_micros, data)
+    VALUES (:charge_id, :seq, :run, :from_wall_ns, :to_wall_ns, :usd_micros, :data)
+    ON CONFLICT (charge_id) DO UPDATE SET seq = :seq, run = :run, to_wall_ns = :to_wall_ns, usd_micros = :usd_micros,
+      data = :data WHERE :seq > seq""",
+}
+
+_PRUNE_KIND = """
+DELETE FROM journal WHERE kind = :kind
+AND seq <= (SELECT seq FROM journal WHERE kind = :kind ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_ROWS = """
+DELETE FROM journal WHERE incident_id IS NULL AND kind NOT IN (SELECT value FROM json_each(:kinds))
+AND seq <= (SELECT seq FROM journal WHERE incident_id IS NULL AND kind NOT IN (SELECT value FROM json_each(:kinds))
+            ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_INCIDENT_ROWS = """
+DELETE FROM journal WHERE incident_id IS NOT NULL
+AND seq <= (SELECT seq FROM journal WHERE incident_id IS NOT NULL ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_INCIDENTS = """
+DELETE FROM incidents WHERE NOT open
+AND seq <= (SELECT seq FROM incidents WHERE NOT open ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_RUNS = """
+DELETE FROM runs WHERE seq <= (SELECT seq FROM runs ORDER BY seq DESC LIMIT 1 OFFSET :limit)"""
+_PRUNE_CHARGES = """
+DELETE FROM charges WHERE from_wall_ns <=
+(SELECT from_wall_ns FROM charges ORDER BY from_wall_ns DESC LIMIT 1 OFFSET :limit)"""
+_SEQ_OF = {
+    "runs": "SELECT seq FROM runs WHERE run = :run",
+    "incidents": "SELECT seq FROM incidents WHERE incident_id = :incident_id",
+}
+_LAST_SEQ = """
+SELECT max(coalesce((SELECT max(seq) FROM journal), 0), coalesce((SELECT max(seq) FROM incidents), 0),
+           coalesce((SELECT max(seq) FROM runs), 0))"""  # Charges are numbered before the runs they are kept with.
+
+
+class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
+    """The file cannot be used now. The message is one line: what is wrong and what to do."""
+
+
+class JournalLocked(JournalUnavailable):
+    """Another governor holds this journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much history is kept; the oldest goes first."""
+
+    rows: int = 200_000  # ~100 MB: months of verdicts and transitions of a busy node. Beside those of the next:
+    # ~120 MB (400 bytes each, measured): the 240B tokens of the longest stage in windows of 1M, which a stage's cost
+    # per token is made of, and a quarter more.
+    rows_of_kind: Mapping[str, int] = field(default_factory=lambda: {"window": 300_000})
+    incident_rows: int = 100_000  # Evidence outlives the chatter around it: ~1,000 halts.
+    incidents: int = 1_000  # Closed ones; the breaker allows a handful a day: about a year.
+    charges: int = 500_000  # ~350 MB. One a run, line and hour: three years of eight runs with two lines each.
+    runs: int = 1_000  # A run unseen for a thousand other runs will not come back to its budget.
+
+
+class JournalReader:
+    """Read a journal file, also beside a running governor. Raises sqlite3.Error."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._connection = self._open()
+
+    def rows(self, incident_id: str | None, kind: str | None, last: int) -> list[Entry]:
+        return self._select(
+            "SELECT * FROM (SELECT * FROM journal WHERE (:i IS NULL OR incident_id = :i) AND (:k IS NULL OR kind = :k)"
+            " ORDER BY seq DESC LIMIT :n) ORDER BY seq",
+            {"i": incident_id, "k": kind, "n": last},
+        )
+
+    def incidents(self, last: int, *, only_open: bool) -> list[Entry]:
+        return self._select(
+            "SELECT * FROM (SELECT * FROM incidents WHERE open OR NOT :o ORDER BY first_seq DESC LIMIT :n)"
+            " ORDER BY first_seq",
+            {"o": only_open, "n": last},
+        )
+
+    def runs(self) -> list[Entry]:
+        return self._select("SELECT * FROM runs ORDER BY seq", {})
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+
+    def _select(self, query: str, parameters: dict[str, Any]) -> list[Entry]:
+        return [dict(row) for row in self._connection.execute(query, parameters)]
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(read_only(self.path), uri=True, timeout=1.0)
+        connection.row_factory = sqlite3.Row
+        return connection
+
+
+class Database(JournalReader):
+    """An open journal file. Raises `JournalUnavailable` where the file cannot be had, sqlite3.Error afterwards."""
+
+    def __init__(
+        self, path: str, limits: Limits | None = None, known: Callable[[], Sequence[Entry]] = lambda: ()
+    ) -> None:
+        """`known`: where the file is damaged, what is known of it beside what can be read of it."""
+        self._limits = limits or Limits()
+        self._known = known
+        self.notice: str | None = None  # One line when the file found was corrupt and a fresh one was begun.
+        self._lock_fd = lock(path)
+        self.is_new = not os.path.lexists(path)  # Nobody has written here, or somebody has removed it.
+        try:
+            super().__init__(path)
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+
+    def write(self, entries: Sequence[Entry], *, full: bool) -> None:
+        """Commit the entries in one transaction; `full` means on disk on return. Known entries change nothing."""
+        connection = self._connection
+        connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for entry in entries:
+                connection.execute(_INSERT[entry["table"]], entry)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def take_over(self, entries: Sequence[Entry]) -> Taken:
+        """Commit what a file that lacks its last commits does not have; what charges it had is made up for."""
+        return take_over(entries, self._connection, _INSERT)
+
+    def checkpoint(self) -> None:
+        """Move the WAL's pages home and begin it anew. Slow, so not left to whichever commit fills it: that of a halt.
+
+        The write that begins a WAL syncs its header; this one does, with what the file says already.
+        """
+        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def prune(self) -> None:
+        """Delete what is beyond the limits."""
+        limits = self._limits
+        with self._connection as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for kind, limit in limits.rows_of_kind.items():
+                connection.execute(_PRUNE_KIND, {"kind": kind, "limit": limit})
+            connection.execute(_PRUNE_ROWS, {"limit": limits.rows, "kinds": json.dumps([*limits.rows_of_kind])})
+            connection.execute(_PRUNE_INCIDENT_ROWS, {"limit": limits.incident_rows})
+            connection.execute(_PRUNE_INCIDENTS, {"limit": limits.incidents})
+            connection.execute(_PRUNE_RUNS, {"limit": limits.runs})
+            connection.execute(_PRUNE_CHARGES, {"limit": limits.charges})
+
+    def last_seq(self) -> int:
+        """Return the highest number in use: rows written later must sort behind it."""
+        return int(self._connection.execute(_LAST_SEQ).fetchone()[0])
+
+    def lacks(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Which of these, of runs and incidents, are newer than what the file has of the same."""
+        return [entry for entry in entries if entry["seq"] > self._seq_of(entry)]
+
+    def _seq_of(self, entry: Entry) -> int:
+        found = self._connection.execute(_SEQ_OF[entry["table"]], entry).fetchone()
+        return 0 if found is None else int(found[0])
+
+    def close(self) -> None:
+        super().close()
+        os.close(self._lock_fd)  # The file stays, as the journal does: a full disk has no room for a new one.
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return _connect(self.path)
+        except sqlite3.Error as error:
+            # Nothing is asked yet but what the file is: also a plain error is about what stands in it.
+            if not is_corruption(error) and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_ERROR:
+                return self._open_alone(error)
+        try:
+            self.notice = _begin_anew(self.path, self._known())
+            return _connect(self.path)
+        except sqlite3.Error as error:
+            raise JournalUnavailable(f"{self.path}: {error}") from error
+        except OSError as error:
+            raise JournalUnavailable(
+                f"{self.path}: corrupt, and no fresh one can be begun: {error.strerror}"
+            ) from error
+
+    def _open_alone(self, reason: sqlite3.Error) -> sqlite3.Connection:
+        # A disk without room for the 32 KiB that readers share still has our history. Alone we need no such file, and
+        # the lock above says that we are.
+        try:
+            return _connect(self.path, exclusive=True)
+        except sqlite3.Error:
+            raise JournalUnavailable(f"{self.path}: {reason}; free the disk or make it writable for us") from reason
+
+
+def lock(path: str) -> int:
+    """Take the lock beside the journal, making its directory. Raises `JournalLocked` with the holder's pid."""
+    name = path + ".lock"
+    try:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        return lock_file.take(name)
+    except lock_file.LockHeld as held:
+        raise JournalLocked(f"{path}: another governor (pid {held}) uses this journal; stop it first") from None
+    except OSError as error:
+        raise JournalUnavailable(f"{name}: {error.strerror}; make the state directory writable for us") from error
+
+
+def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
+    _make(path)
+    is_checked = not exclusive and is_whole(path)
+    # One worker thread uses it at a time, but the thread that opens is not always the one that closes.
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
+    try:
+        connection.row_factory = sqlite3.Row
+        if exclusive:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+        if not is_checked:
+            check(connection)
+        _migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    if not exclusive:
+        _lay_out_wal(path + "-wal")
+    return connection
+
+
+def _make(path: str) -> None:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with contextlib.suppress(FileExistsError):
+            # Paths and command lines stand in it. SQLite gives its WAL and index the mode of the file that it finds.
+            os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE))
+            return
+        fd = os.open(path, flags)
+        try:
+            found = os.fstat(fd)
+        finally:
+            os.close(fd)
+    except IsADirectoryError as error:
+        raise JournalUnavailable(f"{path}: is no file; move it away") from error
+    except OSError as error:
+        raise JournalUnavailable(f"{path}: {error.strerror}; make it writable for us") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise JournalUnavailable(f"{path}: is no file; move it away")
+    if (
+        found.st_size == 0
+    ):  # SQLite would take it for a new one. We write its head as we make it, so something has emptied it.
+        raise corrupt("the file is empty")
+
+
+def _lay_out_wal(path: str) -> None:
+    """Give the WAL its blocks now: a commit that overwrites waits for its own pages, one that makes the file longer
+    for the file system's journal, which carries everybody's work. SQLite reads no further than its frames are good."""
+    with contextlib.suppress(OSError):  # Without it commits are as slow as they were.
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            room = os.fstatvfs(fd)
+            size = os.fstat(fd).st_size
+            if size < WAL_BYTES_LAID_OUT and room.f_bavail * room.f_frsize >= ROOM_BYTES_MIN:
+                os.pwrite(fd, bytes(WAL_BYTES_LAID_OUT - size), size)
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _migrate(connection: sqlite3.Connection, path: str) -> None:
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > SCHEMA_VERSION:
+        text = f"written by a newer costgov (schema {found}, we know {SCHEMA_VERSION})"
+        raise JournalUnavailable(f"{path}: {text}; install that one, or move the file away")
+    for version in range(found, SCHEMA_VERSION):
+        connection.executescript(f"BEGIN; {_MIGRATIONS[version]} PRAGMA user_version = {version + 1}; COMMIT;")
+    tables = {name for (name, *_) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables >= _INSERT.keys():
+        raise corrupt("its tables are gone")
+
+
+def _begin_anew(path: str, known: Sequence[Entry]) -> str:
+    """Put a fresh file with what can still be read in the place of the damaged one, which is kept. Returns the notice.
+
+    Until the fresh one is whole the damaged one stands in its place: whoever is interrupted here begins here again.
+    Raises `JournalUnavailable`, sqlite3.Error and OSError.
+    """
+    fresh = path + ".new"
+    _remove(fresh)  # Of who was interrupted here; it has taken room.
+    _check_room(path)
+    try:
+        with contextlib.closing(_connect(fresh)) as connection:  # Whose end takes the WAL with it.
+            taken = salvage(path, connection, _INSERT, known)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except BaseException:
+        _remove(fresh)
+        raise
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    aside = f"{path}.corrupt-{stamp}"
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            _link(path + suffix, aside + suffix)
+    for suffix in _SUFFIXES[:-1]:  # Its WAL must not be taken for that of the fresh one.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + suffix)
+    os.rename(fresh, path)
+    for old in sorted(glob.glob(glob.escape(path) + ".corrupt-*Z"))[:-CORRUPT_KEPT_MAX]:
+        _remove(old)
+    return f"{path}: corrupt; kept as {aside}, a fresh journal is begun: {taken.text()}"
+
+
+def _remove(path: str) -> None:
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path + suffix)
+
+
+def _check_room(path: str) -> None:
+    room = os.statvfs(os.path.dirname(path) or ".")
+    needed = 2 * sum(  # What is read goes through a WAL as long as itself.
+        os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix)
+    )
+    if room.f_bavail * room.f_frsize < needed:
+        text = f"corrupt, and no room for what can still be read of it: free {needed / 1e6:.0f} MB"
+        raise JournalUnavailable(f"{path}: {text}")
+
+
+def _link(path: str, name: str) -> None:
+    try:
+        os.link(path, name)
+    except PermissionError:  # A file system without links. Who is interrupted now finds the copy, and no journal.
+        os.rename(path, name)

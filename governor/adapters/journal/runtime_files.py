@@ -1,0 +1,255 @@
+"""The fixed file in the runtime directory (tmpfs) that takes the journal's rows while its disk does not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from governor.core.base.units import MonoNs, WallNs
+from governor.ports import Row
+
+FALLBACK_NAME = "journal-fallback.jsonl"
+FALLBACK_BYTES_MAX = 8 * 1024 * 1024  # tmpfs is memory: about 15,000 rows, some hundred halts.
+CHATTER_BYTES_MAX = FALLBACK_BYTES_MAX // 2  # Rows that need no durability must not displace a halt's.
+# In memory, where the file has no room: a charge that is closed is told once, and everything else chatter will repeat.
+CHARGES_HELD_MAX = 5_000  # About 5 MB: half a year of one run, a month of eight. The oldest go first.
+
+Entry = dict[str, Any]  # {"seq": int, "table": a key of COLUMNS, …that table's columns}
+
+COLUMNS = {
+    "journal": frozenset(("seq", "kind", "run", "incident_id", "mono_ns", "wall_ns", "boot_id", "data")),
+    "incidents": frozenset(("seq", "incident_id", "open", "snapshot")),
+    "runs": frozenset(("seq", "run", "snapshot")),
+    "charges": frozenset(("seq", "charge_id", "run", "from_wall_ns", "to_wall_ns", "usd_micros", "data")),
+}
+
+
+class Fallback:
+    """Append-only JSON lines, bounded, safe to share between the loop and the journal's worker.
+
+    Nothing is synced: tmpfs outlives the governor, and nothing outlives the machine.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.path = os.path.join(directory, FALLBACK_NAME)
+        self._lock = threading.Lock()
+        self._bytes = 0
+        with contextlib.suppress(OSError):
+            os.makedirs(directory, mode=0o755, exist_ok=True)
+            self._bytes = os.stat(self.path).st_size
+        self._held: dict[str, Entry] = {}  # Charges by name, as they were told last, oldest first.
+        self.lost_total = 0  # Entries that not even this file could take: they went to stderr.
+
+    @property
+    def is_empty(self) -> bool:
+        return self._bytes == 0
+
+    def append(self, entries: list[Entry], *, full: bool) -> bool:
+        """Write the entries behind what is there. False: they could not be written and stand on stderr."""
+        block = b"".join(json.dumps(entry, separators=(",", ":")).encode() + b"\n" for entry in entries)
+        limit = FALLBACK_BYTES_MAX if full else CHATTER_BYTES_MAX
+        with self._lock:
+            if self._bytes + len(block) <= limit and self._write(block):
+                self._bytes += len(block)
+                return True
+            self.lost_total += len(entries) - self._hold(entries)
+        if full:  # The last resort is whoever keeps our stderr: systemd's journal, a terminal.
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(block.decode())
+        return False
+
+    def held(self) -> list[Entry]:
+        """Charges that the file could not take. They stand here until `let_go` says where else they stand."""
+        with self._lock:
+            return list(self._held.values())
+
+    def let_go(self, entries: list[Entry]) -> None:
+        """These are in the database now; what was told of the same charges meanwhile is held on."""
+        with self._lock:
+            for entry in entries:
+                if self._held.get(entry["charge_id"]) is entry:
+                    del self._held[entry["charge_id"]]
+
+    def write_held(self) -> None:
+        """We end: what memory alone holds goes into the part of the file that is kept for halts, or to stderr."""
+        held = self.held()
+        if held and self.append(held, full=True):
+            self.let_go(held)
+
+    def _hold(self, entries: list[Entry]) -> int:
+        """Keep the charges among the entries; return how many more are kept for it than were given up."""
+        charges = [entry for entry in entries if entry["table"] == "charges"]
+        for charge in charges:
+            self._held.pop(charge["charge_id"], None)
+            self._held[charge["charge_id"]] = charge
+        excess = max(0, len(self._held) - CHARGES_HELD_MAX)
+        for name in list(self._held)[:excess]:
+            del self._held[name]
+        return len(charges) - excess
+
+    def read(self) -> tuple[list[Entry], int]:
+        """Return the whole lines and how many bytes of the file they account for. Torn lines are passed over."""
+        with self._lock:
+            try:
+                with open(self.path, "rb", opener=_no_follow) as file:
+                    content = file.read(FALLBACK_BYTES_MAX)
+            except OSError:
+                return [], 0
+        entries = []
+        for line in content.splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if is_entry(entry):
+                    entries.append(entry)
+        return entries, len(content)
+
+    def forget(self, size: int) -> None:
+        """Remove the first `size` bytes, which now stand in the database."""
+        with self._lock, contextlib.suppress(OSError):
+            with open(self.path, "rb", opener=_no_follow) as file:
+                file.seek(size)
+                rest = file.read(FALLBACK_BYTES_MAX)
+            # By rename: a crash in between leaves the old file, whose rows are merely imported once more.
+            with open(self.path + ".new", "wb", opener=_no_follow) as file:
+                file.write(rest)
+            os.rename(self.path + ".new", self.path)
+            self._bytes = len(rest)
+
+    def _write(self, block: bytes) -> bool:
+        try:
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return False
+        try:
+            return os.write(fd, block) == len(block)
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+
+
+def is_entry(entry: Any) -> bool:
+    """Is it one that the journal can write?"""
+    # Another version of costgov may have left lines of a shape that we do not know.
+    if not isinstance(entry, dict) or not isinstance(entry.get("seq"), int):
+        return False
+    columns = COLUMNS.get(entry.get("table", ""))
+    return columns is not None and columns <= entry.keys()
+
+
+def _no_follow(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+# What the journal is told, as its files keep it: plain text and numbers, bounded.
+
+
+ROW_BYTES_MAX = 256 * 1024  # A row is evidence, not an archive; the largest are stacks of every rank.
+
+
+def storable(name: str | None) -> str | None:
+    # SQLite takes no half surrogates, and a log that was read with `surrogateescape` may hold some.
+    return None if name is None else name.encode("utf-8", "backslashreplace").decode()
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    # Anything that is not JSON becomes its text: a record may lose its shape, a halt may not fail over it.
+    return json.dumps(dict(data), default=str, separators=(",", ":"))
+
+
+def bounded(text: str) -> str:
+    return text if len(text) <= ROW_BYTES_MAX else json.dumps({"cut_from_bytes": len(text), "head": text[:4096]})
+
+
+def row_of(entry: Entry) -> Row:
+    return Row(
+        kind=entry["kind"], run=entry["run"], incident_id=entry["incident_id"], mono=MonoNs(entry["mono_ns"]),
+        wall=WallNs(entry["wall_ns"]), boot_id=entry["boot_id"], data=json.loads(entry["data"]),
+    )  # fmt: skip
+
+
+# The newest state of runs and halts, once more in the runtime directory (tmpfs): what heals a torn journal.
+#
+# Believed only beside a journal's own file: one that somebody has removed begins anew, as they wished.
+
+
+MIRROR_NAME: Final = "journal-mirror.jsonl"
+SNAPSHOTS_MAX: Final = 256  # As many as the journal has in memory; about 500 KB.
+CLOSED_MAX: Final = 16  # Of a file that lacks its last commits a halt that has ended would begin again.
+MIRROR_BYTES_MAX: Final = 4 * 1024 * 1024  # tmpfs is memory. An incident with the stacks of every rank has 100 KB.
+
+
+class Mirror:
+    """For one thread. Nothing in it raises: it is the second copy of everything that it has."""
+
+    def __init__(self, directory: str, journal: str) -> None:
+        self.path = os.path.join(directory, MIRROR_NAME)
+        self._journal = journal
+        # In the order in which they make room: what a restart resumes goes last.
+        kinds = ("closed", "runs", "open")
+        self._lines: dict[str, OrderedDict[tuple[str, str], bytes]] = {kind: OrderedDict() for kind in kinds}
+
+    def keep(self, entries: Iterable[Entry]) -> None:
+        """Take up what is newer of runs and incidents, and write it all where anything was."""
+        touched = False
+        for entry in entries:
+            if entry["table"] not in ("runs", "incidents"):
+                continue
+            touched = True
+            kind = "runs" if entry["table"] == "runs" else "open" if entry["open"] else "closed"
+            name = entry["run"] if kind == "runs" else entry["incident_id"]
+            for lines in self._lines.values():
+                lines.pop((entry["table"], name), None)
+            self._lines[kind][entry["table"], name] = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        if touched:
+            self._make_room()
+            self._write()
+
+    def forget(self) -> None:
+        """What the governor before us has left is of a journal that is there no more."""
+        self._write()
+
+    def read(self) -> list[Entry]:
+        """What the governor before us has kept of this very journal, oldest first."""
+        try:
+            with open(self.path, "rb", opener=_no_follow) as file:
+                head, *lines = file.read(MIRROR_BYTES_MAX + 4096).splitlines() or [b"{}"]
+            if json.loads(head) != {"journal": self._journal}:
+                return []
+        except (OSError, ValueError):
+            return []
+        entries = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if is_entry(entry):
+                    entries.append(entry)
+        return sorted(entries, key=lambda entry: int(entry["seq"]))
+
+    def _make_room(self) -> None:
+        closed = self._lines["closed"]
+        while len(closed) > CLOSED_MAX:
+            closed.popitem(last=False)
+        count = sum(map(len, self._lines.values()))
+        size = sum(len(line) for lines in self._lines.values() for line in lines.values())
+        for lines in self._lines.values():
+            while lines and (count > SNAPSHOTS_MAX or size > MIRROR_BYTES_MAX):
+                _, line = lines.popitem(last=False)
+                count, size = count - 1, size - len(line)
+
+    def _write(self) -> None:
+        try:
+            with open(self.path + ".new", "wb", opener=_no_follow) as file:
+                file.write(json.dumps({"journal": self._journal}).encode() + b"\n")
+                for lines in self._lines.values():
+                    file.writelines(lines.values())
+            os.rename(self.path + ".new", self.path)
+        except OSError:  # A full tmpfs; the journal has it all, and the rows of a halt need what room there is.
+            with contextlib.suppress(OSError):
+                os.unlink(self.path + ".new")

@@ -1,0 +1,155 @@
+"""A journal's charges added up as they are read: what `costgov cost` needs of a year of them, in a tenth of the time.
+
+Charges that agree in what they are grouped by and in their line come as one; those that a bound of the asked time or
+midnight cuts come by themselves, for the pure code to cut. `core.cost.tally` over `read_charges` says the same.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from governor.adapters.journal.reader import (
+    ChargesUnreadable,
+    Unreadables,
+    charge_in,
+    has_charges,
+    opened,
+    refuse,
+    text_in,
+    unreadable,
+    window_of,
+)
+from governor.core.base.units import NS_PER_DAY, UsdMicros, WallNs
+from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, labels_of
+from governor.core.money.reports.cost import LABEL, STAGE_OF_RUN, Sum
+
+# Each page is a transaction of its own, as in charges_db; this reader does nothing else in between: 20 ms.
+PAGE_ROWS: Final = 20_000
+_LINE: Final = ("line", "name", "unit", "price_usd_micros", "price_source", "price_as_of", "reconstructed")
+
+# By rowid, which no growing charge changes: nothing here needs an order, and to sort 160,000 rows costs a third.
+_WINDOW: Final = """
+FROM charges WHERE rowid > :after
+AND from_wall_ns < :until AND (to_wall_ns > :since OR from_wall_ns >= :since)
+ORDER BY rowid LIMIT :rows"""
+_PAGE: Final = """
+SELECT rowid, data ->> 'quantity', usd_micros,
+       CASE WHEN data ->> 'usd_micros' IS NOT usd_micros OR from_wall_ns < :since OR to_wall_ns > :until
+         OR (:is_daily AND (from_wall_ns < 0 OR to_wall_ns > (from_wall_ns / :day_ns + 1) * :day_ns)) THEN data END,
+       json_extract(data, {line}), CASE WHEN :is_daily THEN from_wall_ns / :day_ns ELSE 0 END {fields}"""
+# Of a page with a row that is no JSON, which is an error of the whole query: each charge by itself.
+_EACH: Final = "SELECT rowid, 0, usd_micros, data"
+
+_Like = tuple[Line, Payer, Place, bool]  # In what the charges of a sum agree.
+
+
+def read_sums(
+    path: str, by: str, runs: Collection[str] = (), since: int | None = None, until: int | None = None,
+    unread: Unreadables = refuse,
+) -> Iterator[Sum]:  # fmt: skip
+    """Yield the charges that touch [since, until) of wall time and belong to these runs (none named: all), added up.
+
+    None in a journal of a version without charges. `unread` is told of each row that is no charge. Raises
+    `ChargesUnreadable` where the file itself cannot be read, on.
+    """
+    fields = _fields(by, runs)
+    columns = "".join(f", json_extract(data, '$.{name}')" for name in fields)
+    page = _PAGE.format(line=", ".join(f"'$.{name}'" for name in _LINE), fields=columns)
+    bounds = {**window_of(since, until), "is_daily": by == "day", "day_ns": NS_PER_DAY, "rows": PAGE_ROWS}
+    sums: dict[tuple[Any, ...], tuple[_Like, list[int]]] = {}
+    alike = _Alike(fields)
+    try:
+        with closing(opened(path)) as connection:
+            if not has_charges(connection):
+                return
+            for row in _rows(connection, page, bounds):
+                rowid, quantity, micros, data = row[:4]
+                if data is not None:
+                    charge = charge_in(path, connection, rowid, data, micros, unread)
+                    if charge is not None and (not runs or charge.payer.run in runs):
+                        yield Sum(charge, 1)
+                    continue
+                key = row[4:]
+                known = sums.get(key)
+                try:
+                    if type(quantity) is not int or type(micros) is not int:
+                        raise ValueError("its quantity or amount is no whole number")
+                    if known is None:
+                        known = sums[key] = alike.of(key), [0, 0, 0]
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    unread(unreadable(path, connection, rowid, error))
+                    continue
+                figures = known[1]
+                figures[0] += 1
+                figures[1] += quantity
+                figures[2] += micros
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise ChargesUnreadable.of(path, error) from error
+    for key, ((line, payer, place, reconstructed), (count, quantity, micros)) in sums.items():
+        if not runs or payer.run in runs:
+            at = WallNs(key[1] * NS_PER_DAY)
+            yield Sum(Charge("", place, payer, line, at, at, quantity, UsdMicros(micros), reconstructed), count)
+
+
+def _fields(by: str, runs: Collection[str]) -> list[str]:
+    """Which fields of a charge's row say its group and whether it was asked for; midnight and the line do so alone."""
+    if by == STAGE_OF_RUN:
+        return ["stage", "run"]
+    group = "labels" if by.startswith(LABEL) else by
+    wanted = [group] if group in ("run", "stage", "node", "labels") else []
+    return [*wanted, "run"] if runs and group != "run" else wanted
+
+
+def _rows(connection: sqlite3.Connection, page: str, bounds: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
+    after = -(2**63)
+    while True:
+        place = {**bounds, "after": after}
+        try:
+            found = connection.execute(page + _WINDOW, place).fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            found = connection.execute(_EACH + _WINDOW, place).fetchall()
+        yield from found
+        if len(found) < PAGE_ROWS:
+            return
+        after = found[-1][0]
+
+
+class _Alike:
+    """What stands in the rows of a sum, decoded. Thousands of sums share a line, or a payer."""
+
+    def __init__(self, fields: Sequence[str]) -> None:
+        self._fields = fields
+        self._lines: dict[bytes, tuple[Line, bool]] = {}
+        self._whose: dict[tuple[Any, ...], tuple[Payer, Place]] = {}
+
+    def of(self, key: tuple[Any, ...]) -> _Like:
+        """KeyError, TypeError, ValueError or AttributeError: it is none of ours."""
+        cells, _, *fields = key
+        line = self._lines.get(cells)
+        if line is None:
+            line = self._lines[cells] = _line(json.loads(text_in(cells)))
+        names = tuple(fields)
+        whose = self._whose.get(names)
+        if whose is None:
+            whose = self._whose[names] = _whose(dict(zip(self._fields, fields, strict=True)))
+        return line[0], whose[0], whose[1], line[1]
+
+
+def _whose(fields: Mapping[str, Any]) -> tuple[Payer, Place]:
+    labels = labels_of(json.loads(text_in(fields["labels"]))) if "labels" in fields else ()
+    stage = fields.get("stage")
+    payer = Payer(text_in(fields.get("run", b"")), stage=None if stage is None else text_in(stage), labels=labels)
+    return payer, Place(text_in(fields.get("node", b"")))
+
+
+def _line(cells: Sequence[Any]) -> tuple[Line, bool]:
+    kind, name, unit, price, source, as_of, reconstructed = cells
+    if type(price) is not int:
+        raise ValueError("its price is no whole number")
+    return Line(LineKind(kind), name, Unit(unit), price, source, as_of), bool(reconstructed)

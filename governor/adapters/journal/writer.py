@@ -1,0 +1,391 @@
+"""The journal: one SQLite file written by one worker thread, so that no disk can hold up a halt.
+
+Everything written in this session also stands in memory (bounded), so reads answer while the disk does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from governor.adapters.journal.check import is_corruption
+from governor.adapters.journal.db import Database, JournalLocked, JournalUnavailable
+from governor.adapters.journal.runtime_files import Entry, Fallback, Mirror, bounded, row_of, storable, text_of
+from governor.adapters.journal.salvage import newest_snapshots
+from governor.ports import Row
+
+__all__ = ["JournalLocked", "JournalUnavailable", "SqliteJournal", "open_journal"]
+
+COMMIT_BOUND_S = 0.25  # A halt waits no longer for a disk: a healthy FULL commit takes under a millisecond.
+OPEN_BOUND_S = 10.0  # A cold disk and a check of 100 MB; longer means frozen, and the daemon starts without it,
+SALVAGE_BOUND_S = 60.0  # unless rows are being read out of a damaged file: 350 MB of them take 15 s.
+READ_BOUND_S = 2.0  # Reports and status can wait this long before they take the memory's word.
+RETRY_PERIOD_S = 5.0  # How soon after a full disk has room the fallback rows move home.
+CHECKPOINT_PERIOD_S = 60.0  # A minute's chatter is a tenth of what SQLite itself would let the WAL grow to.
+PRUNE_PERIOD_ROWS = 1_000  # Often enough to hold the limits within a percent, seldom enough not to be felt.
+JOBS_QUEUED_MAX = 1_000  # Only a stalled disk lets them pile up; then rows go to the fallback file instead.
+ROWS_IN_MEMORY_MAX = 4_096  # Some tens of incidents, about 3 MB.
+SNAPSHOTS_IN_MEMORY_MAX = 256  # Incidents and runs of this session.
+READ_ROWS_MAX = 10_000  # What one question can return; a report of one incident has hundreds.
+
+
+class _Job:
+    """Something for the worker. `settled` is set once it is known to have worked or failed."""
+
+    def __init__(self, entries: list[Entry], full: bool, read: Callable[[Database], list[Entry]] | None = None) -> None:
+        self.entries = entries
+        self.full = full
+        self.read = read
+        self.settled = threading.Event()
+        self.committed = False
+        self.found: list[Entry] | None = None
+
+
+def open_journal(path: str, runtime_dir: str) -> tuple[SqliteJournal, str | None]:
+    """Return the journal and, when something is wrong with its file, one line that says what and what to do.
+
+    With a problem the journal still works, on the runtime directory and memory, and keeps trying the file.
+    Raises `JournalLocked` when another governor holds it: two must not act on one node.
+    """
+    journal = SqliteJournal(path, runtime_dir)
+    if not journal.opened.wait(OPEN_BOUND_S) and not (
+        journal.is_salvaging and journal.opened.wait(SALVAGE_BOUND_S - OPEN_BOUND_S)
+    ):
+        journal.recall()
+        return journal, f"{path}: no answer from the disk within {OPEN_BOUND_S:.0f} s; going on without it"
+    if journal.locked_by_other is not None:
+        journal.close()
+        raise journal.locked_by_other
+    return journal, journal.problem
+
+
+class SqliteJournal:
+    """`ports.Journal`. Only `open_journal` makes one."""
+
+    def __init__(self, path: str, runtime_dir: str) -> None:
+        self.problem: str | None = None
+        self.locked_by_other: JournalLocked | None = None
+        self.opened = threading.Event()  # The first attempt to open the file is over, well or not.
+        self.is_salvaging = False  # What can be read of a damaged file is taken over.
+        self._path = path
+        self._fallback = Fallback(runtime_dir)
+        self._mirror = Mirror(runtime_dir, os.path.abspath(path))
+        self._errors_total = 0
+        self._rows: deque[Entry] = deque(maxlen=ROWS_IN_MEMORY_MAX)
+        self._snapshots: dict[str, OrderedDict[str, Entry]] = {"incidents": OrderedDict(), "runs": OrderedDict()}
+        self._last_seq = 0
+        self._file_seq = 0  # The highest number in the file, told by the worker.
+        self._stalled = False  # The worker did not answer within its bound and has not committed since.
+        self._closing = False
+        self._wake = threading.Condition()
+        self._jobs: deque[_Job] = deque()
+        left_over, _ = self._fallback.read()  # Of a session that ended before its disk came back.
+        for entry in left_over:
+            self._remember(entry)
+        self._worker = threading.Thread(target=self._work, name="journal", daemon=True)
+        self._worker.start()
+
+    @property
+    def errors_total(self) -> int:
+        return self._errors_total
+
+    def append(self, rows: Iterable[Row], *, full: bool) -> bool:
+        return self._commit([self._row_entry(row) for row in rows], full=full)
+
+    def rows(self, *, incident_id: str | None = None, kind: str | None = None, last: int | None = None) -> list[Row]:
+        limit = last if last is not None else READ_ROWS_MAX
+        found = {entry["seq"]: entry for entry in self._read(lambda db: db.rows(incident_id, kind, limit))}
+        for entry in self._rows:
+            if incident_id in (None, entry["incident_id"]) and kind in (None, entry["kind"]):
+                found.setdefault(entry["seq"], entry)
+        newest = sorted(found.values(), key=_seq_of)[-limit:] if limit else []
+        return [row_of(entry) for entry in newest]
+
+    def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
+        return self._commit_incident(incident_id, snapshot, rows, is_open=True)
+
+    def close_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
+        return self._commit_incident(incident_id, snapshot, rows, is_open=False)
+
+    def open_incidents(self) -> list[Mapping[str, Any]]:
+        merged = self._merged("incidents", lambda db: db.incidents(SNAPSHOTS_IN_MEMORY_MAX, only_open=True))
+        return [json.loads(entry["snapshot"]) for entry in merged if entry["open"]]
+
+    def incidents(self, last: int = 100) -> list[Mapping[str, Any]]:
+        merged = self._merged("incidents", lambda db: db.incidents(last, only_open=False))
+        return [json.loads(entry["snapshot"]) for entry in merged[-last:]] if last else []
+
+    def save_runs(
+        self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (),
+        rows: Iterable[Row] = (), *, full: bool = False,
+    ) -> bool:  # fmt: skip
+        entries = [self._row_entry(row) for row in rows]
+        entries += [self._charge_entry(charge) for charge in charges]
+        entries += [
+            {"seq": self._next_seq(), "table": "runs", "run": storable(run), "snapshot": text_of(snapshot)}
+            for run, snapshot in runs.items()
+        ]
+        return self._commit(entries, full=full)
+
+    def runs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {entry["run"]: json.loads(entry["snapshot"]) for entry in self._merged("runs", lambda db: db.runs())}
+
+    def recall(self) -> None:
+        """The file says nothing: take up runs and halts from what the runtime directory has of them."""
+        self._remember_newer(self._mirror.read())
+
+    def close(self) -> None:
+        """Write what is queued, within the bounds of a commit, and let go of the file."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._worker.join(READ_BOUND_S)
+        for job in list(self._jobs):  # The disk is stuck: what it did not take must not die with us.
+            self._fall_back(job)
+        self._fallback.write_held()
+
+    # --- the caller's side -------------------------------------------------------------------------------
+
+    def _commit_incident(
+        self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row], *, is_open: bool
+    ) -> bool:
+        entries = [self._row_entry(row) for row in rows]
+        return self._commit([*entries, self._incident_entry(incident_id, snapshot, is_open=is_open)], full=True)
+
+    def _commit(self, entries: list[Entry], *, full: bool) -> bool:
+        if not entries:
+            return True
+        for entry in entries:
+            self._remember(entry)
+        job = _Job(entries, full)
+        # Behind a stalled disk waiting would cost every row of a halt the bound anew.
+        if self._stalled or not self._enqueue(job):
+            self._fall_back(job)
+            return False
+        if not full:
+            return True
+        if not job.settled.wait(COMMIT_BOUND_S):
+            self._stalled = True
+            # With all that waits before it: a brake is kept first, and then the row whose commit answers for it.
+            with self._wake:
+                waiting = [one for one in self._jobs if not one.committed]
+            for one in waiting:
+                self._fall_back(one)  # It may commit yet; then the second writing changes nothing.
+        return job.committed
+
+    def _enqueue(self, job: _Job) -> bool:
+        with self._wake:
+            if self._closing or len(self._jobs) >= JOBS_QUEUED_MAX:
+                return False
+            self._jobs.append(job)
+            self._wake.notify()
+        return True
+
+    def _read(self, read: Callable[[Database], list[Entry]]) -> list[Entry]:
+        job = _Job([], full=False, read=read)
+        if self._stalled or not self._enqueue(job) or not job.settled.wait(READ_BOUND_S):
+            return []
+        return job.found or []
+
+    def _merged(self, table: str, read: Callable[[Database], list[Entry]]) -> list[Entry]:
+        """Snapshots from disk, overlaid by this session's, in the order in which each name was first seen."""
+        found = {_name(table, entry): entry for entry in self._read(read)}
+        for name, entry in list(self._snapshots[table].items()):  # In one go: a reader may be on another thread.
+            known = found.get(name)
+            if known is None:
+                found[name] = entry
+            elif entry["seq"] > known["seq"]:
+                found[name] = {**entry, "first_seq": _first_seq_of(known)}
+        return sorted(found.values(), key=_first_seq_of)
+
+    def _remember(self, entry: Entry) -> None:
+        self._last_seq = max(self._last_seq, entry["seq"])
+        if entry["table"] == "charges":
+            return  # Nothing of the governor's reads them back.
+        if entry["table"] == "journal":
+            self._rows.append(entry)
+            return
+        snapshots = self._snapshots[entry["table"]]
+        name = _name(entry["table"], entry)
+        if name in snapshots:
+            entry["first_seq"] = _first_seq_of(snapshots[name])
+        snapshots[name] = entry
+        if len(snapshots) > SNAPSHOTS_IN_MEMORY_MAX:
+            # An open incident is what a restart resumes: only closed ones and runs make room.
+            oldest = next((n for n, e in snapshots.items() if not e.get("open") and n != name), None)
+            if oldest is not None:
+                del snapshots[oldest]
+
+    def _remember_newer(self, entries: Iterable[Entry]) -> None:
+        """Of snapshots only what is newer than what is known: the fallback file may have been the last to be told."""
+        for entry in sorted(entries, key=_seq_of):
+            known = self._snapshots[entry["table"]].get(_name(entry["table"], entry))
+            if known is None or known["seq"] < entry["seq"]:
+                self._remember(entry)
+
+    def _fall_back(self, job: _Job) -> None:
+        if job.entries:
+            self._errors_total += 1
+            self._fallback.append(job.entries, full=job.full)
+
+    def _next_seq(self) -> int:
+        # Wall time keeps the order across sessions even when the file of the last one cannot be read.
+        self._last_seq = max(self._last_seq + 1, self._file_seq + 1, time.time_ns())
+        return self._last_seq
+
+    def _row_entry(self, row: Row) -> Entry:
+        return {
+            "seq": self._next_seq(), "table": "journal", "kind": row.kind, "run": storable(row.run),
+            "incident_id": storable(row.incident_id), "mono_ns": row.mono, "wall_ns": row.wall, "boot_id": row.boot_id,
+            "data": bounded(text_of(row.data)),
+        }  # fmt: skip
+
+    def _incident_entry(self, incident_id: str, snapshot: Mapping[str, Any], *, is_open: bool) -> Entry:
+        return {
+            "seq": self._next_seq(), "table": "incidents", "incident_id": storable(incident_id), "open": int(is_open),
+            "snapshot": text_of(snapshot),
+        }  # fmt: skip
+
+    def _charge_entry(self, charge: Mapping[str, Any]) -> Entry:
+        return {
+            "seq": self._next_seq(), "table": "charges", "charge_id": storable(charge["charge_id"]),
+            "run": storable(charge["run"]), "from_wall_ns": charge["from_wall_ns"],
+            "to_wall_ns": charge["to_wall_ns"], "usd_micros": charge["usd_micros"], "data": text_of(charge),
+        }  # fmt: skip
+
+    # --- the worker's side -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        database = self._try_open()
+        self.opened.set()
+        tried_at = time.monotonic()
+        unpruned = PRUNE_PERIOD_ROWS  # Once at the start: limits may have shrunk with an upgrade.
+        checkpoint_at = tried_at  # Once at the start, too: the WAL may be a dead governor's, and long.
+        while True:
+            with self._wake:
+                if not self._jobs and not self._closing:
+                    self._wake.wait(RETRY_PERIOD_S)
+                batch = list(self._jobs)
+                if self._closing and not batch:
+                    break
+            if database is None and time.monotonic() - tried_at >= RETRY_PERIOD_S:
+                database = self._try_open()
+                tried_at = time.monotonic()
+            database = self._serve(database, batch)
+            unpruned += sum(len(job.entries) for job in batch)
+            if database is not None and unpruned >= PRUNE_PERIOD_ROWS:
+                with contextlib.suppress(sqlite3.Error):  # A full disk cannot delete either; the next thousand may.
+                    database.prune()
+                unpruned = 0
+            if database is not None and not batch and time.monotonic() >= checkpoint_at:
+                with contextlib.suppress(sqlite3.Error):  # SQLite's own, within a commit, is the next best.
+                    database.checkpoint()
+                checkpoint_at = time.monotonic() + CHECKPOINT_PERIOD_S
+        if database is not None:
+            database.close()
+
+    def _serve(self, database: Database | None, batch: list[_Job]) -> Database | None:
+        """Write the batch in one transaction and answer its reads. Returns the database, or None when it is lost."""
+        if database is not None:
+            try:
+                self._write(database, batch)
+                self._move_home(database)
+                self.problem = database.notice
+            except sqlite3.Error as error:
+                self.problem = f"{self._path}: {error}"
+                if is_corruption(error):
+                    database.close()
+                    database = None
+        for job in batch:
+            if not job.committed:
+                self._fall_back(job)
+            job.settled.set()
+        self._mirror.keep(entry for job in batch for entry in job.entries)
+        with self._wake:
+            for _ in batch:
+                self._jobs.popleft()
+        return database
+
+    def _write(self, database: Database, batch: list[_Job]) -> None:
+        entries = [entry for job in batch for entry in job.entries]
+        try:
+            if entries:
+                held = self._fallback.held()  # In the same commit: a spend is the sum of its charges.
+                database.write([*held, *entries], full=any(job.full for job in batch))
+                self._fallback.let_go(held)
+            for job in batch:
+                job.committed = True
+                if job.read is None:
+                    job.settled.set()  # Nobody waits for more than the own rows.
+            self._stalled = False
+        finally:
+            for job in batch:
+                if job.read is not None:  # A disk that takes nothing can still be read.
+                    job.found = job.read(database)
+                    job.settled.set()
+
+    def _move_home(self, database: Database) -> None:
+        """Put the fallback file's rows into the database; their numbers make a second time harmless."""
+        if not self._fallback.is_empty:
+            entries, size = self._fallback.read()
+            database.write(entries, full=True)
+            self._fallback.forget(size)
+
+    def _try_open(self) -> Database | None:
+        try:
+            database = Database(self._path, known=self._known)
+            self._file_seq = database.last_seq()
+            kept = [*database.runs()[-SNAPSHOTS_IN_MEMORY_MAX:], *database.incidents(READ_ROWS_MAX, only_open=True)]
+        except JournalLocked as error:
+            self.problem, self.locked_by_other = str(error), error
+            return None
+        except (JournalUnavailable, sqlite3.Error, OSError) as error:
+            self.problem = str(error)
+            if not self.opened.is_set():  # Nobody uses it yet. Budgets and halts go on from what can be read.
+                self._remember_newer([*newest_snapshots(self._path), *self._known()])
+            return None
+        kept = [{"table": "incidents" if "incident_id" in entry else "runs", **entry} for entry in kept]
+        if not self.opened.is_set():
+            if database.is_new:
+                self._mirror.forget()
+            kept += self._catch_up(database)
+        self._mirror.keep(kept)
+        self.problem = database.notice
+        return database
+
+    def _catch_up(self, database: Database) -> list[Entry]:
+        """A file that lacks its last commits is a whole one to SQLite: a torn WAL, a copy of yesterday put in place."""
+        newer = database.lacks(self._mirror.read())
+        if newer:
+            said = (
+                f"{self._path}: its last commits are lost; runs and halts go on from the copy in the runtime directory"
+            )
+            with contextlib.suppress(sqlite3.Error):  # Then memory alone has them.
+                taken = database.take_over(newer)
+                said += f"; {taken.missing_text()}" if taken.missing_usd_micros else ""
+            self._remember_newer(newer)
+            database.notice = database.notice or said
+        return newer
+
+    def _known(self) -> Sequence[Entry]:
+        self.is_salvaging = True
+        return self._mirror.read()
+
+
+def _seq_of(entry: Entry) -> int:
+    return int(entry["seq"])
+
+
+def _first_seq_of(entry: Entry) -> int:
+    return int(entry["first_seq"] if "first_seq" in entry else entry["seq"])
+
+
+def _name(table: str, entry: Entry) -> str:
+    return str(entry["run"] if table == "runs" else entry["incident_id"])

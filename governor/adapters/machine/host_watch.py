@@ -1,0 +1,256 @@
+"""Something that is asked again and again, on a thread of its own: the loop takes what was answered and never waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.inputs import Event
+from governor.core.events.machine import GovernorsSeen, HostMemory, SpotNotice
+from governor.ports import Clock, Cloud, Notice, Processes
+
+Answer = TypeVar("Answer")
+
+
+class Asker(Generic[Answer]):
+    """Asks every `period_s`, from the first `take` on. An answer that nobody has taken gives way to the next one."""
+
+    def __init__(self, name: str, period_s: float, ask: Callable[[], Answer | None]) -> None:
+        """`ask` may block for as long as its own bounds let it. None: there is no answer this time."""
+        self._name = name
+        self._period_s = period_s
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._newest: Answer | None = None
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take(self) -> Answer | None:
+        """The newest answer, once; None when there is no new one."""
+        if (self._thread is None or not self._thread.is_alive()) and not self._closing.is_set():
+            self._begin()
+        with self._lock:
+            newest, self._newest = self._newest, None
+        return newest
+
+    def close(self) -> None:
+        """Ask no more. A question that is under way is left behind: its thread ends with it."""
+        self._closing.set()
+
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._go_on, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # No thread is to be had: the next time, then.
+            return
+        self._thread = thread
+
+    def _go_on(self) -> None:
+        try:
+            while not self._closing.is_set():
+                answer = self._ask()
+                if answer is not None:
+                    with self._lock:
+                        self._newest = answer
+                self._closing.wait(self._period_s)
+        except BaseException:
+            self._closing.wait(self._period_s)  # The fault is printed with the thread's end; who takes begins another.
+            raise
+
+
+# What is left of main memory, as events: of the machine, and of the control groups with a limit above each run.
+
+
+MEMORY_PERIOD_S: Final = 5.0  # A leak takes minutes; what goes faster is over before anybody can act.
+PROC: Final = Path("/proc")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+DEPTH_MAX: Final = 32  # Control groups above one another; systemd, Kubernetes and Slurm nest up to ten.
+MEMINFO_BYTES_MAX: Final = 64 * 1024
+
+Pids = Mapping[str, int]  # One process of each run.
+
+
+class Left(NamedTuple):
+    available_bytes: int
+    total_bytes: int
+    group: str | None = None
+
+
+def machine(proc: Path = PROC) -> Left | None:
+    """Main memory by the kernel's word; None where it does not say."""
+    figures = dict(_figures(proc / "meminfo"))
+    available, total = figures.get("MemAvailable:"), figures.get("MemTotal:")
+    return Left(available * 1024, total * 1024) if available is not None and total else None
+
+
+def group_of(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Left | None:
+    """The control group (v2) with the least part left of its limit, at or above the process; None without a limit."""
+    path = _path_of(proc / str(pid) / "cgroup")
+    if path is None:
+        return None
+    limited = [left for group in _above(path) if (left := _left(cgroups, group)) is not None]
+    return min(limited, key=lambda left: left.available_bytes / left.total_bytes, default=None)
+
+
+def _path_of(file: Path) -> str | None:
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None  # Gone.
+    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
+    # Beside the root of our own view, as in another container: its limit is not to be seen, and ours is not its own.
+    return None if path is not None and path.startswith("/..") else path
+
+
+def _above(path: str) -> Iterator[str]:
+    parts = [part for part in path.split("/") if part][:DEPTH_MAX]
+    for count in range(len(parts), -1, -1):
+        yield "/" + "/".join(parts[:count])
+
+
+def _left(cgroups: Path, group: str) -> Left | None:
+    directory = cgroups / group.lstrip("/")
+    limit, used = _number(directory / "memory.max"), _number(directory / "memory.current")
+    if not limit or used is None:
+        return None  # "max": no limit of its own.
+    parts = dict(_figures(directory / "memory.stat"))
+    # Caches go before a process does; pages of a mapped data set that are read again and again count as active.
+    droppable = parts.get("inactive_file", 0) + parts.get("active_file", 0)
+    return Left(max(0, min(limit, limit - used + droppable)), limit, group)
+
+
+def _number(file: Path) -> int | None:
+    try:
+        text = file.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() else None
+
+
+def _figures(file: Path) -> Iterator[tuple[str, int]]:
+    try:
+        with file.open(encoding="ascii", errors="replace") as stream:
+            text = stream.read(MEMINFO_BYTES_MAX)
+    except OSError:
+        return
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[1].isdecimal():
+            yield words[0], int(words[1])
+
+
+@dataclass(slots=True)
+class MemoryWatch:
+    """A source of the loop, which it never holds up: files are read on a thread of its own."""
+
+    pids: Callable[[], Pids]  # Of the runs that live now, on this machine.
+    proc: Path = PROC
+    cgroups: Path = CGROUPS
+    _wanted: Pids = field(default_factory=dict)
+    _asker: Asker[Mapping[str | None, Left]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._asker = Asker("memory", MEMORY_PERIOD_S, self.look)
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        self._wanted = self.pids()
+        found = self._asker.take()
+        if found is None:
+            return []
+        return [HostMemory(at, left.available_bytes, left.total_bytes, run, left.group) for run, left in found.items()]
+
+    def look(self) -> Mapping[str | None, Left]:
+        """Look now. None stands for the machine."""
+        found: dict[str | None, Left] = {}
+        whole = machine(self.proc)
+        if whole is not None:
+            found[None] = whole
+        for run, pid in self._wanted.items():
+            group = group_of(pid, self.proc, self.cgroups)
+            if group is not None:
+                found[run] = group
+        return found
+
+    def close(self) -> None:
+        self._asker.close()
+
+
+# Whether the provider takes this machine back, asked for again and again beside the loop, and told as events.
+
+
+NOTICE_PERIOD_S: Final = 5.0  # AWS asks for this; of two minutes it is little, and of Google's half a minute, too.
+
+
+@dataclass(slots=True)
+class NoticeWatch:
+    """A source of the loop. A provider that gives no notice is not asked."""
+
+    cloud: Cloud | None
+    clock: Clock
+    _asker: Asker[Notice] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        cloud = self.cloud
+        gives = cloud is not None and cloud.gives_notice
+        self._asker = Asker("notices", NOTICE_PERIOD_S, cloud.notice) if cloud is not None and gives else None
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        notice = self._asker.take() if self._asker is not None else None
+        if notice is None:
+            return []
+        left = None if notice.at_wall is None else DurationNs(max(0, notice.at_wall - self.clock.wall()))
+        return [SpotNotice(at, notice.action, left)]
+
+    def close(self) -> None:
+        if self._asker is not None:
+            self._asker.close()
+
+
+# Other governors of this machine: what they watch is not ours to know, and not ours to stop.
+
+
+GOVERNORS_LOOK_PERIOD_NS: Final = 5 * NS_PER_S  # A scan of /proc costs milliseconds; a launch lasts longer.
+WORDS_LOOKED_AT: Final = 6  # "python", "-u", "-m", "governor" and the command, with one option more.
+
+
+@dataclass(slots=True)
+class NeighbourWatch:
+    """A source of the loop. To the service, each `costgov run` is somebody; beside one command, the service is too."""
+
+    processes: Processes
+    kinds: Collection[str]  # "run", "daemon".
+    own_pid: int
+    _look_at: MonoNs = MonoNs(0)
+
+    def poll(self, at: MonoNs) -> list[Event]:
+        if at < self._look_at:
+            return []
+        self._look_at = MonoNs(at + GOVERNORS_LOOK_PERIOD_NS)
+        try:
+            table = self.processes.table()
+        except OSError as error:
+            return [GovernorsSeen(at, (), f"the process table cannot be read: {error.strerror}")]
+        if self.processes.is_stuck:  # Whoever was started since has no command line to be known by.
+            why = "some process's memory map is locked, or the machine is too busy"
+            return [GovernorsSeen(at, (), f"command lines cannot be read: {why}")]
+        found = [
+            pid
+            for pid, facts in table.items()
+            if self.own_pid not in (pid, facts.ppid) and governs(facts.argv) in self.kinds
+        ]  # A child that has not become its program yet still carries our command line.
+        return [GovernorsSeen(at, tuple(sorted(found)))]
+
+
+def governs(argv: Sequence[str]) -> str | None:
+    """ "run" or "daemon" where this is the command line of a governor, and not of one who starts it (sudo, timeout)."""
+    words = list(argv[:WORDS_LOOKED_AT])
+    if not words or not PurePath(words[0]).name.startswith(("python", "costgov")):
+        return None
+    for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
+        if PurePath(word).name == "costgov" or (before, word) == ("-m", "governor"):
+            return after if after in ("run", "daemon") else None
+    return None

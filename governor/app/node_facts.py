@@ -1,0 +1,68 @@
+"""What start-up learns of this machine: its provider, what it costs, and the facts that the core is told of it."""
+
+from __future__ import annotations
+
+from governor.adapters import clouds
+from governor.adapters.machine.clock import SystemClock
+from governor.app import pricing
+from governor.core.base.units import NS_PER_S, DurationNs
+from governor.core.engine.node import NodeFacts
+from governor.core.money.lines import Lines
+from governor.core.money.prices import NS_PER_DAY, Chosen, Day
+from governor.ports import Cloud, Preflight, PriceSource
+from governor.settings.model import Settings
+
+
+class CannotStart(Exception):  # noqa: N818 - the condition is the name.
+    """What keeps the governor from starting: one line, what and what to do."""
+
+
+def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
+    """Build the provider and learn of the machine. A provider that cannot be reached is a problem told, not an end."""
+    if settings.cloud.provider == "none":
+        return None, clouds.load("none", {}).preflight()
+    try:
+        cloud = clouds.load(settings.cloud.provider, settings.cloud.config)
+    except clouds.CloudConfigError as error:
+        raise CannotStart(str(error)) from error
+    return cloud, cloud.preflight()
+
+
+def load_price_source(settings: Settings) -> PriceSource | None:
+    try:
+        return pricing.load_source(settings)
+    except clouds.CloudConfigError as error:
+        raise CannotStart(str(error)) from error
+
+
+def today(clock: SystemClock) -> Day:
+    return Day(clock.wall() // NS_PER_DAY)
+
+
+def node_facts(
+    settings: Settings, cloud: Cloud | None, preflight: Preflight | None, price: Chosen, boot_id: str, lines: Lines, *,
+    exclusive: bool,
+) -> NodeFacts:  # fmt: skip
+    known = preflight is not None
+    return NodeFacts(
+        node=settings.node.name,
+        boot_id=boot_id,
+        price_usd_micros_per_hour=price.usd_micros_per_hour,
+        price_source=price.quote.source if price.quote is not None else None,
+        price_as_of=price.quote.as_of if price.quote is not None else "",
+        price_since_wall=price.quote.since if price.quote is not None else None,
+        lines=lines,
+        cloud=cloud.name if cloud is not None else "none",
+        instance_id=preflight.instance_id if preflight is not None else None,
+        region=preflight.region if preflight is not None else None,
+        launched_at_wall=preflight.launched_at_wall if preflight is not None else None,
+        will_stop=preflight.will if preflight is not None else "",
+        stays_billed=preflight.stays_billed if preflight is not None else (),
+        can_stop=cloud is not None and known and preflight.ok if preflight is not None else False,
+        survives_stop=preflight.survives_stop if preflight is not None else None,
+        stop_bound_ns=DurationNs(round((cloud.stop_bound_s if cloud is not None else 0) * NS_PER_S)),
+        granularity_ns=DurationNs(round((cloud.granularity_s if cloud is not None else 0) * NS_PER_S)),
+        observe=settings.observe,
+        idle_stop_ns=settings.node.idle_stop,
+        exclusive=exclusive,
+    )

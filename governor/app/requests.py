@@ -1,0 +1,193 @@
+"""What the control socket may ask of a running governor, and who may ask it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from governor import __version__
+from governor.app import budget_requests
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
+from governor.core.engine.budgeting import listed
+from governor.core.engine.idle.state import NODE
+from governor.core.events.inputs import OperatorHalt, OperatorHold
+from governor.core.views.status import lines_status, node_status, runs_status
+from governor.daemon.loop import Daemon
+from governor.ports import ControlRequest
+from governor.wire.control_client import INCIDENTS_MAX
+from trainer_shim.wire import TEXT_CHARS_MAX
+
+HOLD_MAX_NS: Final = 7 * 24 * NS_PER_HOUR  # A brake that nobody remembers is a missing watchdog.
+
+# A halt saves and ends a run first. The node's stop has nobody to ask, so it waits until nobody is there.
+NODE_IS_NOT_HALTED: Final = (
+    "the node itself is not halted by hand: `costgov halt RUN` saves and ends a run, and stops the machine where its "
+    "policy says so; a node that nobody uses is stopped by idle_stop; to stop it now, use the provider's own console"
+)
+
+Answer = dict[str, Any]
+
+
+def answer(daemon: Daemon, request: ControlRequest) -> Answer | None:
+    """Answer one request, or None when the answer comes later; never raises for what a client may send."""
+    handler = _COMMANDS.get(str(request.body.get("cmd")))
+    if handler is None:
+        return _no("bad_request", f"unknown command; known: {', '.join(sorted(_COMMANDS))}")
+    return handler(daemon, request)
+
+
+def _yes(data: Any) -> Answer:
+    return {"ok": True, "data": data}
+
+
+def _no(code: str, error: str) -> Answer:
+    return {"ok": False, "code": code, "error": error}
+
+
+def _ping(_daemon: Daemon, _request: ControlRequest) -> Answer:
+    return _yes({"version": __version__, "pid": os.getpid()})
+
+
+def _status(daemon: Daemon, _request: ControlRequest) -> Answer:
+    return _yes(status(daemon))
+
+
+def status(daemon: Daemon) -> Answer:
+    """The `status` document: governor, runs, GPU processes that nobody announced."""
+    node, health, facts = daemon.node, daemon.health, daemon.node.facts
+    extra = daemon.extra()
+    price = node.ledger.price_usd_micros_per_hour
+    governor = {
+        "version": __version__,
+        "pid": os.getpid(),
+        "run": daemon.own_run,  # `costgov run`: the one that it was started for; null: the node's service.
+        "node": facts.node,
+        "boot_id": facts.boot_id,
+        "mode": "observe" if facts.observe else "enforce",
+        "policies": [policy.name for policy in node.policies.policies],
+        "policy_digest": node.policies.digest,
+        "last_reload_ok": health.last_reload_ok,
+        "reload_error": health.reload_error,
+        "price_usd_per_hour": price / MICROS_PER_USD if price is not None else None,
+        "price_source": node.price_source,
+        "lines": lines_status(node),
+        "budgets": listed(node, daemon.hands.clock.mono()),
+        "loop_lag_ms": round(health.loop_lag_ms, 3),
+        "frames_total": node.frames_total,
+        "frames_dropped_total": node.frames_lost_total,
+        "frames_malformed_total": health.frames_malformed_total,
+        "journal_errors_total": daemon.hands.journal.errors_total,
+        "observer_errors_total": daemon.hands.observer.errors_total,
+        **extra.get("governor", {}),
+    }
+    return {
+        "governor": governor,
+        "runs": _finite(runs_status(node, daemon.hands.clock.mono())),
+        "node": node_status(node, daemon.hands.clock.mono()),
+        "unwatched_gpu_processes": extra.get("unwatched_gpu_processes", []),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: the wire's words stand for it here too."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return "nan" if value != value else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _may_touch(daemon: Daemon, request: ControlRequest, run: str) -> bool:
+    """root, our own user, the run's owner; and the socket's group, whom its mode (0660) has already told apart."""
+    tracked = daemon.node.runs.get(run)
+    owner = tracked.run.uid if tracked is not None else None
+    return request.uid in (0, os.getuid(), owner) or daemon.control_is_private
+
+
+def _halt(daemon: Daemon, request: ControlRequest) -> Answer:
+    run, reason = request.body.get("run"), request.body.get("reason")
+    if run == NODE:
+        return _no("bad_request", NODE_IS_NOT_HALTED)
+    refusal = _refusal(daemon, request, run, reason)
+    if refusal is not None:
+        return refusal
+    assert isinstance(run, str)
+    assert isinstance(reason, str)
+    tracked = daemon.node.runs[run]
+    if not tracked.run.alive:
+        return _no("no_such_run", f"run {run} has ended")
+    daemon.apply(OperatorHalt(daemon.hands.clock.mono(), run, reason, request.uid))
+    incident = daemon.node.runs[run].incident
+    return _yes({"run": run, "incident_id": incident.incident_id if incident is not None else None})
+
+
+def _hold(daemon: Daemon, request: ControlRequest) -> Answer:
+    run, reason, duration = request.body.get("run"), request.body.get("reason"), request.body.get("duration_ns")
+    refusal = _refusal(daemon, request, run, reason)
+    if refusal is not None:
+        return refusal
+    if not isinstance(duration, int) or isinstance(duration, bool) or not 0 <= duration <= HOLD_MAX_NS:
+        return _no("bad_request", "a hold lasts between 0 and 7 days")
+    assert isinstance(run, str)
+    assert isinstance(reason, str)
+    daemon.apply(OperatorHold(daemon.hands.clock.mono(), run, DurationNs(duration), reason, request.uid))
+    return _yes({"run": run, "left_s": duration / 1e9})
+
+
+def _refusal(daemon: Daemon, request: ControlRequest, run: Any, reason: Any) -> Answer | None:
+    if not isinstance(run, str) or (run not in daemon.node.runs and run != NODE):
+        known = ", ".join(list(daemon.node.runs)[:5]) or "none"
+        return _no("no_such_run", f"no run {str(run)[:60]!r} here; known: {known}")
+    if not isinstance(reason, str) or not reason.strip() or len(reason) > TEXT_CHARS_MAX:
+        return _no("bad_request", f"a reason of 1 to {TEXT_CHARS_MAX} characters is needed: it is audited")
+    if not _may_touch(daemon, request, run):
+        return _no("denied", f"uid {request.uid} neither owns run {run} nor may control this governor")
+    return None
+
+
+def _incidents(daemon: Daemon, request: ControlRequest) -> Answer | None:
+    last, wanted = request.body.get("last", 100), request.body.get("of")
+    if not isinstance(last, int) or isinstance(last, bool) or not 0 < last <= INCIDENTS_MAX:
+        return _no("bad_request", f"last is a number from 1 to {INCIDENTS_MAX}")
+    if wanted is not None and not isinstance(wanted, str):
+        return _no("bad_request", "of is an incident's id, the beginning of one, or last")
+
+    def tell(line: bytes) -> None:
+        daemon.soon(lambda: daemon.reply(request.conn, line))
+
+    if daemon.archive.ask(daemon.hands.journal, last, wanted, tell):
+        return None
+    return _no("unavailable", "too many questions about past halts are open; try again in a moment")
+
+
+def _reload(daemon: Daemon, request: ControlRequest) -> Answer:
+    if request.uid not in (0, os.getuid()):
+        return _no("denied", "only root and the governor's own user may reload")
+    if daemon.reload():
+        return _yes({"digest": daemon.node.policies.digest})
+    return _no("bad_request", daemon.health.reload_error or "the new policies are invalid; the old ones stand")
+
+
+def _budget(act: Callable[[Daemon, ControlRequest, budget_requests.MayTouch], Answer]) -> Callable[..., Answer]:
+    def handle(daemon: Daemon, request: ControlRequest) -> Answer:
+        try:
+            return _yes(act(daemon, request, _may_touch))
+        except budget_requests.Refused as refused:
+            return _no(refused.code, str(refused))
+
+    return handle
+
+
+_COMMANDS: Final[Mapping[str, Callable[[Daemon, ControlRequest], Answer | None]]] = {
+    "ping": _ping,
+    "status": _status,
+    "halt": _halt,
+    "hold": _hold,
+    "budget_set": _budget(budget_requests.set_budget),
+    "budget_clear": _budget(budget_requests.clear_budget),
+    "incidents": _incidents,
+    "reload": _reload,
+}

@@ -1,0 +1,280 @@
+"""Reading costgov.toml: environment (COSTGOV_<TABLE>__<KEY>) over file, command line over both.
+
+Every problem is one line: where it is written, the key, what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
+
+from governor.adapters import clouds, prices
+from governor.adapters.alerting.tables import read as read_alert_tables
+from governor.settings.model import SYSTEM_CONFIG, Settings, default_paths
+from governor.wire.toml_file import KeyPath, key_lines, line_of, read_bounded, show
+
+__all__ = ["SYSTEM_CONFIG", "Settings", "load_settings", "paths_beside"]
+
+CONFIG_BYTES_MAX: Final = 1024 * 1024  # A megabyte of configuration is not configuration.
+ENV_PREFIX: Final = "COSTGOV_"
+# One name for what a trainer, a command and the daemon must agree on; the shim knows the same two.
+ENV_PATHS: Final = {"COSTGOV_SOCKET": "socket", "COSTGOV_CONTROL": "control_socket"}
+
+# pydantic's words -> a TOML author's.
+_WORDS: Final = (
+    ("Input should be", "must be"),
+    ("String should have", "must have"),
+    ("a valid tuple", "a list of tables"),
+    ("a valid dictionary", "a table"),
+    ("an object", "a table"),
+    ("Input is not a valid path for <class 'pathlib.Path'>", "must be a path in quotes"),
+    ("a valid boolean", "true or false"),
+)
+_SECRET_KEY: Final = re.compile(r"secret|password|token|api_?key|private_?key", re.IGNORECASE)
+_SECRET_FILE_KEY: Final = re.compile(r"(secret|password|token|key|credentials?)_file$", re.IGNORECASE)
+_REFERENCE_KEY: Final = re.compile(r"(_file|_path|_dir|_env)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """The three places a key may come from, kept apart to say where an error was written."""
+
+    overrides: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    file: Mapping[str, Any]
+    text: str
+    path: Path | None
+    aliases: Mapping[str, str]  # COSTGOV_PATHS__SOCKET -> COSTGOV_SOCKET where the short name was used.
+
+    def where(self, key_path: KeyPath) -> str:
+        if _holds(self.overrides, key_path):
+            return "command line"
+        if _holds(self.environment, key_path):
+            name = ENV_PREFIX + "__".join(str(part).upper() for part in key_path)
+            return f"environment {self.aliases.get(name, name)}"
+        if self.path is None:
+            return "settings"
+        return f"{self.path}:{line_of(key_lines(self.text), key_path)}"
+
+
+def load_settings(
+    path: Path | None,
+    overrides: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    beside: str | None = None,
+) -> tuple[Settings | None, list[str]]:
+    """Read and check everything. `overrides` is nested as the file is. `path` None: no file at all.
+    `beside`: the run that this governor is for alone; what is not configured (paths, port) is then its own.
+
+    (None, problems): it cannot be used. (settings, problems): it can, and each problem is a warning.
+    """
+    environ = os.environ if environ is None else environ
+    text, problems = _read(path)
+    if problems:
+        return None, problems
+    try:
+        file = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return None, [f"{path}: not TOML: {_one_line(str(error))}"]
+    aliases = {f"{ENV_PREFIX}PATHS__{key.upper()}": name for name, key in ENV_PATHS.items() if environ.get(name)}
+    layers = _Layers(overrides or {}, _from_environment(environ, beside), file, text, path, aliases)
+    try:
+        settings = _merge(layers, environ, beside)
+    except ValidationError as error:
+        return None, [_problem(detail, layers) for detail in error.errors(include_url=False, include_input=False)]
+    problems = [*_cloud_problems(settings, layers), *_price_problems(settings, layers)]
+    problems += [
+        f"{layers.where(('alert', one.place, one.key))}: {one.text}" for one in read_alert_tables(settings.alert)[1]
+    ]
+    return (None, problems) if problems else (settings, list(_permission_warnings(path, file)))
+
+
+def paths_beside(environ: Mapping[str, str], beside: str) -> dict[str, Any]:
+    """[paths] as it is for the run `beside` where no file and no option says otherwise: all of it is that run's own."""
+    given = _from_environment(environ, beside).get("paths", {})
+    return default_paths(given, environ, os.geteuid(), beside)
+
+
+def _read(path: Path | None) -> tuple[str, list[str]]:
+    if path is None:
+        return "", []
+    try:
+        data = read_bounded(path, CONFIG_BYTES_MAX)
+    except OSError as error:
+        return "", [f"{path}: {error.strerror}; give the right file with --config, or leave --config out for defaults"]
+    if len(data) > CONFIG_BYTES_MAX:
+        return "", [f"{path}: larger than {CONFIG_BYTES_MAX} bytes; this is not a costgov.toml"]
+    try:
+        return data.decode(), []
+    except UnicodeDecodeError as error:
+        return "", [f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]
+
+
+def _from_environment(environ: Mapping[str, str], beside: str | None) -> dict[str, Any]:
+    """COSTGOV_METRICS__PORT=9478 -> {"metrics": {"port": "9478"}}. A value that begins as JSON does is JSON.
+
+    Names without a double underscore belong to the trainer's side (COSTGOV_RUN, COSTGOV_REQUIRED, …).
+    An environment is inherited by all that is started in it: with `beside`, a run has its own below its directories,
+    and COSTGOV_SOCKET is that of whoever watches us, not one to serve.
+    """
+    data: dict[str, Any] = {}
+    for name, key in ENV_PATHS.items():
+        if environ.get(name) and not (beside is not None and key == "socket"):
+            data.setdefault("paths", {})[key] = environ[name]
+    for name, value in sorted(environ.items()):
+        if not name.startswith(ENV_PREFIX) or not (name == "COSTGOV_OBSERVE" or "__" in name):
+            continue
+        *tables, key = name.removeprefix(ENV_PREFIX).lower().split("__")
+        at = data
+        for table in tables:
+            inner = at.setdefault(table, {})
+            at = inner if isinstance(inner, dict) else {}
+        at[key] = _from_text(value)
+    if beside is not None:
+        paths = data.get("paths", {})
+        paths |= {key: f"{paths[key]}/runs/{beside}" for key in ("state_dir", "runtime_dir") if key in paths}
+    return data
+
+
+def _from_text(value: str) -> Any:
+    if value[:1] in ("[", "{"):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value  # The key's own check says what it wants.
+    return value
+
+
+def _merge(layers: _Layers, environ: Mapping[str, str], beside: str | None) -> Settings:
+    tables = (layer.get("paths") for layer in (layers.file, layers.environment, layers.overrides))
+    given: dict[str, Any] = {}
+    for table in tables:
+        given.update(table if isinstance(table, Mapping) else {})
+    defaults: dict[str, Any] = {"paths": default_paths(given, environ, os.geteuid(), beside)}
+    if beside is not None:
+        defaults["metrics"] = {"port": 0}  # The well-known port is the node's own governor's.
+
+    class Layered(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            # Our own reading of the environment: it can say where a key was written, and refuses unknown ones.
+            del env_settings, dotenv_settings, file_secret_settings
+            below = (layers.environment, layers.file, defaults)
+            return (init_settings, *(InitSettingsSource(settings_cls, dict(layer)) for layer in below))
+
+    return Layered(**layers.overrides)
+
+
+def _problem(detail: ErrorDetails, layers: _Layers) -> str:
+    key_path = tuple(part for part in detail["loc"] if part != "[key]")
+    dotted = show(key_path)
+    where = layers.where(key_path)
+    if detail["type"] == "extra_forbidden":
+        return f"{where}: {dotted}: unknown key; {_suggestion(key_path)}"
+    if detail["type"] == "missing":
+        return f"{where}: {dotted}: is missing; add it"
+    message = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"]
+    for theirs, ours in _WORDS:
+        message = message.replace(theirs, ours)
+    return f"{where}: {dotted}: {_one_line(message)}"
+
+
+def _suggestion(key_path: KeyPath) -> str:
+    model: type[BaseModel] = Settings
+    for part in key_path[:-1]:
+        if isinstance(part, int):
+            continue
+        annotation: Any = model.model_fields[part].annotation
+        model = getattr(annotation, "__args__", (annotation,))[0]  # tuple[Jsonl, ...] -> Jsonl
+    known = sorted(model.model_fields)
+    close = difflib.get_close_matches(str(key_path[-1]), known, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"known here: {', '.join(known)}"
+
+
+def _cloud_problems(settings: Settings, layers: _Layers) -> Iterator[str]:
+    """Names only: the provider's own keys are checked by its adapter, which alone knows them."""
+    known = clouds.names()
+    chosen = settings.cloud.provider
+    if chosen not in known:
+        where = layers.where(("cloud", "provider"))
+        yield f'{where}: cloud.provider: there is no provider "{chosen}"; known: {", ".join(known)}'
+    for name in settings.cloud.tables:
+        if name not in known:
+            yield f"{layers.where(('cloud', name))}: cloud.{name}: no such provider; known: {', '.join(known)}"
+
+
+def _price_problems(settings: Settings, layers: _Layers) -> Iterator[str]:
+    known = prices.names()
+    if settings.price.source not in ("auto", "none", *known):
+        where = layers.where(("price", "source"))
+        yield f'{where}: price.source: no look-up "{settings.price.source}"; known: auto, none, {", ".join(known)}'
+    for name in settings.price.tables:
+        if name not in known:
+            yield f"{layers.where(('price', name))}: price.{name}: no such look-up; known: {', '.join(known)}"
+
+
+def _permission_warnings(path: Path | None, file: Mapping[str, Any]) -> Iterator[str]:
+    if path is None:
+        return
+    mode = path.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield f"{path}: others may write it, and it names commands that the daemon runs; chmod go-w {path}"
+    secrets = [key for key, _ in _leaves(file) if _SECRET_KEY.search(key) and not _REFERENCE_KEY.search(key)]
+    if secrets and mode & stat.S_IROTH:  # The group is the service's own, as installed.
+        yield f"{path}: holds {', '.join(secrets)} and others may read it; chmod o-r {path}"
+    for key, value in _leaves(file):
+        if _SECRET_FILE_KEY.search(key):
+            yield from _secret_file_warnings(key, value)
+
+
+def _secret_file_warnings(key: str, value: Any) -> Iterator[str]:
+    try:
+        mode = os.stat(value).st_mode
+    except (OSError, TypeError, ValueError):
+        return  # Absent or unreadable is the adapter's own finding, with its own words.
+    if mode & stat.S_IROTH:
+        yield f"{value}: named by {key} and others may read it; chmod o-r {value}"
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and all(isinstance(one, Mapping) for one in value):
+            for number, one in enumerate(value, 1):
+                yield from _leaves(one, f"{prefix}{key}[{number}].")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _holds(data: Any, key_path: KeyPath) -> bool:
+    for part in key_path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,102 @@
+"""`costgov halt` and `costgov hold`: what an operator may do to a run. Both are recorded with uid and reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from governor.cli.common import ExitCode, ask, control_option, exits, json_option, print_json, refuse, sockets
+from governor.core.base.units import NS_PER_HOUR, format_duration, parse_duration
+from governor.core.engine.idle.state import NODE
+from governor.wire import control_client
+
+HOLD_MAX_NS = 7 * 24 * NS_PER_HOUR  # A governor refuses more: a forgotten brake is a missing watchdog.
+
+
+class HoldLength(click.ParamType[int]):
+    """ "2h" -> nanoseconds; "off" -> 0."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if value == "off":
+            return 0
+        try:
+            duration_ns = parse_duration(str(value))
+        except ValueError as error:
+            self.fail(f'{error}, or "off"', param, ctx)
+        if not 0 < duration_ns <= HOLD_MAX_NS:
+            self.fail(f'"{value}": a hold lasts more than 0 and at most 7 days', param, ctx)
+        return duration_ns
+
+
+@click.command(
+    short_help="Halt a run now: save, end processes and spending, prove it.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
+@click.argument("run")
+@click.option("--reason", required=True, metavar="TEXT", help="Why: it stands in the incident and in the audit.")
+@control_option
+@json_option
+def halt(run: str, reason: str, control: str | None, as_json: bool) -> None:
+    """Halt RUN now: checkpoint, end its processes, end the spending, prove it.
+
+    Nothing asks again: the run's policy decides how it is saved and what is stopped. Allowed to root, to the
+    governor's own user, to members of the socket's group, and to the owner of the run.
+    """
+    data = ask(control, {"cmd": "halt", "run": run, "reason": reason})
+    if as_json:
+        print_json(data)
+        return
+    incident_id = data.get("incident_id") if isinstance(data, dict) else None
+    if incident_id is None:
+        click.echo(f"{run}: noted, but nothing was halted (the governor only observes, or the run has just ended)")
+    else:
+        click.echo(f"{run}: halting, incident {incident_id}")
+        click.echo(f"Follow it with: costgov incident show {incident_id}")
+
+
+@click.command(
+    short_help="Keep every rule from halting a run for a while.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
+@click.argument("run")
+@click.argument("duration", type=HoldLength())
+@click.option("--reason", metavar="TEXT", help="Why. Required, except to lift a hold.")
+@control_option
+@json_option
+def hold(run: str, duration: int, reason: str | None, control: str | None, as_json: bool) -> None:
+    """Keep every rule from halting RUN for DURATION ("2h", "30m"; at most 7 days), or lift the hold ("off").
+    With "@node" for RUN the node itself is kept: it is not stopped for being idle, and idle time begins anew after it.
+
+    The operator's brake, over the ceiling too: rules go on judging, money goes on being counted, and the hold ends by
+    itself. A halt that it held back follows then, if its reason still stands.
+    A halt that has begun is not held back.
+    """
+    if duration and not (reason and reason.strip()):
+        raise click.UsageError('Missing option --reason, for example --reason "evaluating by hand"')
+    request = {"cmd": "hold", "run": run, "duration_ns": duration, "reason": reason or "lifted"}
+    data = _hold_node(control, request) if run == NODE else ask(control, request)
+    if as_json:
+        print_json(data)
+    elif run == NODE:
+        lift = f"for {format_duration(duration)}; lift it with: costgov hold {NODE} off"
+        click.echo(f"{NODE}: not stopped for being idle {lift}" if duration else f"{NODE}: the hold is lifted")
+    elif duration:
+        click.echo(f"{run}: no rule halts it for {format_duration(duration)}; lift it with: costgov hold {run} off")
+    else:
+        click.echo(f"{run}: the hold is lifted; rules may halt it again")
+
+
+def _hold_node(control: str | None, request: dict[str, Any]) -> Any:
+    """Each governor of a node could stop it: all of them are told, and one that refuses is not passed over."""
+    answers = control_client.ask_each(sockets(control), request)
+    if not answers:
+        return ask(control, request)  # It says where nobody was found.
+    for answer in answers:
+        if not answer.ok:
+            refuse(answer)
+    return answers[0].data

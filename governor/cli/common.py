@@ -1,0 +1,182 @@
+"""What `costgov` exits with: one table, shown in --help and in docs/cli.md."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import click
+
+from governor.core.base.units import UsdMicros, format_usd, usd
+from governor.core.money.prices import PRICE_USD_MICROS_MAX
+from governor.wire import control_client
+from governor.wire.control_client import Answer
+
+if TYPE_CHECKING:
+    from governor.app.settings_file import Settings
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NO_GOVERNOR = 3
+    DENIED = 4
+    UNKNOWN = 5
+    DIFFERS = 6
+    HALTED = 86  # trainer_shim.wire.HALT_EXIT_CODE: a test holds them equal; `--help` need not load the shim.
+    NEEDS_HUMAN = 87
+    CANNOT_EXECUTE = 126
+    NOT_FOUND = 127
+    INTERRUPTED = 130
+
+
+MEANINGS: Final[dict[ExitCode, str]] = {
+    ExitCode.OK: "done; nothing is wrong",
+    ExitCode.FAILED: "a problem was found, or it could not be done",
+    ExitCode.USAGE: "the command line is wrong",
+    ExitCode.NO_GOVERNOR: "no governor answers",
+    ExitCode.DENIED: "you may not do that",
+    ExitCode.UNKNOWN: "there is no such run, budget or incident",
+    ExitCode.DIFFERS: "`costgov cost reconcile`: bill and ledger differ by more than what is not metered",
+    ExitCode.HALTED: "`costgov run`: the command was halted, and the halt was seen to its end; do not requeue",
+    ExitCode.NEEDS_HUMAN: "`costgov run`: the halt was not seen to its end; something may still be billed",
+    ExitCode.CANNOT_EXECUTE: "`costgov run`: the command cannot be executed",
+    ExitCode.NOT_FOUND: "`costgov run`: the command was not found",
+    ExitCode.INTERRUPTED: "Ctrl-C",
+}
+assert set(MEANINGS) == set(ExitCode), "an exit code without a meaning"
+
+_OF_EVERY_COMMAND: Final = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.INTERRUPTED)
+OF_THE_COMMANDS: Final = "Exit codes: see the --help of each command."  # Of a group that does nothing by itself.
+
+
+def exits(*more: ExitCode) -> str:
+    """The exit codes of one command, for the end of its --help: those that every command has, and these."""
+    codes = sorted({*_OF_EVERY_COMMAND, *more})
+    return "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {MEANINGS[code]}" for code in codes)
+
+
+# What a governor's refusal (its `code`) exits with; anything else is FAILED.
+OF_REFUSAL: Final[dict[str, ExitCode]] = {
+    "no_governor": ExitCode.NO_GOVERNOR,
+    "silent": ExitCode.NO_GOVERNOR,
+    "garbled": ExitCode.NO_GOVERNOR,
+    "denied": ExitCode.DENIED,
+    "no_such_run": ExitCode.UNKNOWN,
+}
+
+
+# What every command shares: how it fails in one line, where it looks for settings and governors.
+
+
+SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"  # settings_model has it too; importing that costs 150 ms.
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Failed(click.ClickException):
+    """Ends a command: lines for stderr, and the exit code."""
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.code = exit_code
+
+
+class Usd(click.ParamType[UsdMicros]):
+    """Dollars -> micro-dollars, above zero."""
+
+    name = "usd"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
+        if isinstance(value, int):
+            return UsdMicros(value)
+        text = str(value).strip().removeprefix("$").replace(",", "")
+        try:
+            amount = usd(text)
+        except ValueError:
+            self.fail(f'"{value}" is not an amount of dollars; write for example 300 or 22.50', param, ctx)
+        if amount <= 0:
+            low = "is less than a millionth of a dollar, which is the least" if float(text) > 0 else "must be above 0"
+            self.fail(f'"{value}" {low}', param, ctx)
+        return amount
+
+
+class UsdPerHour(Usd):
+    """What a machine costs an hour: above zero, and not a sum that somebody has put into the wrong unit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
+        amount = super().convert(value, param, ctx)
+        if amount > PRICE_USD_MICROS_MAX:
+            most = format_usd(UsdMicros(PRICE_USD_MICROS_MAX))
+            self.fail(f'"{value}" is more than {most} an hour, which no machine costs', param, ctx)
+        return amount
+
+
+def config_option(command: Command) -> Command:
+    return click.option(
+        "--config", type=click.Path(path_type=Path, dir_okay=False), envvar="COSTGOV_CONFIG", metavar="FILE",
+        help=f"costgov.toml to read. Default: {SYSTEM_CONFIG} where it exists, else built-in defaults.",
+    )(command)  # fmt: skip
+
+
+def control_option(command: Command) -> Command:
+    return click.option(
+        "--control", "control", metavar="SOCKET",
+        help="Control socket of the governor to ask. Default: $COSTGOV_CONTROL, else every place where one may be.",
+    )(command)  # fmt: skip
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def find_config(config: Path | None) -> Path | None:
+    """The file given, else the system's where it exists, else none."""
+    if config is not None:
+        return config
+    return Path(SYSTEM_CONFIG) if os.path.exists(SYSTEM_CONFIG) else None
+
+
+def settings_from(
+    config: Path | None, overrides: dict[str, Any] | None = None, *, beside: str | None = None
+) -> Settings:
+    """Load settings, of the system's file where none is given, or fail with every problem, a line each.
+
+    Warnings go to stderr.
+    """
+    from governor.app.settings_file import load_settings
+
+    settings, problems = load_settings(find_config(config), overrides, beside=beside)
+    if settings is None:
+        raise Failed("\n".join(problems))
+    for warning in problems:
+        click.echo(f"costgov: warning: {warning}", err=True)
+    return settings
+
+
+def sockets(control: str | None) -> tuple[str, ...]:
+    return (control,) if control else control_client.socket_paths(os.environ)
+
+
+def ask(control: str | None, request: dict[str, Any]) -> Any:
+    """Ask the governor that knows the answer; fail in one line otherwise. Returns its data."""
+    answer = control_client.ask_first(sockets(control), request)
+    if not answer.ok:
+        refuse(answer)
+    return answer.data
+
+
+def refuse(answer: Answer) -> NoReturn:
+    raise Failed(answer.error, OF_REFUSAL.get(answer.code, ExitCode.FAILED))
+
+
+def print_json(document: Any) -> None:
+    """Strict JSON: what is not finite (a journal keeps the loss as it was) is one of the wire's words."""
+    from trainer_shim.wire import worded
+
+    click.echo(json.dumps(worded(document), indent=2, allow_nan=False))

@@ -1,0 +1,191 @@
+"""What the commands about money share: which charges they are about, and where these are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from governor.cli.common import Failed, settings_from
+from governor.core.base.units import parse_utc, utc_text
+from governor.core.money.charges import Charge
+from governor.core.money.forecast import WindowRow
+from governor.core.money.reports.cost import Sum, clip
+from governor.core.money.token_windows import TokenMeter
+
+if TYPE_CHECKING:
+    from governor.adapters.journal.reader import ChargesUnreadable, Unreadable
+
+NOTHING_YET: Final = (
+    "nothing charged yet in {state_dir}: start a governor that knows its price, for example "
+    "`costgov run --price 22 -- CMD` (doctor says which price it knows)"
+)
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _utc(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    try:
+        return None if value is None else parse_utc(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which charges: of what time (wall, the end not included), and of which runs (none named: of all)."""
+
+    since: int | None
+    until: int | None
+    runs: tuple[str, ...]
+
+    def text(self) -> str:
+        """What was asked for, as the end of a sentence."""
+        parts = [f"since {utc_text(self.since)}"] if self.since is not None else []
+        parts += [f"until {utc_text(self.until)}"] if self.until is not None else []
+        parts += [f"for run {', '.join(self.runs)}"] if self.runs else []
+        return " ".join(parts)
+
+
+def scope_options(command: Command) -> Command:
+    """--since, --until and --run; the command takes them as `since`, `until` and `runs`."""
+    for option in (
+        click.option("--run", "runs", multiple=True, metavar="RUN", help="Only this run. May be given several times."),
+        time_options,
+    ):
+        command = option(command)
+    return command
+
+
+def time_options(command: Command) -> Command:
+    """--since and --until, as wall time in nanoseconds."""
+    for option in (
+        click.option(
+            "--until", callback=_utc, metavar="DATE", help="Up to this UTC date or time, itself not included."
+        ),
+        click.option("--since", callback=_utc, metavar="DATE", help="From this UTC date or time on: 2026-11-01."),
+    ):
+        command = option(command)
+    return command
+
+
+def scope_of(since: int | None, until: int | None, runs: tuple[str, ...]) -> Scope:
+    if since is not None and until is not None and until <= since:
+        raise click.UsageError("--until must be later than --since")
+    return Scope(since, until, runs)
+
+
+def state_dir_of(config: Path | None) -> Path:
+    return settings_from(config).paths.state_dir
+
+
+class Unread:
+    """What of the ledger cannot be read. The rest is shown, and the command's end says how much is missing."""
+
+    SHOWN_MAX: Final = 20  # Of a newer costgov's journal it may be every row.
+
+    def __init__(self, scope: Scope) -> None:
+        self._runs = scope.runs
+        self._lines: list[str] = []
+        self._files: set[str] = set()
+        self.count = 0
+
+    def row(self, row: Unreadable) -> None:
+        """As charges_db.Unreadables."""
+        if not self._runs or row.run in self._runs:
+            self._add(f"{row.text()}; it is in no figure here")
+
+    def file(self, path: str, error: ChargesUnreadable) -> None:
+        if path in self._files:  # Some questions ask each file more than once.
+            return
+        self._files.add(path)
+        self._add(f"{error}; what could not be read of it is in no figure here")
+
+    def _add(self, line: str) -> None:
+        self.count += 1
+        if self.count <= self.SHOWN_MAX:
+            self._lines.append(line)
+
+    def end(self) -> None:
+        """Say what is missing, on stderr and by the exit code; nothing where nothing is."""
+        if not self.count:
+            return
+        what = "1 part of the ledger is" if self.count == 1 else f"{self.count:,} parts of the ledger are"
+        rest = ", the first of them above" if self.count > len(self._lines) else ""
+        why = "the figures are too low; what a newer costgov wrote, that one reads"
+        raise Failed("\n".join([*self._lines, f"{what} missing{rest}: {why}"]))
+
+
+def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge]:
+    """Yield the charges of every journal below the state directory, cut to the scope."""
+    from governor.adapters.journal.reader import read_charges
+
+    for path in _journals(state_dir):
+        with _told(unread, path):
+            for charge in read_charges(path, scope.since, scope.until, unread.row):
+                if not scope.runs or charge.payer.run in scope.runs:
+                    yield _in_scope(charge, scope)
+
+
+def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> Iterator[Sum]:
+    """The same, added up as far as `by` allows: what a table needs of a year of them."""
+    from governor.adapters.journal.sums import read_sums
+
+    for path in _journals(state_dir):
+        with _told(unread, path):
+            for one in read_sums(path, by, scope.runs, scope.since, scope.until, unread.row):
+                yield one if one.charges > 1 else Sum(_in_scope(one.charge, scope), 1)
+
+
+def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, WindowRow]]:
+    """Yield (run, window) of those that closed in the scope; of each run in their order."""
+    from governor.adapters.journal.reader import read_windows
+
+    # The journal written last comes last: a run that has windows in two of them went on in that one.
+    for path in reversed(_journals(state_dir)):
+        with _told(unread, path):
+            yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
+
+
+def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, str | None, TokenMeter]]:
+    """Yield (run, stage, meter) of the windows that are open now, of each run in the journal written last."""
+    from governor.adapters.journal.reader import read_open
+
+    seen: set[str] = set()
+    for path in _journals(state_dir):
+        with _told(unread, path):
+            for run, stage, meter in read_open(path, scope.runs, scope.since, unread.row):
+                if run not in seen:
+                    seen.add(run)
+                    yield run, stage, meter
+
+
+def _journals(state_dir: Path) -> list[str]:
+    """Fails in one line where nobody can tell which there are."""
+    from governor.adapters.journal.reader import ChargesUnreadable, journal_paths
+
+    try:
+        return journal_paths(state_dir)
+    except ChargesUnreadable as error:
+        raise Failed(str(error)) from error
+
+
+@contextmanager
+def _told(unread: Unread, path: str) -> Iterator[None]:
+    # Of a hundred journals one may be torn for good: nobody starts a `costgov run` of that name again.
+    from governor.adapters.journal.reader import ChargesUnreadable
+
+    try:
+        yield
+    except ChargesUnreadable as error:
+        unread.file(path, error)
+
+
+def _in_scope(charge: Charge, scope: Scope) -> Charge:
+    since = charge.from_wall if scope.since is None else scope.since
+    until = charge.to_wall if scope.until is None else scope.until
+    return clip(charge, since, until)

@@ -1,0 +1,250 @@
+"""`costgov cost reconcile`: the ledger against a provider's bill, with the likely cause of every difference."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from governor.cli.common import ExitCode, Failed, config_option, exits, json_option, print_json
+from governor.cli.cost.charges import Unread, charges_in, scope_of, state_dir_of, time_options
+from governor.core.base.units import utc_text
+from governor.core.money.reports.cost import decimal_text, rounded_together
+
+if TYPE_CHECKING:
+    from governor.core.money.reports.bill import Bill, Difference
+    from governor.core.money.reports.reconcile import Reconciliation
+
+ROWS_SHOWN: Final = 50  # A screen or two, the largest first; --json has them all.
+_CENTS: Final = (100, 2)
+_MICROS: Final = (1_000_000, 6)
+
+
+@click.command(short_help="Compare the ledger with a provider's bill.", epilog=exits(ExitCode.DIFFERS))
+@click.argument("bill", metavar="BILL.csv", type=click.Path(dir_okay=False))
+@click.option(
+    "--format", "form", type=click.Choice(["auto", "focus", "cur"]), default="auto", show_default=True,
+    help="What kind of bill it is; auto looks at its columns.",
+)  # fmt: skip
+@click.option("--resource", "resources", multiple=True, metavar="ID", help="Only this instance or volume. Repeatable.")
+@time_options
+@config_option
+@json_option
+def reconcile(
+    bill: str, form: str, resources: tuple[str, ...], since: int | None, until: int | None, config: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Compare the ledger with a bill, by resource and by the hour or the day, whichever the bill is in.
+
+    Reads FOCUS rows (BilledCost) and AWS CUR rows (UnblendedCost, with resource ids, either spelling of the columns),
+    plain or gzipped. The time compared is the bill's own billing periods. Every difference of a cent and more is
+    named with its likely cause; together they are exactly what the totals differ by.
+
+    Exits with 0 when all that differs is below a cent or of a line that costgov does not meter (tax, credits, disks,
+    traffic, plans and reservations), with 6 when more than that differs; with 1 when a part of the ledger cannot be
+    read.
+    """
+    from governor.core.money.reports.reconcile import reconcile as compare
+
+    found = _only(_read(bill, form), resources)
+    scope = scope_of(*_window(bill, found, since, until), ())
+    assert scope.since is not None, "the bill's own bounds stand in"
+    assert scope.until is not None, "and for both"
+    state_dir = state_dir_of(config)
+    unread = Unread(scope)
+    own = [charge for charge in charges_in(state_dir, scope, unread) if _is_of(charge, resources)]
+    if not own and not unread.count:
+        click.echo(
+            f"costgov: {state_dir}: nothing was charged in that time; is it the right ledger (--config)?", err=True
+        )
+    result = compare(own, found, scope.since, scope.until)
+    if as_json:
+        print_json(_document(result, bill, found.form, unread.count))
+    else:
+        _print(result, bill, found)
+    unread.end()  # Before the verdict: what differs may be what is missing.
+    if not result.agrees:
+        raise click.exceptions.Exit(ExitCode.DIFFERS)
+
+
+def _read(path: str, form: str) -> Bill:
+    from governor.wire.bills import TableError, read_bill
+
+    try:
+        with open(path, "rb", buffering=0) as stream:
+            return read_bill(stream, path, form)
+    except TableError as error:
+        raise Failed(str(error)) from error
+    except OSError as error:
+        raise Failed(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _only(bill: Bill, resources: tuple[str, ...]) -> Bill:
+    from governor.core.money.reports.bill import short_resource
+
+    wanted = {short_resource(resource) for resource in resources}
+    return replace(bill, lines=tuple(line for line in bill.lines if line.resource in wanted)) if wanted else bill
+
+
+def _is_of(charge: Any, resources: tuple[str, ...]) -> bool:
+    from governor.core.money.reports.bill import short_resource
+    from governor.core.money.reports.focus import resource_id
+
+    return not resources or short_resource(resource_id(charge)) in {short_resource(resource) for resource in resources}
+
+
+def _window(path: str, bill: Bill, since: int | None, until: int | None) -> tuple[int, int]:
+    first = bill.since if since is None else max(since, bill.since)
+    last = bill.until if until is None else min(until, bill.until)
+    if first >= last:
+        raise Failed(
+            f"{path}: is about {utc_text(bill.since)} to {utc_text(bill.until)}, and nothing of that is asked for"
+        )
+    return first, last
+
+
+# --- amounts that add up as printed -------------------------------------------------------------------------
+
+
+def _amounts(result: Reconciliation, parts: Sequence[Fraction], scale: int) -> tuple[int, int, list[int]]:
+    """Ledger, bill and parts in whole cents or micro-dollars: what is printed adds up as it stands there."""
+    ours, theirs = (_half_up(side * scale) for side in (result.ours_usd, result.theirs_usd))
+    return ours, theirs, rounded_together([part * scale for part in parts], theirs - ours)
+
+
+def _half_up(value: Fraction) -> int:
+    return (2 * value + 1) // 2
+
+
+# --- for people ---------------------------------------------------------------------------------------------
+
+
+def _print(result: Reconciliation, path: str, bill: Bill) -> None:
+    from governor.core.money.reports.bill import CENT_USD
+    from governor.text.table import Head, render_rows
+
+    shown, rest = result.differences[:ROWS_SHOWN], result.differences[ROWS_SHOWN:]
+    parts = [difference.usd for difference in shown]
+    parts += [sum((difference.usd for difference in rest), Fraction(0))] if rest else []
+    scale, digits = _CENTS
+    ours, theirs, cents = _amounts(result, parts, scale)
+    times = f"{_short(result.since)} to {_short(result.until)} UTC"
+    click.echo(f"{path}: {bill.form}, {len(bill.lines)} rows, {times}, by the {result.per}")
+    for name, amount in (("bill", theirs), ("ledger", ours), ("difference", theirs - ours)):
+        click.echo(f"{name:<10}  {_dollars(amount, scale, digits):>14}")
+    if result.differences:
+        heads = [Head(title) for title in ("CAUSE", "RESOURCE", "KIND", "FROM", "TO")]
+        heads += [Head("HOURS", is_number=True), Head("DIFFERENCE", is_number=True)]
+        heads += [Head("LIKELY BECAUSE", may_be_cut=True)]
+        told = [(one, cent) for one, cent in zip(shown, cents, strict=False) if cent or abs(one.usd) >= CENT_USD]
+        rows = [[*_cells(one), _signed(cent), _why(one)] for one, cent in told]
+        if rest:
+            rows.append([f"{len(rest)} more", "", "", "", "", "", _signed(cents[-1]), "--json has them all"])
+        rows.append(["total", "", "", "", "", "", _signed(theirs - ours), ""])
+        click.echo(render_rows(heads, rows, total=True, colour=sys.stdout.isatty()), nl=False)
+    click.echo(_verdict(result))
+
+
+def _verdict(result: Reconciliation) -> str:
+    if result.agrees:
+        return "agrees: what differs is below a cent or of lines that are not metered"
+    count = sum(not difference.is_explained for difference in result.differences)
+    return f"differs: {count} difference{'s' if count > 1 else ''} beyond what is not metered"
+
+
+def _cells(one: Difference) -> list[str]:
+    hours = "" if one.hours is None else f"{'+' if one.hours > 0 else ''}{_decimal(one.hours, 3)}"
+    return [one.cause.value, one.resource, one.what, _short(one.from_wall), _short(one.to_wall), hours]
+
+
+def _short(wall: int) -> str:
+    """As much of an instant as it has: a day, a minute, or a second."""
+    date, _, time = utc_text(wall).rstrip("Z").partition("T")
+    return date if time == "00:00:00" else f"{date} {time.removesuffix(':00')}"
+
+
+def _why(one: Difference) -> str:
+    from governor.core.money.reports.bill import Cause
+
+    if one.cause is Cause.PRICE:
+        if one.our_prices is None or one.their_prices is None:
+            return "the amounts differ; one side has no hours"
+        return f"ours ${_prices(one.our_prices)}/h, theirs ${_prices(one.their_prices)}/h"
+    return {
+        Cause.OURS_MISSING: "no governor was installed, or it was down",
+        Cause.THEIRS_MISSING: "metered here and not billed",
+        Cause.NOT_FINAL: "the bill ends within this time",
+        Cause.GRANULARITY: "billed in full hours or minutes",
+        Cause.LOST: "one sum for hours that the bill has as missing here",
+        Cause.OTHER_TIME: "billed in this period for a time outside it",
+        Cause.UNKNOWN_TO_US: "no ledger here has charged it",
+        Cause.UNKNOWN_TO_THEM: "the bill has no such line",
+    }.get(one.cause, "")
+
+
+def _prices(prices: tuple[Fraction, Fraction]) -> str:
+    low, high = (_price(price) for price in prices)
+    return low if low == high else f"{low}–{high}"
+
+
+def _price(price: Fraction) -> str:
+    whole, _, digits = _decimal(price, 6).partition(".")
+    return f"{whole}.{digits.rstrip('0').ljust(2, '0')}"
+
+
+def _signed(cents: int) -> str:
+    return f"{'+' if cents > 0 else ''}{_dollars(cents, *_CENTS)}"
+
+
+def _dollars(amount: int, scale: int, digits: int) -> str:
+    whole, _, fraction = decimal_text(abs(amount), scale, digits).partition(".")
+    return f"{'-' if amount < 0 else ''}${int(whole):,}.{fraction}"
+
+
+def _decimal(value: Fraction, digits: int) -> str:
+    return decimal_text(value.numerator, value.denominator, digits)
+
+
+# --- for programs -------------------------------------------------------------------------------------------
+
+
+def _document(result: Reconciliation, path: str, form: str, unreadable: int) -> dict[str, Any]:
+    """Amounts are decimal strings of micro-dollars, and add up as they stand there."""
+    scale, digits = _MICROS
+    ours, theirs, parts = _amounts(result, [one.usd for one in result.differences], scale)
+    return {
+        "bill": path,
+        "form": form,
+        "since": utc_text(result.since),
+        "until": utc_text(result.until),
+        "per": result.per,
+        "currency": "USD",
+        "ledger_usd": decimal_text(ours, scale, digits),
+        "bill_usd": decimal_text(theirs, scale, digits),
+        "difference_usd": decimal_text(theirs - ours, scale, digits),
+        "agrees": result.agrees,
+        "differences": [
+            _record(one, decimal_text(part, scale, digits)) for one, part in zip(result.differences, parts, strict=True)
+        ],
+        "unreadable": unreadable,
+    }
+
+
+def _record(one: Difference, usd: str) -> dict[str, Any]:
+    return {
+        "cause": one.cause.name.lower(),
+        "explained": one.is_explained,
+        "resource": one.resource or None,
+        "kind": one.what or None,
+        "from": utc_text(one.from_wall),
+        "to": utc_text(one.to_wall),
+        "usd": usd,
+        "hours": None if one.hours is None else _decimal(one.hours, 6),
+        "our_prices_usd": None if one.our_prices is None else [_decimal(price, 6) for price in one.our_prices],
+        "their_prices_usd": None if one.their_prices is None else [_decimal(price, 6) for price in one.their_prices],
+    }

@@ -1,0 +1,298 @@
+"""`costgov cost stages`: expected against actual by stage, as a table to hand over."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from governor.cli.common import config_option, exits, json_option, print_json
+from governor.cli.cost.charges import (
+    NOTHING_YET,
+    Scope,
+    Unread,
+    open_windows_in,
+    scope_of,
+    scope_options,
+    state_dir_of,
+    sums_in,
+    windows_in,
+)
+from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
+from governor.core.money.reports.cost import STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
+from governor.core.money.reports.stage_table import NOBODYS, StageRow, StageTally, total_of
+
+_COLUMNS: Final = (
+    "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "PER 1M", "ACTUAL", "PER 1M", "DRIFT", "TOK/S EXPECTED",
+    "TOK/S ACTUAL", "WASTED TOKENS", "WASTED", "CEILING", "USED", "BURN RATE", "LANDS AT",
+)  # fmt: skip
+# The same where a column stands alone, in Markdown and in narrow terminals.
+_SPELT_OUT: Final = tuple(
+    {4: "EXPECTED $", 5: "EXPECTED $/1M", 6: "ACTUAL $", 7: "ACTUAL $/1M", 12: "WASTED $"}.get(place, title)
+    for place, title in enumerate(_COLUMNS)
+)
+
+
+@click.command(short_help="Expected against actual by stage: a table to hand over.", epilog=exits())
+@scope_options
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets.")
+@click.option("--md", "as_md", is_flag=True, help="Print a Markdown table.")
+@config_option
+@json_option
+def stages(
+    since: int | None, until: int | None, runs: tuple[str, ...], as_csv: bool, as_md: bool, config: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show what each stage was to cost and has cost: dollars, $/1M tokens, speed, waste, ceiling, and where it lands.
+
+    What was spent is every charge of the stage's runs, pauses and restarts included. What was expected stands in
+    each window of tokens, as the policy's [expected] said when it closed. Drift is actual over expected $/1M, less
+    one. A burn rate of 1 lands exactly on the ceilings. "Lands at" is a forecast, from each run's recent windows.
+    --json and --csv give exact dollars.
+    """
+    if as_csv + as_md + as_json > 1:
+        raise click.UsageError("--json, --csv and --md exclude one another")
+    scope = scope_of(since, until, runs)
+    state_dir = state_dir_of(config)
+    unread = Unread(scope)
+    tally = StageTally(from_the_beginning=scope.since is None)
+    # Of another time nobody knows how far the window was then.
+    beginnings = list(open_windows_in(state_dir, scope, unread)) if until is None else []
+    for one in sums_in(state_dir, scope, STAGE_OF_RUN, unread):
+        tally.enter_charges(one)
+    for run, row in windows_in(state_dir, scope, unread):
+        tally.enter_window(run, row)
+    for run, stage, meter in beginnings:
+        tally.enter_open(run, stage, meter)
+    rows = tally.rows()
+    if as_json:
+        print_json(_document(rows, scope, unread.count))
+    elif as_csv:
+        _print_csv(rows)
+    elif not rows:
+        asked = scope.text()
+        if not unread.count:
+            click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
+    elif as_md:
+        _print_markdown(rows)
+    else:
+        click.echo(table_text(rows, colour=sys.stdout.isatty()).rstrip("\n"))
+    unread.end()
+
+
+# --- for people ---------------------------------------------------------------------------------------------
+
+
+def _cells(rows: Sequence[StageRow]) -> list[tuple[str, ...]]:
+    """A row each and one for the total; amounts spent add up to the cent."""
+    from governor.text.table import plain
+
+    total = total_of(rows)
+    cents = whole_cents([row.actual_usd_micros for row in rows])
+    told = zip([*rows, total], [*cents, sum(cents)], strict=True)
+    return [(plain(row.stage), *_figures(row, amount)) for row, amount in told]
+
+
+def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
+    return (
+        f"{row.runs}" if row.stage != NOBODYS else "-",
+        decimal_text(row.node_ns, NS_PER_HOUR, 2),
+        f"{row.tokens:,}" if row.tokens else "-",
+        _usd(row.expected_usd_micros),
+        _per_mtok(row.expected_per_mtok),
+        f"${_grouped(decimal_text(cents, 100, 2))}",
+        _per_mtok(row.actual_per_mtok),
+        _percent(row.drift, signed=True),
+        _speed(row.expected_tokens_per_s),
+        _speed(row.tokens_per_s),
+        f"{row.wasted_tokens:,}" if row.tokens else "-",
+        _usd(row.wasted_usd_micros) if row.tokens else "-",
+        _usd(row.ceiling_usd_micros),
+        _percent(row.used),
+        "-" if row.burn_rate is None else _ratio(row.burn_rate, 2),
+        _usd(row.lands_at_usd_micros),
+    )
+
+
+def table_text(rows: Sequence[StageRow], *, colour: bool) -> str:
+    """A stage a line; in a terminal that is too narrow for that, a stage a column."""
+    from governor.text.table import GAP, Head, fitting, render_rows
+
+    cells = _cells(rows)
+    heads = [Head(title, is_number=place > 0, may_be_cut=place == 0) for place, title in enumerate(_COLUMNS)]
+    widths = fitting([_COLUMNS, *cells], [colour and head.may_be_cut for head in heads], _width())
+    if not colour or sum(widths) + GAP * len(widths) <= _width():
+        return render_rows(heads, cells, total=True, colour=colour, notes=_notes(rows))
+    texts = []
+    for part in _beside_one_another(cells):
+        upright = [Head(""), *(Head(stage[0], is_number=True) for stage in part)]
+        turned = [(title, *row) for title, *row in zip(_SPELT_OUT, *part, strict=True)][1:]
+        texts.append(render_rows(upright, turned, total=False, colour=colour))
+    return "\n".join([*texts, *_notes(rows)])
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns
+
+
+def _beside_one_another(cells: Sequence[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
+    """As many stages as a narrow terminal holds, each a column of its own; at least one."""
+    from governor.text.table import GAP
+
+    titles = max(map(len, _SPELT_OUT))
+    part: list[tuple[str, ...]] = []
+    used = titles
+    for stage in cells:
+        needed = GAP + max(map(len, stage))
+        if part and used + needed > _width():
+            yield part
+            part, used = [], titles
+        part.append(stage)
+        used += needed
+    yield part
+
+
+def _print_markdown(rows: Sequence[StageRow]) -> None:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    click.echo(line([title.capitalize().replace("/1m", "/1M") for title in _SPELT_OUT]))
+    click.echo("|" + "|".join("---" if place == 0 else "---:" for place in range(len(_COLUMNS))) + "|")
+    for cells in _cells(rows):
+        click.echo(line(cells))
+    for note in _notes(rows):
+        click.echo(f"\n{note}")
+
+
+def _notes(rows: Sequence[StageRow]) -> list[str]:
+    from governor.text.table import plain
+
+    notes = [
+        f"{row.stage}: {row.untold_tokens:,} tokens more were trained in windows that are not kept any more; what a "
+        "million has cost is unknown"
+        for row in rows
+        if row.untold_tokens
+    ]
+    notes += [
+        f"{row.stage}: {row.unpriced_tokens:,} of its tokens were trained while no price was known; what they cost is "
+        "in no figure here"
+        for row in rows
+        if row.unpriced_tokens
+    ]
+    notes += [
+        f"{row.stage}: for {row.unplanned_tokens:,} of its tokens no price was expected; they count as actual alone"
+        for row in rows
+        if row.unplanned_tokens
+    ]
+    notes += [
+        f"{row.stage}: {row.unlimited_runs} of {row.runs} runs without a known ceiling, left out of used and burn rate"
+        for row in rows
+        if row.unlimited_runs
+    ]
+    marked = sum(row.reconstructed_usd_micros for row in rows)
+    if marked:
+        notes.append(f"{_usd(marked)} of what was spent is reconstructed: nobody metered while it passed")
+    return [plain(note) for note in notes]
+
+
+def _usd(micros: int | None) -> str:
+    return "-" if micros is None else f"${_grouped(decimal_text(micros, MICROS_PER_USD, 2))}"
+
+
+def _per_mtok(micros: Fraction | None) -> str:
+    """To the micro-dollar: a million tokens of a small model cost a cent."""
+    return "-" if micros is None else f"${_grouped(_ratio(micros / MICROS_PER_USD, 6))}"
+
+
+def _percent(ratio: Fraction | None, *, signed: bool = False) -> str:
+    if ratio is None:
+        return "-"
+    text = _ratio(100 * ratio, 1)
+    return f"{'+' if signed and not text.startswith('-') else ''}{text}%"
+
+
+def _speed(tokens_per_s: float | None) -> str:
+    return "-" if tokens_per_s is None else f"{tokens_per_s:,.0f}"
+
+
+def _ratio(ratio: Fraction, digits: int) -> str:
+    return decimal_text(ratio.numerator, ratio.denominator, digits)
+
+
+def _grouped(number: str) -> str:
+    whole, _, digits = number.partition(".")
+    return f"{int(whole):,}.{digits}"
+
+
+# --- for programs -------------------------------------------------------------------------------------------
+
+
+def _document(rows: Sequence[StageRow], scope: Scope, unreadable: int) -> dict[str, Any]:
+    return {
+        "since": None if scope.since is None else utc_text(scope.since),
+        "until": None if scope.until is None else utc_text(scope.until),
+        "runs": list(scope.runs),
+        "currency": "USD",
+        "stages": [_record(row) for row in rows],
+        "total": {name: value for name, value in _record(total_of(rows)).items() if name != "stage"},
+        "unreadable": unreadable,
+    }
+
+
+def _record(row: StageRow) -> dict[str, Any]:
+    """Amounts and ratios are decimal strings: a JSON number would be read as a float. Null is unknown."""
+
+    def amount(micros: int | None) -> str | None:
+        return None if micros is None else exact_usd(micros)
+
+    def ratio(value: Fraction | None, digits: int) -> str | None:
+        return None if value is None else _ratio(value, digits)
+
+    def per_mtok(micros: Fraction | None) -> str | None:
+        return None if micros is None else _ratio(micros / MICROS_PER_USD, 9)
+
+    def speed(value: float | None) -> str | None:
+        return None if value is None else f"{value:.1f}"
+
+    return {
+        "stage": row.stage,
+        "runs": row.runs,
+        "hours": decimal_text(row.node_ns, NS_PER_HOUR, 6),
+        "tokens": row.tokens,
+        "expected_usd": amount(row.expected_usd_micros),
+        "expected_usd_per_mtok": per_mtok(row.expected_per_mtok),
+        "actual_usd": exact_usd(row.actual_usd_micros),
+        "actual_usd_per_mtok": per_mtok(row.actual_per_mtok),
+        "drift_percent": ratio(None if row.drift is None else 100 * row.drift, 4),
+        "expected_tokens_per_s": speed(row.expected_tokens_per_s),
+        "tokens_per_s": speed(row.tokens_per_s),
+        "wasted_tokens": row.wasted_tokens,
+        "wasted_usd": exact_usd(row.wasted_usd_micros),
+        "ceiling_usd": amount(row.ceiling_usd_micros),
+        "used_percent": ratio(None if row.used is None else 100 * row.used, 4),
+        "burn_rate": ratio(row.burn_rate, 6),
+        "lands_at_usd": None if row.lands_at_usd_micros is None else _cents(row.lands_at_usd_micros),
+        "untold_tokens": row.untold_tokens,
+        "unpriced_tokens": row.unpriced_tokens,
+        "unplanned_tokens": row.unplanned_tokens,
+        "unlimited_runs": row.unlimited_runs,
+        "reconstructed_usd": exact_usd(row.reconstructed_usd_micros),
+    }
+
+
+def _cents(micros: int) -> str:
+    """A forecast has no micro-dollars."""
+    return decimal_text(micros, MICROS_PER_USD, 2)
+
+
+def _print_csv(rows: Sequence[StageRow]) -> None:
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(_record(total_of(rows)).keys())
+    for row in rows:
+        out.writerow("" if value is None else value for value in _record(row).values())

@@ -1,0 +1,201 @@
+"""`costgov incident …`: halts, past and present, from running governors and from the journals of ended ones."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from governor.cli.common import (
+    OF_REFUSAL,
+    OF_THE_COMMANDS,
+    ExitCode,
+    Failed,
+    config_option,
+    control_option,
+    exits,
+    find_config,
+    json_option,
+    print_json,
+    refuse,
+    settings_from,
+    sockets,
+)
+from governor.core.base.units import NS_PER_S, format_usd
+from governor.wire import control_client
+from governor.wire.control_client import INCIDENTS_MAX, Snapshot, matching
+
+JOURNAL_NAME: Final = "costgov.db"
+JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name of its own; newest first.
+
+
+@click.group(short_help="Halts, past and present: list, show.", epilog=OF_THE_COMMANDS)
+def incident() -> None:
+    """Halts, past and present: what was seen, what it cost, how to resume.
+
+    Asks the running governors, and reads the journals that ended ones have left in the state directory.
+    """
+
+
+@incident.command(
+    "list", short_help="List incidents, newest last.", epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED)
+)
+@click.option("--last", type=click.IntRange(1, INCIDENTS_MAX), default=20, show_default=True, help="At most so many.")
+@config_option
+@control_option
+@json_option
+def list_incidents(last: int, config: Path | None, control: str | None, as_json: bool) -> None:
+    """List incidents, newest last.
+
+    The id at the beginning of a line, or as much of it as no other has, is what `costgov incident show` takes.
+    """
+    found = sorted(_incidents(last, config, control), key=_age)[-last:]
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        click.echo("no incident: nothing has been halted")
+        return
+    rows = [_row(snapshot) for snapshot in found]
+    widths = [max(len(row[column]) for row in [_HEAD, *rows]) for column in range(len(_HEAD))]
+    for row in [_HEAD, *rows]:
+        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+@incident.command(
+    short_help="Show one incident: timeline, cost, resume, what is unseen.",
+    epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED, ExitCode.UNKNOWN),
+)
+@click.argument("incident_id", metavar="ID|last")
+@click.option("--markdown", is_flag=True, help="Print the full report as Markdown.")
+@config_option
+@control_option
+@json_option
+def show(incident_id: str, markdown: bool, config: Path | None, control: str | None, as_json: bool) -> None:
+    """Show one incident: its timeline with measured times, what was spent, and what nobody has observed.
+
+    \b
+    costgov incident show last                the newest
+    costgov incident show last --markdown     its whole report
+    """
+    from governor.reports import incident as report
+
+    if markdown and as_json:
+        raise click.UsageError("--markdown and --json exclude one another")
+    snapshot = _find(incident_id, _incidents(INCIDENTS_MAX, config, control, incident_id))
+    if as_json:
+        click.echo(report.incident_json(snapshot), nl=False)
+    elif markdown:
+        click.echo(report.incident_markdown(snapshot), nl=False)
+    else:
+        click.echo(report.summary(snapshot) + "\n")
+        for line in report.timeline_lines(snapshot)[1:]:
+            click.echo(line)
+        for line in report.not_observed(snapshot):
+            click.echo(f"not observed  {line}")
+
+
+_HEAD: Final = ("INCIDENT", "OPENED (UTC)", "RUN", "STEP", "WHY", "STAGE", "CHECKPOINT", "SPENT")
+
+
+def _row(snapshot: Snapshot) -> tuple[str, ...]:
+    from governor.text.table import plain
+
+    opened = datetime.fromtimestamp(snapshot["opened_wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    checkpoint = snapshot.get("checkpoint") or {}
+    saved = f"{checkpoint.get('kind')} by {checkpoint.get('verified_by')}" if checkpoint else "none"
+    known = snapshot.get("spend_rate_usd_micros_per_hour") is not None
+    spent = format_usd(snapshot["spend_usd_micros"]) if known else "unknown"
+    step = "-" if snapshot.get("step") is None else str(snapshot["step"])
+    texts = (snapshot["incident_id"], opened, snapshot["run"], step, snapshot["reason"])
+    return (*(plain(text) for text in (*texts, snapshot["halt_stage"], saved)), spent)
+
+
+def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:
+    """By full id, by an unambiguous beginning of it, or the newest by "last"."""
+    meant = matching(found, incident_id)
+    if len(meant) == 1:
+        return meant[0]
+    if not meant:
+        raise Failed(f'no incident "{incident_id}"; see `costgov incident list`', ExitCode.UNKNOWN)
+    raise Failed(f'"{incident_id}" begins the ids of {len(meant)} incidents; give more of it', ExitCode.UNKNOWN)
+
+
+def _age(snapshot: Mapping[str, Any]) -> tuple[int, str]:
+    """Oldest first; of the same instant by name, so that a list reads the same twice."""
+    return int(snapshot["opened_wall_ns"]), str(snapshot["incident_id"])
+
+
+def _incidents(last: int, config: Path | None, control: str | None, wanted: str | None = None) -> list[Snapshot]:
+    """What every governor that answers knows, and what the journals hold of those that have ended.
+
+    One governor tells only its own halts: those of an ended `costgov run` stand in its journal alone. Of what both
+    tell, the governor's word is the newer one. A socket given with --control is asked alone.
+    """
+    request = {"cmd": "incidents", "last": last} | ({} if wanted is None else {"of": wanted})
+    answers = control_client.ask_each(sockets(control), request)
+    live = [snapshot for answer in answers if answer.ok for snapshot in answer.data]
+    is_answered = any(answer.ok for answer in answers)
+    if control is not None:
+        if not is_answered:
+            refuse(answers[0] if answers else control_client.ask(control, {"cmd": "ping"}))
+        return live
+    for answer in answers:
+        if not answer.ok:
+            click.echo(f"costgov: {answer.error}", err=True)
+    try:
+        kept = _from_journals(settings_from(find_config(config)).paths.state_dir, last, is_answered=is_answered)
+    except Failed as error:
+        if not is_answered:
+            if answers and error.code is ExitCode.NO_GOVERNOR:  # Said above; its code tells denied from absent.
+                raise Failed(error.message, OF_REFUSAL.get(answers[0].code, error.code)) from error
+            raise
+        click.echo(f"costgov: {error.message}", err=True)
+        kept = []
+    told = {_key(snapshot) for snapshot in live}
+    return [*live, *(snapshot for snapshot in kept if _key(snapshot) not in told)]
+
+
+def _key(snapshot: Snapshot) -> tuple[Any, Any]:
+    """Two journals may count their incidents alike; two halts of one name never opened in the same nanosecond."""
+    return snapshot["incident_id"], snapshot.get("opened_wall_ns")
+
+
+def _from_journals(state_dir: Path, last: int, *, is_answered: bool) -> list[Snapshot]:
+    """Every journal that can be read; a line for each that cannot. Fails when there is nothing else to tell."""
+    beside = glob.glob(f"{glob.escape(str(state_dir))}/runs/*/{JOURNAL_NAME}")
+    known = [path for path in (str(state_dir / JOURNAL_NAME), *beside) if os.path.exists(path)]
+    paths = sorted(known, key=os.path.getmtime, reverse=True)[:JOURNALS_MAX]
+    if not paths and not is_answered:
+        raise Failed(f"no governor answers, and there is no journal in {state_dir}", ExitCode.NO_GOVERNOR)
+    if not is_answered:
+        click.echo(f"costgov: no governor answers; reading {', '.join(paths[:3])}", err=True)
+    found: list[Snapshot] = []
+    problems: list[str] = []
+    for path in paths:
+        try:
+            found += _read_journal(path, last)
+        except (sqlite3.Error, ValueError) as error:
+            problems.append(f"{path}: cannot be read: {error}; read it as the governor's user or root")
+    if problems and len(problems) == len(paths) and not is_answered:
+        raise Failed("\n".join(problems))
+    for problem in problems:
+        click.echo(f"costgov: {problem}", err=True)
+    return found
+
+
+def _read_journal(path: str, last: int) -> list[Snapshot]:
+    from governor.adapters.journal.db import JournalReader
+
+    reader = JournalReader(path)
+    try:
+        return [json.loads(row["snapshot"]) for row in reader.incidents(last, only_open=False)]
+    finally:
+        reader.close()

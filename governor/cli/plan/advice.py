@@ -1,0 +1,315 @@
+"""Sparse attention drawn: how much less it computes, and how much faster a step becomes, over the sequence length."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from governor.cli.common import Failed, exits, json_option, print_json
+from governor.planner.catalog import UnknownNameError, gpu_named, shape_named
+from governor.planner.model.precision_facts import ENGINES, PRECISION_LIMITS, RECIPE
+from governor.planner.model.precision_plan import PrecisionPlan, advised, late_switch_tokens, precision_plan, recipe
+from governor.planner.model.setup import Gpu, Precision
+from governor.planner.model.shape import Shape
+from governor.planner.model.sparse import Indexer, TopK
+from governor.planner.model.sparse_advice import (
+    LENGTHS,
+    PAYS_FROM,
+    SPARSE_LIMITS,
+    Advice,
+    advise,
+    start_length,
+    target_for,
+)
+from governor.planner.model.training_stages import STAGES, stage_named
+from governor.text.svg import Curve, Drawing
+from governor.text.table import Head, render_rows
+
+DRAWN: Final = (2048, *LENGTHS)
+_STYLE: Final = """
+:root { color-scheme: light dark; }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }
+svg { display: block; width: 100%; max-width: 60rem; height: auto; border-radius: 6px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; }
+td, th { padding: .15rem .9rem .15rem 0; text-align: right; vertical-align: top; white-space: nowrap; }
+td:first-child, th:first-child, td:nth-last-child(-n+2), th:nth-last-child(-n+2) { text-align: left; }
+td:last-child { white-space: normal; }
+.quiet { opacity: .65; }
+"""
+
+
+def length_name(tokens: int) -> str:
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
+
+
+def drawings(shapes: Sequence[Shape], gpu: Gpu | None) -> list[Drawing]:
+    ratios, speeds = [], []
+    for shape in shapes:
+        advices = [advise(shape, length, gpu) for length in DRAWN]
+        ratios.append(Curve(shape.name, [one.flops_ratio for one in advices]))
+        speeds.append(Curve(shape.name, [one.speedup_low for one in advices]))
+    names = [length_name(length) for length in DRAWN]
+    return [
+        Drawing("Attention FLOPs, dense over sparse (forward)", DRAWN, names, "sequence length, tokens", ratios,
+                (1.0, "as many as dense")),
+        Drawing("Speed-up of the training step, by the lower of two counts", DRAWN, names, "sequence length, tokens",
+                speeds, (PAYS_FROM, f"pays from {PAYS_FROM:.2f} on")),
+    ]  # fmt: skip
+
+
+def page(drawn: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Drawings, table and limits as one page; nothing in it is fetched from anywhere."""
+    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    limits = "".join(
+        f'<li>{html.escape(limit.text)} <span class="quiet">[{html.escape(limit.source)}]</span></li>'
+        for limit in SPARSE_LIMITS
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>costgov plan sparse</title>'
+        f"<style>{_STYLE}</style></head><body>\n<h1>costgov plan sparse</h1>\n{drawn}\n"
+        f"<table><tr>{head}</tr>{body}</table>\n<h2>Limits</h2>\n<ul>{limits}</ul>\n</body></html>\n"
+    )
+
+
+# `costgov plan precision`: which matmuls of a model could run in NVFP4, FP8 or BF16, and what that would gain.
+
+
+SEQ_LEN = 8192  # Where neither a stage nor anybody says it.
+PRECISION_HEADS = (Head("MATMULS"), Head("IN"), Head("OF THE STEP", True), Head("WHY"))
+
+
+@click.command(short_help="Which matmuls could run in NVFP4 or FP8, and the gain.", epilog=exits())
+@click.option("--model", default="stage4", show_default=True, metavar="NAME", help="Model or stage.")
+@click.option("--gpu", "gpu_name", default="B200", show_default=True, metavar="NAME", help="GPU that is to train it.")
+@click.option(
+    "--precision",
+    "wanted",
+    type=click.Choice([one.value for one in Precision if one is not Precision.FP16]),
+    help="Plan this one. Default: the lowest that the GPU has.",
+)
+@click.option("--seq-len", type=click.IntRange(1, 1 << 24), metavar="TOKENS", help="Default: the stage's, else 8192.")
+@click.option(
+    "--micro-batch",
+    "micro_tokens",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Tokens of a micro-batch, over the GPUs among which experts are spread.",
+)
+@click.option("--keep-first", is_flag=True, help="Two of the blocks that stay in BF16 are the first ones.")
+@click.option("--keep-attention", is_flag=True, help="Attention's projections stay in BF16.")
+@click.option(
+    "--recipe",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.json",
+    help="Write what the model's builder needs.",
+)
+@json_option
+def precision(
+    model: str,
+    gpu_name: str,
+    wanted: str | None,
+    seq_len: int | None,
+    micro_tokens: int | None,
+    keep_first: bool,
+    keep_attention: bool,
+    path: Path | None,
+    as_json: bool,
+) -> None:
+    """Say which matmuls would run in which precision, by which recipe, what to gain, and what to fall back on.
+
+    DeepSpeed has no NVFP4: it trains what the model's own layers (Transformer Engine's) compute in it. Speed-ups are
+    ranges of published whole steps over BF16; where they lie on both sides of 1, it is not known to pay.
+    """
+    try:
+        gpu, shape = gpu_named(gpu_name), shape_named(model)
+    except UnknownNameError as error:
+        raise Failed(str(error)) from error
+    stage = stage_named(model)
+    length = seq_len or (stage.seq_len if stage else SEQ_LEN)
+    plan = precision_plan(
+        shape,
+        gpu,
+        length,
+        keep_first=keep_first,
+        keep_attention_projections=keep_attention,
+        tokens=micro_tokens,
+        wanted=Precision(wanted) if wanted else None,
+    )
+    best = advised(shape, gpu, length, micro_tokens)
+    written = recipe(plan, stage.tokens if stage else None)
+    if path is not None:
+        _write(path, written)
+    if as_json:
+        print_json({**asdict(plan), "seq_len": length, "advised": best.value, "recipe": written})
+        return
+    for line in _summary(plan, length, best, stage.tokens if stage else None):
+        click.echo(line)
+    rows = [(one.name, one.precision.value, f"{100 * one.flops_share:.1f} %", one.why) for one in plan.groups]
+    sys.stdout.write(render_rows(PRECISION_HEADS, rows, total=False, colour=sys.stdout.isatty()))
+    if plan.precision is Precision.NVFP4:
+        click.echo("Recipe:")
+        for rule in RECIPE:
+            click.echo(f"  - {rule.name}: {rule.text} [{rule.source}]")
+    click.echo("Limits:")
+    for limit in PRECISION_LIMITS:
+        click.echo(f"  - {limit.name}: {limit.text} [{limit.source}]")
+
+
+def _summary(plan: PrecisionPlan, seq_len: int, best: Precision, tokens: float | None) -> Iterator[str]:
+    chain = ", then ".join(one.value for one in (plan.precision, *plan.fallbacks))
+    yield f"{plan.model} on {plan.gpu}, sequences of {seq_len} tokens: {chain}"
+    for note in plan.notes:
+        yield f"  {note}"
+    if plan.precision is Precision.BF16:
+        return
+    known = {True: "pays", False: "does not pay", None: "is not known to pay"}[plan.pays]
+    speed = plan.speedup
+    yield f"  {plan.precision.value} {known}: {speed.low:.2f} to {speed.high:.2f} x BF16, whole steps [{speed.source}]"
+    yield f"  {100 * plan.low_share:.0f} % of the step's FLOPs are in it; at matmuls' best rate: {plan.ceiling:.2f} x"
+    for objection in plan.objections:
+        yield f"  against it: {objection}"
+    why = "nothing lower is known to pay here" if best is Precision.BF16 else "the lowest that is known to pay here"
+    yield f"  advised: {best.value}, {why}"
+    if plan.bf16_blocks:
+        yield f"  blocks in BF16: {_ranges(plan.bf16_blocks)} (the first is 0)"
+    if plan.precision is Precision.NVFP4 and tokens is not None:
+        yield f"  forward matmuls in BF16 from {late_switch_tokens(tokens) / 1e9:.1f}B of {tokens / 1e9:.0f}B tokens on"
+    if (engine := ENGINES.get(plan.precision)) is not None:
+        yield f"  Transformer Engine: {engine.recipe}(); Megatron-LM: {recipe(plan)['megatron_lm']} [{engine.source}]"
+
+
+def _ranges(blocks: tuple[int, ...]) -> str:
+    """ "0 to 1, 43 to 47"."""
+    starts = [block for block in blocks if block - 1 not in blocks]
+    ends = [block for block in blocks if block + 1 not in blocks]
+    return ", ".join(f"{a} to {b}" if a != b else str(a) for a, b in zip(starts, ends, strict=True))
+
+
+def _write(path: Path, written: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"--recipe: {path}: {error.strerror}; name a file that can be written") from error
+
+
+# `costgov plan sparse`: whether DeepSeek Sparse Attention would pay, for which model and at what length.
+
+
+SEQ_LEN_MAX = 1 << 24  # 16M tokens: beyond it nobody trains, and a drawing says nothing.
+SPARSE_HEADS = (
+    Head("MODEL"), Head("LENGTH", True), Head("K", True), Head("SPARSITY", True), Head("INDEXER", True),
+    Head("ATTENTION", True),
+    Head("FLOPS ÷", True), Head("STEP ×", True), Head("NSA ×", True), Head("ADDED GIB", True),
+    Head("BREAK EVEN", True), Head("PAYS"), Head("WHY"),
+)  # fmt: skip
+
+
+@click.command(short_help="Whether sparse attention (DSA, NSA) would pay.", epilog=exits())
+@click.option("--model", "models", multiple=True, metavar="NAME", help="Model or stage; several. Default: the stages.")
+@click.option(
+    "--seq-len", "lengths", multiple=True, type=click.IntRange(1, SEQ_LEN_MAX), metavar="TOKENS",
+    help="Sequence length; several. Default: 4K to 128K, doubling.",
+)  # fmt: skip
+@click.option("--gpu", "gpu_name", default="H100", show_default=True, metavar="NAME", help="GPU: its FP8 rate counts.")
+@click.option("--k", type=click.IntRange(1, SEQ_LEN_MAX), metavar="TOKENS", help="Tokens a query keeps.")
+@click.option("--indexer", metavar="HEADSxDIM", help="The indexer's size, such as 8x64. Default: scaled to the model.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw it: .html or .svg.")
+@json_option
+def sparse(
+    models: tuple[str, ...], lengths: tuple[int, ...], gpu_name: str, k: int | None, indexer: str | None,
+    plot: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Say whether DeepSeek Sparse Attention pays, with which sizes, and from which sequence length on.
+
+    \b
+    SPARSITY    of the pairs that dense attention computes, how many are left out
+    ATTENTION   its scores' part of a dense step's FLOPs
+    FLOPS ÷     dense over sparse attention FLOPs, forward
+    STEP ×      speed-up of the whole step, where computing is all of its time, as two ways of counting say
+    NSA ×       the same of Native Sparse Attention
+    ADDED GIB   memory that it adds for a micro-batch of one sequence (indices and the indexer's activations)
+    BREAK EVEN  tokens of sparse training that earn its dense warm-up of 2.1B tokens back
+
+    The sparse kernels count at 0.6 of FlashAttention's efficiency. What it does not know: exposed communication, which
+    brings every speed-up nearer to 1, and quality, which is published for DeepSeek-V3.2 and GLM-5 alone.
+    """
+    try:
+        gpu = gpu_named(gpu_name)
+        shapes = [shape_named(name) for name in models] if models else [stage.shape for stage in STAGES]
+    except UnknownNameError as error:
+        raise Failed(str(error)) from error
+    wanted = tuple(sorted(set(lengths))) or LENGTHS
+    size = _indexer(indexer) if indexer is not None else None
+    advices = [advise(shape, length, gpu, _target(shape, length, k, size)) for shape in shapes for length in wanted]
+    if plot is not None:
+        _draw(plot, shapes, gpu, advices)
+    if as_json:
+        print_json({"gpu": gpu.name, "rows": [_row(one) for one in advices], "starts": _starts(shapes, gpu),
+                    "limits": [asdict(limit) for limit in SPARSE_LIMITS]})  # fmt: skip
+        return
+    rows = [_cells(one) for one in advices]
+    sys.stdout.write(render_rows(SPARSE_HEADS, rows, total=False, colour=sys.stdout.isatty()))
+    for name, start in _starts(shapes, gpu).items():
+        click.echo(f"{name}: pays from {length_name(start)} on" if start else f"{name}: pays at no length up to 128K")
+    click.echo("Limits:")
+    for limit in SPARSE_LIMITS:
+        click.echo(f"  - {limit.text} [{limit.source}]")
+
+
+def _indexer(text: str) -> Indexer:
+    found = re.fullmatch(r"(\d{1,4})\s*[xX×]\s*(\d{1,4})", text.strip())
+    if found is None or not int(found[1]) * int(found[2]):
+        raise Failed(f'--indexer: "{text}" is no size; write heads x elements of a head, such as 8x64')
+    return Indexer(int(found[1]), int(found[2]))
+
+
+def _target(shape: Shape, length: int, k: int | None, indexer: Indexer | None) -> TopK:
+    usual = target_for(shape, length)
+    return TopK(k or usual.k, indexer or usual.indexer)
+
+
+def _starts(shapes: Sequence[Shape], gpu: Gpu) -> dict[str, int | None]:
+    return {shape.name: start_length(shape, gpu) for shape in shapes}
+
+
+def _row(advice: Advice) -> dict[str, Any]:
+    return {**asdict(advice), "k": advice.sparse.k, "indexer": str(advice.sparse.indexer)}
+
+
+def _cells(advice: Advice) -> tuple[str, ...]:
+    speed = f"{advice.speedup_low:.2f}"
+    if f"{advice.speedup_high:.2f}" != speed:
+        speed += f" to {advice.speedup_high:.2f}"
+    added = (advice.added.indices + advice.added.indexer_activations) / 2**30
+    tokens = advice.break_even_tokens
+    even = "never" if tokens is None else f"{tokens / 1e9:,.1f}B" if tokens < 1e13 else ">10T"
+    return (
+        advice.model, length_name(advice.seq_len), str(advice.sparse.k),
+        f"{100 * advice.sparsity:.0f} %", str(advice.sparse.indexer),
+        f"{100 * advice.attention_share:.0f} %", f"{advice.flops_ratio:.2f}", speed, f"{advice.speedup_nsa:.2f}",
+        f"{added:.1f}", even, "yes" if advice.pays else "no", advice.why,
+    )  # fmt: skip
+
+
+def _draw(path: Path, shapes: Sequence[Shape], gpu: Gpu, advices: Sequence[Advice]) -> None:
+    from governor.text.svg import document
+
+    if path.suffix not in (".svg", ".html"):
+        raise Failed(f"--plot: {path}: name a file that ends in .html or .svg")
+    drawn = drawings(shapes, gpu)
+    text = document(drawn) if path.suffix == ".svg" else page(document(drawn), [h.title for h in SPARSE_HEADS],
+                                                             [_cells(one) for one in advices])  # fmt: skip
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failed(f"--plot: {path}: {error.strerror}; name a file that can be written") from error

@@ -1,0 +1,241 @@
+"""`costgov policy test`: users' own tests of their policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from governor.cli.common import (
+    OF_THE_COMMANDS,
+    ExitCode,
+    Failed,
+    config_option,
+    exits,
+    json_option,
+    print_json,
+    settings_from,
+)
+from governor.cli.policy.replay import replay
+from governor.cli.policy.tune import tune
+from governor.policies import files as policy_files
+from governor.policies.files import PolicyUnreadable
+from governor.policies.reader import PolicyText
+from governor.text.table import plain
+
+if TYPE_CHECKING:
+    from governor.replay.user_tests import Outcome
+
+
+@click.command(name="test", short_help="Play tests of policies: series in, verdicts out.", epilog=exits())
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="FILE|DIRECTORY..."
+)
+@click.option("--only", default="", metavar="TEXT", help="Only the cases whose name contains this.")
+@click.option("--verbose", "-v", is_flag=True, help="Name the cases that pass too, with the verdicts that came.")
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML too.")
+@json_option
+def test(files: tuple[Path, ...], only: str, verbose: bool, junit: Path | None, as_json: bool) -> None:
+    """Play tests of policies: a few lines stand for a run, and what the rules make of it is compared.
+
+    \b
+    tests.toml:
+      policy = "default.toml"              # beside this file; or rules = \"\"\"…\"\"\" of its own
+      [[case]]
+      name = "the first NaN halts"
+      series = [
+        "hello",                           # every rank connects (ranks = 2 unless the case says otherwise)
+        "steps 30 every 2s loss=2.0",      # a minute of training
+        "steps 1 every 2s loss=nan",
+      ]
+      verdicts = ["62s nonfinite loss_nan halt"]     # AT RULE REASON [ACTS]: all that come; quiet = true: none
+      findings = ["60s nonfinite quiet"]             # AT RULE quiet|firing|unknown [REASON]
+      readings = { hang = "quiet" }                  # at the end
+
+    Time is simulated: an hour of training takes a second or so. The words of a series, and the whole format:
+    docs/policies.md. Exit code 1 when a case fails or a file is wrong; every error names file and line.
+    """
+    from governor.replay.user_tests import files_of, run_file
+
+    outcomes: list[Outcome] = []
+    errors: list[str] = []
+    for file in files_of(files):
+        played, wrong = run_file(file, only)
+        outcomes.extend(played)
+        errors.extend(wrong)
+    if not outcomes and not errors:
+        errors.append(f'no case has "{only}" in its name')
+    if junit is not None:
+        _write_junit(junit, outcomes, errors)
+    if as_json:
+        cases = [{**asdict(outcome), "ok": outcome.ok} for outcome in outcomes]
+        print_json({"ok": not errors and all(outcome.ok for outcome in outcomes), "cases": cases, "errors": errors})
+    else:
+        _show(outcomes, errors, verbose)
+    if errors or not all(outcome.ok for outcome in outcomes):
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _show(outcomes: Sequence[Outcome], errors: Sequence[str], verbose: bool) -> None:
+    for error in errors:
+        click.echo(f"costgov: {plain(error)}", err=True)
+    for outcome in outcomes:
+        where = plain(f"{outcome.file}:{outcome.line}: {outcome.name}")
+        if not outcome.ok:
+            click.echo(f"FAIL  {where}")
+            for problem in outcome.problems:
+                indent = " " * (len(problem) - len(problem.lstrip()))
+                click.echo(f"      {indent}{plain(problem)}")
+        elif verbose:
+            click.echo(f"ok    {where}")
+            for verdict in outcome.verdicts:
+                click.echo(f"      {verdict}")
+    failed = sum(not outcome.ok for outcome in outcomes)
+    wrong = f", {len(errors)} {'error' if len(errors) == 1 else 'errors'}" if errors else ""
+    click.echo(f"{len(outcomes) - failed} passed, {failed} failed{wrong}")
+
+
+def _write_junit(path: Path, outcomes: Sequence[Outcome], errors: Sequence[str]) -> None:
+    """The little of JUnit's XML that every CI reads: a suite of cases, and the text of what failed."""
+    from xml.etree import ElementTree
+
+    failed = sum(not outcome.ok for outcome in outcomes)
+    suite = ElementTree.Element(
+        "testsuite", name="costgov policy test", tests=str(len(outcomes)), failures=str(failed), errors=str(len(errors))
+    )
+    for outcome in outcomes:
+        case = ElementTree.SubElement(suite, "testcase", classname=plain(outcome.file), name=plain(outcome.name))
+        if not outcome.ok:
+            problems = [plain(problem) for problem in outcome.problems]
+            ElementTree.SubElement(case, "failure", message=problems[0]).text = "\n".join(problems)
+    for error in map(plain, errors):
+        case = ElementTree.SubElement(suite, "testcase", classname="costgov policy test", name=error)
+        ElementTree.SubElement(case, "error", message=error)
+    try:
+        ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+    except OSError as error:
+        raise Failed(f"{path}: {error.strerror}; name a file that can be written") from error
+
+
+# `costgov policy …`: what a policy would do, before anything depends on it.
+
+
+@click.group(short_help="What policies would do: check, explain, test, replay, tune, schema.", epilog=OF_THE_COMMANDS)
+def policy() -> None:
+    """Look at policies. They are read from /etc/costgov/policies.d/*.toml, or given with --policy.
+
+    \b
+    costgov policy check my.toml     what is wrong with it, or what it would do
+    costgov policy explain           the rules of this node in whole sentences
+    """
+
+
+policy.add_command(replay)
+
+
+@policy.command(short_help="Explain policies, or name everything that is wrong.", epilog=exits())
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE|DIRECTORY]...")
+@click.option("--show", is_flag=True, help="Print every value in force, with the file and line that it comes from.")
+@config_option
+@json_option
+def check(files: tuple[Path, ...], show: bool, config: Path | None, as_json: bool) -> None:
+    """Say in plain words what each policy would do, or everything that is wrong with it.
+
+    Every error names file, line and key, in the file in which it stands: a policy may include others and have drop-ins
+    over it. Rules that can never decide, say what another one says, or warn no sooner than the halt, are named too.
+    Without FILES: the policies that the governor on this node would load. With a
+    costgov.toml also what its metrics streams can be stopped by, and whether each ceiling can hold at the price that it
+    states; the provider's bounds, which only the machine knows, add to that. Exit code 1 when anything is wrong.
+    """
+    from governor.policies import check
+
+    notes: list[str] = []
+    rate = None
+    if config is not None or not files:
+        settings = settings_from(config)
+        files = files or tuple(policy_files.of_node(settings.paths.policies_dir))
+        rate = settings.node.price_usd_micros_per_hour
+        notes = [
+            f"{stream.path}: run {stream.run} names no pidfile, unit, cgroup or job: a halt can stop only the instance"
+            for stream in settings.jsonl
+            if stream.ended_by is None
+        ]
+    texts = _read(files)
+    lines, code = check.check(texts, rate)
+    shown = check.show(texts) if show and code == 0 else []
+    if shown:
+        lines = [line for name, values in shown for line in check.shown_lines(name, values)]
+    if as_json:
+        values = {"in_force": {name: [one._asdict() for one in values] for name, values in shown}} if show else {}
+        print_json({"ok": code == 0, "lines": lines, "notes": notes, **values})
+    else:
+        for line in (*lines, *notes):
+            click.echo(_printable(line), err=code != 0)
+    if code != 0:
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+@policy.command(short_help="Say each rule in whole sentences.", epilog=exits())
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE|DIRECTORY]...")
+@config_option
+@json_option
+def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None:
+    """Say each rule of a policy in whole sentences: when it fires, with its values, for how long, and what follows.
+
+    Where `check` gives a line to a rule, this says what the line means. Without FILES: the policies that the governor
+    on this node would load. Exit code 1 when one of them is wrong; `check` says everything that is.
+    """
+    from governor.policies.parse import load_policies
+    from governor.policies.words import explain as explain_policy
+    from governor.policies.words import explain_rules
+
+    if not files:
+        files = tuple(policy_files.of_node(settings_from(config).paths.policies_dir))
+    policies, errors = load_policies(_read(files))
+    if policies is None:
+        raise Failed("\n".join(_printable(str(error)) for error in errors))
+    if as_json:
+        print_json([
+            {"policy": one.name, "source": one.source, "rules": [asdict(rule) for rule in explain_rules(one)]}
+            for one in policies.policies
+        ])  # fmt: skip
+        return
+    for number, one in enumerate(policies.policies):
+        click.echo("\n".join(["", *explain_policy(one)] if number else explain_policy(one)))
+
+
+policy.add_command(test)
+policy.add_command(tune)
+
+
+@policy.command(short_help="Print the JSON Schema of a policy file.", epilog=exits())
+@click.option("--drop-in", is_flag=True, help="Of the files in NAME.d, which may change single keys of NAME.toml.")
+def schema(drop_in: bool) -> None:
+    """Print the JSON Schema of a policy file, for editors: completion, types, units and choices while one writes.
+
+    It is drawn from the keys that the governor reads. An editor with Taplo (Even Better TOML) takes it from the file's
+    first line: "#:schema ./policy.schema.json", or a path, or a URL. What contradicts what only `check` can say.
+    """
+    from governor.policies.schema import schema as drawn
+
+    print_json(drawn(drop_in=drop_in))
+
+
+def _printable(line: str) -> str:
+    """What stands in a file must not steer the terminal of whoever checks it."""
+    return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
+
+
+def _read(paths: tuple[Path, ...]) -> list[PolicyText]:
+    """Read policies; fail with a line for each that cannot be read."""
+    try:
+        texts = policy_files.policy_texts(paths)
+    except PolicyUnreadable as unreadable:
+        raise Failed(str(unreadable)) from unreadable
+    empty = [path for path in paths if path.is_dir() and not any(path.glob("*.toml"))]
+    if empty:
+        raise Failed("\n".join(f"{path}: holds no *.toml; put a policy there or name a file" for path in empty))
+    return texts

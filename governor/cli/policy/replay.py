@@ -1,0 +1,331 @@
+"""`costgov policy replay`: what policies would have decided on logs that are already written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from governor.cli.common import ExitCode, Failed, UsdPerHour, exits, json_option
+from governor.core.base.policy import Policy
+from governor.core.base.units import NS_PER_S, DurationNs, UsdMicros, format_duration, format_usd, parse_duration
+from governor.policies import files
+from governor.policies.files import PolicyUnreadable
+from governor.policies.parse import load_policies
+from governor.replay.compare import LabelTally, halts
+from governor.replay.logs import logs, records
+from governor.replay.output import picture
+from governor.replay.output.page import page, section
+from governor.replay.output.trace import Trace
+from governor.replay.play import Replay
+from governor.replay.readers.lines import LogUnreadable
+from governor.text.table import plain
+from governor.wire.jsonl import DEFAULT_FIELDS, field_map
+from trainer_shim.wire import worded
+
+Fields = Mapping[str, Sequence[str]]  # Which names a log may have for each field of a step.
+
+RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # As long as the longest pause that is believed.
+TEXT_CHARS_MAX: Final = 300
+PLOTTED_MAX: Final = 100  # Of 100 KB each: more is a page that no browser likes, and pictures that nobody looks at.
+PAGES: Final = (".html", ".htm")
+PICTURE: Final = ".png"
+UNKNOWN: Final = "-"
+COLUMNS: Final = (
+    "POLICY", "HALTED", "ENFORCED", "FALSE", "PER 1000 H", "CAUGHT", "DELAY MEDIAN", "DELAY MAX",
+    "SAVED", "WRONGLY CUT",
+)  # fmt: skip
+_VERDICT_KEYS: Final = ("rule", "trigger", "response", "mode", "step", "t", "reason", "text")
+
+
+class Duration(click.ParamType[DurationNs]):
+    """ "90s", "3h" -> nanoseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> DurationNs:
+        if isinstance(value, int):
+            return DurationNs(value)
+        try:
+            duration = parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if duration > RUN_ON_MAX_NS:
+            self.fail(f"{value} is longer than {format_duration(RUN_ON_MAX_NS)}", param, ctx)
+        return duration
+
+
+def _fields(ctx: click.Context, param: click.Parameter, pairs: Sequence[str]) -> Fields:
+    """ "loss=my/loss" -> the map that streams have."""
+    named: dict[str, list[str]] = {}
+    for pair in pairs:
+        name, equals, key = pair.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{pair!r} is not FIELD=NAME, as in loss=my/loss", ctx, param)
+        named.setdefault(name, []).append(key)
+    try:
+        return field_map(named)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from error
+
+
+map_option = click.option(
+    "--map", "fields", multiple=True, callback=_fields, metavar="FIELD=NAME",
+    help="Under which name the logs have a field of a step: loss=my/loss. May be repeated. Default: the usual names.",
+)  # fmt: skip
+
+
+@click.command(short_help="What policies would have done on recorded logs.", epilog=exits())
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
+@click.option(
+    "--policy", "policies", multiple=True, type=click.Path(path_type=Path, readable=False), metavar="FILE",
+    help="Policy to replay; several are compared. Default: the packaged default policy.",
+)  # fmt: skip
+@click.option(
+    "--run-on", type=Duration(), default=0, metavar="DURATION",
+    help="Let the clock run on after the last record, as if the trainer were alive and silent.",
+)  # fmt: skip
+@click.option("--price", type=UsdPerHour(), metavar="USD", help="What the node costs an hour: for ceilings and sums.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html|FILE.png",
+    help=f"Draw the logs with their findings, at most {PLOTTED_MAX}: one page that fetches nothing, or a PNG of each.",
+)  # fmt: skip
+@map_option
+@json_option
+def replay(
+    paths: tuple[Path, ...], policies: tuple[Path, ...], run_on: DurationNs, price: UsdMicros | None,
+    plot: Path | None, fields: Fields, as_json: bool,
+) -> None:  # fmt: skip
+    """Play recorded logs through the decisions of the daemon, on a clock that the logs drive, and tell what would halt.
+
+    A LOG is a metrics JSONL or CSV file, recorded frames, a Hugging Face trainer_state.json (each also .gz or .xz), a
+    TensorBoard event file, W&B's local run-*.wandb, or a directory of them; - is JSONL on standard input. A first
+    {"meta": …} line is skipped.
+    Nothing is acted on: rules in observe mode are told as what they would do, with their mode, and a halt ends no log,
+    so the first one is the one that counts. --json prints a line for each verdict and one for each log.
+
+    At the end stands a table of the policies. Where the meta line has a label (role healthy or troubled, onset_t) it
+    tells false halts and how late trouble was caught; with --price also dollars: SAVED from the halt to the log's end,
+    WRONGLY CUT likewise of healthy runs. Exit code 1 when a log or a line of one could not be read; the other logs are
+    replayed all the same.
+    """
+    loaded = _told_of_money(load_each(policies), price)
+    found, closed = logs(paths)
+    found = [*dict.fromkeys(found)]  # Also below a directory that is named beside it: nothing is counted twice.
+    for line in closed:
+        _say(line)
+    drawings = _Drawings(plot, found)
+    is_bad = bool(closed)
+    tallies = [LabelTally(policy.name, price) for policy in loaded]
+    records_total = 0
+    for path in found:
+        trace = Trace() if plot is not None else None
+        played, problem = play(path, loaded, price, run_on, tallies, trace, fields)
+        if trace is not None:
+            drawings.add(path, played, trace)
+        records_total += played.records
+        if problem is not None:
+            is_bad = True
+            _say(problem)
+        elif (lacks := _lacks(played, run_on)) is not None:
+            _say(f"{path}: {lacks}")
+        for line in _json_lines(path, played, loaded) if as_json else _text_lines(path, played, loaded):
+            click.echo(line)
+    if not as_json:
+        click.echo(f"{len(found)} {'log' if len(found) == 1 else 'logs'}, {records_total:,} records")
+        for line in table([tally.row() for tally in tallies]):
+            click.echo(line)
+    elif len(loaded) > 1:
+        for tally in tallies:
+            click.echo(_json({"comparison": tally.row()}))
+    drawings.end()
+    if is_bad:
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _told_of_money(policies: tuple[Policy, ...], price: UsdMicros | None) -> tuple[Policy, ...]:
+    for policy in policies:
+        if price is None and policy.budget.ceiling_usd_micros is not None:
+            _say(f"policy {policy.name} has a ceiling, which no log can reach at an unknown price: give --price")
+    return policies
+
+
+def _lacks(played: Replay, run_on: DurationNs) -> str | None:
+    """What a log has not, although nothing is wrong with it."""
+    if not played.records:
+        return "holds no record"
+    return "its records have no time, so no clock can run on" if run_on and not played.clock.is_timed else None
+
+
+def _say(problem: str) -> None:
+    click.echo(f"costgov: {plain(problem)}", err=True)
+
+
+class _Drawings:
+    """One page of all logs, or a picture of each, as soon as it has been replayed."""
+
+    def __init__(self, plot: Path | None, found: Sequence[Path]) -> None:
+        self._plot = plot
+        self._sections: list[str] = []
+        self._names: dict[Path, Path] = {}
+        if plot is None:
+            return
+        if len(found) > PLOTTED_MAX:
+            raise Failed(f"--plot: {len(found)} logs are more than the {PLOTTED_MAX} that one call draws; name fewer")
+        if plot.suffix == PICTURE:
+            if not picture.is_there():
+                raise Failed(f"--plot: {picture.EXTRA}")
+            self._names = _pictures(plot, found)
+        elif plot.suffix not in PAGES:
+            raise Failed(f"--plot: {plot}: name FILE.html or FILE.png")
+
+    def add(self, path: Path, played: Replay, trace: Trace) -> None:
+        if not self._names:
+            self._sections.append(section(str(path), played, trace))
+            return
+        with _written(self._names[path]):
+            picture.draw(self._names[path], str(path), played, trace)
+
+    def end(self) -> None:
+        if self._plot is not None and not self._names:
+            with _written(self._plot):
+                self._plot.write_text(page(self._sections), encoding="utf-8")
+
+
+def _pictures(plot: Path, found: Sequence[Path]) -> dict[Path, Path]:
+    """Where each log's picture goes: of one to FILE.png, of several to FILE-LOG.png, numbered where names are alike."""
+    if len(set(found)) == 1:
+        return {found[0]: plot}
+    names: dict[Path, Path] = {}
+    for log in dict.fromkeys(found):
+        stem = log.name or "log"
+        name = plot.with_name(f"{plot.stem}-{stem}{PICTURE}")
+        number = 2
+        while name in names.values():
+            name = plot.with_name(f"{plot.stem}-{stem}-{number}{PICTURE}")
+            number += 1
+        names[log] = name
+    return names
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Failed(f"--plot: {path}: {error.strerror}; name a file that can be written") from error
+
+
+def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
+    """The policies of these files, each judged by itself: two of them may well be for the same runs."""
+    loaded: list[Policy] = []
+    for path in paths or (files.PACKAGED_POLICY,):
+        try:
+            texts = files.policy_texts([path])
+        except PolicyUnreadable as error:
+            raise Failed(str(error)) from error
+        for text in texts:
+            policies, problems = load_policies([text])
+            if policies is None:
+                raise Failed("\n".join(str(problem) for problem in problems))
+            for policy in policies.policies:
+                known = any(policy.name == other.name for other in loaded)
+                loaded.append(replace(policy, name=f"{policy.name} ({text[0]})") if known else policy)
+    if not loaded:
+        raise Failed(f"{paths[0]}: holds no *.toml; name a policy file")
+    return tuple(loaded)
+
+
+def play(
+    path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs,
+    tallies: Sequence[LabelTally] = (), trace: Trace | None = None, fields: Fields = DEFAULT_FIELDS,
+) -> tuple[Replay, str | None]:  # fmt: skip
+    """Replay one log, and count it. The problem is one line, of the first place that could not be read."""
+    replay = Replay(policies, price, trace, fields)
+    problem: str | None = None
+    faulty = 0
+    try:
+        for number, record in records(path, fields):
+            fault = "; ".join(record) if isinstance(record, list) else replay.read(record)
+            if fault is not None:
+                faulty += 1
+                problem = problem or f"{path}:{number}: {fault}; skipped"
+    except LogUnreadable as error:
+        problem = problem or str(error)
+    if faulty > 1:
+        problem = f"{problem}, as {'was' if faulty == 2 else 'were'} {faulty - 1} more"
+    mute = replay.not_understood()
+    if problem is None and mute is not None:
+        problem = f"{path}: {mute}"
+    end_ns = replay.length_ns
+    replay.end(run_on)
+    if replay.records and mute is None:  # What nobody could judge says nothing of a policy.
+        for tally in tallies:
+            tally.add(replay, end_ns)
+    return replay, problem
+
+
+def _json(row: dict[str, Any]) -> str:
+    return json.dumps(worded(row), allow_nan=False)
+
+
+def _json_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Iterator[str]:
+    several = len(policies) > 1
+    for told in replay.told:
+        named = {"policy": told.policy} if several else {}
+        row = {name: getattr(told, name) for name in _VERDICT_KEYS}
+        yield _json({"log": str(path), **named, **row, "evidence": dict(told.evidence)})
+    for policy in policies:
+        found = halts(replay, policy.name)
+        row = {
+            "log": str(path),
+            **({"policy": policy.name} if several else {}),
+            "halts": len(found),
+            "halts_enforced": sum(told.mode == "enforce" for told in found),
+            "first_halt_step": found[0].step if found else None,
+            "first_halt_t": found[0].t if found else None,
+            "records": replay.records,
+        }
+        yield _json(row)
+
+
+def _text_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Iterator[str]:
+    for told in replay.told:
+        whose = f"{plain(told.policy)}, " if len(policies) > 1 else ""
+        response = told.response if told.mode == "enforce" else f"would {told.response} (observe mode)"
+        at = "no time" if told.t is None else format_duration(math.floor(told.t * NS_PER_S))
+        what = plain(told.text)[:TEXT_CHARS_MAX]
+        yield f"{plain(str(path))}: step {told.step}, {at}: {whose}{plain(told.rule)}: {response}: {what}"
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The policies side by side: one line each, with what the logs' labels tell."""
+    cells = [[*COLUMNS]]
+    for row in rows:
+        per = row["false_halts_per_1000_run_hours"]
+        cells.append([
+            plain(row["policy"]),
+            f"{row['halted']}/{row['logs']}",
+            str(row["halted_enforced"]),
+            f"{row['false_halts']}/{row['healthy']}",
+            UNKNOWN if per is None else f"{per:.2f}",
+            f"{row['caught']}/{row['troubled']}",
+            *(_seconds(row[name]) for name in ("delay_median_s", "delay_max_s")),
+            *(_usd(row[name]) for name in ("saved_usd_micros", "wrongly_cut_usd_micros")),
+        ])  # fmt: skip
+    widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+def _seconds(seconds: float | None) -> str:
+    return UNKNOWN if seconds is None else format_duration(round(seconds * NS_PER_S))
+
+
+def _usd(micros: int | None) -> str:
+    return UNKNOWN if micros is None else format_usd(micros)

@@ -1,0 +1,179 @@
+"""`costgov policy tune`: limits with a margin, from a user's own healthy logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from governor.cli.common import ExitCode, Failed, exits, json_option, print_json
+from governor.cli.policy.replay import Fields, load_each, map_option, play
+from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, format_duration
+from governor.replay.logs import STDIN, logs
+from governor.text.table import plain
+
+if TYPE_CHECKING:
+    from governor.core.base.policy import Policy
+    from governor.replay.play import Replay
+    from governor.replay.tune import Tuned
+
+
+class _Played:
+    """Replays logs, and keeps what there was of them and what could not be read, once each."""
+
+    def __init__(self, fields: Fields) -> None:
+        self._fields = fields
+        self.records: dict[str, int] = {}
+        self.ns: dict[str, int] = {}
+        self.problems: dict[str, str] = {}
+
+    def play(self, log: str, policy: Policy) -> Replay:
+        played, problem = play(Path(log), [policy], None, DurationNs(0), fields=self._fields)
+        if problem is not None:
+            self.problems.setdefault(log, problem)
+        self.records[log] = played.records
+        self.ns[log] = int(played.t * NS_PER_S) if played.t is not None else 0
+        return played
+
+
+@click.command(short_help="Suggest limits from your own healthy logs.", epilog=exits())
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False), metavar="LOG...")
+@click.option("--policy", "file", type=click.Path(path_type=Path, readable=False), metavar="FILE",
+              help="Policy whose rules are tuned. Default: the packaged default policy.")  # fmt: skip
+@click.option("--margin", type=click.FloatRange(1.0, 16.0), default=2.0, show_default=True, metavar="TIMES",
+              help="How many times the worst healthy case a limit should be away from it.")  # fmt: skip
+@map_option
+@json_option
+def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fields, as_json: bool) -> None:
+    """Say how near the worst of your healthy logs came to each limit, and suggest limits that keep a margin from it.
+
+    Give logs of runs that went well, as `policy replay` takes them. Each limit of each rule is moved until a log would
+    have been told of: that value is the worst healthy case. Limits with less than the margin come as TOML that can be
+    put over the policy (NAME.d/tuned.toml); tighter ones that would keep it too come as comments: few logs show few of
+    the things that healthy runs do. Exit code 1 when a log could not be read, or where no margin can be had.
+    """
+    from governor.replay.tune import lacking, tune
+
+    loaded = load_each([file] if file is not None else [])
+    if len(loaded) != 1:
+        raise Failed(f"{file}: holds {len(loaded)} policies; name one file")
+    if STDIN in paths:
+        raise Failed("-: tune reads each log many times, standard input can be read once; name a file")
+    below, closed = logs(paths)
+    found = sorted(map(str, dict.fromkeys(below)))
+    played = _Played(fields)
+    tuned = tune(loaded[0], found, played.play, margin)
+    problems = [*closed, *played.problems.values()]
+    for problem in problems:
+        click.echo(f"costgov: {plain(problem)}", err=True)
+    if tuned and not any(played.records.values()):
+        raise Failed("these logs hold no record: nothing can be said of any limit")
+    if as_json:
+        print_json({
+            "logs": len(found), "records": sum(played.records.values()), "margin": margin,
+            "hours": sum(played.ns.values()) / NS_PER_HOUR, "limits": [_row(one) for one in tuned],
+        })  # fmt: skip
+    else:
+        hours = format_duration(sum(played.ns.values()))
+        counted = "1 healthy log" if len(found) == 1 else f"{len(found)} healthy logs"
+        basis = f"{counted}, {hours}, {sum(played.records.values()):,} records; margin {margin:g} x"
+        composed = ", ".join(rule.name for rule in loaded[0].rules if rule.members)
+        note = [f"Left out, because several triggers must fire together: {composed}."] if composed else []
+        none = f"No rule of policy {plain(loaded[0].name)} has a limit that could be moved."
+        shown = [*_table(tuned), *note, "", *snippet(tuned, basis)] if tuned else [none, *note]
+        click.echo("\n".join(shown))
+    if problems or lacking(tuned):
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def _row(one: Tuned) -> dict[str, Any]:
+    from governor.replay.tune import in_toml
+
+    return {
+        "rule": one.rule,
+        "key": one.key.name,
+        "state": one.state.value,
+        "here": in_toml(one.key, one.here),
+        "worst": None if one.worst is None else in_toml(one.key, one.worst),
+        "suggested": None if one.suggested is None else in_toml(one.key, one.suggested),
+        "apart": one.apart,
+        "log": None if one.told is None else one.told.log,
+        "t": None if one.told is None else one.told.t,
+    }
+
+
+def _table(tuned: Sequence[Tuned]) -> list[str]:
+    """A row for each limit that something came near to, and one line for all others."""
+    from governor.replay.tune import FAR, State, lacking
+
+    hopeless = lacking(tuned)
+    idle = [one for one in tuned if one.state is State.FAR or (one.state is State.ALWAYS and one.rule not in hopeless)]
+    rows = [("rule", "key", "here", "worst healthy", "suggested", "")]
+    rows.extend((one.rule, *_cells(one)) for one in tuned if one not in idle)
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    lines = ["  ".join((*map(str.ljust, row[:5], widths), row[5])).rstrip() for row in rows] if rows[1:] else []
+    if idle:
+        names: dict[str, list[str]] = {}
+        for one in idle:
+            names.setdefault(one.rule, []).append(one.key.name)
+        said = "; ".join(f"{rule} {', '.join(keys)}" for rule, keys in names.items())
+        lines.append(f"Nothing within {FAR} x, or no such data in these logs: {said}.")
+    return lines
+
+
+def _cells(one: Tuned) -> tuple[str, str, str, str, str]:
+    from governor.replay.tune import State, in_toml
+
+    def shown(value: int | float | None) -> str:
+        return "-" if value is None else str(in_toml(one.key, value))
+
+    says = {
+        State.FIRES: "WOULD HAVE TOLD OF A HEALTHY LOG",
+        State.CLOSE: "closer than the margin",
+        State.WIDE: "could be tighter",
+        State.ALWAYS: "FIRES AT ANY VALUE: is this log healthy?",
+    }[one.state]
+    apart = "" if one.apart is None else f"{one.apart:.2g} x away; "
+    where = f" ({where_of(one)})" if one.told is not None else ""
+    return (one.key.name, shown(one.here), shown(one.worst), shown(one.suggested), f"{apart}{says}{where}")
+
+
+def where_of(one: Tuned) -> str:
+    assert one.told is not None
+    at = "" if one.told.t is None else f" at {format_duration(int(one.told.t * NS_PER_S))}"
+    return f"{plain(Path(one.told.log).name)}{at}"
+
+
+def snippet(tuned: Sequence[Tuned], basis: str) -> list[str]:
+    """TOML that lies over the policy: what has too little margin is changed, what has more than enough is a comment."""
+    from governor.replay.tune import State, cure, lacking
+
+    lines = []
+    hopeless = lacking(tuned)
+    for rule in dict.fromkeys(one.rule for one in tuned if one.suggested is not None):
+        own = [one for one in tuned if one.rule == rule and one.suggested is not None]
+        moved = [one for one in own if one.state is State.CLOSE or one is cure(own)]
+        mark = "" if moved else "# "
+        lines.extend(["", f"{mark}[[rule]]", f'{mark}name = "{rule}"'])
+        lines.extend(_line(one, "" if one in moved else "or " if one.state is State.FIRES else "# ") for one in own)
+    head = [f"# costgov policy tune: {basis}"]
+    if hopeless:
+        named = ", ".join(rule for rule in dict.fromkeys(one.rule for one in tuned) if rule in hopeless)
+        head.append(f"# No limit has the margin, of: {named}. These logs are not healthy, or the rule is not for them.")
+    elif all(line[:1] in ("", "#") for line in lines):
+        head.append(
+            "# No limit came closer than the margin. What is commented out would be tighter, and keep it in these logs."
+        )
+    return [*head, *lines]
+
+
+def _line(one: Tuned, mark: str) -> str:
+    from governor.replay.tune import literal
+
+    assert one.suggested is not None
+    assert one.worst is not None
+    start = f"# {mark}" if mark == "or " else mark
+    before, worst = literal(one.key, one.here), literal(one.key, one.worst)
+    return f"{start}{one.key.name} = {literal(one.key, one.suggested)}  # {before} before; worst healthy {worst}"

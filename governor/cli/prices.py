@@ -1,0 +1,135 @@
+"""`costgov prices`: what this machine's time would be charged at and why, and the built-in table."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from governor.cli.common import Failed, config_option, exits, find_config, json_option, print_json, settings_from
+
+if TYPE_CHECKING:
+    from governor.core.money.prices import Chosen, Day
+    from governor.wire.price_table import PriceRow, PriceTable
+
+COLUMNS_WITHOUT_TERMINAL: Final = 240  # A file or a pipe has no width: nothing is cut, nothing wraps.
+
+
+@click.command(short_help="What this machine costs and who says so; the built-in price table.", epilog=exits())
+@click.option("--provider", metavar="NAME", help='Only rows of this provider, for example "aws".')
+@click.option("--instance", metavar="TEXT", help="Only rows whose instance type or GPU contains this text.")
+@click.option("--table", "only_table", is_flag=True, help="The table alone: nobody is asked for this machine's price.")
+@config_option
+@json_option
+def prices(
+    provider: str | None, instance: str | None, only_table: bool, config: Path | None, as_json: bool
+) -> None:  # fmt: skip
+    """Show which price the governor would charge this machine's time at, and why; then the built-in price table.
+
+    Believed first is what the provider says of this very machine, then node.price_usd_per_hour of costgov.toml, then
+    the provider's public list, then the built-in table; [price] says who is asked. A price that nobody knows is
+    unknown, never 0. Asking only reads, and takes some ten seconds at most.
+
+    Of the table the newest row of a kind counts. Rows of the kinds index, range and serverless are never used. AGE is
+    from the last day that a date can mean.
+    """
+    from governor.core.money.prices import NS_PER_DAY, Day
+    from governor.wire.price_table import PriceTableError, built_in, select
+
+    today = Day(time.time_ns() // NS_PER_DAY)
+    try:
+        table = built_in()
+    except PriceTableError as error:
+        raise Failed(str(error)) from error
+    rows = list(select(table, provider, instance))
+    chosen = None if only_table else _chosen(config, today)
+    if as_json:
+        machine = chosen.document() if chosen is not None else None
+        listed = [_document(row, table, today) for row in rows]
+        print_json({"this_machine": machine, "table": {"compiled": table.compiled_text, "rows": listed}})
+        return
+    if chosen is not None:
+        _print_chosen(chosen)
+    sys.stdout.write(_render(rows, table, today, colour=sys.stdout.isatty()))
+    if not rows:
+        known = ", ".join(sorted({row.provider for row in table.rows}, key=str.casefold))
+        click.echo(f"no row is of that kind; providers: {known}")
+
+
+def _chosen(config: Path | None, today: Day) -> Chosen:
+    from governor.adapters.clouds import CloudConfigError
+    from governor.app import pricing
+
+    settings = settings_from(find_config(config))
+    try:
+        return pricing.price_of(settings, None, None, today, pricing.ask(pricing.load_source(settings)))
+    except CloudConfigError as error:
+        raise Failed(str(error)) from error
+
+
+def _print_chosen(chosen: Chosen) -> None:
+    from governor.text.table import plain
+
+    click.echo(f"this machine: {plain(chosen.text)}")
+    for remark in chosen.remarks:
+        click.echo(f"  {'!' if remark.is_alarm else '-'} {plain(remark.line)}")
+    click.echo()
+
+
+def _age(row: PriceRow, table: PriceTable, today: Day) -> int:
+    from governor.core.money.prices import age_of
+
+    return age_of(row.date, today, table.compiled)
+
+
+def _document(row: PriceRow, table: PriceTable, today: Day) -> dict[str, Any]:
+    from governor.core.base.units import MICROS_PER_USD
+
+    return {
+        "provider": row.provider,
+        "instance": row.instance or None,
+        "gpu": row.gpu,
+        "gpus": row.gpus,
+        "usd_per_hour": row.usd_micros_per_hour / MICROS_PER_USD,
+        "usd_micros_per_hour": row.usd_micros_per_hour,
+        "kind": row.kind_text,
+        "used": row.kind is not None,
+        "date": row.date,
+        "age_days": _age(row, table, today),
+        "source": row.source,
+        "notes": row.notes,
+    }
+
+
+def _render(rows: Sequence[PriceRow], table: PriceTable, today: Day, *, colour: bool) -> str:
+    """Return the table as text that ends with a newline."""
+    import io
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from governor.core.base.units import format_usd
+
+    stream = io.StringIO()
+    width = shutil.get_terminal_size((COLUMNS_WITHOUT_TERMINAL, 50)).columns if colour else COLUMNS_WITHOUT_TERMINAL
+    console = Console(file=stream, width=width, force_terminal=colour, highlight=False, markup=False, emoji=False)
+    console.print(f"built-in table, compiled {table.compiled_text}, {len(rows)} of {len(table.rows)} rows")
+    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    right = ("GPUS", "$/H", "$/GPU-H", "AGE")
+    for name in ("PROVIDER", "INSTANCE", "GPU", "GPUS", "$/H", "$/GPU-H", "KIND", "DATE", "AGE", "SOURCE"):
+        shown.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    for row in rows:
+        cells = (
+            row.provider, row.instance or "-", row.gpu, str(row.gpus), format_usd(row.usd_micros_per_hour),
+            format_usd(row.usd_micros_per_hour // row.gpus), row.kind_text, row.date, f"{_age(row, table, today)} d",
+            f"{row.source}; {row.notes}" if row.notes else row.source,
+        )  # fmt: skip
+        shown.add_row(*(Text(cell, style="dim" if row.kind is None else "") for cell in cells))
+    console.print(shown)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

@@ -1,0 +1,336 @@
+"""`costgov run -- CMD`: a governor beside one command, without root and without a service."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Final
+
+from governor.app.node_facts import CannotStart
+from governor.app.wiring import Governor
+from governor.cli.common import ExitCode
+from governor.cli.run.console import Console
+from governor.cli.run.ending import CommandEnd, is_accepted, kept_by, living, made_for, prune, stops_node
+from governor.core.base.identity import ProcessId
+from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
+from governor.core.engine.resume import SUPERSEDED
+from governor.core.events.effects import Alarm, Effect
+from governor.core.events.inputs import CommandLaunched
+from governor.core.halt.state import Stage
+from governor.core.views.status import run_status
+from governor.daemon.logs import configure
+from governor.ports import Processes
+from governor.reports.terminal import closing_line
+from governor.settings.model import Settings
+from trainer_shim.wire import HALT_EXIT_CODE
+
+GOVERNORS_MAX: Final = 4  # The first, and three that resume: what fails so often fails for ever.
+TERM_GRACE_S: Final = 30.0  # What `deepspeed` and `torchrun` take at the most to end their ranks.
+HELLO_NS: Final = 60 * NS_PER_S  # From a launcher's exit to attach() of what it left: imports and a model's set-up.
+PIDS_NAMED_MAX: Final = 8  # The ranks of one machine; more fill a line and help nobody.
+INSIDE: Final = "COSTGOV_INSIDE"  # Set for the command: the name that its governor has taken.
+INTERRUPTS_BEFORE_LEAVING: Final = 3  # The first two go to the command; who insists leaves the halt unfinished.
+
+
+@dataclass(slots=True)
+class Command:
+    """The one command and what became of it."""
+
+    process: subprocess.Popen[bytes]
+    interrupts: int = 0
+    exit_code: int | None = None
+    ended_at: MonoNs | None = None
+    was_held_back: bool = False  # A signal came while a halt was saving.
+    was_kept: bool = False  # A signal came when only the node's stop was left.
+
+    def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
+        """Who the command is; empty while we cannot look (no descriptors), or when it is gone."""
+        try:
+            facts = processes.facts(self.process.pid)
+        except OSError:
+            return ()
+        return (facts.process,) if facts is not None else ()
+
+    def poll(self) -> int | None:
+        if self.exit_code is None:
+            code = self.process.poll()
+            if code is not None:
+                self.exit_code = code if code >= 0 else 128 - code  # As a shell says it.
+        return self.exit_code
+
+    def pass_on(self, signum: signal.Signals) -> bool:
+        """Give Ctrl-C and SIGTERM to the command's process group; True while we stay to see what comes of it.
+
+        To the group, as a terminal does: `deepspeed` alone would die of it and leave its ranks training.
+        """
+        self.interrupts += 1
+        if self.poll() is None:  # Not yet reaped: its number, and so its group's, is still its own.
+            os.killpg(self.process.pid, signum)
+        return self.interrupts < INTERRUPTS_BEFORE_LEAVING
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`ports.Observer`: remembers how the halts of this command ended.
+
+    Another run of this user may speak to our socket: its halt is not our command's end, and not its exit code.
+    """
+
+    run: str
+    command_pid: int = 0
+    stages: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """A halt was decided and was not seen to end."""
+        return any(stage != "HALTED" for stage in self.stages.values())
+
+    def tick(self, node: Any, at: MonoNs) -> None:
+        pass
+
+    def alarm(self, name: str, run: str | None, text: str) -> None:
+        pass
+
+    def incident(self, snapshot: Mapping[str, Any]) -> None:
+        if snapshot["halt_stage"] != SUPERSEDED and self._is_ours(snapshot):  # Superseded: of an earlier boot.
+            self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
+
+    def _is_ours(self, snapshot: Mapping[str, Any]) -> bool:
+        # A script may name its run as it likes: then it is ours for standing below the command.
+        return snapshot["run"] == self.run or any(row["pid"] == self.command_pid for row in snapshot["launchers"])
+
+
+def run_command(
+    settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], *, name: str,
+    ceiling: UsdMicros | None = None, price: UsdMicros | None = None, log_path: Path | None = None,
+    fault_mark: Path | None = None, console: Console | None = None,
+) -> int:  # fmt: skip
+    """Run `argv` under a governor of its own. Returns the command's exit code, or 86 when it was halted.
+
+    `fault_mark`: a file to which a drill writes the monotonic time of its fault, for the timeline.
+    """
+    configure("critical")  # The console says in words what a service would log.
+    try:
+        # Before anything is started; the child holds it.
+        sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115
+    except OSError as error:
+        sys.stderr.write(f"costgov run: --log {log_path}: cannot be written: {error.strerror}\n")
+        return ExitCode.USAGE
+    with sink or contextlib.nullcontext():
+        code = _run_governed(
+            settings, policy_paths, argv, sink, name=name, ceiling=ceiling, price=price, fault_mark=fault_mark,
+            console=console or Console(),
+        )  # fmt: skip
+    prune(*made_for(name, settings.paths))
+    return code
+
+
+def _run_governed(
+    settings: Settings, policy_paths: Sequence[Path], argv: Sequence[str], sink: IO[bytes] | None, *, name: str,
+    ceiling: UsdMicros | None, price: UsdMicros | None, fault_mark: Path | None, console: Console,
+) -> int:  # fmt: skip
+    outcome = Outcome(name)
+    if fault_mark is not None:
+        console.fault_mark = fault_mark
+    command: Command | None = None
+    for _ in range(GOVERNORS_MAX):
+        try:
+            governor = Governor(
+                settings, policy_paths, ceiling=ceiling, price=price, exclusive=True, watchers=(outcome, console)
+            )
+        except CannotStart as error:
+            sys.stderr.write(f"costgov: {error}\n")
+            if command is None:
+                return 1
+            break
+        with governor:
+            governor.daemon.install_signals()
+            if command is None:
+                for line in governor.lines():
+                    console.say(f"costgov: {line}")
+                try:
+                    command = _start(argv, governor, name, sink)
+                except OSError as error:
+                    sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
+                    return 127 if isinstance(error, FileNotFoundError) else 126
+                outcome.command_pid = command.process.pid
+            if _watch(governor, command, name, argv, console.say):
+                if command.poll() is None:
+                    console.say(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
+                governor.daemon.hands.perform(left_behind(governor, command, name))
+                for line in _closing_lines(governor, command, outcome):
+                    console.say(f"costgov: {line}")
+                return _exit_code(command, outcome)
+        console.say("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
+    assert command is not None
+    if outcome.is_unfinished:
+        console.say(f"costgov: the governor cannot go on: ending pid {command.process.pid}, whose halt was decided")
+        _end(command)
+    else:
+        console.say(f"costgov: the governor cannot go on: pid {command.process.pid} goes on UNWATCHED, nothing ends it")
+        _wait_unwatched(command)
+    return _exit_code(command, outcome)
+
+
+def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], say: Callable[[str], None]) -> bool:
+    """Serve until the command is over and no halt is under way; False when the governor itself failed."""
+    governor.daemon.own_run = name
+    governor.daemon.own_argv = _own_argv(name, argv)
+    governor.daemon.own_command = command.identity(governor.processes)
+    governor.daemon.should_end = lambda: is_over(governor, command)
+    ended = CommandEnd(name, command.poll, command.process.pid, governor.processes)
+    governor.daemon.sources = [*governor.daemon.sources, ended]
+    if governor.daemon.own_command:
+        own = governor.daemon
+        own.apply(CommandLaunched(governor.clock.mono(), name, os.getuid(), own.own_command, own.own_argv))
+    governor.daemon.on_signal = partial(pass_on, governor, command, say)
+    return governor.daemon.run(governor.begin)
+
+
+def pass_on(governor: Governor, command: Command, say: Callable[[str], None], signum: signal.Signals) -> bool:
+    """Give the signal to the command, but for the first one while a halt saves: it would cost the checkpoint, and the
+    halt ends the command anyway. Where the node's stop alone is left to wait for, the first one keeps the node."""
+    if command.poll() is not None and stops_node(governor.node, command.exit_code):
+        if is_accepted(governor.node):
+            say("costgov: leaving: the provider has accepted the node's stop, and nobody reads back what follows")
+            return False
+        if command.was_kept:
+            return False
+        command.was_kept = True
+        say("costgov: the node is kept, if its stop can still be taken back; once more to leave at once")
+        governor.daemon.apply(kept_by(signum, governor.clock.mono()))
+        return True
+    saving = [
+        t.incident.incident_id
+        for t in governor.node.runs.values()
+        if t.incident is not None and t.incident.halt.stage in (Stage.ASKED, Stage.SAVING)
+    ]
+    if not saving or command.was_held_back:
+        return command.pass_on(signum)
+    command.was_held_back = True
+    say(f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now")
+    return True
+
+
+def _end(command: Command) -> None:
+    """A decided halt without a governor: the launcher passes SIGTERM on to its ranks; who stays is in its group."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        if command.poll() is None:
+            os.killpg(command.process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.process.wait(TERM_GRACE_S)
+
+
+def _wait_unwatched(command: Command) -> None:
+    """Stay: under a container or a scheduler, our end would end the training that we only failed to watch."""
+
+    def pass_on(number: int, _frame: object) -> None:
+        if not command.pass_on(signal.Signals(number)):
+            raise SystemExit(ExitCode.NEEDS_HUMAN)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, pass_on)
+    command.process.wait()
+
+
+def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
+    """How to resume: as we were called, under the same name, so that the budget goes on too."""
+    is_ours = Path(sys.argv[0]).name in ("costgov", "__main__.py", "cli.py")
+    given = sys.argv[1 : len(sys.argv) - len(argv)] if is_ours else ["run", "--"]
+    named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
+    return ("costgov", *named, *argv)
+
+
+def _start(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] | None) -> Command:
+    environ = {
+        **os.environ,
+        "COSTGOV_SOCKET": str(governor.settings.paths.socket),
+        "COSTGOV_RUN": name,
+        INSIDE: name,
+    }
+    # A session of its own: Ctrl-C reaches it through us, once, and its whole tree is told apart from ours.
+    return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))
+
+
+def is_over(governor: Governor, command: Command) -> bool:
+    if command.poll() is None:
+        return False
+    command.ended_at = governor.clock.mono() if command.ended_at is None else command.ended_at
+    node = governor.node
+    under_way = any(t.incident is not None and not t.incident.is_closed for t in node.runs.values())
+    # The launcher may be gone before its ranks (`deepspeed` exits 0 then): they still train and still cost.
+    training = any(t.run.alive and t.processes() for t in node.runs.values())
+    if under_way or training or _may_announce(governor, command):
+        return False
+    # What is left of the command's session has as long to go as it has to say hello.
+    assert command.ended_at is not None
+    is_late = governor.node.idle.command is not None and governor.clock.mono() - command.ended_at >= HELLO_NS
+    return is_late or not stops_node(governor.node, command.exit_code)
+
+
+def _may_announce(governor: Governor, command: Command) -> bool:
+    """A launcher that put its trainer into the background: nobody said hello yet, and somebody of its session lives."""
+    at = governor.clock.mono()
+    assert command.ended_at is not None
+    if at - command.ended_at >= HELLO_NS or _was_announced(governor):
+        return False
+    return living(governor.processes, command.process.pid) != []
+
+
+def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]:
+    """The alarm for those whom the command left behind and whom we never heard: our end is the end of their watch."""
+    if command.poll() is None or _was_announced(governor):
+        return []
+    left = living(governor.processes, command.process.pid)
+    if left == []:
+        return []
+    who = "what is left of the command" if left is None else f"{len(left)} process(es) outlive the command"
+    named = ", ".join(str(pid) for pid in (left or ())[:PIDS_NAMED_MAX])
+    more = len(left or ()) - PIDS_NAMED_MAX
+    pids = f" (pid {named}{f' and {more} more' if more > 0 else ''})" if left else ""
+    price = governor.node.ledger.price_usd_micros_per_hour
+    cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
+    sid = command.process.pid
+    text = (
+        f"UNWATCHED: {who}{pids}, and no rank has said hello: nothing meters or ends them from now on, and {cost}; "
+        f"end them with `pkill -s {sid}`, or let the training script call trainer_shim.attach()"
+    )
+    return [Alarm("left_behind", name, text)]
+
+
+def _was_announced(governor: Governor) -> bool:
+    return any(tracked.was_announced for tracked in governor.node.runs.values())
+
+
+def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
+    """What it came to: the last live line of a log is up to ten seconds old, and a terminal's was drawn over.
+
+    Nothing behind the report of a halt that was seen to its end: it says all that, and more.
+    """
+    if outcome.stages and not outcome.is_unfinished:
+        return []
+    code = _exit_code(command, outcome)
+    if code == ExitCode.NEEDS_HUMAN and command.exit_code != code:
+        ended = "a halt was not seen to its end" if outcome.is_unfinished else "goes on unwatched"
+    else:
+        ended = f"ended with exit code {code}"
+    at = governor.clock.mono()
+    ours = [t for t in governor.node.runs.values() if t.was_announced or t.run.run == outcome.run]
+    lines = [closing_line(run_status(tracked, at), ended) for tracked in ours]
+    return lines or [f"{outcome.run}: {ended}; no step was seen"]
+
+
+def _exit_code(command: Command, outcome: Outcome) -> int:
+    if outcome.is_unfinished:
+        return ExitCode.NEEDS_HUMAN
+    if outcome.stages:
+        return HALT_EXIT_CODE
+    code = command.poll()
+    return code if code is not None else ExitCode.NEEDS_HUMAN

@@ -1,0 +1,187 @@
+"""`costgov daemon` and `costgov run`: the two ways in which a governor comes to be."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits, find_config, settings_from
+from governor.cli.interrupts import exit_code_stands
+from governor.core.base.units import UsdMicros
+from governor.policies.files import PACKAGED_POLICY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from governor.app.settings_file import Settings
+
+NAME_CHARS_MAX: Final = 40  # It becomes part of two socket paths, which hold 107 bytes.
+PROGRESS_S_MAX: Final = 86_400  # A run that says nothing for longer than a day says nothing.
+# The scheduler's own name of a job that it may requeue: one budget over all of its launches.
+SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
+
+
+class Period(click.FloatRange):
+    """Seconds between two lines: a tenth to a day. Neither is what a clock cannot count ("nan", "inf")."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0.1, max=PROGRESS_S_MAX)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):  # In no range and outside of none.
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return seconds
+
+
+def policies_option(command: Any) -> Any:
+    return click.option(
+        "--policy", "policies", type=click.Path(path_type=Path), multiple=True, metavar="FILE|DIRECTORY",
+        help="Policy to judge by; repeat it for more. Default: the policies directory, else the packaged one.",
+    )(command)  # fmt: skip
+
+
+def observe_option(command: Any) -> Any:
+    return click.option("--observe", is_flag=True, help="Decide and record, touch nothing, whatever the policies say.")(
+        command
+    )
+
+
+@click.command(short_help="Run the governor of this node (the service).", epilog=exits())
+@config_option
+@policies_option
+@observe_option
+def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> int:
+    """Run the governor of this node in the foreground, as the service does.
+
+    SIGHUP reads the policies again (the old ones stand when the new ones are wrong), SIGTERM ends it and leaves
+    trainers alone. A halt under way is resumed by the next start.
+    """
+    sys.excepthook = sys.__excepthook__  # The journal of the service is where a traceback belongs.
+    settings = settings_from(find_config(config), {"observe": True} if observe else {})
+    from governor.app.wiring import run_daemon
+
+    code = run_daemon(settings, list(policies) or None)
+    exit_code_stands()
+    return code
+
+
+@click.command(
+    short_help="Run one command under a governor of its own.",
+    epilog=exits(ExitCode.HALTED, ExitCode.NEEDS_HUMAN, ExitCode.CANNOT_EXECUTE, ExitCode.NOT_FOUND),
+    context_settings={"allow_interspersed_args": False},  # What follows the command's first word is the command's.
+)
+@policies_option
+@click.option(
+    "--ceiling", type=Usd(), metavar="USD", help="Never spend more than that, the price of stopping included."
+)
+@click.option(
+    "--price", type=UsdPerHour(), metavar="USD_PER_H", help="What this machine costs an hour, all GPUs together."
+)
+@click.option("--name", metavar="NAME", help="Name of the run. One name is one budget, over every restart.")
+@observe_option
+@click.option(
+    "--log", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Send the command's output there."
+)
+@click.option(
+    "--progress",
+    type=Period(),
+    metavar="SECONDS",
+    help="How often to show progress. Default: 1 on a terminal, 10 elsewhere.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Report progress and halts as JSON lines on stderr, for programs."
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="costgov.toml to read, for its price and cloud.",
+)
+@click.option("--fault-mark", type=click.Path(path_type=Path, dir_okay=False), hidden=True)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    policies: tuple[Path, ...], ceiling: UsdMicros | None, price: UsdMicros | None, name: str | None, observe: bool,
+    log: Path | None, progress: float | None, as_json: bool, config: Path | None, fault_mark: Path | None,
+    command: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Run COMMAND under a governor of its own. Needs no root, no service, no configuration.
+
+    \b
+    costgov run --ceiling 300 --price 22 -- deepspeed train.py
+    costgov run --policy policies/default.toml -- torchrun --nproc-per-node 8 train.py
+
+    Where no rank attaches, or none any more, its node time is metered all the same and the ceiling ends it, without a
+    checkpoint.
+    Exits with the command's own code, or with 86 when it was halted. Its journal and incidents stay in the state
+    directory below runs/NAME. Without --name every launch is a run of its own, except under a scheduler, where the
+    job's id is the name: a requeued job goes on with the budget that it had. The newest 999 journals are kept; older
+    ones go when a run ends, except where a halt was not seen to its end or a directory holds what is not costgov's.
+    Directories that [paths] names are left alone.
+    """
+    chosen, given_by = (name, "--name") if name is not None else _default_name(command)
+    if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):
+        allowed = f"letters, digits, dot, dash and underscore, 1 to {NAME_CHARS_MAX} of them"
+        raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint=given_by)
+    settings = settings_from(config, {"observe": True} if observe else {}, beside=chosen)
+    from governor.cli.run.beside import run_command
+
+    code = run_command(
+        settings,
+        _policy_paths(policies, ceiling, settings),
+        command,
+        name=chosen,
+        ceiling=ceiling,
+        price=price,
+        log_path=log,
+        fault_mark=fault_mark,
+        console=_json_console() if as_json else _console(progress),
+    )
+    exit_code_stands()
+    return code
+
+
+def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Settings) -> list[Path]:
+    if given:
+        return list(given)
+    directory = settings.paths.policies_dir
+    if directory.is_dir() and any(directory.glob("*.toml")):
+        return [directory]
+    if ceiling is None:
+        click.echo("costgov: no --policy given: the default policy watches (it enforces what is certain)", err=True)
+    return [PACKAGED_POLICY]
+
+
+def _default_name(command: Sequence[str]) -> tuple[str, str]:
+    """The name, and who gave it."""
+    for variable, prefix in (*SCHEDULER_JOBS, ("COSTGOV_RUN", "")):
+        found = os.environ.get(variable)
+        chosen = _allowed(f"{prefix}-{found}") if prefix else found
+        if found and chosen and chosen != os.environ.get("COSTGOV_INSIDE"):  # Else the `costgov run` around us has it.
+            return chosen, variable
+    scripts = [Path(word).stem for word in command if word.endswith(".py")]
+    started = time.strftime("%m%d-%H%M%S", time.gmtime())
+    return f"{_allowed(scripts[0] if scripts else Path(command[0]).stem)[:20]}-{started}-{os.getpid()}", "COMMAND"
+
+
+def _allowed(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:NAME_CHARS_MAX].lstrip(".") or "run"
+
+
+def _console(progress: float | None) -> Any:
+    from governor.cli.run.console import Console
+
+    return Console(live_period_ns=round(progress * 1e9) if progress is not None else None)
+
+
+def _json_console() -> Any:
+    from governor.cli.run.console import JsonConsole
+
+    return JsonConsole()

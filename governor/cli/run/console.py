@@ -1,0 +1,126 @@
+"""The terminal beside one command: a live line, what the halt is doing, and its timeline at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.engine.idle.messages import ABANDONED
+from governor.core.engine.idle.state import NODE
+from governor.core.engine.node import Node
+from governor.core.views.status import run_status
+from governor.reports.incident import incident_document, live_line, timeline_lines
+from governor.text.table import plain
+from trainer_shim.wire import worded
+
+LIVE_PERIOD_TTY_NS: Final = NS_PER_S  # Redrawn in place.
+LIVE_PERIOD_LOG_NS: Final = 10 * NS_PER_S  # A line of its own each time: a log should stay readable.
+
+
+@dataclass(slots=True)
+class Console:
+    """`ports.Observer` on a text stream. A terminal that is gone is ignored: the halt does not need it."""
+
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    fault_mark: Path | None = None  # A drill writes its fault's monotonic time there: the timeline counts from it.
+    live_period_ns: int | None = None
+    _shown_at: MonoNs = MonoNs(-(10**18))
+    _stage: str = ""
+    _drawn: bool = False
+
+    def tick(self, node: Node, at: MonoNs) -> None:
+        in_place = self.stream.isatty()
+        period = self.live_period_ns or (LIVE_PERIOD_TTY_NS if in_place else LIVE_PERIOD_LOG_NS)
+        if at - self._shown_at < period:
+            return
+        lines = [
+            live_line(run_status(tracked, at))
+            for tracked in node.runs.values()
+            if tracked.run.alive
+            and (tracked.run.step is not None or tracked.is_unattached)
+            and tracked.incident is None
+        ]
+        if not lines:
+            return
+        self._shown_at = at
+        if in_place and len(lines) == 1:
+            self._write(f"\r\x1b[2K{lines[0]}")
+            self._drawn = True
+        else:
+            for line in lines:
+                self.say(line)
+
+    def incident(self, snapshot: Mapping[str, Any]) -> None:
+        stage = str(snapshot["halt_stage"])
+        if stage == self._stage:
+            return
+        if not self._stage:
+            what = "NODE STOP" if snapshot["run"] == NODE else f"HALT {snapshot['run']}"
+            self.say(plain(f"{what}: {snapshot['text']} (incident {snapshot['incident_id']})"))
+        self._stage = stage
+        if stage in ("HALTED", "NEEDS_HUMAN", ABANDONED):
+            for line in timeline_lines(dict(snapshot), self._fault_mono_ns()):
+                self.say(line)
+
+    def alarm(self, name: str, run: str | None, text: str) -> None:
+        self.say(plain(f"[{name}] {text}"))
+
+    def _fault_mono_ns(self) -> int | None:
+        if self.fault_mark is None:
+            return None
+        try:
+            return int(self.fault_mark.read_text(encoding="ascii").split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def say(self, line: str) -> None:
+        if self._drawn:
+            self._drawn = False
+            self._write("\n")
+        self._write(f"{line}\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):
+            self._shown_at = MonoNs(2**62)  # Nobody reads any more; stop drawing.
+
+
+# The console of `costgov run --json`: the same observations, one JSON object per line on stderr.
+
+
+PERIOD_NS = NS_PER_S  # As `status --watch`: the 4 Hz grid would only repeat the same step.
+
+
+@dataclass(slots=True)
+class JsonConsole(Console):
+    """Lines {"kind": "run"|"incident"|"alarm"|"said", "data": …}: a run of `status`, a report document, or text."""
+
+    def tick(self, node: Node, at: MonoNs) -> None:
+        if at - self._shown_at < PERIOD_NS:
+            return
+        self._shown_at = at
+        for tracked in node.runs.values():
+            self._object("run", run_status(tracked, at))
+
+    def incident(self, snapshot: Mapping[str, Any]) -> None:
+        stage = str(snapshot["halt_stage"])
+        if stage != self._stage:
+            self._stage = stage
+            self._object("incident", incident_document(snapshot))
+
+    def alarm(self, name: str, run: str | None, text: str) -> None:
+        self._object("alarm", {"name": name, "run": run, "text": text})
+
+    def say(self, line: str) -> None:
+        self._object("said", {"text": line})
+
+    def _object(self, kind: str, document: Mapping[str, Any]) -> None:
+        text = json.dumps({"kind": kind, "data": worded(dict(document))}, separators=(",", ":"), default=str)
+        self._write(f"{text}\n")

@@ -1,0 +1,140 @@
+"""`costgov status` and `costgov doctor`: how things are, and how they would be."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from governor.cli.common import (
+    ExitCode,
+    Failed,
+    config_option,
+    control_option,
+    exits,
+    find_config,
+    json_option,
+    print_json,
+    refuse,
+    sockets,
+)
+from governor.wire import control_client
+from governor.wire.control_client import Answer, nobody
+
+WATCH_PERIOD_S: Final = 1.0  # A step takes about that long; faster only flickers.
+
+
+@click.command(
+    short_help="Show every run: progress, dollars, findings.", epilog=exits(ExitCode.NO_GOVERNOR, ExitCode.DENIED)
+)
+@click.option(
+    "--watch", is_flag=True, help="Refresh every second until Ctrl-C; one line per run where there is no terminal."
+)
+@control_option
+@json_option
+def status(watch: bool, control: str | None, as_json: bool) -> None:
+    """Show every run: progress, dollars, $ per 1M tokens, runway, what rules say, and what a halt would do.
+
+    Every governor that answers is asked: the service, and each `costgov run`.
+
+    \b
+    costgov status --watch     again every second, until Ctrl-C
+    costgov status --json      the same for programs
+    """
+    if watch:
+        _watch(control, as_json)
+        return
+    documents = _ask(control)
+    if as_json:
+        # One governor a node is the rule; several (`costgov run` beside a service) come as a list under "beside".
+        print_json({**documents[0], "beside": documents[1:]})
+        return
+    from governor.cli.status_table import print_status
+
+    for document in documents:
+        print_status(document)
+
+
+def _ask(control: str | None) -> list[Any]:
+    """The status of every governor that answers; fails when none does."""
+    paths = sockets(control)
+    answers = control_client.ask_each(paths, {"cmd": "status"})
+    good = [answer.data for answer in answers if answer.ok]
+    if not good:
+        refuse(answers[0] if answers else Answer(False, error=nobody(paths), code="no_governor"))
+    return good
+
+
+def _watch(control: str | None, as_json: bool) -> None:
+    """Until Ctrl-C. A governor that restarts meanwhile is waited for; one that was never there is an error."""
+    documents: list[Any] | None = _ask(control)
+    in_place = sys.stdout.isatty() and not as_json
+    try:
+        while True:
+            if documents is None:
+                click.echo("costgov: no governor answers; still asking", err=True)
+            elif in_place:
+                _draw(documents)
+            else:
+                _print_lines(documents, as_json)
+            time.sleep(WATCH_PERIOD_S)
+            try:
+                documents = _ask(control)
+            except Failed:
+                documents = None
+    except KeyboardInterrupt:
+        return  # That is how one leaves.
+
+
+def _draw(documents: list[Any]) -> None:
+    from governor.cli.status_table import render_status
+
+    text = "\n".join(render_status(document, colour=True) for document in documents)
+    # Home, the text with each line cleared to its end, then everything below it: no flicker, no scrollback.
+    click.echo("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[J", nl=False)
+
+
+def _print_lines(documents: list[Any], as_json: bool) -> None:
+    from governor.cli.status_table import who
+    from governor.reports.terminal import live_line
+    from governor.text.table import plain
+
+    for document in documents:
+        if as_json:
+            click.echo(json.dumps(document, separators=(",", ":")))
+            continue
+        for run in document["runs"]:
+            click.echo(f"{plain(run['run'])}  {live_line(run)}")
+        if not document["runs"]:
+            click.echo(f"{who(document['governor'])}: no run yet")
+    sys.stdout.flush()
+
+
+@click.command(short_help="Check what a halt will need, before it does.", epilog=exits())
+@config_option
+@control_option
+@json_option
+def doctor(config: Path | None, control: str | None, as_json: bool) -> None:
+    """Check everything that a halt will need, before it does: nothing is changed, nothing is stopped.
+
+    Run it as the user that the governor runs as; what it may do is part of what is checked. Exit code 1 when
+    something would fail.
+    """
+    from governor.app.doctor import examine
+
+    checks = examine(find_config(config), sockets(control))
+    failed = any(check.level == "fail" for check in checks)
+    if as_json:
+        print_json({"ok": not failed, "checks": [check.document() for check in checks]})
+    else:
+        for check in checks:
+            for line in check.lines():
+                click.echo(line)
+        counts = {level: sum(check.level == level for check in checks) for level in ("ok", "warn", "fail")}
+        click.echo(f"{counts['ok']} ok, {counts['warn']} to know, {counts['fail']} that would fail")
+    if failed:
+        raise click.exceptions.Exit(ExitCode.FAILED)

@@ -1,0 +1,281 @@
+"""What people are alerted to: an alarm or a halt as one record, how urgent it is, who wants it, what repeats itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
+from governor.core.engine.idle.state import NODE
+from governor.core.halt.state import Stage
+
+if TYPE_CHECKING:  # It and all below it take a tenth of a command's start.
+    from governor.core.engine.node import Node
+
+TEXT_CHARS_MAX: Final = 2_000  # The longest alarm names 16 pids; chat services cut at 3,000 to 4,000.
+LABEL_CHARS_MAX: Final = 128  # As in metrics; with 32 labels it keeps an alert below what receivers like to take.
+# An alarm that repeats within it is one alert, and what it said last is told at its end. As long as Alertmanager's
+# usual group_interval: whoever is told of changes no more often than that would not see more of them either.
+REPEAT_NS: Final = DurationNs(5 * NS_PER_MINUTE)
+KEYS_MAX: Final = 1_024  # Names times runs: 32 kinds of alarm of 32 runs. The oldest is forgotten, and told once more.
+HALT: Final = "halt"  # The name of every alert that tells of an incident.
+TEST: Final = "test"  # Of `costgov alert test`.
+
+
+class Severity(IntEnum):
+    """How much it matters, in the words that Alertmanager's routes usually match."""
+
+    INFO = 0  # Nothing is wrong; somebody may want to know.
+    WARNING = 1  # Look at it today.
+    CRITICAL = 2  # Money or work is being lost now, or a halt is under way.
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+# Of "rule_<name>" (what a rule of a policy says) and "budget_<scope>", and of any name that is not in the table.
+DEFAULT_SEVERITY: Final = Severity.WARNING
+SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
+    {
+        "absence_uncharged": Severity.WARNING,
+        HALT: Severity.CRITICAL,
+        TEST: Severity.INFO,
+        "back_after_halt": Severity.CRITICAL,
+        "breaker_open": Severity.CRITICAL,
+        "budget_over": Severity.INFO,
+        "budgets_unreadable": Severity.CRITICAL,
+        "ceiling_ahead": Severity.WARNING,
+        "checkpoint_failed": Severity.WARNING,
+        "checkpoint_torn": Severity.WARNING,
+        "displaced": Severity.WARNING,
+        "displaced_nonfinite": Severity.CRITICAL,
+        "halt_held": Severity.WARNING,
+        "hello_refused": Severity.WARNING,
+        "incident_unreadable": Severity.CRITICAL,
+        "joined": Severity.INFO,
+        "left_behind": Severity.CRITICAL,
+        "needs_human": Severity.CRITICAL,
+        "no_loss": Severity.WARNING,
+        "no_policy": Severity.WARNING,
+        "node_came_late": Severity.CRITICAL,
+        "node_idle": Severity.WARNING,
+        "node_kept": Severity.WARNING,
+        "node_stays_billed": Severity.WARNING,
+        "node_stop_abandoned": Severity.INFO,
+        "node_unseen": Severity.WARNING,
+        "nobody_attached": Severity.WARNING,
+        "nobody_named": Severity.CRITICAL,
+        "operator_halt": Severity.INFO,
+        "operator_hold": Severity.INFO,
+        "price_assumed": Severity.INFO,
+        "price_contradiction": Severity.WARNING,
+        "price_listed": Severity.INFO,
+        "price_refused": Severity.WARNING,
+        "price_stale": Severity.WARNING,
+        "price_unanswered": Severity.WARNING,
+        "price_unknown": Severity.WARNING,
+        "price_unlisted": Severity.INFO,
+        "recording_stopped": Severity.WARNING,
+        "run_unreadable": Severity.WARNING,
+        "spot_notice": Severity.CRITICAL,
+        "still_billed": Severity.CRITICAL,
+        "stream_refused": Severity.WARNING,
+        "superseded_by_reboot": Severity.WARNING,
+        "unwatched": Severity.WARNING,
+        "watched_again": Severity.INFO,
+    }
+)
+
+
+def severity_of(name: str) -> Severity:
+    return SEVERITIES.get(name, DEFAULT_SEVERITY)
+
+
+class State(Enum):
+    """An alarm is an event; a halt lasts from its verdict to its end."""
+
+    EVENT = "event"
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True, slots=True)
+class OfIncident:
+    incident_id: str
+    halt_stage: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One thing to tell. `alert_id` is the same however often it is sent, also by a governor that was restarted."""
+
+    alert_id: str
+    name: str
+    severity: Severity
+    state: State
+    wall: WallNs  # When it happened; of a halt, when it began.
+    node: str
+    text: str
+    see: str  # The command that tells more.
+    run: str | None = None
+    stage: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spend_usd_micros: int | None = None
+    ceiling_usd_micros: int | None = None
+    incident: OfIncident | None = None
+    ended_wall: WallNs | None = None
+    repeats: int = 0  # How often the alarm came within REPEAT_NS and was not told by itself.
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What is the same thing, newly told: a halt by its incident, an alarm by name and run."""
+        return (self.name, self.run or "", self.incident.incident_id if self.incident is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Which alerts one receiver wants. `only`: names, or beginnings of names with a star; empty: all."""
+
+    only: tuple[str, ...] = ()
+    min_severity: Severity = Severity.INFO
+
+    def wants(self, alert: Alert) -> bool:
+        named = not self.only or any(
+            alert.name.startswith(one[:-1]) if one.endswith("*") else alert.name == one for one in self.only
+        )
+        return named and alert.severity >= self.min_severity
+
+
+def of_alarm(node: Node, name: str, run: str | None, text: str, wall: WallNs, number: int) -> Alert:
+    """`number` tells alarms of one nanosecond apart."""
+    identity = (node.facts.node, node.facts.boot_id, name, run or "", str(wall), str(number))
+    told = Alert(
+        alert_id=_id_of(identity),
+        name=name,
+        severity=severity_of(name),
+        state=State.EVENT,
+        wall=wall,
+        node=node.facts.node,
+        text=shown(text),
+        see="costgov status",
+        run=run,
+    )
+    return _with_run(told, node)
+
+
+def of_incident(node: Node, snapshot: Mapping[str, Any]) -> Alert:
+    """From what was kept of an incident (core.snapshots). The same stage of the same incident is the same alert."""
+    incident_id, stage, run = (str(snapshot[key]) for key in ("incident_id", "halt_stage", "run"))
+    closed = snapshot["closed_wall_ns"]
+    told = Alert(
+        alert_id=_id_of((incident_id, str(snapshot["opened_wall_ns"]), stage)),
+        name=HALT,
+        severity=severity_of(HALT),
+        state=State.FIRING if closed is None else State.RESOLVED,
+        wall=WallNs(int(snapshot["opened_wall_ns"])),
+        node=str(snapshot["node"]),
+        text=shown(_said_of_halt(run, stage, snapshot)),
+        see=f"costgov incident show {incident_id}",
+        run=run,
+        stage=snapshot["stage"],
+        # A governor that resumes the halt has not charged its absence yet: it never says less than the verdict did.
+        spend_usd_micros=max(snapshot["spend_usd_micros"], snapshot["spend_at_verdict_usd_micros"]) or None,
+        incident=OfIncident(incident_id, stage, str(snapshot["reason"])),
+        ended_wall=WallNs(int(closed)) if closed is not None else None,
+    )
+    return _with_run(told, node)
+
+
+def of_test(node: str, wall: WallNs) -> Alert:
+    return Alert(
+        alert_id=_id_of((node, TEST, str(wall))),
+        name=TEST,
+        severity=severity_of(TEST),
+        state=State.EVENT,
+        wall=wall,
+        node=node,
+        text="a test of this receiver, sent by `costgov alert test`: nothing has happened",
+        see="costgov alert test",
+    )
+
+
+def _said_of_halt(run: str, stage: str, snapshot: Mapping[str, Any]) -> str:
+    why, who = str(snapshot["text"]), "the node" if run == NODE else f"run {run}"
+    if stage == Stage.HALTED.name:
+        billed = "; ".join(map(str, snapshot["stays_billed"]))
+        return f"{who} is halted: {why}; stays billed: {billed or 'nothing that is known'}"
+    if stage == Stage.NEEDS_HUMAN.name:
+        return f"the halt of {who} needs a person, and keeps trying: {why}"
+    if snapshot["closed_wall_ns"] is not None:
+        return f"the halt of {who} is closed ({stage}): {why}"
+    return f"{who} is being halted, now {stage}: {why}"
+
+
+def _with_run(alert: Alert, node: Node) -> Alert:
+    tracked = node.runs.get(alert.run) if alert.run is not None else None
+    if tracked is None:
+        return alert
+    run = tracked.run
+    is_known = run.spend_usd_micros > 0 or run.spend_rate_usd_micros_per_hour is not None
+    spend = run.spend_usd_micros if is_known else None  # Without a price, nothing was metered: that is not 0.
+    return replace(
+        alert,
+        stage=shown(run.stage, LABEL_CHARS_MAX) if run.stage else alert.stage,
+        labels={shown(key, LABEL_CHARS_MAX): shown(value, LABEL_CHARS_MAX) for key, value in run.labels.items()},
+        spend_usd_micros=alert.spend_usd_micros if alert.spend_usd_micros is not None else spend,
+        ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
+    )
+
+
+def _id_of(parts: tuple[str, ...]) -> str:
+    # A full stop has a meaning in what a webhook signs, and a name may hold one.
+    return "msg_" + hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def shown(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
+    """Bounded, and fit for JSON: a command line is bytes, and not always of UTF-8."""
+    return text[:chars_max].encode("utf-8", "backslashreplace").decode()
+
+
+@dataclass(slots=True)
+class _Told:
+    since: MonoNs
+    repeats: int = 0
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Makes one alert of an alarm that repeats itself. What was kept back is told at the end of REPEAT_NS, once."""
+
+    _told: dict[tuple[str, str | None], _Told] = field(default_factory=dict)  # The oldest first.
+
+    def is_new(self, name: str, run: str | None, text: str, at: MonoNs) -> bool:
+        """Whether to tell it now. Otherwise it is counted, and its text kept for `due`."""
+        told = self._told.get((name, run))
+        if told is not None and at - told.since < REPEAT_NS:
+            told.repeats += 1
+            told.text = text
+            return False
+        self._told.pop((name, run), None)
+        self._told[name, run] = _Told(at)
+        if len(self._told) > KEYS_MAX:
+            del self._told[next(iter(self._told))]
+        return True
+
+    def due(self, at: MonoNs) -> Iterator[tuple[str, str | None, str, int]]:
+        """Name, run, last text and count of those that have repeated and may be told again; each begins anew."""
+        while self._told:
+            key, told = next(iter(self._told.items()))
+            if at - told.since < REPEAT_NS:
+                return
+            del self._told[key]
+            if told.repeats:
+                self._told[key] = _Told(at)
+                yield (*key, told.text, told.repeats)

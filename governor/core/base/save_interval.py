@@ -1,0 +1,128 @@
+"""How often to save: what saves cost against what a failure loses.
+
+A save of `save_s` every `interval_s` stops training for `save_s / interval_s` of the time; a failure, one in `mtbf_s`
+on average, loses half an interval and the restart. The interval that loses least is Young's sqrt(2 d M) (J. W. Young,
+"A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974) with the higher-order terms of
+J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.base.reservoir import Reservoir
+from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEconomics:
+    """Shares are of node time; the saving is per hour at the run's spend rate."""
+
+    interval_s: float
+    save_s: float
+    best_interval_s: float
+    lost_share: float  # To saves, lost work and restarts, at the present interval.
+    best_lost_share: float
+    saved_usd_micros_per_hour: UsdMicros | None  # By going over to the best interval; None: the price is unknown.
+
+
+def best_interval_s(save_s: float, mtbf_s: float) -> float:
+    """Return Daly's optimum between the end of one save and the begin of the next, in seconds."""
+    assert save_s > 0
+    assert mtbf_s > 0
+    if save_s >= 2 * mtbf_s:
+        return mtbf_s  # A save hardly ever succeeds: Daly's bound.
+    ratio = save_s / (2 * mtbf_s)
+    return math.sqrt(2 * save_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_s
+
+
+def lost_share(interval_s: float, save_s: float, mtbf_s: float, restart_s: float) -> float:
+    """Return the expected share of time that goes to saves, lost work and restarts; 1.0 = no progress at all.
+
+    Daly's model with failures at any moment, also inside a save or a restart: of the time
+    M e^(R/M) (e^((t+d)/M) - 1) that an interval takes on average, t is work.
+    """
+    assert interval_s > 0
+    exponent = (interval_s + save_s) / mtbf_s
+    if exponent > 700 or restart_s / mtbf_s > 700:  # Beyond a float: such a run ends no interval in this universe.
+        return 1.0
+    expected_s = mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(exponent)
+    return 1 - interval_s / expected_s
+
+
+def economics(
+    *,
+    interval_s: float,
+    save_s: float,
+    mtbf_s: float,
+    restart_s: float,
+    rate_usd_micros_per_hour: UsdMicros | None,
+) -> CheckpointEconomics:
+    """Compare the present interval with the best one."""
+    best_s = best_interval_s(save_s, mtbf_s)
+    now, best = (lost_share(one, save_s, mtbf_s, restart_s) for one in (interval_s, best_s))
+    gained = max(0.0, now - best)
+    saved = None if rate_usd_micros_per_hour is None else UsdMicros(int(rate_usd_micros_per_hour * gained))
+    return CheckpointEconomics(interval_s, save_s, best_s, now, best, saved)
+
+
+# How often a run saves and what that takes, as its own steps tell; and what another interval would be worth.
+#
+# Every save that stands in the trainer's way is in a step's checkpoint time, whoever asked for it. The failure rate
+# is not to be seen in one run: it is assumed (HOURS_PER_FAILURE), of machines alone, and said wherever a figure rests
+# on it. A spot machine is taken away more often than that.
+
+
+SAVES_REMEMBERED: Final = 8  # The median of an odd one or two does not move it; of yesterday's rhythm it knows nothing.
+SAVE_S_MIN: Final = 0.01  # Shorter ones write nothing that a restart could use.
+SAVE_S_MAX: Final = 24 * 3600.0  # Longer is a broken clock or a hostile frame.
+# GPU hours per unexpected interruption: 419 in 54 days on 16,384 H100 (Meta, "The Llama 3 Herd of Models", 2024, on
+# reliability and operational challenges).
+HOURS_PER_FAILURE: Final = 54 * 24 * 16_384 / 419
+
+
+@dataclass(slots=True)
+class Saves:
+    """Of one run. Between two saves is the time from the end of one to the begin of the next."""
+
+    took_s: Reservoir = field(default_factory=lambda: Reservoir(SAVES_REMEMBERED))
+    between_s: Reservoir = field(default_factory=lambda: Reservoir(SAVES_REMEMBERED))
+    ended_at: MonoNs | None = None  # The last one of this attempt.
+
+    def new_attempt(self) -> None:
+        """What passed since the last save was not all training."""
+        self.ended_at = None
+
+    def observe(self, at: MonoNs, checkpoint_s: float | None) -> None:
+        """A step ended that was stopped by saves for so long."""
+        if checkpoint_s is None or not SAVE_S_MIN <= checkpoint_s <= SAVE_S_MAX:
+            return
+        if self.ended_at is not None:
+            between_s = (at - self.ended_at) / NS_PER_S - checkpoint_s
+            if between_s > 0:
+                self.between_s.add(between_s)
+        self.ended_at = at
+        self.took_s.add(checkpoint_s)
+
+
+def mtbf_s(gpus: int) -> float:
+    """The assumed mean time between failures of a job on so many GPUs."""
+    return HOURS_PER_FAILURE * 3600 / max(1, gpus)
+
+
+def advice(
+    saves: Saves, *, gpus: int, restart_s: float, rate_usd_micros_per_hour: UsdMicros | None
+) -> CheckpointEconomics | None:
+    """None until two saves were seen."""
+    took_s, between_s = saves.took_s.median(), saves.between_s.median()
+    if took_s is None or between_s is None:
+        return None
+    return economics(
+        interval_s=between_s,
+        save_s=took_s,
+        mtbf_s=mtbf_s(gpus),
+        restart_s=restart_s,
+        rate_usd_micros_per_hour=rate_usd_micros_per_hour,
+    )

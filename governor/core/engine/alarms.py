@@ -1,0 +1,129 @@
+"""Whom we will not watch: the rank is told why, and so are people, once per process and reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from governor.core.base.findings import Reading
+from governor.core.base.identity import ConnectionId, Peer
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.engine.node import Displaced, Node, Tracked
+from governor.core.events.effects import Alarm, Effect, Refuse
+from governor.core.events.inputs import BadHello, Hello, Step
+from governor.core.runs.state import Rank, is_nonfinite
+
+REFUSALS_REMEMBERED_MAX: Final = 1_024  # Four times the connections of the inbox; a retry each 30 s is no news.
+
+
+def on_bad_hello(node: Node, event: BadHello) -> list[Effect]:
+    node.frames_lost_total += 1
+    return refuse(node, event.connection, event.peer, event.why, event.at)
+
+
+def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: MonoNs) -> list[Effect]:
+    effects: list[Effect] = [Refuse(connection, reason)]
+    node.idle.refused_at = at
+    if node.refusals.pop(peer.process, None) != reason:
+        text = f"pid {peer.process.pid} trains UNWATCHED, its hello was refused: {reason}"
+        effects.append(Alarm("hello_refused", None, text))
+    node.refusals[peer.process] = reason
+    if len(node.refusals) > REFUSALS_REMEMBERED_MAX:
+        del node.refusals[next(iter(node.refusals))]
+    return effects
+
+
+# Ranks that are connected and whom nobody listens to: another attempt has taken their run's name over.
+#
+# Their frames belong to no run, so nothing of theirs is judged; that they train on is said, and a loss that is no
+# number.
+
+
+# A launcher's restart kills the old ranks before it begins the new ones; their hang-ups arrive within a moment.
+DISPLACED_AFTER_NS: Final = DurationNs(5 * NS_PER_S)
+DISPLACED_PERIOD_NS: Final = DurationNs(60 * NS_PER_S)  # Of one run: two launches that fight for a name are one news.
+PIDS_NAMED_MAX: Final = 8
+REMEDY: Final = "ranks of one launch need RANK and WORLD_SIZE, other launches a name each: attach(engine, run=…)"
+
+
+def displace(node: Node, tracked: Tracked, rank: Rank, by: Hello) -> None:
+    """The rank's connection speaks for nobody from here on. Under a halt it is the halt's business."""
+    assert rank.connection is not None
+    node.connections.pop(rank.connection, None)
+    # A process may begin an attempt of its own anew.
+    if tracked.incident is None and not rank.said_bye and rank.peer.process != by.peer.process:
+        one = Displaced(by.run, tracked.run.attempt, rank.peer.process.pid, by.at)
+        node.displaced[rank.connection] = node.unheard[rank.connection] = one
+
+
+def displaced_alarms(node: Node, at: MonoNs) -> list[Effect]:
+    """Say which runs have lost their name to another attempt and go on: a restart's old ranks are gone by now."""
+    pids: dict[tuple[str, str], list[int]] = {}
+    for connection, rank in list(node.displaced.items()):
+        if at - rank.since >= DISPLACED_AFTER_NS:
+            del node.displaced[connection]
+            pids.setdefault((rank.run, rank.attempt), []).append(rank.pid)
+    effects: list[Effect] = []
+    for (name, attempt), found in pids.items():
+        tracked = node.runs.get(name)
+        said_at = tracked.displaced_alarmed_at if tracked is not None else None
+        if tracked is None or (said_at is not None and at - said_at < DISPLACED_PERIOD_NS):
+            continue
+        tracked.displaced_alarmed_at = at
+        text = (
+            f"attempt {tracked.run.attempt} has taken the name of run {name} over, and {len(found)} rank(s) of attempt "
+            f"{attempt} train on UNWATCHED (pid {', '.join(map(str, sorted(found)[:PIDS_NAMED_MAX]))}"
+            f"{', …' if len(found) > PIDS_NAMED_MAX else ''}): end one of the two, or give each run its name ({REMEDY})"
+        )
+        effects.append(Alarm("displaced", name, text))
+    return effects
+
+
+def on_displaced_step(node: Node, event: Step) -> list[Effect]:
+    """A step of nobody's: said once a rank where its loss is no number, for no rule will."""
+    assert event.connection is not None
+    one = node.unheard[event.connection]
+    if one.is_said_broken or not is_nonfinite(event.loss):
+        return []
+    node.unheard[event.connection] = replace(one, is_said_broken=True)  # It trains on, and is somebody.
+    text = (
+        f"pid {one.pid} has loss {event.loss} at step {event.step} and is not judged: attempt {one.attempt} of run "
+        f"{one.run} has lost its name to another, which trains beside it ({REMEDY})"
+    )
+    return [Alarm("displaced_nonfinite", one.run, text)]
+
+
+# A run that trains and shows no loss: what judges the loss sees nothing, and whoever trains should know.
+
+
+# Of an attempt. A loop whose loss the shim can see shows it at its first step; the rest is for a warm-up of its own.
+LOSS_DUE_STEPS: Final = 20
+
+
+def no_loss_alarms(tracked: Tracked) -> list[Effect]:
+    """Say once an attempt that "nonfinite" cannot judge: it reads UNKNOWN for ever, which `status` shows too."""
+    run = tracked.run
+    attempt = (run.attempt, run.attempt_at)
+    if run.jsonl_only:
+        return []  # What a foreign log holds, and how often, is its writer's business.
+    if run.attempt_step < LOSS_DUE_STEPS or tracked.lossless_alarmed == attempt:
+        return []
+    if run.loss is not None:
+        return []  # The last step told one: nobody has to be asked.
+    findings = tracked.book.findings
+    blind = [
+        rule.name
+        for rule in tracked.policy.rules
+        if (finding := findings.get(rule.name)) is not None
+        and finding.reading is Reading.UNKNOWN
+        and finding.reason == "no_loss_seen"
+    ]
+    # The stage of a pipeline that has the loss may be on another node, whose governor sees it.
+    if not blind or (run.framework == "pipeline" and not run.covers_world()):
+        return []
+    tracked.lossless_alarmed = attempt
+    text = (
+        f'no loss is seen in {run.attempt_step} steps: rule "{blind[0]}" cannot judge run {run.run}; let the model '
+        "return its loss, or pass it through `shim.loss(loss)` before backward()"
+    )
+    return [Alarm("no_loss", run.run, text)]

@@ -1,0 +1,272 @@
+"""The stop of a node that nobody uses: a halt on the pseudo-run NODE, with nothing to ask and nobody to end.
+
+Every stop that is asked of the provider goes through `may_stop`: nobody has been seen here for the whole idle time, by
+looks that were never further apart than LOOK_GAP_NS and each of which knew. After our restart that time begins anew,
+also for a stop that is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from governor.core.base.policy import NO_POLICY
+from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, format_duration
+from governor.core.engine import incidents
+from governor.core.engine.halt_plan import node_plan
+from governor.core.engine.idle.limit import PATIENCE_NS, Limit, due_at, finish_over, limit, standing, warn_ns
+from governor.core.engine.idle.messages import (
+    ABANDONED,
+    abandoned,
+    came_late,
+    cannot_stop,
+    given_up,
+    idle_text,
+    unseen_text,
+    warning,
+)
+from governor.core.engine.idle.occupancy import LOOK_GAP_NS, Occupant, left_since, live, occupants, unseen
+from governor.core.engine.idle.state import NODE
+from governor.core.engine.incident_json import incident_snapshot
+from governor.core.engine.metering import keep
+from governor.core.engine.node import Node, Tracked
+from governor.core.events.effects import Alarm, Effect, KeepIncident, Kill, Record, StopCompute, Term
+from governor.core.events.inputs import BillingRead, OperatorHold, StopAnswer, StopReplied
+from governor.core.halt import table
+from governor.core.halt.incident import Incident
+from governor.core.halt.table import Fact, Stage
+from governor.core.money.charges import UNALLOCATED
+from governor.core.rules.evaluate import RuleBook
+from governor.core.runs.state import Run
+
+STOPS_PERHAPS: Final = (StopAnswer.ACCEPTED, StopAnswer.UNKNOWN)
+
+
+def may_stop(node: Node, after_ns: int, at: MonoNs) -> bool:
+    """The one question before every stop, the first and each repeated one."""
+    since = node.idle.since
+    return since is not None and at - since >= after_ns
+
+
+def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
+    idle = node.idle
+    assert idle.since is not None
+    assert may_stop(node, wanted.after_ns, at), "stopped before its time"
+    idle.incidents_total += 1
+    incident_id = f"{NODE}.{node.facts.node}.{idle.incidents_total}"
+    tracked = pseudo_run(at)
+    wall = node.wall(at)
+    text = f"nobody has used this node for {format_duration(at - idle.since)} ({wanted.source})"
+    incident = Incident(
+        incident_id=incident_id,
+        run=NODE,
+        uid=0,
+        attempt="",
+        reason=wanted.reason,
+        text=text,
+        evidence={"idle_ns": at - idle.since, "limit_ns": wanted.after_ns, "last_runs": list(idle.last_runs)},
+        policy=wanted.policy,
+        rule="on_finish" if wanted.reason == "run_finished" else "idle_stop",
+        trigger=wanted.reason,
+        halt=table.open_halt(incident_id, NODE, wanted.reason, at),
+        plan=node_plan(node.facts),
+        opened_at=at,
+        opened_wall=wall,
+        spend_at_verdict_usd_micros=node.spent_by(NODE),
+        spend_rate_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
+    )
+    tracked.incident = incident
+    idle.stop, idle.finish = tracked, None
+    node.kept_at = None
+    node.enter(incident)
+    incident.note(at, wall, "verdict", rule=incident.rule, reason=incident.reason, text=text)
+    incident.note(at, wall, "nobody_here")
+    incident.halt, _ = table.step(incident.halt, Fact.VERDICT_NO_ASK, at, incident.plan)
+    return _ending_nobody(incidents.feed(node, tracked, Fact.EXITED, at))
+
+
+def pseudo_run(at: MonoNs) -> Tracked:
+    """What stands for the node where the halt speaks of a run. It is never among the node's runs."""
+    run = Run(run=NODE, uid=0, first_seen_at=at)
+    return Tracked(run=run, policy=NO_POLICY, book=RuleBook(NO_POLICY, run))
+
+
+def _ending_nobody(effects: list[Effect]) -> list[Effect]:
+    """The stages in which processes are ended have none to end here."""
+    return [effect for effect in effects if not isinstance(effect, Term | Kill)]
+
+
+def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
+    tracked = node.idle.stop
+    assert tracked is not None
+    incident = tracked.incident
+    assert incident is not None
+    halt = incident.halt
+    is_due = halt.deadline is not None and at >= halt.deadline
+    if here:
+        if halt.stop_reply is Fact.STOP_ACCEPTED and not is_due:
+            return _late(node, incident, here[0].text, at)
+        # A stop that is on its way is answered first: what became of it must not be guessed.
+        is_asked = halt.stage is not Stage.VERIFYING and halt.stop_reply is None and halt.stop_attempts > 0
+        return [] if is_asked and not is_due else _abandon(node, incident, {"who": here[0].text}, at)
+    after_ns = int(incident.evidence["limit_ns"])
+    if not is_due or not may_stop(node, after_ns, at):
+        return []  # Also after our restart: who came and went meanwhile is not known, so nobody has to be here as long.
+    withdrawn = _withdrawn(node, incident)
+    if withdrawn is not None:
+        return _abandon(node, incident, {"why": withdrawn}, at)
+    return _ending_nobody(incidents.feed(node, tracked, Fact.DEADLINE, at))
+
+
+def _withdrawn(node: Node, incident: Incident) -> str | None:
+    """Why nobody wants it any more: by the settings of now, of a restart or of a reload, or by who mends the node."""
+    is_wish = incident.reason != "node_idle"  # Of a run that has ended: no setting has to go on wanting it.
+    wanted = standing(node)
+    if node.facts.observe or (not is_wish and wanted is not None and wanted.observed):
+        return "observe mode is on by now"
+    if is_wish and incident.at_of("restored") is not None and node.away_ns >= PATIENCE_NS:  # As finish_left().
+        return f"no governor was here for {format_duration(node.away_ns)}"
+    return None if is_wish or wanted is not None else "idle_stop is off by now"
+
+
+def _late(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
+    if incident.at_of("came_late") is not None:
+        return []
+    incident.note(at, node.wall(at), "came_late", who=who)
+    return [Alarm("node_came_late", NODE, came_late(who, node.facts, incident.incident_id))]
+
+
+def _abandon(node: Node, incident: Incident, reason: Mapping[str, str], at: MonoNs) -> list[Effect]:
+    was, why = incident.halt, given_up(reason)
+    incident.halt = replace(was, stage=Stage.HALTED, deadline=None)
+    incident.closed_wall = node.wall(at)
+    incident.spend_usd_micros = node.spent_by(NODE)
+    incident.note(at, incident.closed_wall, ABANDONED, was=was.stage.name, **reason)
+    closed = {**incident_snapshot(node, incident), "halt_stage": ABANDONED}
+    data = {"from": was.stage.name, "to": ABANDONED, "fact": why}
+    return [
+        KeepIncident(incident.incident_id, closed, closed=True),
+        Record("transition", NODE, incident.incident_id, data, durable=True),
+        Alarm("node_stop_abandoned", NODE, abandoned(why, was, incident.incident_id)),
+    ]
+
+
+def on_answer(node: Node, tracked: Tracked, event: StopReplied | BillingRead) -> list[Effect]:
+    """What the provider says of the node's own stop."""
+    incident = tracked.incident
+    assert incident is not None
+    if incident.is_closed:
+        if isinstance(event, StopReplied) and event.answer in STOPS_PERHAPS and incident.at_of(ABANDONED) is not None:
+            return _late(node, incident, "whoever is here", event.at)
+        return []
+    if isinstance(event, StopReplied):
+        effects = incidents.on_stop_replied(node, tracked, event)
+    else:
+        effects = incidents.on_billing(node, tracked, event)
+    if tracked.incident is not None and tracked.incident.is_closed:
+        node.idle.is_done = True
+    return _ending_nobody(effects)
+
+
+def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
+    """Take up the open stop of this boot. Billing is read at once; a stop is not repeated before it may be."""
+    idle = node.idle
+    idle.stop = tracked = pseudo_run(incident.opened_at)
+    tracked.incident = incident
+    idle.spent_before_usd_micros = node.ledger.spend(UNALLOCATED) - incident.spend_usd_micros
+    idle.incidents_total = max(idle.incidents_total, incidents.number_of(incident.incident_id))
+    node.enter(incident)
+    incident.note(at, node.wall(at), "restored", stage=incident.halt.stage.name)
+    incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
+    again: list[Effect] = [effect for effect in repeated if not isinstance(effect, StopCompute)]
+    return [incidents.keep(node, tracked), *_ending_nobody(again)]
+
+
+# Stopping a node that nobody uses: since when nobody is here, the warning, and the stop (docs/adr/0014).
+#
+# Not knowing is not idle. Whoever comes before the provider has accepted the stop ends it.
+
+
+UNSEEN_ALARM_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # A sampler that crashed is started again within one.
+
+
+def on_hold(node: Node, event: OperatorHold) -> list[Effect]:
+    """`costgov hold @node`: the operator is somebody. Lifted or over, the idle time begins anew."""
+    idle = node.idle
+    idle.hold_until = MonoNs(event.at + event.duration) if event.duration else None
+    idle.hold_reason = event.reason
+    data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
+    idle.somebody()
+    record = Record("operator", NODE, None, data, durable=True)  # Behind what it answers for, as for a run's brake.
+    return [keep(node, event.at, durable=True), record, *watch(node, event.at)]
+
+
+def watch(node: Node, at: MonoNs) -> list[Effect]:
+    """Behind everything else of the tick: who is here by now, and what follows."""
+    idle = node.idle
+    if idle.hold_until is not None and at >= idle.hold_until:
+        idle.hold_until = None
+    idle.last_runs = tuple(live(node)) or idle.last_runs
+    here, why = occupants(node, at), unseen(node, at)
+    effects = finish_over(node, here, why, at)
+    boot = node.ledger.charged_to  # Of the last tick. Whoever wakes a suspended machine wants it.
+    slept = idle.looked_at is None or max(at - idle.looked_at, boot - idle.looked_boot) > LOOK_GAP_NS
+    came_and_went = idle.since is not None and left_since(node, idle.since)
+    idle.looked_at, idle.looked_boot = at, boot
+    if here or why is not None or slept:
+        idle.since = idle.warned_at = None
+    if here or came_and_went:
+        idle.somebody()
+    if why is None:
+        idle.blind_since = None
+    if idle.since is None and not here and why is None:
+        idle.since = at
+        if not idle.is_stopping:
+            idle.spent_before_usd_micros = node.ledger.spend(UNALLOCATED)
+    if idle.is_stopping:
+        return [*effects, *go_on(node, here, at)]
+    if idle.since is not None:
+        return [*effects, *_wait(node, at)]
+    return [*effects, *(_blind(node, why, at) if not here else [])]
+
+
+def _blind(node: Node, why: str | None, at: MonoNs) -> list[Effect]:
+    """Not knowing is not idle; where a stop is wanted, that nobody knows is said once."""
+    idle, wanted = node.idle, limit(node)
+    if why is None:
+        return []
+    idle.blind_since = at if idle.blind_since is None else idle.blind_since
+    if wanted is None or at - idle.blind_since < UNSEEN_ALARM_NS:
+        return []
+    return _once(node, "node_unseen", unseen_text(why, wanted.source))
+
+
+def _wait(node: Node, at: MonoNs) -> list[Effect]:
+    idle, wanted = node.idle, limit(node)
+    if wanted is None or idle.is_done:
+        return []
+    due = due_at(node, wanted)
+    assert due is not None
+    obstacle = cannot_stop(node.facts)
+    if obstacle is not None or wanted.observed:
+        if at < due:
+            return []
+        would = obstacle or "observe mode: it would be"
+        assert idle.since is not None
+        return _once(node, "node_stays_billed", idle_text(node.facts, wanted.source, at - idle.since, would))
+    if idle.warned_at is None:
+        if at < due - warn_ns(wanted):
+            return []
+        idle.warned_at = at
+        due = due_at(node, wanted)
+        assert due is not None
+        return [Alarm("node_idle", NODE, warning(node, wanted.source, at - (idle.since or at), due - at))]
+    return open_stop(node, wanted, at) if at >= due else []
+
+
+def _once(node: Node, name: str, text: str) -> list[Effect]:
+    if name in node.idle.told:
+        return []
+    node.idle.told.add(name)
+    return [Alarm(name, NODE, text)]

@@ -1,0 +1,111 @@
+"""Incidents as plain JSON and back: what the journal keeps, reports show and a restarted governor resumes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from enum import Enum
+from typing import Any
+
+from governor.core.base.units import MonoNs, WallNs
+from governor.core.engine.node import Node
+from governor.core.halt.incident import Incident, process_of, process_row
+from governor.core.halt.table import Fact, Halt, Plan, Stage, StopTarget
+
+# Fields that are written and read as they stand.
+_PLAIN = (
+    "incident_id",
+    "run",
+    "uid",
+    "attempt",
+    "stage",
+    "reason",
+    "text",
+    "evidence",
+    "policy",
+    "rule",
+    "trigger",
+    "operator_uid",
+    "step",
+    "loss",
+    "tokens_total",
+    "targets",
+    "ranks",
+    "timeline",
+    "agreed_step",
+    "checkpoint",
+    "last_good",
+    "spend_at_verdict_usd_micros",
+    "spend_usd_micros",
+    "usd_micros_per_mtok",
+    "spend_rate_usd_micros_per_hour",
+    "resume",
+    "pages",
+    "undurable",
+    "opened_wall",
+    "closed_wall",
+)
+_ENUMS: dict[str, type[Enum]] = {"stage": Stage, "stop_reply": Fact, "stop": StopTarget}
+
+
+def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
+    plain = {name: getattr(incident, name) for name in _PLAIN}
+    plain["opened_wall_ns"] = plain.pop("opened_wall")
+    plain["closed_wall_ns"] = plain.pop("closed_wall")
+    return {
+        **plain,
+        "evidence": dict(incident.evidence),
+        "timeline": [dict(entry) for entry in incident.timeline],
+        "targets_unlisted": incident.targets_unlisted,
+        "kind": incident.plan.checkpoint,
+        "opened_mono_ns": incident.opened_at,
+        "boot_id": node.facts.boot_id,
+        "node": node.facts.node,
+        "cloud": node.facts.cloud,
+        "instance_id": node.facts.instance_id,
+        "price_source": node.price_source,
+        "stays_billed": stays_billed(node, incident),
+        "halt_stage": incident.halt.stage.name,
+        "halt": _plain_of(incident.halt),
+        "plan": _plain_of(incident.plan),
+        "rank_processes": [process_row(process) for process in incident.rank_processes],
+        "launchers": [process_row(process) for process in incident.launchers],
+    }
+
+
+def stays_billed(node: Node, incident: Incident) -> list[str]:
+    """What the provider bills on after this halt: the machine itself, unless the halt ends with its stop."""
+    known = list(node.facts.stays_billed)
+    if incident.plan.stop is StopTarget.PROCESSES and node.facts.cloud != "none":
+        return [f"{node.facts.cloud} instance {node.facts.instance_id}: only the processes are ended", *known]
+    return known
+
+
+def incident_of(snapshot: Mapping[str, Any]) -> Incident:
+    """Rebuild an incident. KeyError or ValueError when the snapshot is not one of ours."""
+    plain = {name: snapshot[name] for name in _PLAIN if name not in ("opened_wall", "closed_wall")}
+    closed = snapshot["closed_wall_ns"]
+    return Incident(
+        **plain,
+        targets_unlisted=int(snapshot.get("targets_unlisted", 0)),
+        opened_at=MonoNs(int(snapshot["opened_mono_ns"])),
+        opened_wall=WallNs(int(snapshot["opened_wall_ns"])),
+        closed_wall=WallNs(int(closed)) if closed is not None else None,
+        halt=Halt(**_typed(Halt, snapshot["halt"])),
+        plan=Plan(**_typed(Plan, snapshot["plan"])),
+        rank_processes=tuple(process_of(row) for row in snapshot["rank_processes"]),
+        launchers=tuple(process_of(row) for row in snapshot["launchers"]),
+    )
+
+
+def _plain_of(value: Halt | Plan) -> dict[str, Any]:
+    return {name: field.name if isinstance(field, Enum) else field for name, field in asdict(value).items()}
+
+
+def _typed(kind: type[Halt] | type[Plan], plain: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(kind)}
+    return {
+        name: _ENUMS[name][value] if name in _ENUMS and value is not None else value
+        for name, value in plain.items()
+        if name in known
+    }

@@ -1,0 +1,347 @@
+"""From a verdict to the halt table and back: opening incidents, and turning what happens into facts."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from governor.core.base.findings import Verdict
+from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
+from governor.core.engine import metering
+from governor.core.engine.halt_plan import FAILURES, checkpoint_obstacle, plan_for
+from governor.core.engine.incident_json import incident_snapshot, stays_billed
+from governor.core.engine.metering import hand_over
+from governor.core.engine.node import Node, Tracked
+from governor.core.engine.overrun import note_overrun
+from governor.core.events.effects import (
+    Alarm,
+    Ask,
+    CloseIncident,
+    Effect,
+    HaltEffect,
+    KeepIncident,
+    Kill,
+    Page,
+    ReadBilling,
+    ReadCheckpoint,
+    Record,
+    StopCompute,
+    Term,
+)
+from governor.core.events.inputs import (
+    Ack,
+    BillingAnswer,
+    BillingRead,
+    CheckpointRead,
+    ProcessesSeen,
+    StopAnswer,
+    StopReplied,
+)
+from governor.core.halt import table
+from governor.core.halt.incident import Incident, process_row, rank_rows
+from governor.core.halt.table import Fact, Stage, StopTarget
+
+DAY_NS = 24 * NS_PER_HOUR
+PIDS_NOTED_MAX = 16  # A launcher brings back a node's ranks; what brings back more is told by its number.
+
+
+def open_incident(
+    node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs, *, operator_uid: int | None = None
+) -> list[Effect]:
+    """Begin the halt of a run. The caller has settled that none is open and that it may."""
+    run = tracked.run
+    in_vain = checkpoint_obstacle(tracked, verdict, at)
+    hand_over(node, tracked, at)  # Who is halted before anybody spoke for it has spent what was nobody's.
+    tracked.incidents_total += 1
+    incident_id = f"{run.run}.{node.facts.node}.{tracked.incidents_total}"  # `number_of` reads it back.
+    plan = plan_for(node, tracked, verdict, at)
+    wall = node.wall(at)
+    tracked.halts_wall = [*(w for w in tracked.halts_wall if wall - w < DAY_NS), wall]
+    incident = Incident(
+        incident_id=incident_id,
+        run=run.run,
+        uid=run.uid,
+        attempt=run.attempt,
+        stage=run.stage,
+        reason=verdict.finding.reason,
+        text=verdict.finding.text,
+        evidence=dict(verdict.finding.evidence),
+        policy=verdict.policy,
+        rule=verdict.rule,
+        trigger=verdict.trigger,
+        halt=table.open_halt(incident_id, run.run, verdict.finding.reason, at),
+        plan=plan,
+        opened_at=at,
+        opened_wall=wall,
+        operator_uid=operator_uid,
+        step=run.step,
+        loss=run.loss,
+        tokens_total=run.tokens_total,
+        rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *tracked.named),
+        launchers=tracked.launchers,
+        ranks=rank_rows(run),
+        last_good=run.last_good,
+        spend_at_verdict_usd_micros=node.ledger.spend(run.run),
+        usd_micros_per_mtok=run.usd_micros_per_mtok,
+        spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
+        resume=_resume_command(tracked),
+    )
+    incident.targets = [{**process_row(p), "role": "launcher"} for p in tracked.launchers]
+    incident.targets += [
+        {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in tracked.launchers
+    ]
+    tracked.incident = incident
+    node.enter(incident)
+    incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
+    if in_vain is not None:
+        incident.note(at, wall, "save_failed", reason=in_vain)
+    longest = run.save_longest_ns
+    fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
+    return feed(node, tracked, fact, at)
+
+
+def number_of(incident_id: str) -> int:
+    """Which incident of its run this was; 1 where the id does not say."""
+    last = incident_id.rpartition(".")[2]
+    return int(last) if last.isdecimal() else 1
+
+
+def _resume_command(tracked: Tracked) -> str | None:
+    """The command that launched the run: a script that calls resume() goes on from its newest whole checkpoint."""
+    argv = tracked.command or tracked.run.resume_argv
+    if not argv:
+        return None
+    directory = tracked.run.cwd
+    return f"cd {shlex.quote(directory)} && {shlex.join(argv)}" if directory else shlex.join(argv)
+
+
+def merge(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> list[Effect]:
+    """A second halt of the same attempt joins the first: suspect if either is."""
+    incident = tracked.incident
+    assert incident is not None
+    incident.note(at, node.wall(at), "merged", rule=verdict.rule, reason=verdict.finding.reason)
+    if verdict.checkpoint != "suspect" or incident.plan.checkpoint != "good":
+        return [keep(node, tracked)]
+    incident.plan = replace(incident.plan, checkpoint="suspect")
+    again = table.entry_effects(incident.halt, incident.plan) if incident.halt.stage is Stage.ASKED else ()
+    return [keep(node, tracked), *again]
+
+
+def ask_again(tracked: Tracked, rank: int) -> list[Ask]:
+    """Repeat the letter for the one rank that (re)connected in the middle of it; the others hold theirs."""
+    assert tracked.incident is not None
+    letters = table.entry_effects(tracked.incident.halt, tracked.incident.plan)
+    return [replace(letter, rank=rank) for letter in letters if isinstance(letter, Ask)]
+
+
+def feed(node: Node, tracked: Tracked, fact: Fact, at: MonoNs) -> list[Effect]:
+    """Put one fact to the table. The incident is kept before the effects that follow from it."""
+    incident = tracked.incident
+    assert incident is not None
+    if incident.is_closed:
+        return []
+    before = incident.halt
+    incident.halt, ordered = table.step(before, fact, at, incident.plan)
+    if incident.halt == before and not ordered:
+        return []
+    _note_effects(node, incident, ordered, at)
+    effects: list[Effect] = []
+    if incident.halt.stage is not before.stage:
+        data = {"from": before.stage.name, "to": incident.halt.stage.name, "fact": fact.name}
+        effects.append(Record("transition", incident.run, incident.incident_id, data, durable=True))
+    if incident.is_closed:
+        _close(node, tracked, at)
+        effects.extend(_still_billed(node, incident))
+    return [keep(node, tracked), *effects, *ordered]
+
+
+def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...], at: MonoNs) -> None:
+    wall = node.wall(at)
+    for effect in ordered:
+        match effect:
+            case Ask():
+                incident.note(at, wall, "asked", checkpoint=effect.checkpoint)
+            case Term():
+                incident.note(at, wall, "term")
+            case Kill():
+                incident.note(at, wall, "kill")
+            case StopCompute():
+                incident.note(at, wall, "stop_requested", rung=effect.rung)
+            case Page():
+                if effect.reason not in incident.pages:
+                    incident.pages.append(effect.reason)
+                incident.note(at, wall, "page", reason=effect.reason)
+            case ReadBilling() | CloseIncident():
+                pass
+
+
+def _close(node: Node, tracked: Tracked, at: MonoNs) -> None:
+    incident = tracked.incident
+    assert incident is not None
+    incident.closed_wall = node.wall(at)
+    note_overrun(node, tracked, at)
+    incident.note(at, node.wall(at), "halted")
+    tracked.run.ended_at = at
+
+
+def _still_billed(node: Node, incident: Incident) -> list[Effect]:
+    if incident.plan.stop is not StopTarget.PROCESSES:
+        return []
+    text = f"run {incident.run} is halted and this stays billed: {'; '.join(stays_billed(node, incident)) or 'unknown'}"
+    return [Alarm("still_billed", incident.run, text)]
+
+
+def keep(node: Node, tracked: Tracked) -> KeepIncident:
+    incident = tracked.incident
+    assert incident is not None
+    incident.spend_usd_micros = node.spent_by(incident.run)
+    return KeepIncident(incident.incident_id, incident_snapshot(node, incident), closed=incident.is_closed)
+
+
+# --- what happens, as facts ---------------------------------------------------------------------------------
+
+
+# One rank's word is the run's. A checkpoint needs every rank's part, so one that cannot give its own settles the round
+# for all in their common store ("abort"), and `failed`, `aborted` and `declined` are what all of them will say. The one
+# exception is a rank that loses the store after its vote: the manifest may then still be committed, and a `saved` that
+# arrives after SIGTERM is noted all the same. Waiting for every rank instead would wait out the grace for those that
+# hang in the save's barrier beside the one that failed.
+_ACK_FACTS = {
+    "received": Fact.RECEIVED,
+    "agreed": Fact.RECEIVED,
+    "saving": Fact.SAVING,
+    "saved": Fact.SAVED,
+    "failed": Fact.SAVE_FAILED,
+    "aborted": Fact.SAVE_FAILED,
+    "declined": Fact.SAVE_FAILED,
+}
+
+
+def on_ack(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    wall = node.wall(ack.at)
+    effects: list[Effect] = []
+    if ack.what == "saved" and (ack.checkpoint is None or incident.checkpoint is not None):
+        # Of the whole, the first word counts; the other ranks only say that they know.
+        incident.note(ack.at, wall, "rank_saved", **_ack_detail(ack))
+        return []
+    if ack.what == "agreed" and ack.step is not None:
+        incident.agreed_step = ack.step
+    incident.note(ack.at, wall, "save_failed" if ack.what in FAILURES else ack.what,
+                  **_ack_detail(ack))  # fmt: skip
+    if ack.what == "saved":
+        effects.extend(_pay_for_checkpoint(node, tracked, ack))
+        effects.extend(_take_checkpoint(tracked, ack))
+    fact = _ACK_FACTS.get(ack.what)
+    return [*effects, *(feed(node, tracked, fact, ack.at) if fact is not None else [])]
+
+
+def _ack_detail(ack: Ack) -> dict[str, object]:
+    detail: dict[str, object] = {"rank": ack.rank}
+    if ack.step is not None:
+        detail["step"] = ack.step
+    if ack.reason:
+        detail["reason"] = ack.reason
+    if ack.merged_into:
+        detail["merged_into"] = ack.merged_into
+    return detail
+
+
+def _pay_for_checkpoint(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
+    """Kept before the incident knows of the checkpoint: then its acknowledgement is not taken a second time."""
+    held = metering.checkpoint_reserve(node, tracked)
+    paid = metering.charge_checkpoint(node, tracked, ack)
+    if paid is None:
+        return []
+    if paid > held and tracked.incident is not None:
+        tracked.incident.note(ack.at, node.wall(ack.at), "egress", usd_micros=paid, reserved_usd_micros=held)
+    return [metering.keep(node, ack.at)]
+
+
+def _take_checkpoint(tracked: Tracked, ack: Ack) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    assert ack.checkpoint is not None
+    incident.checkpoint = {**ack.checkpoint, "step": ack.step, "verified_by": "trainer"}
+    asked_at = incident.at_of("asked")
+    if asked_at is not None:
+        tracked.run.save_longest_ns = max(tracked.run.save_longest_ns or 0, ack.at - asked_at)
+    if ack.checkpoint.get("kind") == "good":
+        tracked.run.last_good = {"step": ack.step, "path": ack.checkpoint.get("path")}
+        tracked.run.last_good_at = ack.at
+        incident.last_good = tracked.run.last_good
+    path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
+    if not (isinstance(path, str) and isinstance(manifest, str)):
+        return []
+    return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest)]
+
+
+def on_checkpoint_read(node: Node, tracked: Tracked, read: CheckpointRead) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    incident.note(
+        read.at, node.wall(read.at), "checkpoint_read",
+        whole=read.whole, files=read.files, hashed=read.hashed, reason=read.reason,
+    )  # fmt: skip
+    if incident.checkpoint is not None:
+        if read.whole:
+            incident.checkpoint.update(verified_by="governor", files=read.files, hashes_equal=read.hashed)
+        elif read.whole is False:
+            incident.checkpoint.update(verified_by="nobody", fault=read.reason)
+    effects: list[Effect] = [keep(node, tracked)]
+    if read.whole is False:
+        text = f"checkpoint of incident {incident.incident_id} is not whole: {read.reason}"
+        effects.append(Alarm("checkpoint_torn", incident.run, text))
+    return effects
+
+
+def on_processes(node: Node, tracked: Tracked, seen: ProcessesSeen) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    effects: list[Effect] = []
+    if seen.respawned:
+        pids = [process.pid for process in seen.respawned[:PIDS_NOTED_MAX]]
+        incident.note(seen.at, node.wall(seen.at), "respawned", pids=pids, count=len(seen.respawned))
+        incident.add_processes(seen.respawned)
+        effects.extend(feed(node, tracked, Fact.RESPAWNED, seen.at))
+    elif not seen.alive and not incident.rank_processes and not incident.launchers:
+        # Nobody told us who the run is: that we see none of it is no observation.
+        if incident.at_of("nobody_named") is None:
+            incident.note(seen.at, node.wall(seen.at), "nobody_named")
+            text = f"run {incident.run} names no processes (pidfile, unit, cgroup, job): its end cannot be seen here"
+            effects.append(Alarm("nobody_named", incident.run, text))
+    elif not seen.alive:
+        # Before TERM only the ranks are known to be gone; what they left behind is looked for next.
+        what = "ranks_exited" if incident.halt.stage in (Stage.ASKED, Stage.SAVING) else "exited"
+        if incident.at_of(what) is None:
+            incident.note(seen.at, node.wall(seen.at), what)
+        effects.extend(feed(node, tracked, Fact.EXITED, seen.at))
+    return effects
+
+
+_STOP_WORDS = {
+    StopAnswer.ACCEPTED: "stop_accepted",
+    StopAnswer.REFUSED: "stop_refused",
+    StopAnswer.UNKNOWN: "stop_unknown",
+}
+
+
+def on_stop_replied(node: Node, tracked: Tracked, reply: StopReplied) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    incident.note(reply.at, node.wall(reply.at), _STOP_WORDS[reply.answer], reason=reply.reason)
+    effects: list[Effect] = []
+    if reply.destroys and not incident.halt.destroyed:
+        # Kept at once: after a restart nobody else remembers why the provider knows no such machine.
+        incident.halt = replace(incident.halt, destroyed=True)
+        effects.append(keep(node, tracked))
+    return [*effects, *feed(node, tracked, table.stop_fact(reply.answer, reply.retryable), reply.at)]
+
+
+def on_billing(node: Node, tracked: Tracked, read: BillingRead) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    what = "verified" if read.answer is BillingAnswer.ENDED else "billing"
+    incident.note(read.at, node.wall(read.at), what, state=read.provider_state)
+    return feed(node, tracked, table.billing_fact(read.answer), read.at)

@@ -1,0 +1,109 @@
+"""What the machine shows, given to the runs on it: each its own GPUs, its memory, and the provider's notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from governor.core.base.units import format_duration
+from governor.core.engine.node import Node, Tracked
+from governor.core.events.effects import Alarm, Effect, Record
+from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SpotNotice
+from governor.core.rules.gpu_idle_since import STALE_NS
+from governor.core.runs import intake
+
+# A driver keeps some of a GPU's memory for itself (below 1 GB), and a container does not see the processes of others.
+HELD_BYTES_MIN: Final = 4_000_000_000
+
+
+def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
+    if sample.run is not None:
+        tracked = node.runs.get(sample.run)
+        if tracked is not None and tracked.run.alive:
+            node.frames_total += 1
+            tracked.run.last_frame_at = sample.at  # The log goes on, though no step has come.
+            tracked.run.last_frame_wall_ns = node.wall(sample.at)
+            asked_at = tracked.gpus_asked_at
+            if asked_at is None or sample.at - asked_at > STALE_NS:  # Else both would tell of the same, by other names.
+                _show(tracked, sample)
+        return []
+    live = _live(node)
+    for tracked in live:
+        below = node.gpu_pids_own if tracked.is_unattached else frozenset()
+        places, is_certain = own_places(sample, tracked, below, is_alone=len(live) == 1)
+        if places:
+            tracked.gpus_asked_at = sample.at
+            shown = of_places(sample, places, tracked.run.run)
+            _show(tracked, shown if is_certain else replace(shown, uuids=()))
+    return []
+
+
+def _show(tracked: Tracked, event: MachineEvent) -> None:
+    intake.apply_machine(tracked.run, event)
+    tracked.book.observe(event)
+
+
+def own_places(sample: GpuSample, tracked: Tracked, below: frozenset[int], *, is_alone: bool) -> tuple[list[int], bool]:
+    """Return the places of the run's own GPUs in a sample of the node, and whether they certainly are; none where
+    nobody can tell which they are.
+
+    Surest first: where its processes compute, by the driver's word; those that its ranks announced; and for the only
+    run of the node all that somebody uses whom the driver does not name. Among these there may be a neighbour's, so
+    they are shown without names, as a log's: nobody is judged by the idlest of them. An unused GPU is nobody's, and
+    starves of nothing. `below`: what computes below its command, where that is all that is known of it.
+    """
+    own = below | {process.pid for process in tracked.processes()}
+    places = range(len(sample.busy_frac))
+    computing = [place for place in places if sample.pids and own & (sample.pids[place] or frozenset())]
+    if computing:
+        return computing, True
+    announced = {uuid for rank in tracked.run.ranks.values() for uuid in rank.gpu_uuids}
+    named = [place for place in places if sample.uuids and sample.uuids[place] in announced]
+    if named or not is_alone:
+        return named, True
+    return [place for place in places if _may_be_its_own(sample, place, knows_own=bool(own))], False
+
+
+def _may_be_its_own(sample: GpuSample, place: int, *, knows_own: bool) -> bool:
+    pids = sample.pids[place] if sample.pids else None
+    if pids:
+        return not knows_own  # Named, and none of its processes: somebody else's.
+    used = sample.memory_used_bytes[place] if sample.memory_used_bytes else None
+    return (used or 0) >= HELD_BYTES_MIN
+
+
+def of_places(sample: GpuSample, places: list[int], run: str) -> GpuSample:
+    return GpuSample(
+        sample.at,
+        run,
+        tuple(sample.busy_frac[place] for place in places),
+        uuids=tuple(sample.uuids[place] for place in places if sample.uuids),
+        memory_used_bytes=tuple(sample.memory_used_bytes[place] for place in places if sample.memory_used_bytes),
+        memory_total_bytes=tuple(sample.memory_total_bytes[place] for place in places if sample.memory_total_bytes),
+        pids=tuple(sample.pids[place] for place in places if sample.pids),
+    )
+
+
+def on_host_memory(node: Node, event: HostMemory) -> list[Effect]:
+    for tracked in _live(node):
+        if event.run is None or event.run == tracked.run.run:
+            _show(tracked, event)
+    return []
+
+
+def on_spot_notice(node: Node, event: SpotNotice) -> list[Effect]:
+    """The runs' rules answer it with a checkpoint; that it came is said once, also where no run is."""
+    was = node.spot_notice.action if node.spot_notice is not None else None
+    node.spot_notice = event
+    for tracked in _live(node):
+        _show(tracked, event)
+    if event.action is None or event.action == was:
+        return []
+    left = f"in {format_duration(event.left)}" if event.left is not None else "soon"
+    text = f"the provider takes this spot machine back {left} ({event.action})"
+    data = {"action": event.action, "left_ns": event.left}
+    return [Alarm("spot_notice", None, text), Record("spot_notice", None, None, data)]
+
+
+def _live(node: Node) -> list[Tracked]:
+    return [tracked for tracked in node.runs.values() if tracked.run.alive]

@@ -1,0 +1,269 @@
+"""What lies ahead of a run, as status, metrics and alarms tell it: what is left, and when the ceiling will be met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, format_usd, utc_text
+from governor.core.engine.node import Node, Tracked
+from governor.core.events.effects import Alarm
+from governor.core.money.budgets import Cap, ScopeKind
+from governor.core.money.forecast import (
+    CeilingHit,
+    CeilingTold,
+    ExpectedCost,
+    Forecast,
+    burn_rate,
+    ceiling_hit,
+    drift,
+    forecast,
+    per_mtok,
+)
+from governor.core.money.token_windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """The ceiling that a run will meet first, and what counts towards it."""
+
+    ceiling_usd_micros: UsdMicros
+    spend_usd_micros: UsdMicros
+    reserve_usd_micros: UsdMicros
+    rate_usd_micros_per_hour: UsdMicros
+    scope: str  # "run:NAME", or that of a group which the run is in: then what all of them spend counts.
+    is_own: bool = True  # What counts is the run's own spend alone.
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a stretch of training came to. None is unknown: no price, no plan, no ceiling."""
+
+    usd_micros_per_mtok: int | None
+    drift_frac: float | None
+    burn_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """None is unknown: no window yet, no goal, no price, no ceiling. `left` is of the last window's end."""
+
+    tokens_goal: int | None
+    left: Forecast | None
+    ceiling: CeilingHit | None  # Of the one that binds.
+    binding: Binding | None
+    plan: ExpectedCost
+    last: Window | None  # That one closed last, since the governor's start.
+    last_pace: Pace | None
+    run_pace: Pace | None  # From the first metered token to the last window's end.
+
+
+def outlook(tracked: Tracked) -> Outlook:
+    goal, plan = tokens_goal(tracked), plan_of(tracked)
+    bound = binding_ceiling(tracked)
+    last = tracked.windows[-1] if tracked.windows else None
+    return Outlook(
+        tokens_goal=goal,
+        left=forecast_of(tracked, goal),
+        ceiling=hit_of(tracked, bound, goal) if bound is not None else None,
+        binding=bound,
+        plan=plan,
+        last=last,
+        last_pace=None if last is None else _pace(last.usd_micros, last.usd_micros, last.tokens, plan),
+        run_pace=_run_pace(tracked, plan),
+    )
+
+
+def tokens_goal(tracked: Tracked) -> int | None:
+    """How many tokens the run is to train: its budget's, else its schedule's, where every step takes as many."""
+    run = tracked.run
+    if tracked.policy.budget.tokens is not None:
+        return tracked.policy.budget.tokens
+    if run.total_steps is not None and run.tokens_per_step is not None:
+        return run.total_steps * run.tokens_per_step
+    return None
+
+
+def plan_of(tracked: Tracked) -> ExpectedCost:
+    expected = tracked.policy.expected
+    return ExpectedCost(
+        usd_micros_per_mtok=expected.usd_micros_per_mtok,
+        tokens_per_s=expected.tokens_per_s,
+        ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
+        tokens_goal=tokens_goal(tracked),
+        began_tokens=tracked.meter.began_tokens if tracked.meter is not None else 0,
+    )
+
+
+def binding_ceiling(tracked: Tracked) -> Binding | None:
+    """None without one that is met before it begins anew, while the price is unknown, and once the run has ended."""
+    run, ceiling = tracked.run, tracked.policy.budget.ceiling_usd_micros
+    caps = list(run.caps)
+    if ceiling is not None:
+        reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
+        caps.insert(0, Cap(f"run:{run.run}", ceiling, run.spend_usd_micros, reserve, rate))
+    if not caps or not run.alive:
+        return None
+    cap = min(caps, key=lambda cap: (cap.hours_left, cap.room_usd_micros))
+    rate = cap.rate_usd_micros_per_hour
+    if rate is None or (rate and cap.hours_left == float("inf")):  # Of a day that ends before.
+        return None
+    is_own = ceiling is not None and cap is caps[0]
+    return Binding(cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own=is_own)
+
+
+def forecast_of(tracked: Tracked, goal: int | None) -> Forecast | None:
+    """What is left, as of the last window's end; None without a goal, and before the first window."""
+    meter, left = tracked.meter, tracked.left
+    if goal is None or meter is None or not tracked.windows:
+        return None
+    tokens_left = max(0, goal - meter.from_tokens)
+    # Another goal than when that window closed: it counts from now on, and not from the next one's end.
+    return left if left is not None and left.tokens_left == tokens_left else forecast(tracked.windows, tokens_left)
+
+
+def hit_of(tracked: Tracked, bound: Binding, goal: int | None) -> CeilingHit | None:
+    """When the run meets this ceiling at the present rate; None while it spends nothing."""
+    left = forecast_of(tracked, goal)
+    # The windows' speed has the pauses in it; that of the last steps has to do until there are enough windows.
+    speed = left.tokens_per_s if left is not None and left.hours_left.low is not None else None
+    return ceiling_hit(
+        spend_usd_micros=bound.spend_usd_micros,
+        reserve_usd_micros=bound.reserve_usd_micros,
+        ceiling_usd_micros=bound.ceiling_usd_micros,
+        rate_usd_micros_per_hour=bound.rate_usd_micros_per_hour,
+        tokens_total=tracked.run.tokens_total,
+        tokens_per_s=speed if speed is not None else tracked.run.tokens_per_s,
+        tokens_budget=goal,
+    )
+
+
+def _run_pace(tracked: Tracked, plan: ExpectedCost) -> Pace | None:
+    """Beside the windows' money the burn rate has what the run spent before its first metered token: it is gone too."""
+    meter = tracked.meter
+    if meter is None or meter.from_tokens <= meter.began_tokens:
+        return None
+    spent = meter.from_usd_micros
+    return _pace(spent - tracked.paid_before, spent, meter.from_tokens - meter.began_tokens, plan)
+
+
+def _pace(usd_micros: int, against_ceiling: int, tokens: int, plan: ExpectedCost) -> Pace:
+    price = per_mtok(usd_micros, tokens)
+    over, burnt = drift(usd_micros, tokens, plan.usd_micros_per_mtok), burn_rate(against_ceiling, tokens, plan)
+    return Pace(
+        usd_micros_per_mtok=None if price is None else int(price),
+        drift_frac=None if over is None else float(over),
+        burn_rate=None if burnt is None else float(burnt),
+    )
+
+
+# The alarm before it happens: at this rate the ceiling is hit before the run is done.
+#
+# It is said when even the lower end of the forecast's interval does not fit below the ceiling, beside the reserve for
+# the halt. One noisy window cannot do that: it widens the interval by more than it raises the middle. Where no
+# interval is to be had (no goal of tokens, too few windows) it is said when the ceiling is less than `HORIZON_NS`
+# away and half of what it leaves for training is spent. Once it is said, it is said again of the same scope only
+# after a real change:
+#
+# - the upper end of the interval fitted meanwhile, so that the run was on its way to make it; - the ceiling or the
+# goal is another one, or its day is; - the run spends more than a quarter faster than when it was said: a dearer
+# price, or neighbours that are gone.
+
+
+HORIZON_NS: Final = NS_PER_HOUR  # Time enough to save, or to raise the ceiling. Parts of it are what `alert_at` is for.
+USED_FRAC_MIN: Final = 0.5  # Who gives a run an hour's money knows so; until half is gone there is no news in it.
+FASTER: Final = 1.25
+
+
+def warn_of_ceiling(node: Node, tracked: Tracked, at: MonoNs) -> list[Alarm]:
+    """At every tick, of a run that lives and is not being halted."""
+    bound = binding_ceiling(tracked)
+    if bound is None:
+        return []
+    goal = tokens_goal(tracked)
+    hit = hit_of(tracked, bound, goal)
+    if hit is None or hit.after_ns == 0:
+        return []  # It is there: the trigger's business.
+    landing = _landing(tracked, bound, goal)
+    day = node.wall(at) // NS_PER_DAY if bound.scope == ScopeKind.DAY.value else None
+    told = tracked.ceilings_told.get(bound.scope)
+    if told is not None and (told.day != day or _has_changed(told, bound, goal, landing)):
+        del tracked.ceilings_told[bound.scope]
+        told = None
+    if told is not None or not _is_due(bound, hit, landing):
+        return []
+    rate = bound.rate_usd_micros_per_hour
+    tracked.ceilings_told[bound.scope] = CeilingTold(bound.ceiling_usd_micros, goal, rate, day)
+    return [Alarm("ceiling_ahead", tracked.run.run, _text(node, tracked, bound, hit, landing, at))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Landing:
+    """What the run will have spent at its goal, in micro-dollars, its reserve left out: 90 % of runs lie inside."""
+
+    tokens_goal: int
+    low: float
+    mid: float
+    high: float
+
+
+def _landing(tracked: Tracked, bound: Binding, goal: int | None) -> _Landing | None:
+    """By what the windows cost, and by how long they took at the present rate: where these differ, what lies between.
+
+    A price that has just changed is in the rate and not yet in the windows; a share of the node that changes for a
+    minute is in the rate alone. None without an interval.
+    """
+    left, meter = forecast_of(tracked, goal), tracked.meter
+    if goal is None or left is None or meter is None:
+        return None
+    hours, cost = left.hours_left, left.cost_left
+    if hours.low is None or hours.high is None or cost.low is None or cost.high is None:
+        return None
+    rate = bound.rate_usd_micros_per_hour
+    low, mid, high = hours.low * rate, hours.mid * rate, hours.high * rate
+    # Both are of the last window's end: what was spent since is no longer to come.
+    since = meter.spent_ns * rate / NS_PER_HOUR
+    if bound.is_own:  # Of several runs together, these windows tell the speed alone.
+        since = bound.spend_usd_micros - meter.from_usd_micros
+        low, high = min(low, cost.low * MICROS_PER_USD), max(high, cost.high * MICROS_PER_USD)
+        mid = cost.mid * MICROS_PER_USD
+    low, mid, high = (max(0.0, amount - since) for amount in (low, mid, high))
+    spent = bound.spend_usd_micros
+    return _Landing(goal, spent + low, spent + mid, spent + high)
+
+
+def _is_due(bound: Binding, hit: CeilingHit, landing: _Landing | None) -> bool:
+    room = bound.ceiling_usd_micros - bound.reserve_usd_micros
+    if landing is not None:
+        return landing.low > room
+    is_near = hit.after_ns <= HORIZON_NS and bound.spend_usd_micros >= USED_FRAC_MIN * room
+    return is_near and hit.before_end is not False
+
+
+def _has_changed(told: CeilingTold, bound: Binding, goal: int | None, landing: _Landing | None) -> bool:
+    fits = landing is not None and landing.high <= bound.ceiling_usd_micros - bound.reserve_usd_micros
+    another = (told.ceiling_usd_micros, told.tokens_goal) != (bound.ceiling_usd_micros, goal)
+    return fits or another or bound.rate_usd_micros_per_hour > FASTER * told.rate_usd_micros_per_hour
+
+
+def _text(node: Node, tracked: Tracked, bound: Binding, hit: CeilingHit, landing: _Landing | None, at: MonoNs) -> str:
+    whose = "" if bound.is_own else f" of {bound.scope}"
+    when = utc_text(node.wall(at) + hit.after_ns)[:16].replace("T", " ")
+    where = [place for place in (_step(tracked, hit), f"{when} UTC") if place]
+    said = f"at this rate the ceiling {format_usd(bound.ceiling_usd_micros)}{whose} is hit at {', '.join(where)}"
+    if landing is None:
+        reserve = format_usd(bound.reserve_usd_micros)
+        return f"{said}: {format_usd(bound.spend_usd_micros)} is spent, and {reserve} is reserved for the halt"
+    low, mid, high = (format_usd(round(value)) for value in (landing.low, landing.mid, landing.high))
+    between = "" if low == high else f" ({low} to {high})"
+    return f"{said}, before the goal of {landing.tokens_goal:,} tokens, by which {mid}{between} would be spent"
+
+
+def _step(tracked: Tracked, hit: CeilingHit) -> str | None:
+    """Where the step would stand, as its steps are now; None while nobody knows how many tokens one has."""
+    run = tracked.run
+    if hit.tokens_total is None or run.tokens_total is None or run.step is None:
+        return None
+    if not run.step_tokens:
+        return f"{hit.tokens_total:,} tokens"
+    return f"step {run.step + (hit.tokens_total - run.tokens_total) // run.step_tokens:,}"

@@ -1,0 +1,239 @@
+"""`step`: one event in, effects out. The daemon, the simulator and policy replay call this and nothing else.
+
+Pure: what time it is comes with the event. State is the Node, mutable and owned by whoever calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from governor.core.base.findings import Finding, Reading
+from governor.core.base.policy import PolicySet
+from governor.core.base.units import MonoNs, UsdMicros, format_duration
+from governor.core.engine import (
+    alarms,
+    budgeting,
+    halt_plan,
+    incidents,
+    launched_command,
+    metering,
+    on_machine,
+    on_trainer,
+    run_forecast,
+    verdicts,
+)
+from governor.core.engine.idle import limit, occupancy, stop
+from governor.core.engine.idle.state import NODE
+from governor.core.engine.metering import keep
+from governor.core.engine.node import Node, Tracked
+from governor.core.events.effects import Alarm, Effect, Record
+from governor.core.events.inputs import (
+    Ack,
+    BadHello,
+    Beat,
+    BillingRead,
+    Bye,
+    CheckpointRead,
+    CommandExited,
+    CommandLaunched,
+    Disconnected,
+    Event,
+    FramesLost,
+    Hello,
+    LauncherExited,
+    LaunchersSeen,
+    OperatorBudget,
+    OperatorHalt,
+    OperatorHold,
+    PhaseChange,
+    PriceRead,
+    ProcessesSeen,
+    Step,
+    StopReplied,
+    StreamOpened,
+    StreamRead,
+    StreamState,
+    Tick,
+    TrainerExited,
+)
+from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen, GpuSample, HostMemory, SpotNotice
+from governor.core.halt.table import Fact
+from governor.core.money.charges import UNALLOCATED
+from governor.core.money.ledger import reserve
+
+
+def step(node: Node, event: Event) -> list[Effect]:
+    """Apply one event and return what to do, in order. Never raises for anything that the world may send."""
+    return _HANDLERS[type(event)](node, event)
+
+
+# --- time ---------------------------------------------------------------------------------------------------
+
+
+def reload(node: Node, policies: PolicySet) -> list[Effect]:
+    """Put new policies in force. A halt under way keeps the plan of its verdict; rules keep their windows."""
+    node.policies = policies.observing() if node.facts.observe else policies
+    node.idle.warned_at = None  # The time that was said may be another now.
+    for tracked in node.runs.values():
+        budgeting.refit(node, tracked)
+    return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]
+
+
+def _on_tick(node: Node, tick: Tick) -> list[Effect]:
+    node.wall_offset_ns = tick.wall - tick.at
+    holders = node.holders()
+    metering.meter(node, tick, holders)
+    # Before anything is decided: an incident must not know of a spend that its run's snapshot does not.
+    effects: list[Effect] = [*launched_command.watch(node, tick.at), *metering.keep_due(node, tick.at)]
+    for tracked in node.runs.values():
+        _meter(node, tracked, holders, tick.at)
+    effects.extend(budgeting.apply(node, tick.at))
+    for tracked in node.runs.values():
+        if tracked.incident is not None and not tracked.incident.is_closed:
+            effects.extend(_deadlines(node, tracked, tick.at))
+        elif tracked.run.alive:
+            tracked.book.observe(tick)
+            effects.extend(verdicts.judge(node, tracked, tick.at, None))
+            effects.extend(_silence(tracked, tick.at))
+            effects.extend(alarms.no_loss_alarms(tracked))
+            effects.extend(verdicts.retry_held_back(node, tracked, tick.at))
+            effects.extend(run_forecast.warn_of_ceiling(node, tracked, tick.at))
+    if node.displaced:
+        effects.extend(alarms.displaced_alarms(node, tick.at))
+    effects.extend(stop.watch(node, tick.at))
+    return effects
+
+
+def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) -> None:
+    run = tracked.run
+    run.spend_usd_micros = launched_command.spend(node, tracked)
+    if tracked.is_unattached:
+        run.spend_rate_usd_micros_per_hour = node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1} | holders)
+    elif run.run in holders:
+        run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
+    if run.spend_rate_usd_micros_per_hour is not None:
+        bounds_ns = halt_plan.grace_now(tracked.policy, run, at) + halt_plan.bounds_ns(node.facts, tracked.policy)
+        held = reserve(run.spend_rate_usd_micros_per_hour, bounds_ns)
+        run.reserve_usd_micros = UsdMicros(held + metering.checkpoint_reserve(node, tracked))
+
+
+def _deadlines(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
+    incident = tracked.incident
+    assert incident is not None
+    if incident.halt.deadline is None or at < incident.halt.deadline:
+        return []
+    return incidents.feed(node, tracked, Fact.DEADLINE, at)
+
+
+def _silence(tracked: Tracked, at: MonoNs) -> list[Effect]:
+    """A lost connection or an unreadable log is missing data: said once, never acted on alone; its end is said too."""
+    unwatched = tracked.run.is_unwatched(at)
+    if unwatched == tracked.unwatched_alarmed:
+        return []
+    tracked.unwatched_alarmed = unwatched
+    run = tracked.run
+    if not unwatched:
+        return [Alarm("watched_again", run.run, f"run {run.run} is heard again")]
+    since = run.stream_lost_at if run.jsonl_only else run.last_frame_at
+    assert since is not None
+    why = f" ({run.stream_problem})" if run.stream_problem else ""
+    text = f"nothing heard of run {run.run} for {format_duration(at - since)}{why}: budget only"
+    return [Alarm("unwatched", run.run, text)]
+
+
+# --- incidents, operators -----------------------------------------------------------------------------------
+
+
+def _on_incident_event(node: Node, event: Any) -> list[Effect]:
+    tracked = node.of_incident(event.incident_id)
+    if tracked is None or tracked.incident is None or tracked.incident.incident_id != event.incident_id:
+        return []  # An answer about an incident that is over.
+    if tracked is node.idle.stop:
+        return stop.on_answer(node, tracked, event)
+    effects = _INCIDENT_HANDLERS[type(event)](node, tracked, event)
+    if tracked.incident.is_closed:
+        effects.append(metering.keep(node, event.at, tracked))
+    return effects
+
+
+_INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, Tracked, Any], list[Effect]]]] = {
+    StopReplied: incidents.on_stop_replied,
+    BillingRead: incidents.on_billing,
+    ProcessesSeen: incidents.on_processes,
+    CheckpointRead: incidents.on_checkpoint_read,
+}
+
+
+def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
+    return [*launched_command.on_launched(node, event), *metering.settle(node, event.at)]
+
+
+def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
+    """Nobody of it is left: whoever stands in for it has ended, too."""
+    node.launched = None
+    standing_in = [name for name, tracked in node.runs.items() if tracked.is_unattached]
+    ends = [on_trainer.on_exited(node, TrainerExited(event.at, name, event.exit_code)) for name in standing_in]
+    return [*(effect for end in ends for effect in end), *limit.on_command_exited(node, event)]
+
+
+def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
+    tracked = node.runs.get(event.run)
+    if tracked is None or not tracked.run.alive:
+        return [Alarm("operator_halt", event.run, f"no live run {event.run} to halt")]
+    finding = Finding(Reading.FIRING, "operator", event.reason, {"uid": event.uid})
+    verdict = verdicts.verdict_by_hand(tracked, finding, "operator", tracked.policy.halt.checkpoint)
+    audit = Record("operator", event.run, None, {"act": "halt", "uid": event.uid, "reason": event.reason}, durable=True)
+    if tracked.incident is not None and not tracked.incident.is_closed:
+        return [audit, *incidents.merge(node, tracked, verdict, event.at)]
+    tracked.incident = None  # A person may halt again what a latch would leave alone.
+    return [audit, *incidents.open_incident(node, tracked, verdict, event.at, operator_uid=event.uid)]
+
+
+def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
+    if event.run == NODE:
+        return stop.on_hold(node, event)
+    tracked = node.runs.get(event.run)
+    if tracked is None:
+        return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
+    tracked.hold_until = MonoNs(event.at + event.duration)
+    tracked.hold_reason = event.reason
+    data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
+    # In this order: no record tells of a brake that is not kept. Answered for, it outlives our own crash.
+    kept = keep(node, event.at, tracked, durable=True)
+    return [kept, Record("operator", event.run, None, data, durable=True)]
+
+
+_HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
+    Hello: on_trainer.on_hello,
+    Step: on_trainer.on_step,
+    PhaseChange: on_trainer.on_phase,
+    Beat: on_trainer.on_beat,
+    Ack: on_trainer.on_ack,
+    Bye: on_trainer.on_bye,
+    Disconnected: on_trainer.on_disconnected,
+    FramesLost: on_trainer.on_frames_lost,
+    BadHello: alarms.on_bad_hello,
+    Tick: _on_tick,
+    StopReplied: _on_incident_event,
+    BillingRead: _on_incident_event,
+    ProcessesSeen: _on_incident_event,
+    CheckpointRead: _on_incident_event,
+    GpuProcessesSeen: occupancy.on_gpu_processes,
+    GovernorsSeen: occupancy.on_governors,
+    GpuSample: on_machine.on_gpu_sample,
+    HostMemory: on_machine.on_host_memory,
+    SpotNotice: on_machine.on_spot_notice,
+    CommandExited: _on_command_exited,
+    PriceRead: metering.on_price_read,
+    OperatorHalt: _on_operator_halt,
+    OperatorHold: _on_operator_hold,
+    OperatorBudget: budgeting.on_operator_budget,
+    TrainerExited: on_trainer.on_exited,
+    CommandLaunched: _on_command_launched,
+    LauncherExited: launched_command.on_launcher_exited,
+    LaunchersSeen: on_trainer.on_launchers,
+    StreamOpened: on_trainer.on_stream,
+    StreamState: on_trainer.on_stream_state,
+    StreamRead: on_trainer.on_stream_read,
+}

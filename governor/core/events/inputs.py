@@ -1,0 +1,384 @@
+"""Everything that can happen, as data. `at` is arrival on the governor's monotonic clock.
+
+Floats may be non-finite here: the wire's words have already been turned into nan and inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from governor.core.base.identity import ConnectionId, Peer, ProcessId
+from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen, GpuSample, HostMemory, SpotNotice
+from governor.core.money.budgets import Scope, ScopedBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    at: MonoNs
+    connection: ConnectionId
+    peer: Peer
+    seq: int
+    run: str
+    attempt: str
+    rank: int
+    local_rank: int
+    world_size: int
+    stage: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    gpu_uuids: tuple[str, ...] = ()
+    framework: str | None = None
+    zero_stage: int | None = None
+    parameters: int | None = None
+    tokens_per_step: int | None = None
+    total_steps: int | None = None
+    checkpoint_dir: str | None = None
+    resume_argv: tuple[str, ...] = ()
+    cwd: str | None = None
+    signal: int = 0
+    capabilities: frozenset[str] = frozenset()
+    shim_version: str | None = None
+    started_at: MonoNs | None = None  # attach() in the trainer.
+    resumed_step: int | None = None
+    last_good: Mapping[str, Any] | None = None
+    open_incident: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)  # Written by nobody; frozen, making one takes three times as long.
+class Step:
+    """One optimizer step of one rank, from a frame or from a JSONL line (then connection is None, rank 0)."""
+
+    at: MonoNs
+    connection: ConnectionId | None
+    run: str
+    rank: int
+    step: int
+    attempt_step: int | None = None
+    tokens: int | None = None
+    tokens_total: int | None = None
+    loss: float | None = None
+    loss_expected: bool | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    loss_scale: float | None = None
+    skipped_steps: int | None = None
+    applied: bool | None = None
+    step_s: float | None = None
+    data_s: float | None = None
+    forward_s: float | None = None
+    backward_s: float | None = None
+    optimizer_s: float | None = None
+    checkpoint_s: float | None = None
+    hold_s: float | None = None
+    comm_s: float | None = None
+    mem_allocated_bytes: int | None = None
+    mem_reserved_bytes: int | None = None
+    rss_bytes: int | None = None
+    progress_seq: int | None = None
+
+    @property
+    def tells_of_training(self) -> bool:
+        """Something beside the loss that results of an evaluation, logged as steps of their own, do not have."""
+        told = (self.step_s, self.grad_norm, self.lr, self.tokens, self.tokens_total, self.loss_scale)
+        return any(value is not None for value in (*told, self.applied, self.skipped_steps))
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChange:
+    at: MonoNs
+    connection: ConnectionId | None
+    run: str
+    rank: int
+    phase: str
+    step: int | None = None
+    progress_seq: int | None = None
+    detail: str | None = None
+
+
+@dataclass(slots=True)  # As Step.
+class Beat:
+    at: MonoNs
+    connection: ConnectionId
+    run: str
+    rank: int
+    progress_seq: int
+    phase: str
+    phase_since: MonoNs  # The trainer's own clock: same machine, same CLOCK_MONOTONIC.
+    step: int | None = None
+    in_step: bool = False
+    last_hook: str | None = None
+    device_wait: str | None = None
+    stack: tuple[str, ...] = ()
+    collective: Mapping[str, Any] | None = None
+    main_cpu_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    at: MonoNs
+    connection: ConnectionId
+    run: str
+    rank: int
+    seq: int
+    incident_id: str
+    what: str  # One of trainer_shim.wire.ACKS.
+    step: int | None = None
+    reason: str | None = None
+    merged_into: str | None = None
+    exit_after: bool | None = None
+    checkpoint: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    at: MonoNs
+    connection: ConnectionId
+    run: str
+    rank: int
+    seq: int
+    reason: str | None = None
+    completed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    at: MonoNs
+    connection: ConnectionId
+
+
+@dataclass(frozen=True, slots=True)
+class FramesLost:
+    """Frames that the sender could not send, or that we could not read: counted, never guessed."""
+
+    at: MonoNs
+    connection: ConnectionId | None
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadHello:
+    """A hello that cannot be taken, on a connection without a rank: its sender goes unwatched and has to be told."""
+
+    at: MonoNs
+    connection: ConnectionId
+    peer: Peer
+    why: str
+
+
+@dataclass(slots=True)  # As Step.
+class Tick:
+    """The 250 ms grid on which time-based conditions are judged."""
+
+    at: MonoNs
+    boot: BootNs
+    wall: WallNs
+    unbroken: bool = False  # Nothing was missed since the last tick, however long ago: a replay's clock says so.
+
+
+class StopAnswer(Enum):
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"  # Timed out or broke off: it may have stopped.
+
+
+class BillingAnswer(Enum):
+    ENDED = "ended"
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplied:
+    at: MonoNs
+    incident_id: str
+    answer: StopAnswer
+    retryable: bool
+    reason: str  # Named, without secrets: "accepted", "http_429", "UnauthorizedOperation".
+    destroys: bool = False  # Accepted, and for good: the provider will forget the machine.
+
+
+@dataclass(frozen=True, slots=True)
+class BillingRead:
+    at: MonoNs
+    incident_id: str
+    answer: BillingAnswer
+    provider_state: str  # The provider's own word, e.g. "stopping".
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesSeen:
+    """What a scan after TERM or KILL found. `alive` is empty only after two scans in a row found nobody."""
+
+    at: MonoNs
+    incident_id: str
+    alive: tuple[ProcessId, ...]
+    respawned: tuple[ProcessId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRead:
+    """The governor's own look at the checkpoint that the trainer acknowledged."""
+
+    at: MonoNs
+    incident_id: str
+    whole: bool | None  # None: not readable by us; then it stands "verified by trainer".
+    files: int
+    hashed: int  # Of these, files whose SHA-256 we recomputed and found equal.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorHalt:
+    at: MonoNs
+    run: str
+    reason: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorHold:
+    at: MonoNs
+    run: str
+    duration: DurationNs  # 0 lifts the hold.
+    reason: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorBudget:
+    """A person sets a ceiling, or (budget None) takes away the one that was set live."""
+
+    at: MonoNs
+    scope: Scope
+    budget: ScopedBudget | None
+    reason: str
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerExited:
+    """The command under `costgov run`, or the last announced rank, is gone."""
+
+    at: MonoNs
+    run: str
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLaunched:
+    """`costgov run` has started its command, whose ranks may say hello under this run's name, another, or never."""
+
+    at: MonoNs
+    run: str
+    uid: int
+    processes: tuple[ProcessId, ...]
+    command: tuple[str, ...] = ()  # How to launch it again.
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherExited:
+    """The process that `costgov run` started is gone. Ranks that it left behind may still train."""
+
+    at: MonoNs
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchersSeen:
+    """Who launched the run's ranks, outermost first: found in the process table when a rank said hello."""
+
+    at: MonoNs
+    run: str
+    launchers: tuple[ProcessId, ...]
+    command: tuple[str, ...] = ()  # Command line of the outermost.
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """A run known by its JSONL stream alone. `processes` are those that its owner named, as found now."""
+
+    at: MonoNs
+    run: str
+    uid: int
+    stage: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    processes: tuple[ProcessId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """Whether a run's JSONL stream can be read; told when that changes. `problem`: one line, None while it can."""
+
+    at: MonoNs
+    run: str
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRead:
+    """How far a stream has been read; follows the events of what was read. `position`: plain JSON, the reader's own."""
+
+    at: MonoNs
+    run: str
+    position: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandExited:
+    """The command of `costgov run` is gone, and everybody of its session with it."""
+
+    at: MonoNs
+    run: str
+    exit_code: int  # As a shell says it.
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRead:
+    """Whoever knows what the machine costs was asked again. `at`, `boot` and `wall` are of one moment: now."""
+
+    at: MonoNs
+    boot: BootNs
+    wall: WallNs
+    usd_micros_per_hour: UsdMicros
+    source: str
+    as_of: str  # The day (ISO 8601) on which the source said so.
+    since: WallNs | None = None  # When it came into force; None: the source does not say, so with this reading.
+    alarms: tuple[tuple[str, str], ...] = ()  # (name, text) of what a person should know of it.
+
+
+Event = (
+    Hello
+    | Step
+    | PhaseChange
+    | Beat
+    | Ack
+    | Bye
+    | Disconnected
+    | FramesLost
+    | BadHello
+    | Tick
+    | StopReplied
+    | BillingRead
+    | ProcessesSeen
+    | CheckpointRead
+    | OperatorHalt
+    | OperatorHold
+    | OperatorBudget
+    | TrainerExited
+    | CommandLaunched
+    | LauncherExited
+    | LaunchersSeen
+    | StreamOpened
+    | StreamState
+    | StreamRead
+    | GpuProcessesSeen
+    | PriceRead
+    | CommandExited
+    | GovernorsSeen
+    | GpuSample
+    | HostMemory
+    | SpotNotice
+)

@@ -1,0 +1,259 @@
+"""What the cells of the halt table do: each act returns the next Halt and the effects, and nothing else.
+
+An act knows nothing of the table. Which act answers which fact, and why, stands in halt.py alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.effects import Ask, CloseIncident, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
+from governor.core.halt.state import Fact, Halt, Plan, Stage, StopTarget
+
+STOP_ATTEMPTS_PER_RUNG_MAX: Final = 5  # With the pauses between them about a minute of 429 or 5xx; then a person.
+RENEWALS_MAX: Final = 3  # Of one stage's deadline, by restarts in it.
+DOUBLINGS_MAX: Final = 10  # Keeps 2**n small; every interval has reached its upper bound long before.
+
+Outcome = tuple[Halt, tuple[HaltEffect, ...]]
+Act = Callable[[Halt, MonoNs, Plan], Outcome]
+
+
+def resume(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    """Go on after a restart, in the middle of a stage: its effects once more, and for what is repeated its time.
+
+    An ask keeps its deadline, for grace is money. But a SIGTERM that was journaled and never sent must still come its
+    whole grace before SIGKILL, and no rung is climbed before billing was read again: a machine that stopped while we
+    were away must not be destroyed. Renewed at most RENEWALS_MAX times per stage: a governor that dies every few
+    seconds must not hold up the halt for ever. The Halt that comes back is to be journaled like any other.
+    """
+    lasts_ns = {
+        Stage.TERMED: plan.term_grace_ns,
+        Stage.KILLED: plan.kill_grace_ns,
+        Stage.STOPPING: plan.stop_reply_ns,
+        Stage.VERIFYING: plan.stop_reply_ns,
+        Stage.NEEDS_HUMAN: plan.stop_reply_ns,
+    }.get(halt.stage)
+    # Reads and replies that were under way died with us: the next answer is to a new question.
+    halt = replace(halt, poll_due=None, stop_reply=None if halt.stage is Stage.STOPPING else halt.stop_reply)
+    if lasts_ns is not None and halt.renewals < RENEWALS_MAX:
+        assert halt.deadline is not None
+        deadline = MonoNs(max(halt.deadline, at + lasts_ns))
+        halt = replace(halt, deadline=deadline, renewals=halt.renewals + 1)
+    return halt, entry_effects(halt, plan)
+
+
+def entry_effects(halt: Halt, plan: Plan) -> tuple[HaltEffect, ...]:
+    """What this stage has asked of the world, once more: for a governor that restarted in the middle of it."""
+    match halt.stage:
+        case Stage.ARMED:
+            return ()
+        case Stage.ASKED | Stage.SAVING:  # Ranks that know the incident already ignore the second letter.
+            return _ask(halt, plan)
+        case Stage.TERMED:
+            return (Term(halt.incident_id, halt.run),)
+        case Stage.KILLED:
+            return (Kill(halt.incident_id, halt.run),)
+        # From here on Kill is for what comes back: hands that forgot whom to look for begin to look again.
+        case Stage.STOPPING:
+            return (Kill(halt.incident_id, halt.run), _stop_compute(halt), _read(halt, 0.0))
+        case Stage.VERIFYING:
+            return (Kill(halt.incident_id, halt.run), _read(halt, 0.0))
+        case Stage.NEEDS_HUMAN:
+            effects = (Page(halt.incident_id, halt.run, halt.page_reason), Kill(halt.incident_id, halt.run))
+            return effects if plan.stop is StopTarget.PROCESSES else (*effects, _read(halt, 0.0))
+        case Stage.HALTED:
+            return (CloseIncident(halt.incident_id, halt.run),)
+
+
+# --- before the processes are gone -----------------------------------------------------------------------
+
+
+def stay(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+    return halt, ()
+
+
+def start_asking(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    assert plan.checkpoint != "none", "nothing to ask for: feed VERDICT_NO_ASK"
+    halt = replace(_move(halt, Stage.ASKED, at, plan.grace_ns), grace_until=MonoNs(at + plan.grace_ns))
+    return halt, _ask(halt, plan)
+
+
+def start_saving(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    assert halt.grace_until is not None
+    return _move(halt, Stage.SAVING, at, max(0, min(halt.grace_until - at, plan.save_grace_ns))), ()
+
+
+def term(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return _move(halt, Stage.TERMED, at, plan.term_grace_ns), (Term(halt.incident_id, halt.run),)
+
+
+def saved_then_term(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return term(replace(halt, saved=True), at, plan)
+
+
+def note_saved(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+    return replace(halt, saved=True), ()
+
+
+def term_again(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+    return halt, (Term(halt.incident_id, halt.run),)
+
+
+def kill(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return _move(halt, Stage.KILLED, at, plan.kill_grace_ns), (Kill(halt.incident_id, halt.run),)
+
+
+def kill_again(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+    return halt, (Kill(halt.incident_id, halt.run),)
+
+
+def after_exit(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return halted(halt, at, plan) if plan.stop is StopTarget.PROCESSES else _send_stop(halt, at, plan, 0)
+
+
+def after_unkillable(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    if plan.stop is StopTarget.PROCESSES:
+        return _call_human(halt, at, plan, "processes survive SIGKILL")
+    return _send_stop(halt, at, plan, 0)
+
+
+# --- ending the spending ---------------------------------------------------------------------------------
+
+
+def note_busy(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return _note_reply(halt, at, plan, Fact.STOP_BUSY)
+
+
+def note_refused(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return _note_reply(halt, at, plan, Fact.STOP_REFUSED)
+
+
+def note_unknown(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return _note_reply(halt, at, plan, Fact.STOP_UNKNOWN)
+
+
+def stop_again(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    if halt.stop_reply is Fact.STOP_REFUSED:
+        if halt.rung < plan.rung_max:
+            return _send_stop(halt, at, plan, halt.rung + 1)
+        return _call_human(halt, at, plan, "the provider refuses the stop")
+    if halt.rung_attempts < STOP_ATTEMPTS_PER_RUNG_MAX:
+        return _send_stop(halt, at, plan, halt.rung)
+    # A harsher rung takes the same throttled or broken road: it would destroy more, not sooner.
+    return _call_human(halt, at, plan, "the provider does not answer the stop")
+
+
+def start_verifying(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    halt = replace(_move(halt, Stage.VERIFYING, at, plan.verify_ns), stop_reply=Fact.STOP_ACCEPTED)
+    return poll(halt, at, plan)
+
+
+def poll(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    """Plan the next read, once per answer: doubled or late answers must not multiply the polls."""
+    if plan.stop is StopTarget.PROCESSES or (halt.poll_due is not None and at < halt.poll_due):
+        return halt, ()
+    after_s = _doubled(plan.poll_min_s, plan.poll_max_s, halt.poll_n)
+    due = MonoNs(at + round(after_s * NS_PER_S))
+    return replace(halt, poll_n=halt.poll_n + 1, poll_due=due), (_read(halt, after_s),)
+
+
+def climb(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    if halt.rung < plan.rung_max:
+        return _send_stop(halt, at, plan, halt.rung + 1)
+    return _call_human(halt, at, plan, "the stop was accepted, billing goes on")
+
+
+def halted(halt: Halt, at: MonoNs, _plan: Plan) -> Outcome:
+    halt = replace(halt, stage=Stage.HALTED, since=at, deadline=None)
+    return halt, (CloseIncident(halt.incident_id, halt.run),)
+
+
+# --- with a person called --------------------------------------------------------------------------------
+
+
+def retry(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    """The ladder goes on where it stood, then round again: what a person repairs may be any rung of it."""
+    pause_ns = int(_doubled(plan.retry_min_ns, plan.retry_max_ns, halt.retry_n + 1))
+    halt = replace(halt, retry_n=halt.retry_n + 1, deadline=MonoNs(at + pause_ns))
+    if plan.stop is StopTarget.PROCESSES:
+        return kill_again(halt, at, plan)
+    in_vain = halt.stop_reply in (Fact.STOP_REFUSED, Fact.STOP_ACCEPTED)
+    halt = _count_stop(halt, (halt.rung + 1) % (plan.rung_max + 1) if in_vain else halt.rung)
+    return halt, (_stop_compute(halt), _read(halt, 0.0))
+
+
+def accepted_at_last(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    if plan.stop is StopTarget.PROCESSES or halt.stop_reply is Fact.STOP_ACCEPTED:
+        return halt, ()
+    # The stop gets its full time to show: otherwise rungs would be burnt faster than machines stop.
+    halt = replace(halt, stop_reply=Fact.STOP_ACCEPTED, deadline=MonoNs(at + plan.verify_ns), poll_n=0, poll_due=None)
+    return poll(halt, at, plan)
+
+
+def refused_again(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+    return replace(halt, stop_reply=Fact.STOP_REFUSED), ()
+
+
+def gone_at_last(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    return halted(halt, at, plan) if plan.stop is StopTarget.PROCESSES else (halt, ())
+
+
+# --- shared ----------------------------------------------------------------------------------------------
+
+
+def _move(halt: Halt, stage: Stage, at: MonoNs, lasts_ns: int) -> Halt:
+    return replace(halt, stage=stage, since=at, deadline=MonoNs(at + lasts_ns), renewals=0)
+
+
+def _ask(halt: Halt, plan: Plan) -> tuple[HaltEffect, ...]:
+    assert halt.grace_until is not None
+    return (Ask(halt.incident_id, halt.run, plan.checkpoint, halt.grace_until, exit_after=True, reason=halt.reason),)
+
+
+def _stop_compute(halt: Halt) -> StopCompute:
+    return StopCompute(halt.incident_id, halt.run, attempt=halt.stop_attempts, rung=halt.rung)
+
+
+def _read(halt: Halt, after_s: float) -> ReadBilling:
+    return ReadBilling(halt.incident_id, halt.run, after_s, halt.destroyed)
+
+
+def _send_stop(halt: Halt, at: MonoNs, plan: Plan, rung: int) -> Outcome:
+    first = halt.stop_attempts == 0
+    halt = _count_stop(_move(halt, Stage.STOPPING, at, plan.stop_reply_ns), rung)
+    # From the second stop on, billing is read beside it: an earlier one may have worked, its answer lost.
+    return halt, (_stop_compute(halt),) if first else (_stop_compute(halt), _read(halt, 0.0))
+
+
+def _count_stop(halt: Halt, rung: int) -> Halt:
+    return replace(
+        halt,
+        rung=rung,
+        rung_attempts=halt.rung_attempts + 1 if rung == halt.rung else 1,
+        stop_attempts=halt.stop_attempts + 1,
+        stop_reply=None,
+        poll_n=0,
+        poll_due=None,
+    )
+
+
+def _note_reply(halt: Halt, at: MonoNs, plan: Plan, fact: Fact) -> Outcome:
+    """Not accepted: look whether billing ended all the same, pause, and let the deadline send the next stop."""
+    worse = fact is Fact.STOP_REFUSED and halt.stop_reply is not Fact.STOP_REFUSED
+    if halt.stop_reply is not None and not worse:
+        return halt, ()  # A second answer to one stop must not lengthen the pause.
+    pause_ns = round(_doubled(plan.poll_min_s, plan.poll_max_s, halt.rung_attempts - 1) * NS_PER_S)
+    return replace(halt, stop_reply=fact, deadline=MonoNs(at + pause_ns)), (_read(halt, 0.0),)
+
+
+def _call_human(halt: Halt, at: MonoNs, plan: Plan, reason: str) -> Outcome:
+    halt = _move(halt, Stage.NEEDS_HUMAN, at, plan.retry_min_ns)
+    halt = replace(halt, page_reason=reason, retry_n=0, poll_n=0, poll_due=None)
+    return halt, entry_effects(halt, plan)
+
+
+def _doubled(first: float, most: float, n: int) -> float:
+    return min(most, first * float(2 ** min(n, DOUBLINGS_MAX)))

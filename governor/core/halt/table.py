@@ -1,0 +1,261 @@
+"""The halt: one complete table from (stage, fact) to the next stage and what to do about it.
+
+Pure. The engine turns events into facts, feeds them here, journals the Halt that comes back, and only then lets hands
+perform the effects. Two rules shape the table. Escalation never goes back: the one backward step is VERIFYING to
+STOPPING, which climbs a rung. And nothing is inferred: an exit, and the end of billing, count when they were observed.
+
+Deadlines are absolute instants of CLOCK_MONOTONIC. Within one boot id they stay valid across a restart of the governor:
+restore the Halt as it was, `resume` it, journal what comes back, perform the effects (every one is idempotent per
+incident). Under another boot id they mean nothing, the processes are gone by definition, and a node resumed tomorrow
+must not be stopped again: the engine closes such an incident instead of resuming it.
+
+One incident keeps one Plan: the policy as it stood at the verdict, so a reload does not change a halt under way.
+Hands answer every StopCompute and ReadBilling, with UNKNOWN if need be. From a Term or Kill until CloseIncident they
+look for newcomers of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from governor.core.base.units import DurationNs, MonoNs
+from governor.core.events.inputs import BillingAnswer, StopAnswer
+from governor.core.halt import acts
+from governor.core.halt.acts import RENEWALS_MAX, STOP_ATTEMPTS_PER_RUNG_MAX, Act, Outcome, entry_effects, resume
+from governor.core.halt.state import Fact, Halt, Plan, Stage, StopTarget
+
+__all__ = [
+    "LIVE_STAGES",
+    "RENEWALS_MAX",
+    "STOP_ATTEMPTS_PER_RUNG_MAX",
+    "TRANSITIONS",
+    "Cell",
+    "Fact",
+    "Halt",
+    "Outcome",
+    "Plan",
+    "Stage",
+    "StopTarget",
+    "billing_fact",
+    "entry_effects",
+    "open_halt",
+    "resume",
+    "step",
+    "stop_fact",
+    "verdict_fact",
+]
+
+LIVE_STAGES: Final = tuple(stage for stage in Stage if stage is not Stage.HALTED)
+
+
+def open_halt(incident_id: str, run: str, reason: str, at: MonoNs) -> Halt:
+    """Return an incident that has done nothing yet; feed VERDICT or VERDICT_NO_ASK next."""
+    return Halt(incident_id, run, reason, at, Stage.ARMED, at)
+
+
+def step(halt: Halt, fact: Fact, at: MonoNs, plan: Plan) -> Outcome:
+    """Return the next Halt (to be journaled first) and what to do then. HALTED is final: nothing moves it."""
+    if halt.stage is Stage.HALTED:
+        return halt, ()
+    # Threads stamp what they meet before the loop takes it: an answer may be a moment older than the stage it finds.
+    at = max(at, halt.since)
+    assert fact is not Fact.DEADLINE or (halt.deadline is not None and at >= halt.deadline), "DEADLINE came early"
+    cell = TRANSITIONS[halt.stage, fact]
+    after, effects = cell.act(halt, at, plan)
+    assert after.stage in cell.to, f"{halt.stage} on {fact} led to {after.stage}"
+    return after, effects
+
+
+def verdict_fact(plan: Plan, save_expected_ns: DurationNs | None) -> Fact:
+    """Ask only where a checkpoint is wanted and the measured save time (None: not measured yet) fits the grace."""
+    hopeless = save_expected_ns is not None and save_expected_ns > min(plan.grace_ns, plan.save_grace_ns)
+    return Fact.VERDICT_NO_ASK if plan.checkpoint == "none" or plan.grace_ns == 0 or hopeless else Fact.VERDICT
+
+
+def stop_fact(answer: StopAnswer, retryable: bool) -> Fact:
+    if answer is StopAnswer.REFUSED:
+        return Fact.STOP_BUSY if retryable else Fact.STOP_REFUSED
+    return Fact.STOP_ACCEPTED if answer is StopAnswer.ACCEPTED else Fact.STOP_UNKNOWN
+
+
+def billing_fact(answer: BillingAnswer) -> Fact:
+    return {
+        BillingAnswer.ENDED: Fact.BILLING_ENDED,
+        BillingAnswer.RUNNING: Fact.BILLING_RUNNING,
+        BillingAnswer.UNKNOWN: Fact.BILLING_UNKNOWN,
+    }[answer]
+
+
+# --- the table -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`to`: where it may lead, for the drawing and as a check on `act`. `why`: for whoever is surprised."""
+
+    to: tuple[Stage, ...]
+    act: Act
+    why: str
+
+
+Row = dict[Fact, tuple[tuple[Stage, ...] | None, Act, str]]
+
+
+def _stay(why: str, *facts: Fact) -> Row:
+    return dict.fromkeys(facts, (None, acts.stay, why))
+
+
+def _do(act: Act, why: str, *facts: Fact) -> Row:
+    """Something is done, the stage stays."""
+    return dict.fromkeys(facts, (None, act, why))
+
+
+def _go(fact: Fact, act: Act, why: str, *to: Stage) -> Row:
+    return {fact: (to, act, why)}
+
+
+def _table(rows: dict[Stage, tuple[Row, ...]]) -> dict[tuple[Stage, Fact], Cell]:
+    table: dict[tuple[Stage, Fact], Cell] = {}
+    for stage, parts in rows.items():
+        for part in parts:
+            for fact, (to, act, why) in part.items():
+                assert (stage, fact) not in table, f"two cells for {stage}, {fact}"
+                table[stage, fact] = Cell((stage,) if to is None else to, act, why)
+    return table
+
+
+_ACKS = (Fact.RECEIVED, Fact.SAVING, Fact.SAVE_FAILED)
+_VERDICTS = (Fact.VERDICT, Fact.VERDICT_NO_ASK)
+_REPLIES = (Fact.STOP_ACCEPTED, Fact.STOP_BUSY, Fact.STOP_REFUSED, Fact.STOP_UNKNOWN)
+_READS = (Fact.BILLING_ENDED, Fact.BILLING_RUNNING, Fact.BILLING_UNKNOWN)
+_UNASKED = "No stop and no read has been asked for yet; the sequence reads billing back itself when it gets there."
+_TOO_LATE = "Too late: escalation never goes back."
+_TOO_LATE_SAVED = "Too late to change anything, but the report may name the checkpoint."
+_MERGED = "The first verdict's halt is this halt."
+_BROUGHT_BACK = "Something brought the run back: SIGKILL again, without moving any deadline."
+
+TRANSITIONS: Final = _table(
+    {
+        Stage.ARMED: (
+            _go(Fact.VERDICT, acts.start_asking, "The work is worth its grace.", Stage.ASKED),
+            _go(Fact.VERDICT_NO_ASK, acts.term, "Nothing to save, or no time to save it in.", Stage.TERMED),
+            _stay("Nothing was asked yet.", *_ACKS, Fact.SAVED),
+            _stay("Nobody decided to halt yet.", Fact.EXITED, Fact.RESPAWNED, Fact.DEADLINE),
+            _stay(_UNASKED, *_REPLIES, *_READS),
+        ),
+        Stage.ASKED: (
+            _stay(_MERGED, Fact.VERDICT),
+            _go(Fact.VERDICT_NO_ASK, acts.term, "The earlier of two deadlines holds: this one is now.", Stage.TERMED),
+            _stay("Holding the letter is not yet obeying it; the grace runs on.", Fact.RECEIVED),
+            _go(Fact.SAVING, acts.start_saving, "The grace is not extended.", Stage.SAVING),
+            _go(Fact.SAVED, acts.saved_then_term, "The ack that saving began was lost.", Stage.TERMED),
+            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer buys nothing.", Stage.TERMED),
+            _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", Stage.TERMED),
+            _stay("The launcher restarted a rank: the deadline stands for the new one too.", Fact.RESPAWNED),
+            _go(Fact.DEADLINE, acts.term, "Deaf, hung or too slow.", Stage.TERMED),
+            _stay(_UNASKED, *_REPLIES, *_READS),
+        ),
+        Stage.SAVING: (
+            _stay(_MERGED, Fact.VERDICT),
+            _stay("A save under way is worth its grace, and that is bounded.", Fact.VERDICT_NO_ASK),
+            _stay("Progress extends nothing past the grace.", Fact.RECEIVED, Fact.SAVING),
+            _go(Fact.SAVED, acts.saved_then_term, "Whole and durable: every further second is waste.", Stage.TERMED),
+            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer buys nothing.", Stage.TERMED),
+            _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", Stage.TERMED),
+            _stay("The launcher restarted a rank: the deadline stands for the new one too.", Fact.RESPAWNED),
+            _go(Fact.DEADLINE, acts.term, "A save that outlasts its grace costs more than it saves.", Stage.TERMED),
+            _stay(_UNASKED, *_REPLIES, *_READS),
+        ),
+        Stage.TERMED: (
+            _stay(_MERGED, *_VERDICTS),
+            _stay(_TOO_LATE, *_ACKS),
+            _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
+            _go(Fact.EXITED, acts.after_exit, "Observed gone.", Stage.STOPPING, Stage.HALTED),
+            _do(acts.term_again, "SIGKILL waits for SIGTERM's grace, also for newcomers.", Fact.RESPAWNED),
+            _go(Fact.DEADLINE, acts.kill, "SIGTERM is ignored.", Stage.KILLED),
+            _stay(_UNASKED, *_REPLIES, *_READS),
+        ),
+        Stage.KILLED: (
+            _stay(_MERGED, *_VERDICTS),
+            _stay(_TOO_LATE, *_ACKS),
+            _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
+            _go(Fact.EXITED, acts.after_exit, "Observed gone.", Stage.STOPPING, Stage.HALTED),
+            _do(acts.kill_again, _BROUGHT_BACK, Fact.RESPAWNED),
+            _go(
+                Fact.DEADLINE,
+                acts.after_unkillable,
+                "What SIGKILL cannot end (D state), the machine stop ends.",
+                Stage.STOPPING,
+                Stage.NEEDS_HUMAN,
+            ),
+            _stay(_UNASKED, *_REPLIES, *_READS),
+        ),
+        Stage.STOPPING: (
+            _stay(_MERGED, *_VERDICTS),
+            _stay(_TOO_LATE, *_ACKS),
+            _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
+            _stay("From here on the money decides.", Fact.EXITED),
+            _do(acts.kill_again, _BROUGHT_BACK, Fact.RESPAWNED),
+            _go(
+                Fact.DEADLINE,
+                acts.stop_again,
+                "No answer, or the pause after a bad one is over.",
+                Stage.STOPPING,
+                Stage.NEEDS_HUMAN,
+            ),
+            _go(Fact.STOP_ACCEPTED, acts.start_verifying, "Accepted is not stopped.", Stage.VERIFYING),
+            _do(acts.note_busy, "Pause, then the same rung.", Fact.STOP_BUSY),
+            _do(
+                acts.note_refused,
+                "Read before climbing: a machine that somebody just stopped refuses too, and must not be destroyed.",
+                Fact.STOP_REFUSED,
+            ),
+            _do(acts.note_unknown, "It may have stopped: read, pause, then the same rung.", Fact.STOP_UNKNOWN),
+            _go(Fact.BILLING_ENDED, acts.halted, "The stop worked, or somebody else's did.", Stage.HALTED),
+            _stay("The deadline sends the next stop.", Fact.BILLING_RUNNING, Fact.BILLING_UNKNOWN),
+        ),
+        Stage.VERIFYING: (
+            _stay(_MERGED, *_VERDICTS),
+            _stay(_TOO_LATE, *_ACKS),
+            _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
+            _stay("From here on the money decides.", Fact.EXITED),
+            _do(acts.kill_again, _BROUGHT_BACK, Fact.RESPAWNED),
+            _go(
+                Fact.DEADLINE,
+                acts.climb,
+                "Accepted, and still billed: the next rung. The one step back.",
+                Stage.STOPPING,
+                Stage.NEEDS_HUMAN,
+            ),
+            _stay("An answer to an earlier stop; what billing says outranks it.", *_REPLIES),
+            _go(Fact.BILLING_ENDED, acts.halted, "Verified by reading back.", Stage.HALTED),
+            _do(acts.poll, "Not yet.", Fact.BILLING_RUNNING),
+            _do(acts.poll, "Not knowing is not having ended.", Fact.BILLING_UNKNOWN),
+        ),
+        Stage.NEEDS_HUMAN: (
+            _stay(_MERGED, *_VERDICTS),
+            _stay(_TOO_LATE, *_ACKS),
+            _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
+            _go(
+                Fact.EXITED,
+                acts.gone_at_last,
+                "Enough where processes were all we had to stop.",
+                Stage.NEEDS_HUMAN,
+                Stage.HALTED,
+            ),
+            _do(acts.kill_again, _BROUGHT_BACK, Fact.RESPAWNED),
+            _do(acts.retry, "Never give up, only slow down.", Fact.DEADLINE),
+            _do(acts.accepted_at_last, "Accepted is not stopped, here neither.", Fact.STOP_ACCEPTED),
+            _do(acts.refused_again, "The next round tries the next rung.", Fact.STOP_REFUSED),
+            _stay("The next round tries the same rung.", Fact.STOP_BUSY, Fact.STOP_UNKNOWN),
+            _go(Fact.BILLING_ENDED, acts.halted, "The person, or the retry, ended it.", Stage.HALTED),
+            _do(acts.poll, "Not yet.", Fact.BILLING_RUNNING),
+            _do(acts.poll, "Not knowing is not having ended.", Fact.BILLING_UNKNOWN),
+        ),
+    }
+)
+
+_holes = set(product(LIVE_STAGES, Fact)) - TRANSITIONS.keys()
+assert not _holes, f"halt table has holes: {_holes}"

@@ -1,0 +1,283 @@
+"""Expected against actual by stage: the table that a stage is handed over with, from charges and windows alone.
+
+Money is what was charged, all of it: pauses, restarts and start-up are what the stage's tokens cost too. Tokens are
+those of closed windows and of the one that is open. What the plan was, each window says; for the open one the last
+one's counts. Ratios are exact; only the forecast (`lands_at_usd_micros`) is an estimate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Final
+
+from governor.core.base.units import MICROS_PER_USD, MTOK, NS_PER_S
+from governor.core.money.charges import UNALLOCATED, LineKind, Unit
+from governor.core.money.forecast import RECENT_WINDOWS, ExpectedCost, WindowRow, forecast, per_mtok
+from governor.core.money.reports.cost import Sum
+from governor.core.money.token_windows import TokenMeter, Window
+
+NO_STAGE: Final = "(no stage)"
+NOBODYS: Final = "(unallocated)"
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one run has done in one stage."""
+
+    node_ns: int = 0
+    usd_micros: int = 0
+    reconstructed_usd_micros: int = 0
+    tokens: int = 0
+    duration_ns: int = 0
+    wasted_tokens: int = 0
+    wasted_usd_micros: int = 0
+    untold_tokens: int = 0  # Trained, and paid for, in windows that are not kept any more.
+    unpriced_tokens: int = 0  # Of windows that closed while the machine's price was unknown.
+    planned_tokens: int = 0  # Of those whose price was planned.
+    planned_usd: int = 0  # In micro-dollar-tokens: 10^-12 dollars.
+    timed_tokens: int = 0  # Of those whose speed was planned, and how long they were to take.
+    planned_s: float = 0.0
+    to_tokens: int = 0
+    plan: ExpectedCost | None = None  # The last window's; None without one.
+    is_left: bool = False  # The run has gone on in another stage.
+    elsewhere_usd_micros: int = 0  # What it has cost in other stages before: its ceiling here counts that, too.
+    recent: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
+
+    def expect(self, tokens: int, plan: ExpectedCost) -> None:
+        if plan.usd_micros_per_mtok is not None:
+            self.planned_tokens += tokens
+            self.planned_usd += tokens * plan.usd_micros_per_mtok
+        if plan.tokens_per_s:
+            self.timed_tokens += tokens
+            self.planned_s += tokens / plan.tokens_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """One stage, or the total. None is unknown: no windows, no plan, no ceiling, or no meaning across stages."""
+
+    stage: str
+    runs: int
+    node_ns: int
+    tokens: int
+    expected_usd_micros: int | None
+    expected_per_mtok: Fraction | None  # Micro-dollars.
+    actual_usd_micros: int
+    actual_per_mtok: Fraction | None
+    drift: Fraction | None
+    expected_tokens_per_s: float | None
+    tokens_per_s: float | None
+    wasted_tokens: int
+    wasted_usd_micros: int
+    ceiling_usd_micros: int | None
+    used: Fraction | None  # Of the ceilings.
+    burn_rate: Fraction | None
+    lands_at_usd_micros: int | None
+    untold_tokens: int  # Beside `tokens`: of windows that are not kept. What a million has cost is unknown then.
+    unpriced_tokens: int  # Of `tokens`: trained while no price was known. What all of this has cost is unknown then.
+    unplanned_tokens: int  # Of windows whose price nobody planned, in a stage of which others are planned.
+    unlimited_runs: int  # Without a ceiling, in a stage where others have one.
+    reconstructed_usd_micros: int
+
+
+class StageTally:
+    """Charges and windows in, rows out. Windows of a run must come in the order in which they closed."""
+
+    def __init__(self, *, from_the_beginning: bool = True) -> None:
+        """Without the beginning (--since) nobody can say how much of a ceiling is used, or where the run lands."""
+        self._shares: dict[tuple[str, str], _Share] = {}
+        self._newest: dict[str, _Share] = {}  # By run: where it trained last.
+        self._told_to: dict[str, int] = {}  # By run: its total at the end of what was entered.
+        self._from_the_beginning = from_the_beginning
+
+    def enter_charges(self, one: Sum) -> None:
+        """Charges that agree in stage and run."""
+        charge = one.charge
+        nobodys = charge.payer.run == UNALLOCATED
+        share = self._share(NOBODYS if nobodys else charge.payer.stage or NO_STAGE, charge.payer.run)
+        share.usd_micros += charge.usd_micros
+        share.reconstructed_usd_micros += charge.usd_micros if charge.reconstructed else 0
+        if charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR:
+            share.node_ns += charge.quantity
+
+    def enter_window(self, run: str, row: WindowRow) -> None:
+        share, window, plan = self._trains(row.stage, run), row.window, row.plan
+        tokens = window.tokens
+        self._miss(share, run, window.from_tokens, plan.began_tokens)
+        self._told_to[run] = window.to_tokens
+        share.tokens += tokens
+        share.duration_ns += window.duration_ns
+        if window.wasted_tokens:
+            # What it cost bought both: the tokens that count, and those that were trained again.
+            share.wasted_tokens += window.wasted_tokens
+            share.wasted_usd_micros += window.usd_micros * window.wasted_tokens // (tokens + window.wasted_tokens)
+        share.unpriced_tokens += tokens if row.is_unpriced else 0
+        share.expect(tokens, plan)
+        share.to_tokens = window.to_tokens
+        share.plan = plan
+        share.recent.append(window)
+
+    def enter_open(self, run: str, stage: str | None, meter: TokenMeter) -> None:
+        """The beginning of a window that no row tells of yet; what it wasted is told when it has closed.
+
+        The meter must be older than the windows: what closed meanwhile is in them.
+        """
+        tokens = meter.progress_tokens - max(meter.from_tokens, self._told_to.get(run, 0))
+        if tokens <= 0:
+            return
+        share = self._trains(stage, run)
+        self._miss(share, run, meter.from_tokens, meter.began_tokens)
+        share.tokens += tokens
+        share.duration_ns += meter.spent_ns
+        share.to_tokens = meter.progress_tokens
+        if share.plan is not None:
+            share.expect(tokens, share.plan)
+
+    def rows(self) -> list[StageRow]:
+        """One for each stage, by name; what has no stage, and what was nobody's, come last."""
+        stages: dict[str, list[_Share]] = {}
+        spent: dict[str, int] = {}
+        for (stage, run), share in self._shares.items():
+            stages.setdefault(stage, []).append(share)
+            spent[run] = spent.get(run, 0) + share.usd_micros
+        for run, share in self._newest.items():
+            share.elsewhere_usd_micros = spent[run] - share.usd_micros
+        last = (NO_STAGE, NOBODYS)
+        names = sorted(stages, key=lambda name: (last.index(name) + 1 if name in last else 0, name))
+        return [self._row(name, stages[name]) for name in names]
+
+    def _miss(self, share: _Share, run: str, from_tokens: int, began_tokens: int) -> None:
+        """What lies between is not known: a limit of the journal's, or a damaged page. Its money is in the charges."""
+        to = self._told_to.get(run, 0 if self._from_the_beginning else from_tokens)
+        share.untold_tokens += max(0, from_tokens - max(to, began_tokens))
+
+    def _trains(self, stage: str | None, run: str) -> _Share:
+        share = self._share(stage or NO_STAGE, run)
+        self._newest.setdefault(run, share).is_left = True
+        share.is_left = False
+        self._newest[run] = share
+        return share
+
+    def _share(self, stage: str, run: str) -> _Share:
+        share = self._shares.get((stage, run))
+        if share is None:
+            share = self._shares[stage, run] = _Share()
+        return share
+
+    def _row(self, stage: str, shares: list[_Share]) -> StageRow:
+        tokens, spent = sum(share.tokens for share in shares), sum(share.usd_micros for share in shares)
+        duration_ns = sum(share.duration_ns for share in shares)
+        planned_tokens, planned_usd = sum(s.planned_tokens for s in shares), sum(s.planned_usd for s in shares)
+        planned_s, timed_tokens = sum(s.planned_s for s in shares), sum(s.timed_tokens for s in shares)
+        expected = Fraction(planned_usd, planned_tokens) if planned_tokens else None
+        untold = sum(share.untold_tokens for share in shares)
+        unpriced = sum(share.unpriced_tokens for share in shares)
+        actual = per_mtok(spent, tokens) if not (untold or unpriced) else None
+        limited = [share for share in shares if _ceiling(share) is not None]
+        ceiling = sum(_ceiling(share) or 0 for share in limited)
+        counted = sum(share.usd_micros + share.elsewhere_usd_micros for share in limited)
+        whole = self._from_the_beginning and not unpriced
+        return StageRow(
+            stage=stage,
+            runs=0 if stage == NOBODYS else len(shares),
+            node_ns=sum(share.node_ns for share in shares),
+            tokens=tokens,
+            expected_usd_micros=planned_usd // MTOK if planned_tokens else None,
+            expected_per_mtok=expected,
+            actual_usd_micros=spent,
+            actual_per_mtok=actual,
+            drift=actual / expected - 1 if actual is not None and expected else None,
+            expected_tokens_per_s=timed_tokens / planned_s if planned_s else None,
+            tokens_per_s=tokens * NS_PER_S / duration_ns if duration_ns else None,
+            wasted_tokens=sum(share.wasted_tokens for share in shares),
+            wasted_usd_micros=sum(share.wasted_usd_micros for share in shares),
+            ceiling_usd_micros=ceiling if limited else None,
+            used=Fraction(counted, ceiling) if ceiling and whole else None,
+            burn_rate=_burn_rate(limited) if not (untold or unpriced) else None,
+            lands_at_usd_micros=_landing(shares) if whole else None,
+            untold_tokens=untold,
+            unpriced_tokens=unpriced,
+            unplanned_tokens=tokens - planned_tokens if planned_tokens else 0,
+            unlimited_runs=len(shares) - len(limited) if limited else 0,
+            reconstructed_usd_micros=sum(share.reconstructed_usd_micros for share in shares),
+        )
+
+
+def _ceiling(share: _Share) -> int | None:
+    return share.plan.ceiling_usd_micros if share.plan is not None else None
+
+
+def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:
+    """Of the runs that have a goal: their $/1M tokens over what their ceilings have for each."""
+    spent = trained = ceilings = goals = 0
+    for share in limited:
+        plan = share.plan
+        if plan is not None and plan.tokens is not None and plan.ceiling_usd_micros is not None:
+            spent += share.usd_micros
+            trained += share.tokens
+            ceilings += plan.ceiling_usd_micros
+            goals += plan.tokens
+    if not (spent and trained and ceilings):
+        return None
+    return Fraction(spent, trained) / Fraction(ceilings, goals)
+
+
+def _landing(shares: Iterable[_Share]) -> int | None:
+    """What all of them will have cost at their goals; None where one that trains has none.
+
+    By each run's recent windows, as its status tells it. A run that shows no tokens lands at what it has cost; so does
+    one here that has gone on in another stage.
+    """
+    total = 0
+    trains = False
+    for share in shares:
+        total += share.usd_micros
+        if share.plan is None:
+            continue
+        trains = True
+        if share.is_left:
+            continue
+        goal = share.plan.tokens_goal
+        if goal is None:
+            return None
+        left = forecast(share.recent, goal - share.to_tokens)
+        assert left is not None, "a plan comes with a window"
+        total += round(left.cost_left.mid * MICROS_PER_USD)
+    return total if trains else None
+
+
+def total_of(rows: Iterable[StageRow]) -> StageRow:
+    """All stages as one. Prices, speeds and rates of different stages have no common meaning: left out."""
+    found = list(rows)
+    trained = [row for row in found if row.tokens]
+    expected = [row.expected_usd_micros for row in trained if row.expected_usd_micros is not None]
+    ceilings = [row.ceiling_usd_micros for row in found if row.ceiling_usd_micros is not None]
+    landings = [row.lands_at_usd_micros for row in trained if row.lands_at_usd_micros is not None]
+    others = sum(row.actual_usd_micros for row in found if not row.tokens)
+    return StageRow(
+        stage="total",
+        runs=sum(row.runs for row in found),
+        node_ns=sum(row.node_ns for row in found),
+        tokens=sum(row.tokens for row in found),
+        expected_usd_micros=sum(expected) if expected and len(expected) == len(trained) else None,
+        expected_per_mtok=None,
+        actual_usd_micros=sum(row.actual_usd_micros for row in found),
+        actual_per_mtok=None,
+        drift=None,
+        expected_tokens_per_s=None,
+        tokens_per_s=None,
+        wasted_tokens=sum(row.wasted_tokens for row in found),
+        wasted_usd_micros=sum(row.wasted_usd_micros for row in found),
+        ceiling_usd_micros=sum(ceilings) if ceilings else None,
+        used=None,
+        burn_rate=None,
+        lands_at_usd_micros=sum(landings) + others if landings and len(landings) == len(trained) else None,
+        untold_tokens=sum(row.untold_tokens for row in found),
+        unpriced_tokens=sum(row.unpriced_tokens for row in found),
+        unplanned_tokens=0,
+        unlimited_runs=0,
+        reconstructed_usd_micros=sum(row.reconstructed_usd_micros for row in found),
+    )

@@ -1,0 +1,264 @@
+"""What a rule asks: one trigger, or several that must all fire (`all = [...]`)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from governor.core.base.findings import Finding, Reading, Verdict, unknown
+from governor.core.base.policy import ALL, Hold, HoldKind, Policy, Rule, WarmUp
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import Event, Step
+from governor.core.rules.triggers import load
+from governor.core.rules.triggers.base import Condition, Trigger, defaults, listens
+from governor.core.runs.state import Run
+
+
+def condition_of(rule: Rule, policy: Policy) -> Condition:
+    """Make the rule's condition, with nothing seen yet."""
+    if not rule.members:
+        return _trigger(rule.trigger, rule.params, policy)
+    return All([(member.trigger, _trigger(member.trigger, member.params, policy)) for member in rule.members])
+
+
+def carried_on(condition: Condition, rule: Rule, policy: Policy) -> Condition:
+    """The condition of a rule that asks as before, under another policy: it goes on with all that it has seen.
+
+    A snapshot would not do: it is for a restart, and leaves out what nobody watched meanwhile.
+    """
+    if not isinstance(condition, All):
+        return _carried_on(condition, rule.trigger, rule.params, policy)
+    pairs = zip(condition.members, rule.members, strict=True)
+    return All([(kind, _carried_on(trigger, kind, member.params, policy)) for (kind, trigger), member in pairs])
+
+
+def _carried_on(condition: Condition, kind: str, params: Mapping[str, Any], policy: Policy) -> Condition:
+    if not getattr(condition, "PLANNED", False):
+        return condition
+    planned = _trigger(kind, params, policy)
+    planned.restore(condition.snapshot())
+    return planned
+
+
+def _trigger(kind: str, params: Mapping[str, Any], policy: Policy) -> Trigger:
+    trigger = load()[kind]
+    return trigger({**defaults(trigger.KEYS), **params, "budget": policy.budget, "expected": policy.expected})
+
+
+def evidence_of(verdict: Verdict, kind: str) -> Mapping[str, Any] | None:
+    """The evidence of that trigger, be it the rule's own or one of several; None where it has no part in it."""
+    if verdict.trigger == kind:
+        return verdict.finding.evidence
+    if verdict.trigger != ALL:
+        return None
+    members = verdict.finding.evidence.get("all", ())
+    return next((member for member in members if member["trigger"] == kind), None)
+
+
+class All:
+    """FIRING when all members fire, QUIET as soon as one is quiet, else UNKNOWN.
+
+    So what is not known of one member neither ends an episode nor makes one: a quiet member answers for all of them.
+    """
+
+    def __init__(self, members: Sequence[tuple[str, Condition]]) -> None:
+        assert members, "a rule without a condition would fire on everything"
+        self.members = tuple(members)
+
+    def observe(self, event: Event, run: Run) -> bool:
+        """False when none of them says that it may fire: what is FIRING of all was made so by the last of them."""
+        shown = [trigger.observe(event, run) for _, trigger in self.members if listens(trigger, type(event))]
+        return any(may_fire is not False for may_fire in shown)
+
+    def judge(self, at: MonoNs, run: Run) -> Finding:
+        findings = [(kind, trigger.judge(at, run)) for kind, trigger in self.members]  # Each: windows stay warm.
+        for _, finding in findings:
+            if finding.reading is Reading.QUIET:
+                return finding
+        for kind, finding in findings:
+            if finding.reading is Reading.UNKNOWN:
+                return unknown(f"{kind}_{finding.reason}" if finding.reason else kind)
+        return _together(findings)
+
+    def new_attempt(self, run: Run) -> None:
+        for _, trigger in self.members:
+            trigger.new_attempt(run)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"members": [{"trigger": kind, "state": dict(trigger.snapshot())} for kind, trigger in self.members]}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        saved = snapshot["members"]
+        if [member["trigger"] for member in saved] != [kind for kind, _ in self.members]:
+            raise ValueError("the state is of other triggers")
+        for (_, trigger), member in zip(self.members, saved, strict=True):
+            trigger.restore(member["state"])
+
+
+def _together(findings: Sequence[tuple[str, Finding]]) -> Finding:
+    evidence: dict[str, Any] = {
+        "all": [{"trigger": kind, "reason": finding.reason, **finding.evidence} for kind, finding in findings]
+    }
+    steps = [step for _, finding in findings if isinstance(step := finding.evidence.get("step"), int)]
+    if steps:
+        # A `for` in steps counts the step that the evidence is about: what all of them say is as old as the oldest.
+        evidence["step"] = min(steps)
+    return Finding(
+        Reading.FIRING,
+        "_and_".join(finding.reason for _, finding in findings),
+        "; and ".join(finding.text for _, finding in findings),
+        evidence,
+    )
+
+
+# How long a rule's condition has lasted: the `for` of a rule.
+
+
+class HoldTimer:
+    """Counts how long a rule's trigger has been firing.
+
+    UNKNOWN neither counts nor resets: time and tokens are added only between two neighbouring FIRING readings, and a
+    step without a known reading is not a step of the window.
+    """
+
+    __slots__ = ("_counted", "_fired", "_hold", "_last_at", "_last_tokens", "_steps")
+
+    def __init__(self, hold: Hold) -> None:
+        self._hold = hold
+        # The last `of` steps with a known reading, and whether any rank's fired; how many of them did.
+        self._steps: OrderedDict[int, bool] = OrderedDict()
+        self._fired = 0
+        self._counted = 0  # Nanoseconds or tokens.
+        self._last_at: MonoNs | None = None  # Of the newest reading, if that was FIRING.
+        self._last_tokens: int | None = None
+
+    def add(self, finding: Finding, at: MonoNs, event: Event | None, run: Run) -> bool:
+        """Take one finding; return whether the condition has now lasted long enough.
+
+        A finding whose evidence names its "step" counts for that one: another rank's frame of the next step finds the
+        first rank still broken, which makes the next step no broken one.
+        """
+        reading = finding.reading
+        if self._hold.kind is HoldKind.STEPS:
+            if isinstance(event, Step) and reading is not Reading.UNKNOWN:
+                fired = reading is Reading.FIRING
+                self._add_step(finding.evidence.get("step", event.step) if fired else event.step, fired)
+            return self._fired >= self._hold.need
+        if reading is Reading.QUIET:
+            if self._counted or self._last_at is not None or self._last_tokens is not None:
+                self.reset()  # Seldom: most readings of most rules are quiet, and so were those before.
+            return False
+        if reading is Reading.UNKNOWN:
+            # What was counted stays: missing data is no recovery, and no evidence either.
+            self._last_at = self._last_tokens = None
+            return False
+        self._count(at, run)
+        return self._counted >= self._hold.need
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing that fired is counted: a reading that does not fire would leave it so."""
+        return not self._fired and not self._counted and self._last_at is None and self._last_tokens is None
+
+    def _add_step(self, step: int, fired: bool) -> None:
+        known = self._steps.get(step)
+        if known is None:
+            if len(self._steps) == self._hold.of:
+                self._fired -= self._steps.popitem(last=False)[1]
+            self._steps[step] = fired
+            self._fired += fired
+        elif fired and not known:
+            self._steps[step] = True
+            self._fired += 1
+
+    def _count(self, at: MonoNs, run: Run) -> None:
+        if self._hold.kind is HoldKind.DURATION:
+            if self._last_at is not None:
+                self._counted += max(0, at - self._last_at)  # A frame may have been stamped before a tick judged first.
+            self._last_at = at if self._last_at is None else max(at, self._last_at)
+            return
+        tokens = run.tokens_total
+        if tokens is not None:
+            if self._last_tokens is not None:
+                self._counted += max(0, tokens - self._last_tokens)
+            self._last_tokens = tokens
+
+    def reset(self) -> None:
+        self._steps.clear()
+        self._fired = 0
+        self._counted = 0
+        self._last_at = self._last_tokens = None
+
+    def snapshot(self) -> Mapping[str, Any]:
+        return {"counted": self._counted, "steps": [[step, fired] for step, fired in self._steps.items()]}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on counting. The time in which nobody watched is not added."""
+        self.reset()
+        self._counted = int(snapshot["counted"])
+        for step, fired in snapshot["steps"]:
+            self._add_step(int(step), bool(fired))
+
+
+# How far the present attempt has come: what a rule's `warmup` is counted in.
+
+
+class Attempt:
+    """Steps, time and tokens of the attempt. They only grow: a log that begins again does not disarm its rules.
+
+    After a restart of the governor, time goes on from where the attempt began, and tokens from what was counted. Steps
+    do where frames number them within the attempt; a log without such numbers is counted anew, so it arms later.
+    """
+
+    __slots__ = ("_since", "_steps", "_tokens", "_tokens_before")
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._since: MonoNs | None = None  # None: when the run says that it began.
+        self._steps = 0
+        self._tokens = 0
+        self._tokens_before: int | None = None  # Of the run, when the attempt began; None: no count has been seen yet.
+
+    def observe(self, event: Event, run: Run) -> None:
+        """See an event that has already been applied to the run."""
+        if not isinstance(event, Step):
+            return
+        if run.attempt_step > self._steps:
+            self._steps = run.attempt_step
+        total = run.tokens_total
+        if total is None:
+            return
+        if self._tokens_before is None:
+            self._tokens_before = total - (run.step_tokens or 0)
+        self._tokens = max(self._tokens, total - self._tokens_before)
+
+    def is_past(self, warmup: WarmUp, at: MonoNs, run: Run) -> bool:
+        """The last step of a warm-up still belongs to it; a time is over at its end."""
+        match warmup.kind:
+            case HoldKind.STEPS:
+                return self._steps > warmup.need
+            case HoldKind.TOKENS:
+                return self._tokens > warmup.need
+            case HoldKind.DURATION:
+                return at - self._began(run) >= warmup.need
+
+    def _began(self, run: Run) -> MonoNs:
+        return run.attempt_at if self._since is None else self._since
+
+    def snapshot(self, run: Run) -> dict[str, Any]:
+        return {
+            "since": self._began(run),
+            "steps": self._steps,
+            "tokens": self._tokens,
+            "tokens_before": self._tokens_before,
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        since, before = snapshot["since"], snapshot["tokens_before"]
+        self._since = None if since is None else MonoNs(int(since))
+        self._steps = int(snapshot["steps"])
+        self._tokens = int(snapshot["tokens"])
+        self._tokens_before = None if before is None else int(before)

@@ -1,0 +1,283 @@
+"""The rules of one policy at work on one run: readings become verdicts.
+
+Every trigger sees every event that it uses, also while another rule fires, so that no window stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from governor.core.base.findings import Finding, Reading, Verdict, unknown
+from governor.core.base.policy import Mode, Policy, Rule
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import Beat, Event, Step, Tick
+from governor.core.rules.condition import Attempt, HoldTimer, carried_on, condition_of
+from governor.core.rules.triggers import load
+from governor.core.rules.triggers.base import Condition, listens
+from governor.core.runs.intake import is_paused
+from governor.core.runs.state import Run
+
+NOT_JUDGED = unknown("not_judged_yet")
+UNHEARD: Final = unknown("log_unreadable")
+Observe = Callable[[Event, Run], bool | None]
+ATTEMPT: Final = "@attempt"  # In a snapshot, beside the rules: no rule's name begins like this.
+
+
+class _Watched:
+    """One rule with its trigger, its timer and whether this episode has already been reported."""
+
+    __slots__ = (
+        "calm", "condition", "finding", "is_moved_by_time", "is_of_last_step", "is_stepped", "rule", "standing",
+        "timer", "told_at",
+    )  # fmt: skip
+
+    def __init__(self, rule: Rule, condition: Condition) -> None:
+        self.rule = rule
+        self.condition = condition
+        triggers = [load()[one.trigger] for one in rule.conditions]
+        of_last_step = [trigger for trigger in triggers if trigger.STEPPED and not listens(trigger, Tick)]
+        self.is_stepped = any(trigger.STEPPED for trigger in triggers)
+        self.is_of_last_step = bool(of_last_step)
+        self.is_moved_by_time = len(of_last_step) < len(triggers)  # Its reading may be another without any event.
+        self.timer = HoldTimer(rule.hold)
+        self.finding: Finding = NOT_JUDGED
+        self.standing: Verdict | None = None  # Set from the verdict until the trigger is QUIET again.
+        self.told_at: MonoNs | None = None  # Its last verdict, of whichever attempt.
+        # Nothing fires, is counted or stands: while that is so, it is asked only when it may fire.
+        self.calm = False
+
+    @property
+    def meaning(self) -> list[Any]:
+        """What a reported episode was about: when this changes, the rule must be able to report again."""
+        hold = self.rule.hold
+        meaning = [hold.kind.value, hold.need, hold.of, self.rule.response.value, self.rule.mode.value]
+        members = [[member.trigger for member in self.rule.members]] if self.rule.members else []
+        return [self.rule.trigger, *meaning, *members]
+
+    def may_tell(self, at: MonoNs) -> bool:
+        """No second verdict within the cool-down; a condition that outlasts it is told at its end."""
+        return self.told_at is None or at - self.told_at >= self.rule.cooldown_ns
+
+    def put_aside(self) -> None:
+        """It is for other runs. Until a reload or other labels it may have been for this one: that is over."""
+        if not self.calm:
+            self.timer.reset()
+            self.finding, self.standing, self.calm = NOT_JUDGED, None, True
+
+
+class RuleBook:
+    """Judges one run by one policy. Feed every event to `observe`, then ask `judge` after step frames and ticks."""
+
+    def __init__(self, policy: Policy, run: Run) -> None:
+        self.policy = policy
+        self._run = run
+        self._attempt = Attempt()
+        self._watched = {rule.name: _Watched(rule, condition_of(rule, policy)) for rule in policy.rules}
+        self._shown: dict[type, list[tuple[_Watched, Observe]]] = {}  # By kind of event.
+        self._due: list[_Watched] = []  # Whom the step observed last concerns.
+        self._restless = True  # One of them may not be calm.
+        self._timed = [one for one in self._watched.values() if one.is_moved_by_time]
+        self._heard_only_steps = False  # Since the last tick. Whatever else is said may end that a reading is unknown.
+        self._tick_at = MonoNs(0)
+
+    def observe(self, event: Event) -> bool:
+        """Show an event that has already been applied to the run. False: a step that concerns no rule."""
+        run, kind = self._run, type(event)
+        shown = self._shown.get(kind)
+        if shown is None:
+            watched = [one for one in self._watched.values() if listens(one.condition, kind)]
+            shown = self._shown[kind] = [(one, one.condition.observe) for one in watched]
+        if kind is not Step:
+            for _, observe in shown:
+                observe(event, run)
+            self._heard_only_steps = self._heard_only_steps and (kind is Tick or kind is Beat)
+            return True
+        self._attempt.observe(event, run)
+        self._due = [one for one, observe in shown if observe(event, run) is not False]
+        if self._restless:
+            self._due = [one for one in self._watched.values() if one in self._due or not one.calm]
+        return bool(self._due)
+
+    def judge(self, at: MonoNs, event: Event | None = None) -> list[Verdict]:
+        """Return the verdicts reached now, each once per episode; `event` is the step frame just observed, if any.
+
+        An episode ends with the first QUIET reading (for a hold in steps: when too few of its steps fired). Of those
+        that are calm, only rules are asked that may fire: after a step, those which say so; at a tick, those which
+        time moves. What the others read is found out when somebody wants to know it.
+        """
+        if event is not None and not self._due:
+            return []
+        verdicts: list[Verdict] = []
+        run, restless = self._run, False
+        for watched in self._due if event is not None else self._asked_at_tick(at):
+            if watched.rule.match and not self._applies(watched):
+                watched.put_aside()
+                continue
+            finding = watched.finding = watched.condition.judge(at, run)
+            if finding.is_firing:
+                watched.calm = False
+            elif watched.calm:
+                continue
+            restless = True
+            warmup = watched.rule.warmup
+            if warmup is not None and not self._attempt.is_past(warmup, at, run):
+                if finding.is_firing:  # Seen, and told to whoever looks; but no evidence yet.
+                    watched.finding = replace(finding, reading=Reading.UNKNOWN, reason="warming_up")
+                continue
+            lasted = watched.timer.add(finding if self._is_heard(watched, event) else UNHEARD, at, event, run)
+            if not lasted:
+                if finding.reading is Reading.QUIET:
+                    watched.standing = None
+            elif finding.is_firing:
+                verdict = self._verdict(watched.rule, finding, event)
+                if watched.standing is None:
+                    if not watched.may_tell(at):
+                        continue
+                    verdicts.append(verdict)
+                    watched.told_at = at
+                watched.standing = verdict
+            if not finding.is_firing and watched.standing is None and watched.timer.is_empty:
+                watched.timer.reset()  # Of a window in which no step fired, nothing is worth remembering.
+                watched.calm = True
+        self._restless = restless  # Whoever is not calm was among those asked.
+        return verdicts
+
+    def _asked_at_tick(self, at: MonoNs) -> Iterable[_Watched]:
+        is_quiet = self._heard_only_steps and not self._restless
+        self._heard_only_steps, self._tick_at = True, at
+        return self._timed if is_quiet else self._watched.values()
+
+    def _applies(self, watched: _Watched) -> bool:
+        return watched.rule.applies_to(self._run.labels, self._run.stage)
+
+    def _is_heard(self, watched: _Watched, event: Event | None) -> bool:
+        """Whether its reading is news. That of the last step lasts no longer while a log cannot be read, or in a pause.
+
+        What ticks move as well (costs, expressions) may be about the pause itself.
+        """
+        if event is not None or not watched.is_stepped:
+            return True
+        if self._run.jsonl_only and self._run.stream_lost_at is not None:
+            return False
+        return not (watched.is_of_last_step and is_paused(self._run))
+
+    def _verdict(self, rule: Rule, finding: Finding, event: Event | None) -> Verdict:
+        return Verdict(
+            run=self._run.run,
+            policy=self.policy.name,
+            rule=rule.name,
+            trigger=rule.trigger,
+            response=rule.response,
+            enforced=rule.mode is Mode.ENFORCE,
+            finding=_with_advice(finding, rule.resume_with),
+            step=event.step if isinstance(event, Step) else self._run.step,
+            checkpoint=rule.checkpoint,
+        )
+
+    @property
+    def findings(self) -> dict[str, Finding]:
+        """The newest finding of every rule that is for this run, by rule name."""
+        found = {}
+        for name, watched in self._watched.items():
+            if not self._applies(watched):
+                continue
+            if watched.calm and not watched.is_moved_by_time:
+                watched.finding = watched.condition.judge(self._tick_at, self._run)
+            found[name] = watched.finding
+        return found
+
+    def reported(self) -> tuple[Verdict, ...]:
+        """Verdicts whose episode has not ended, also while nothing is known of their condition."""
+        return tuple(watched.standing for watched in self._watched.values() if watched.standing is not None)
+
+    def standing(self) -> tuple[Verdict, ...]:
+        """Verdicts whose condition still fires: what to act on when an operator's hold ends."""
+        return tuple(
+            watched.standing
+            for watched in self._watched.values()
+            if watched.standing is not None and watched.finding.is_firing
+        )
+
+    def new_attempt(self) -> None:
+        """The run was launched again: timers, episodes and warm-ups start anew; triggers keep what holds all the same.
+
+        A cool-down goes on: a run that is launched every few minutes must not tell the same each time.
+        """
+        self._attempt.begin()
+        for watched in self._watched.values():
+            watched.condition.new_attempt(self._run)
+            watched.timer.reset()
+            watched.finding = NOT_JUDGED
+            watched.standing = None
+            watched.calm = False
+        self._restless = True
+
+    def with_policy(self, policy: Policy) -> RuleBook:
+        """Return the book of a reloaded policy, taking over the state of every rule whose meaning is unchanged."""
+        book = RuleBook(policy, self._run)
+        book._attempt = self._attempt
+        for name, new in book._watched.items():
+            old = self._watched.get(name)
+            if old is None or (old.rule.trigger, old.rule.conditions) != (new.rule.trigger, new.rule.conditions):
+                continue
+            new.condition = carried_on(old.condition, new.rule, policy)
+            new.told_at = old.told_at
+            if old.rule.hold == new.rule.hold:
+                new.timer = old.timer
+            if old.meaning == new.meaning and policy.budget == self.policy.budget:
+                new.standing = old.standing
+                new.finding = old.finding
+        return book
+
+    def snapshot(self) -> dict[str, Any]:
+        """What must survive a restart of the governor, JSON-serialisable."""
+        rules = {
+            name: {
+                "trigger": watched.rule.trigger,
+                "state": dict(watched.condition.snapshot()),
+                "timer": dict(watched.timer.snapshot()),
+                "meaning": watched.meaning,
+                "reported": watched.standing is not None,
+                "told_at": watched.told_at,
+            }
+            for name, watched in self._watched.items()
+        }
+        return {**rules, ATTEMPT: self._attempt.snapshot(self._run)}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Take back a snapshot; rules that were renamed or changed since start fresh.
+
+        So do rules whose state was written by a version that kept something else: an upgrade must not keep the
+        governor from starting.
+        """
+        self._heard_only_steps = False
+        attempt = snapshot.get(ATTEMPT)  # A snapshot of before has none, and no `told_at`.
+        if attempt is not None:
+            self._attempt.restore(attempt)
+        for name, watched in self._watched.items():
+            saved = snapshot.get(name)
+            if saved is None or saved["trigger"] != watched.rule.trigger:
+                continue
+            told_at = saved.get("told_at")
+            watched.told_at = None if told_at is None else MonoNs(int(told_at))
+            try:
+                watched.condition.restore(saved["state"])
+            except (KeyError, TypeError, ValueError):
+                watched.condition = condition_of(watched.rule, self.policy)
+                self._shown.clear()  # It is shown events in the place of the old one.
+                continue
+            if saved["meaning"] == watched.meaning:
+                watched.timer.restore(saved["timer"])
+                if saved["reported"]:
+                    watched.standing = self._verdict(watched.rule, Finding(Reading.FIRING, "restored"), None)
+
+
+def _with_advice(finding: Finding, resume_with: str) -> Finding:
+    """The halt's own words name the way out: they reach every alarm and report, where the policy's text does not."""
+    if not resume_with:
+        return finding
+    advice = f"resume with {resume_with}"
+    text = f"{finding.text}; {advice}" if finding.text else advice
+    return replace(finding, text=text, evidence={**finding.evidence, "resume_with": resume_with})

@@ -1,0 +1,45 @@
+"""Since when all GPUs of a run stand idle, from the samples of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.machine import GpuSample
+
+STALE_NS: Final = DurationNs(120 * NS_PER_S)  # Loggers sample every 2 to 60 s: two of the slowest missed.
+
+
+class IdleGpus:
+    """Samples that are missing are no idleness: after a gap it is counted anew."""
+
+    __slots__ = ("_frac", "_sampled_at", "_since")
+
+    def __init__(self, frac: float) -> None:
+        """Idle: every GPU is busy for no more than this part of the time."""
+        self._frac = frac
+        self.clear()
+
+    def clear(self) -> None:
+        self._sampled_at: MonoNs | None = None
+        self._since: MonoNs | None = None
+
+    def observe(self, sample: GpuSample) -> None:
+        fracs = [frac for frac in sample.busy_frac if frac is not None and 0 <= frac <= 1]  # NaN fails too.
+        if not fracs or len(fracs) < len(sample.busy_frac):
+            self.clear()  # One that is not told may be busy: this is no sample of all of them.
+            return
+        last, self._sampled_at = self._sampled_at, sample.at
+        if last is None or sample.at - last > STALE_NS or max(fracs) > self._frac:
+            self._since = None
+        if self._since is None and max(fracs) <= self._frac:
+            self._since = sample.at
+
+    def is_known(self, at: MonoNs) -> bool:
+        return self._sampled_at is not None and at - self._sampled_at <= STALE_NS
+
+    def idle_ns(self, at: MonoNs) -> DurationNs:
+        """For how long they had stood idle when last seen; 0 while one works, or nobody knows."""
+        if self._since is None or self._sampled_at is None or not self.is_known(at):
+            return DurationNs(0)
+        return DurationNs(self._sampled_at - self._since)

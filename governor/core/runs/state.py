@@ -1,0 +1,182 @@
+"""What the governor knows of one run: ranks, progress, money, and what triggers may look at.
+
+Mutable and owned by the engine. Triggers read it and never write it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from governor.core.base.identity import ConnectionId, Peer
+from governor.core.base.reservoir import Reservoir
+from governor.core.base.save_interval import Saves
+from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
+from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.money.budgets import Cap
+
+RANKS_MAX = 64  # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
+UNWATCHED_AFTER_NS = DurationNs(60 * NS_PER_S)  # DESIGN §5: a lost connection becomes `unwatched` after this.
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank of the present attempt, as its connection shows it."""
+
+    rank: int
+    local_rank: int
+    peer: Peer
+    connection: ConnectionId | None  # None once the connection is lost.
+    signal: int
+    capabilities: frozenset[str]
+    hello_at: MonoNs
+    last_frame_at: MonoNs
+    gpu_uuids: tuple[str, ...] = ()  # Those that it may use, where it knows them by name.
+    lost_at: MonoNs | None = None
+    said_bye: bool = False
+    completed: bool = False  # Its last word was that it has trained to the end.
+    # Progress: from beats, steps and phases alike.
+    progress_seq: int = -1
+    progress_at: MonoNs = MonoNs(0)  # When progress_seq last changed (or was first seen).
+    beat_at: MonoNs | None = None
+    phase: str = "init"
+    phase_at: MonoNs = MonoNs(0)  # When the phase began.
+    in_step: bool = False
+    paused: bool = False  # It did something else than training since its last step.
+    last_hook: str | None = None
+    device_wait: str | None = None
+    stack: tuple[str, ...] = ()
+    collective: Mapping[str, Any] | None = None
+    step: int | None = None
+    step_at: MonoNs | None = None
+    loss: float | None = None
+    skipped_steps: int | None = None
+    silence_longest_ns: int = 0  # Longest stillness of progress_seq inside a step, of this attempt, that ended well.
+
+    @property
+    def connected(self) -> bool:
+        return self.connection is not None
+
+
+@dataclass(slots=True)
+class Run:
+    """One run across attempts. Times are on the governor's monotonic clock."""
+
+    run: str
+    uid: int
+    first_seen_at: MonoNs
+    attempt: str = ""
+    attempt_at: MonoNs = MonoNs(0)  # attach() of the attempt's first rank, or its first frame.
+    stage: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    world_size: int = 1
+    framework: str | None = None
+    checkpoint_dir: str | None = None
+    resume_argv: tuple[str, ...] = ()
+    cwd: str | None = None
+    tokens_per_step: int | None = None
+    total_steps: int | None = None
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    jsonl_only: bool = False
+    # Of a JSONL stream alone: it has no ranks to keep these.
+    stream_phase: str = "train"
+    stream_phase_at: MonoNs = MonoNs(0)
+    stream_paused: bool = False  # It did something else than training since its last step.
+    stream_problem: str | None = None  # One line while its file cannot be read: what is not heard is no evidence.
+    stream_lost_at: MonoNs | None = None
+    stream_back_at: MonoNs = MonoNs(0)  # Stillness before this was ours, not the trainer's.
+    # Progress of the run, from its lowest connected rank ("lead rank").
+    step: int | None = None
+    attempt_step: int = 0  # Optimizer steps seen of this attempt.
+    first_step_at: MonoNs | None = None
+    working_since: MonoNs | None = None  # Of this attempt: its first step, or its start where we came later.
+    step_at: MonoNs | None = None
+    tokens_total: int | None = None
+    counted_step: int | None = None  # The step that `tokens_total` is of, across attempts.
+    furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total of then.
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    loss_scale: float | None = None
+    skipped_steps: int | None = None
+    # Step times of this attempt, seconds; the first steps after init, resume and eval are left out.
+    step_times: Reservoir = field(default_factory=lambda: Reservoir(512))
+    step_tokens: int | None = None  # Of the last step.
+    tokens_per_s: float | None = None  # Over the recent window.
+    # The machine under it.
+    gpus: GpuSample | None = None  # Its own GPUs, as last shown.
+    host_memory: HostMemory | None = None
+    group_memory: HostMemory | None = None
+    spot_notice: SpotNotice | None = None
+    # Checkpoints.
+    saves: Saves = field(default_factory=Saves)
+    last_good: Mapping[str, Any] | None = None
+    last_good_at: MonoNs | None = None
+    save_longest_ns: int | None = None
+    # Money, from the ledger.
+    spend_usd_micros: UsdMicros = UsdMicros(0)
+    spend_rate_usd_micros_per_hour: UsdMicros | None = None  # None: the price is unknown.
+    usd_micros_per_mtok: int | None = None
+    reserve_usd_micros: UsdMicros | None = None  # The price of this run's own halt; None: unknown.
+    caps: tuple[Cap, ...] = ()  # Budgets of its stage, labels, day and node, as they stand.
+    last_frame_at: MonoNs | None = None
+    last_frame_wall_ns: int | None = None
+    ended_at: MonoNs | None = None
+    completed: bool = False  # A rank has said so; of a run that the journal knew: all of them had.
+
+    def connected_ranks(self) -> list[Rank]:
+        return [rank for rank in self.ranks.values() if rank.connected]
+
+    def is_cut_off(self) -> bool:
+        """No rank is connected, and no log speaks for them: also while we are back and none has said hello yet.
+
+        Asked at every step frame, and mostly answered by the first.
+        """
+        if not self.ranks:
+            return not self.jsonl_only
+        for rank in self.ranks.values():  # noqa: SIM110 - a generator costs more than the loop.
+            if rank.connection is not None:
+                return False
+        return True
+
+    @property
+    def alive(self) -> bool:
+        return self.ended_at is None
+
+    @property
+    def ended_well(self) -> bool:
+        """Every rank that we know of has said that it trained to the end."""
+        return all(rank.completed for rank in self.ranks.values()) if self.ranks else self.completed
+
+    def covers_world(self) -> bool:
+        """Every rank of the whole job is connected to this governor."""
+        return len(self.connected_ranks()) == self.world_size
+
+    def unsaved_ns(self, at: MonoNs) -> int:
+        """Work that a kill now would lose: since the last good checkpoint, but no older than this attempt's own.
+
+        Between two attempts nobody worked, and what an attempt began from is saved.
+        """
+        if self.working_since is None:
+            return 0
+        return max(0, at - max(self.working_since, self.last_good_at or self.working_since))
+
+    def is_unwatched(self, at: MonoNs) -> bool:
+        """Ranks are (as far as we know) alive, but nothing has been heard for so long that we do not know."""
+        if not self.alive:
+            return False
+        if self.jsonl_only:
+            # A deleted file that is still written, and read, is heard.
+            lost_at = self.stream_lost_at
+            return lost_at is not None and at - max(lost_at, self.last_frame_at or 0) >= UNWATCHED_AFTER_NS
+        return (
+            not self.connected_ranks()
+            and self.last_frame_at is not None
+            and (at - self.last_frame_at >= UNWATCHED_AFTER_NS)
+        )
+
+
+def is_nonfinite(value: float | None) -> bool:
+    return value is not None and not math.isfinite(value)

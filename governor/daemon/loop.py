@@ -1,0 +1,370 @@
+"""The loop: one thread, a selector, a 250 ms grid. Bytes become events, the engine makes effects, hands do them.
+
+Everything that can block runs elsewhere and comes back as an event. No asyncio: with one thread and one order of
+things, what the simulator plays is what happens here.
+"""
+
+from __future__ import annotations
+
+import gc
+import queue
+import select
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.policy import PolicySet
+from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
+from governor.core.engine import step as engine
+from governor.core.engine.kill_set import descends, find_launchers
+from governor.core.engine.metering import keep
+from governor.core.engine.node import Node
+from governor.core.events.effects import Effect, Refuse
+from governor.core.events.inputs import (
+    BadHello,
+    Disconnected,
+    Event,
+    FramesLost,
+    Hello,
+    LauncherExited,
+    LaunchersSeen,
+    Tick,
+    TrainerExited,
+)
+from governor.daemon.incident_queries import Archive
+from governor.daemon.perform import Hands
+from governor.daemon.recorder import Recorder
+from governor.ports import Closed, Control, ControlRequest, Opened, Packet, Rejected, ServiceManager
+from governor.wire import frames
+
+LAG_SMOOTHING: Final = 0.05  # Exponential mean over about 20 ticks: five seconds.
+COMPLAINTS_PER_CONNECTION_MAX: Final = 3  # Then only counted: one broken sender must not fill the log.
+
+log = structlog.get_logger("costgov")
+
+LoadPolicies = Callable[[], tuple[PolicySet | None, list[str]]]
+
+
+@dataclass(slots=True)
+class Health:
+    """How the governor itself is: who watches the watchdog reads this."""
+
+    frames_malformed_total: int = 0
+    rejected_total: int = 0
+    loop_lag_ms: float = 0.0
+    last_reload_ok: bool = True
+    last_reload_wall_ns: int = 0
+    reload_error: str | None = None
+
+
+@dataclass(slots=True)
+class Daemon:
+    node: Node
+    hands: Hands
+    service: ServiceManager
+    load_policies: LoadPolicies
+    control: Control | None = None
+    # What the control socket is told; None: it is told later, by `reply`.
+    answer: Callable[[Daemon, ControlRequest], dict[str, Any] | None] | None = None
+    archive: Archive = field(default_factory=Archive)  # Past halts, which the loop itself never reads.
+    control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
+    extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
+    own_argv: tuple[str, ...] = ()  # `costgov run`: how we were called, which is how to resume.
+    own_command: tuple[ProcessId, ...] = ()  # `costgov run`: what we started stands above every rank of its run.
+    own_run: str | None = None  # `costgov run`: the name that its command's environment carries.
+    sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
+    recorder: Recorder | None = None
+    health: Health = field(default_factory=Health)
+    should_end: Callable[[], bool] = lambda: False  # `costgov run`: the command is over and nothing is under way.
+    on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: taken care of, go on.
+    _queue: Any = field(default_factory=queue.SimpleQueue)
+    _epoll: Any = field(default_factory=select.epoll)
+    _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is.
+    _wake: Any = field(default_factory=socket.socketpair)
+    _stopping: bool = False
+    _rejected_said_at: MonoNs = MonoNs(-NS_PER_S)
+    _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
+    _complaints: dict[ConnectionId, int] = field(default_factory=dict)
+    _next_tick: MonoNs = MonoNs(0)
+    _is_new_to_journal: bool = False  # A rank announced itself since the runs were last kept.
+    _notify_every_ns: int = 0
+    _notified_at: int = 0
+
+    # --- from other threads and signal handlers ----------------------------------------------------------
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the loop; safe from any thread."""
+        self._queue.put(event)
+        self._ping()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Have the loop call this; safe from any thread."""
+        self._queue.put(call)
+        self._ping()
+
+    def _ping(self) -> None:
+        try:
+            self._wake[1].send(b"\0")
+        except BlockingIOError:
+            pass  # A full pipe has woken the loop already.
+
+    def install_signals(self) -> None:
+        """SIGTERM and SIGINT end the governor (never a run), SIGHUP reloads the policies."""
+        for end in self._wake:
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, lambda number, _frame: self._queue.put(signal.Signals(number)))
+
+    def _let_go_of_signals(self) -> None:
+        """Nobody is woken any more. The pipe ends with us, and its number may be a journal's next: a signal's byte
+        would be written there. The handlers stay, and nobody reads what they queue: who ends is not to be cut short."""
+        if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+
+    # --- the loop ----------------------------------------------------------------------------------------
+
+    def run(self, begin: Sequence[Effect] = ()) -> bool:
+        """Serve until told to end; False when a fault of our own ended it. `begin`: effects of resumed halts."""
+        try:
+            self._serve(begin)
+        except Exception:  # noqa: BLE001 - the main guard.
+            # Say all of it, and let who started us do so again: the journal resumes the halt.
+            log.critical("crashed", traceback=traceback.format_exc())
+            return False
+        finally:
+            self._let_go_of_signals()
+        return True
+
+    def _serve(self, begin: Sequence[Effect]) -> None:
+        self._register()
+        self._next_tick = self.hands.clock.mono()
+        self._tick()  # Labels and meters are right before the first effect.
+        self.hands.perform(begin)
+        self.service.notify("READY=1", f"STATUS={self._status_line()}")
+        # What stands now (modules, policies, metric families) stands until we end. A full pass of the collector over it
+        # takes 15 ms, and may come between a verdict and its bell.
+        gc.collect()
+        gc.freeze()
+        while not self._stopping and not self.should_end():
+            for fd, _ in self._epoll.poll(self._timeout_s()):
+                self._ready[fd]()  # Who is not ready is not asked: many wake-ups are for one frame, and cost more.
+            self._drain_queue()
+            at = self.hands.clock.mono()
+            for seen in self.hands.killings.scan(at):
+                self.apply(seen)
+            self.hands.perform_due(at)
+            if at >= self._next_tick:
+                self._tick()
+        self.service.notify("STOPPING=1")
+        self.keep_runs()
+
+    def _register(self) -> None:
+        self._ready = {self._wake[0].fileno(): self._drain_wake, self.hands.inbox.fileno(): self._drain_inbox}
+        if self.control is not None:
+            self._ready[self.control.fileno()] = self._drain_control
+        for fd in self._ready:
+            self._epoll.register(fd, select.EPOLLIN)
+        period_s = self.service.watchdog_period_s
+        self._notify_every_ns = round(period_s / 2 * NS_PER_S) if period_s else 0
+
+    def _timeout_s(self) -> float:
+        due = [self._next_tick]
+        if self.hands.killings:
+            due.append(self.hands.killings.next_at())
+        later = self.hands.next_due()
+        if later is not None:
+            due.append(later)
+        return max(0.0, (min(due) - self.hands.clock.mono()) / NS_PER_S)
+
+    def apply(self, event: Event) -> list[Effect]:
+        """Put one event through the engine and perform what follows."""
+        effects = engine.step(self.node, event)
+        if effects:
+            self.hands.perform(effects)
+        return effects
+
+    def keep_runs(self) -> None:
+        """Write down what a governor after us takes up: owners, money, holds, what rules have counted.
+
+        The engine does so every few seconds; a run that begins, a brake that is set and our own end do not wait.
+        """
+        self._is_new_to_journal = False
+        self.hands.perform([keep(self.node, self.hands.clock.mono())])
+
+    # --- sources of events -------------------------------------------------------------------------------
+
+    def _drain_wake(self) -> None:
+        try:
+            while self._wake[0].recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _drain_queue(self) -> None:
+        for _ in range(self._queue.qsize()):
+            item = self._queue.get_nowait()
+            if isinstance(item, signal.Signals):
+                self._on_signal(item)
+            elif callable(item):
+                item()
+            else:
+                self.apply(item)
+
+    def _on_signal(self, signum: signal.Signals) -> None:
+        if signum is signal.SIGHUP:
+            self.reload()
+        elif not self.on_signal(signum):
+            self._stopping = True
+
+    def _drain_inbox(self) -> None:
+        refused: set[ConnectionId] = set()
+        for arrival in self.hands.inbox.receive():
+            match arrival:
+                case Packet():
+                    if arrival.connection not in refused and self._on_packet(arrival):
+                        refused.add(arrival.connection)  # What it sent behind its hello came with the same batch.
+                        self._forget(arrival.connection)
+                case Closed():
+                    self._forget(arrival.connection)
+                case Rejected():
+                    self._note_rejected(arrival)
+                case Opened():
+                    pass
+
+    def _forget(self, connection: ConnectionId) -> None:
+        self._complaints.pop(connection, None)
+        self._reader.forget(connection)
+        at = self.hands.clock.mono()
+        if self.recorder is not None:
+            self.recorder.lost(connection, at)
+        self.apply(Disconnected(at, connection))
+
+    def _note_rejected(self, arrival: Rejected) -> None:
+        """Say it once a second at the most: a connect loop must not fill the log."""
+        self.health.rejected_total += 1
+        at = self.hands.clock.mono()
+        if at - self._rejected_said_at >= NS_PER_S:
+            self._rejected_said_at = at
+            total = self.health.rejected_total
+            log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid, total=total)
+
+    def _on_packet(self, packet: Packet) -> bool:
+        """Return whether its sender was refused, and so is closed."""
+        for event in self._reader.read(packet, self.hands.clock.mono()):
+            if isinstance(event, (FramesLost, BadHello)) and event.why != frames.DROPPED_BY_SENDER:
+                self._complain(packet, event.why)
+            effects = self.apply(event)
+            if isinstance(event, (Hello, BadHello)) and any(isinstance(effect, Refuse) for effect in effects):
+                return True
+            if self.recorder is not None and not isinstance(event, (FramesLost, BadHello)):
+                self.recorder.heard(packet, event)
+            if isinstance(event, Hello):
+                self._is_new_to_journal = True
+                self._find_launchers(event)
+        return False
+
+    def _complain(self, packet: Packet, why: str) -> None:
+        self.health.frames_malformed_total += 1
+        told = self._complaints.get(packet.connection, 0)
+        self._complaints[packet.connection] = told + 1
+        if told < COMPLAINTS_PER_CONNECTION_MAX:
+            log.warning("bad_frame", pid=packet.peer.process.pid, uid=packet.peer.uid, fault=why[:300])
+
+    def _find_launchers(self, hello: Hello) -> None:
+        try:
+            table = self.hands.processes.table()
+        except OSError as error:  # Out of descriptors: the halt looks for them again, from the ranks up.
+            log.error("process_table_unreadable", reason=error.strerror)
+            return
+        found = find_launchers(table, hello.peer.process, self.hands.killings.own_pid)
+        # Another run of this user may speak to our socket: our command is not above it, and must not end with it.
+        own = hello.run == self.own_run or descends(table, hello.peer.process, self.own_command)
+        launchers = tuple(dict.fromkeys((*self.own_command, *found))) if own else found
+        if launchers:
+            outermost = table.get(launchers[0].pid)
+            known = outermost.argv if outermost is not None else ()
+            self.apply(LaunchersSeen(hello.at, hello.run, launchers, (self.own_argv or known) if own else known))
+
+    def _drain_control(self) -> None:
+        if self.control is None or self.answer is None:
+            return
+        for request in self.control.poll():
+            answered = self.answer(self, request)
+            if answered is not None:
+                self.control.reply(request.conn, answered)
+
+    def reply(self, conn: int, line: bytes) -> None:
+        """Answer a control request that was put off. Of the loop's thread alone: ask for it with `soon`."""
+        if self.control is not None:
+            self.control.reply(conn, line)
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        clock = self.hands.clock
+        at = clock.mono()
+        lag_ms = max(0.0, (at - self._next_tick) / NS_PER_MS)
+        self.health.loop_lag_ms += (lag_ms - self.health.loop_lag_ms) * LAG_SMOOTHING
+        self._next_tick = MonoNs(at + TICK_NS - (at % TICK_NS))
+        for source in self.sources:
+            for event in source.poll(at):
+                self.apply(event)
+                if self.recorder is not None:
+                    self.recorder.seen(event)
+        self._drain_control()  # Ready or not: it ends connections that have grown too old.
+        self._drain_inbox()  # Ready or not: it lets in who could not be accepted for want of descriptors.
+        self._notice_exits(at)
+        tick = Tick(clock.mono(), clock.boot(), clock.wall())
+        self.apply(tick)
+        if self.recorder is not None:
+            self.hands.perform(self.recorder.tick(tick.at))
+        if self._is_new_to_journal:
+            self.keep_runs()
+        self.hands.observer.tick(self.node, at)
+        if self._notify_every_ns and at - self._notified_at >= self._notify_every_ns:
+            self._notified_at = at
+            self.service.notify("WATCHDOG=1", f"STATUS={self._status_line()}")
+
+    def _notice_exits(self, at: MonoNs) -> None:
+        """A run whose announced ranks have all exited is over, however it ended. A command that is gone has no rest."""
+        launched = self.node.launched
+        if launched is not None and all(self.hands.processes.is_gone(process) for process in launched.processes):
+            self.apply(LauncherExited(at))
+        for tracked in list(self.node.runs.values()):
+            run = tracked.run
+            if not run.alive or run.jsonl_only or run.connected_ranks():
+                continue
+            # Ranks that ended while we were away never say hello again: the journal knows who they were.
+            if all(self.hands.processes.is_gone(process) for process in tracked.processes()):
+                self.apply(TrainerExited(at, run.run, None))
+
+    # --- policies ----------------------------------------------------------------------------------------
+
+    def reload(self) -> bool:
+        """Read the policies again; an invalid file changes nothing and is said."""
+        clock = self.hands.clock
+        self.service.notify("RELOADING=1", f"MONOTONIC_USEC={clock.mono() // 1000}")
+        policies, problems = self.load_policies()
+        self.health.last_reload_ok = policies is not None
+        if policies is None:
+            self.health.reload_error = "; ".join(problems)[:1000]
+            log.error("reload_refused", problems=problems, keeping=self.node.policies.digest)
+        else:
+            self.health.reload_error = None
+            self.health.last_reload_wall_ns = clock.wall()
+            self.hands.perform(engine.reload(self.node, policies))
+            log.info("reloaded", policies=[policy.name for policy in policies.policies], digest=policies.digest)
+        self.service.notify("READY=1", f"STATUS={self._status_line()}")
+        return policies is not None
+
+    def _status_line(self) -> str:
+        live = [tracked.run.run for tracked in self.node.runs.values() if tracked.run.alive]
+        return f"watching {len(live)} run(s): {', '.join(live[:3])}" if live else "no run yet"

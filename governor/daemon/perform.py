@@ -1,0 +1,306 @@
+"""The hands: effects become letters, signals, provider calls and rows. What comes of them returns as events.
+
+Nothing here decides. Journal first: an incident is kept (or marked undurable) before the effects behind it are done.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.engine.idle.state import NODE
+from governor.core.engine.node import Node, Tracked
+from governor.core.events.effects import (
+    Alarm,
+    Ask,
+    CloseIncident,
+    Confirm,
+    Effect,
+    KeepIncident,
+    KeepRuns,
+    Kill,
+    Page,
+    ReadBilling,
+    ReadCheckpoint,
+    Record,
+    Refuse,
+    StopCompute,
+    Term,
+)
+from governor.core.events.inputs import BillingAnswer, BillingRead, CheckpointRead, Event, StopAnswer, StopReplied
+from governor.core.halt.incident import TARGETS_MAX
+from governor.core.money.charges import charge_row
+from governor.daemon.observers import Observers
+from governor.daemon.process_killer import Killings
+from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
+from governor.wire.frames import confirm_packet, letter_packet, refuse_packet
+
+# Calls of a kind that may be under way at once, each kind for itself: neither a hung disk nor reads that hang may take
+# the place of a stop. Provider calls end by their own time-outs; so many at once means that none of them does.
+STOPS_AT_ONCE_MAX: Final = 8
+BILLING_READS_AT_ONCE_MAX: Final = 8
+CHECKPOINT_READS_AT_ONCE_MAX: Final = 4  # On a disk that hangs none ever ends; each but the first says nothing new.
+
+log = structlog.get_logger("costgov")
+
+
+@dataclass(slots=True)
+class Hands:
+    """Everything that effects may touch. `post` hands an event to the loop and may be called from any thread."""
+
+    node: Node
+    clock: Clock
+    inbox: Inbox
+    processes: Processes
+    journal: Journal
+    checkpoints: Checkpoints
+    observer: Observers
+    killings: Killings
+    post: Callable[[Event], None]
+    cloud: Cloud | None = None
+    _later: list[tuple[MonoNs, int, Effect]] = field(default_factory=list)
+    _order: Any = field(default_factory=itertools.count)
+    _in_flight: Counter[type] = field(default_factory=Counter)
+    _lock: Any = field(default_factory=threading.Lock)
+    _untold: list[Callable[[], None]] = field(default_factory=list)  # For the observer.
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Do them in order. What is kept is committed before the act behind it, and once: each commit waits for the
+        disk. Observers hear of it afterwards: their reports may not hold up a trainer's bell."""
+        kept: list[Record | KeepIncident] = []
+        for effect in effects:
+            if isinstance(effect, Record | KeepIncident):
+                kept.append(effect)
+            else:
+                self._keep(kept)
+                kept = []
+                _DO[type(effect)](self, effect)
+        self._keep(kept)
+        self._tell()
+
+    def _tell(self) -> None:
+        untold, self._untold = self._untold, []
+        for tell in untold:
+            tell()
+
+    def next_due(self) -> MonoNs | None:
+        return self._later[0][0] if self._later else None
+
+    def perform_due(self, at: MonoNs) -> None:
+        while self._later and self._later[0][0] <= at:
+            _, _, effect = heapq.heappop(self._later)
+            self._call(effect)
+
+    # --- history ---------------------------------------------------------------------------------------
+
+    def _row(self, kind: str, run: str | None, incident_id: str | None, data: Mapping[str, Any]) -> Row:
+        return Row(kind, run, incident_id, self.clock.mono(), self.clock.wall(), self.clock.boot_id, data)
+
+    def _keep(self, kept: Sequence[Record | KeepIncident]) -> None:
+        records = [effect for effect in kept if isinstance(effect, Record)]
+        rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in records]
+        incidents = [effect for effect in kept if isinstance(effect, KeepIncident)]
+        for incident in incidents[:-1]:
+            self._keep_incident(incident, [])
+        if incidents:
+            self._keep_incident(incidents[-1], rows)
+        elif rows:
+            self.journal.append(rows, full=any(record.durable for record in records))
+
+    def _keep_incident(self, effect: KeepIncident, rows: Sequence[Row]) -> None:
+        keep = self.journal.close_incident if effect.closed else self.journal.save_incident
+        snapshot = effect.snapshot
+        if not keep(effect.incident_id, snapshot, rows):
+            # A full or frozen disk may cost a record; it may not stop a halt.
+            tracked = self.node.of_incident(effect.incident_id)
+            if tracked is not None and tracked.incident is not None:
+                tracked.incident.undurable = True
+            snapshot = {**snapshot, "undurable": True}  # Also when this was the last row of the halt.
+        self._untold.append(partial(self.observer.incident, snapshot))
+
+    def _record(self, effect: Record) -> None:
+        self._keep([effect])
+
+    def keep_runs(self, effect: KeepRuns) -> None:
+        rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in effect.records]
+        charges = [charge_row(charge) for charge in effect.charges]
+        self.journal.save_runs(effect.runs, charges, rows, full=effect.durable)
+
+    def alarm(self, effect: Alarm) -> None:
+        log.warning("alarm", name=effect.name, run=effect.run, text=effect.text)
+        self.journal.append(
+            [self._row("alarm", effect.run, None, {"name": effect.name, "text": effect.text})], full=False
+        )
+        self._untold.append(partial(self.observer.alarm, effect.name, effect.run, effect.text))
+
+    def page(self, effect: Page) -> None:
+        what = "the stop of this node" if effect.run == NODE else f"halt of run {effect.run}"
+        text = f"{what} needs a person: {effect.reason}; still trying (incident {effect.incident_id})"
+        log.error("needs_human", run=effect.run, incident_id=effect.incident_id, reason=effect.reason)
+        self._untold.append(partial(self.observer.alarm, "needs_human", effect.run, text))
+
+    def close_incident(self, effect: CloseIncident) -> None:
+        self.killings.end(effect.incident_id)
+        log.info("halted", run=effect.run, incident_id=effect.incident_id)
+
+    # --- ranks -----------------------------------------------------------------------------------------
+
+    def confirm(self, effect: Confirm) -> None:
+        self.inbox.send(effect.connection, confirm_packet(effect.seq))
+
+    def refuse(self, effect: Refuse) -> None:
+        self.inbox.send(effect.connection, refuse_packet(effect.reason))
+        self.inbox.close(effect.connection, effect.reason)
+
+    def ask(self, effect: Ask) -> None:
+        """Letter first, then the bell; the letter alone obliges, so a rank without a handler is not rung."""
+        tracked = self.node.runs.get(effect.run)
+        if tracked is None:
+            return
+        packet = letter_packet(
+            incident=effect.incident_id,
+            checkpoint=effect.checkpoint,
+            deadline_mono_ns=effect.deadline,
+            exit_after=effect.exit_after,
+            reason=effect.reason,
+        )
+        sent = []
+        for rank in tracked.run.connected_ranks():
+            if effect.rank in (None, rank.rank):
+                assert rank.connection is not None
+                sent.append((rank, self.inbox.send(rank.connection, packet)))
+        # All letters first: ringing looks into /proc, and the last rank should not wait for that of the others.
+        reached = [
+            {"rank": rank.rank, "letter": letter, "rung": self._ring(rank.peer.process, rank.signal)}
+            for rank, letter in sent
+        ]
+        self._record(Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached}))
+
+    def _ring(self, process: Any, number: int) -> str:
+        if number == 0:
+            return "no_doorbell"
+        signum = signal.Signals(number)
+        if self.processes.catches(process, signum) is False:
+            return "not_caught"  # The default action would kill it: the letter has to do.
+        return self.processes.send(process, signum).value
+
+    # --- processes -------------------------------------------------------------------------------------
+
+    def term(self, effect: Term) -> None:
+        self._end(effect.incident_id, effect.run, signal.SIGTERM)
+
+    def kill(self, effect: Kill) -> None:
+        self._end(effect.incident_id, effect.run, signal.SIGKILL)
+
+    def _end(self, incident_id: str, run: str, signum: signal.Signals) -> None:
+        tracked: Tracked | None = self.node.runs.get(run)
+        launchers = tracked.incident.launchers if tracked is not None and tracked.incident is not None else ()
+        uid = tracked.run.uid if tracked is not None else -1
+        hit = self.killings.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum)
+        if tracked is not None and tracked.incident is not None and hit:
+            tracked.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
+        data = {"effect": signum.name, "targets": hit[:TARGETS_MAX], "targets_total": len(hit)}
+        self._record(Record("effect", run, incident_id, data))
+
+    # --- provider --------------------------------------------------------------------------------------
+
+    def stop_compute(self, effect: StopCompute) -> None:
+        self._call(effect)
+
+    def read_billing(self, effect: ReadBilling) -> None:
+        if effect.after_s <= 0:
+            self._call(effect)
+            return
+        due = MonoNs(self.clock.mono() + round(effect.after_s * NS_PER_S))
+        heapq.heappush(self._later, (due, next(self._order), effect))
+
+    def read_checkpoint(self, effect: ReadCheckpoint) -> None:
+        self._call(effect)
+
+    def _call(self, effect: Effect) -> None:
+        """Run a blocking effect on a thread of its own; its answer comes back as an event."""
+        with self._lock:
+            kind = type(effect)
+            crowded = self._in_flight[kind] >= _AT_ONCE_MAX[kind]
+            self._in_flight[kind] += 0 if crowded else 1
+        if crowded:
+            self._answer_unknown(effect)
+            return
+        try:
+            threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
+        except RuntimeError as error:  # No thread is to be had (RLIMIT_NPROC, TasksMax): the table asks again.
+            log.error("call_not_begun", call=type(effect).__name__, reason=f"{error}: raise the governor's TasksMax")
+            with self._lock:
+                self._in_flight[type(effect)] -= 1
+            self._answer_unknown(effect)
+
+    def _work(self, effect: Effect) -> None:
+        try:
+            self.post(self._ask_world(effect))
+        finally:
+            with self._lock:
+                self._in_flight[type(effect)] -= 1
+
+    def _ask_world(self, effect: Effect) -> Event:
+        match effect:
+            case StopCompute():
+                if self.cloud is None:
+                    return StopReplied(self.clock.mono(), effect.incident_id, StopAnswer.REFUSED, False, "no_provider")
+                reply = self.cloud.stop(effect.incident_id, effect.rung)
+                return StopReplied(
+                    self.clock.mono(), effect.incident_id, reply.answer, reply.retryable, reply.reason, reply.destroys
+                )  # fmt: skip
+            case ReadBilling():
+                if self.cloud is None:
+                    return BillingRead(self.clock.mono(), effect.incident_id, BillingAnswer.UNKNOWN, "no_provider")
+                billing = self.cloud.billing(destroyed=effect.destroyed)
+                return BillingRead(self.clock.mono(), effect.incident_id, billing.answer, billing.provider_state)
+            case ReadCheckpoint():
+                read = self.checkpoints.read(effect.path, effect.manifest)
+                return CheckpointRead(
+                    self.clock.mono(), effect.incident_id, read.whole, read.files, read.hashed, read.reason
+                )  # fmt: skip
+            case _:
+                raise AssertionError(f"{effect} does not block")
+
+    def _answer_unknown(self, effect: Effect) -> None:
+        at = self.clock.mono()
+        match effect:
+            case StopCompute():
+                self.post(StopReplied(at, effect.incident_id, StopAnswer.UNKNOWN, True, "calls_in_flight"))
+            case ReadBilling():
+                self.post(BillingRead(at, effect.incident_id, BillingAnswer.UNKNOWN, "calls_in_flight"))
+            case ReadCheckpoint():
+                self.post(CheckpointRead(at, effect.incident_id, None, 0, 0, "calls_in_flight"))
+
+
+_AT_ONCE_MAX: Final[dict[type, int]] = {
+    StopCompute: STOPS_AT_ONCE_MAX,
+    ReadBilling: BILLING_READS_AT_ONCE_MAX,
+    ReadCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
+}
+
+_DO: Final[dict[type, Callable[[Hands, Any], None]]] = {
+    Alarm: Hands.alarm,
+    Ask: Hands.ask,
+    CloseIncident: Hands.close_incident,
+    Confirm: Hands.confirm,
+    KeepRuns: Hands.keep_runs,
+    Kill: Hands.kill,
+    Page: Hands.page,
+    ReadBilling: Hands.read_billing,
+    ReadCheckpoint: Hands.read_checkpoint,
+    Refuse: Hands.refuse,
+    StopCompute: Hands.stop_compute,
+    Term: Hands.term,
+}

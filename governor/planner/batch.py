@@ -1,0 +1,137 @@
+"""Rows of a table of set-ups, each predicted: as many lines as rows, whatever is in them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from governor.planner.model.memory import memory_of
+from governor.planner.model.predict import DOES_NOT_FIT, predict
+from governor.planner.model.setup import Checkpointing
+from governor.planner.model.shape import Shape, divisors_near
+from governor.planner.table import Read, Row, UnreadableRowError, read
+from governor.planner.words import GB
+from governor.text.table import Head, render_rows
+
+NOT_PREDICTED: Final = "not predicted: "
+# Beside a blank, how tables say that nobody knows. "none" is a value: of checkpointing, of offload.
+UNKNOWN_WORDS: Final = frozenset({"-", "?", "n/a", "na", "nan", "null", "unknown"})
+# A table has one of these at least; else it is separated by something else than commas.
+KNOWN: Final = frozenset({"model", "hidden", "params_b", "gpu"})
+NOTE_CHARS_MAX: Final = 400
+
+
+class TableUnreadableError(ValueError):
+    """No table: one line."""
+
+
+def predictions(path: Path) -> Iterator[dict[str, Any]]:
+    """One object a row, in their order. TableUnreadableError where the file itself cannot be read."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(_without_remarks(file))
+            columns = [name.strip() for name in rows.fieldnames or []]
+            if not KNOWN.intersection(columns):
+                hint = "; columns are separated by commas" if any(";" in one or "\t" in one for one in columns) else ""
+                raise TableUnreadableError(
+                    f"{path}: no column that a set-up has ({', '.join(sorted(KNOWN))}) in line 1{hint}"
+                )
+            rows.fieldnames = columns
+            number = 0
+            for number, row in enumerate(rows, 1):
+                plain = {key: _known(value) for key, value in row.items() if isinstance(key, str) and value is not None}
+                yield prediction(plain, plain.get("row_id", "").strip() or str(number))
+            if not number:
+                raise TableUnreadableError(f"{path}: a line of titles, and no row below it")
+    except OSError as error:
+        raise TableUnreadableError(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableUnreadableError(f"{path}: is no CSV in UTF-8: {error}") from error
+
+
+def _known(cell: str) -> str:
+    return "" if cell.strip().lower() in UNKNOWN_WORDS else cell
+
+
+def _without_remarks(file: Iterable[str]) -> Iterator[str]:
+    """Lines that begin with # above the titles are remarks; below them they may be rows."""
+    lines = iter(file)
+    for line in lines:
+        if not line.startswith("#"):
+            yield line
+            break
+    yield from lines
+
+
+def prediction(row: Row, row_id: str) -> dict[str, Any]:
+    """The row's line. Every figure is null where the row says nothing that could be trained."""
+    try:
+        known = read(row)
+        _check_heads(row, known.setup.shape)
+        made = predict(known.setup, known.assumed)
+        memory, speed = made.memory, made.tokens_per_gpu_s
+        allocated = memory.last_stage if known.shows_last_rank else memory.allocated
+        figures = (*speed, allocated / GB, memory.reserved / GB)
+        if not all(map(math.isfinite, figures)) or not round(min(speed), 2):
+            raise UnreadableRowError("its sizes are beyond every machine")
+    except (ValueError, ArithmeticError) as error:
+        why = str(error) if isinstance(error, ValueError) else "its sizes are beyond every machine"
+        return _line(row_id, f"{NOT_PREDICTED}{why}")
+    low, mid, high = (round(value, 2) for value in speed)
+    notes = list(made.notes)
+    fits = memory.surely_fits
+    if not fits and _could_recompute(known):
+        notes = [note for note in notes if not note.startswith(DOES_NOT_FIT)]
+        fits, notes = True, [*notes, "fits by recomputing activations: act_ckpt is not stated"]
+    return _line(
+        row_id,
+        "; ".join(notes),
+        tok_s_gpu=mid,
+        tok_s_gpu_low=low,
+        tok_s_gpu_high=high,
+        mem_gb_allocated=round(figures[3], 3),
+        mem_gb_reserved=round(figures[4], 3),
+        fits=fits,
+    )
+
+
+def _could_recompute(known: Read) -> bool:
+    """Nobody said what is recomputed, and with everything it fits: what ran has recomputed some of it."""
+    is_open = any(one.startswith("act_ckpt") for one in known.assumed)
+    return is_open and memory_of(known.setup.but(checkpointing=Checkpointing.FULL)).surely_fits
+
+
+def _check_heads(row: Row, shape: Shape) -> None:
+    """A row has no width of a head. The catalogue knows models whose heads are wider than their share: those may."""
+    if row.get("heads", "").strip() and shape.hidden % shape.heads and shape.head_dim == shape.hidden // shape.heads:
+        near = divisors_near(shape.hidden, shape.heads)
+        raise UnreadableRowError(f"{shape.heads} heads do not divide hidden {shape.hidden}: {near} do")
+
+
+def _line(row_id: str, notes: str, **figures: float | bool) -> dict[str, Any]:
+    names = ("tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high", "mem_gb_allocated", "mem_gb_reserved", "fits")
+    return {"row_id": row_id, **{name: figures.get(name) for name in names}, "notes": notes[:NOTE_CHARS_MAX]}
+
+
+def as_table(lines: Sequence[Mapping[str, Any]], *, colour: bool) -> str:
+    heads = (
+        Head("ROW"), Head("TOK/S/GPU", is_number=True), Head("LOW", is_number=True), Head("HIGH", is_number=True),
+        Head("GB ALLOCATED", is_number=True), Head("RESERVED", is_number=True), Head("FITS"),
+        Head("NOTES", may_be_cut=True),
+    )  # fmt: skip
+    return render_rows(heads, [_cells(line) for line in lines], total=False, colour=colour)
+
+
+def _cells(line: Mapping[str, Any]) -> tuple[str, ...]:
+    speeds = ("tok_s_gpu", "tok_s_gpu_low", "tok_s_gpu_high")
+    fits = {True: "yes", False: "NO", None: ""}[line["fits"]]
+    return (
+        line["row_id"],
+        *("" if line[name] is None else f"{line[name]:,.0f}" for name in speeds),
+        *("" if line[name] is None else f"{line[name]:,.1f}" for name in ("mem_gb_allocated", "mem_gb_reserved")),
+        fits,
+        line["notes"],
+    )

@@ -1,0 +1,229 @@
+"""Single changes to a run and what each would save, and what they save together: never more than there is to save.
+
+A saving is a share of the run's time. Savings of several levers multiply in what they leave, and end where the run is
+as fast as the best plan for its GPUs: what is faster than possible was counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Final
+
+from governor.core.base.save_interval import lost_share
+from governor.planner.estimate import Estimate, memory_frac, tokens_per_gpu_s
+from governor.planner.model.candidates import Space, candidates
+from governor.planner.model.run_cost import RESTART_S, best_saving_s, failures_mtbf_s
+from governor.planner.model.setup import Checkpointing, Framework, Setup
+
+
+class Evidence(StrEnum):
+    MEASURED = "measured"  # on this run, as its user states it
+    MODELLED = "modelled"  # by this planner, for this run
+    RULE = "rule of thumb"  # seen on others' runs
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """Shares of the run's time that remain: 0.8 saves a fifth. `best` <= `usual` <= `least`."""
+
+    name: str
+    change: str
+    best: float
+    usual: float
+    least: float
+    evidence: Evidence
+    basis: str
+    is_bound: bool = False  # What others can save together, no change of its own: in no sum.
+    is_done: bool = False  # The plan counts on it already: it is what leaving it out would cost.
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """What the levers leave together, as shares of the run's time."""
+
+    best: float
+    usual: float
+    least: float
+    possible: float  # No plan for these GPUs leaves less.
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.usual <= self.possible
+
+
+# Of runs whose GPUs wait for data. Ranges that users of one to eight GPUs report when they make the change; no law.
+DATA_RULES: Final = (
+    ("local NVMe", "read the data set from the node's own disk, not over the network", 0.70, 0.75, 0.80),
+    ("loader workers", "as many as keep the queue full: more steal the trainer's cores", 0.85, 0.88, 0.90),
+    ("pre-tokenised data", "tokenise once, before training", 0.90, 0.93, 0.95),
+)  # fmt: skip
+
+
+WAIT: Final = "waiting for data"
+
+
+def data_levers(wait_share: float | None) -> list[Lever]:
+    """`wait_share`: the share of the time in which GPUs wait for data; None: nobody measured it.
+
+    A plan counts on none. Known, it bounds what all three save together.
+    """
+    levers = []
+    for name, change, best, usual, least in DATA_RULES:
+        if wait_share is None:
+            basis = "of a run whose GPUs wait for data; the plan counts on none that do"
+            levers.append(Lever(name, change, best, usual, least, Evidence.RULE, basis, is_done=True))
+            continue
+        floor = 1 - wait_share
+        basis = f"of the {wait_share:.0%} in which GPUs wait for data"
+        levers.append(Lever(name, change, max(best, floor), max(usual, floor), max(least, floor), Evidence.RULE, basis))
+    if wait_share is not None:
+        change = "none any more: the most that the three above save together"
+        floor, basis = 1 - wait_share, "as stated, or the measured speed below the predicted"
+        levers.append(Lever(WAIT, change, floor, floor, floor, Evidence.MEASURED, basis, is_bound=True))
+    return levers
+
+
+def modelled(name: str, change: str, seconds_now: float, seconds_then: float, basis: str) -> Lever | None:
+    """A lever that a model gives both times of; None where it saves less than a thousandth."""
+    left = seconds_then / seconds_now
+    if left > 0.999:
+        return None
+    return Lever(name, change, left, left, left, Evidence.MODELLED, basis)
+
+
+def together(levers: Iterable[Lever], possible: float, wait_share: float | None = None) -> Together:
+    """Everything that is not done yet. Levers on the loader save no more than the wait for data, all of them no more
+    than lies between the run and the best plan (`possible`: its share of the run's time)."""
+    data_names = {name for name, *_ in DATA_RULES}
+    open_levers = [lever for lever in levers if not (lever.is_done or lever.is_bound)]
+    left = []
+    for pick in ("best", "usual", "least"):
+        of_data = of_others = 1.0
+        for lever in open_levers:
+            if lever.name in data_names:
+                of_data *= getattr(lever, pick)
+            else:
+                of_others *= getattr(lever, pick)
+        of_data = max(of_data, 1 - (wait_share or 0.0))
+        left.append(max(of_data * of_others, min(possible, 1.0)))
+    return Together(left[0], left[1], left[2], possible)
+
+
+# Single changes to a plan and what each would save: modelled for this very plan, or seen on others' runs.
+
+
+COMPILED: Final = {Framework.DEEPSPEED: Framework.DEEPSPEED_COMPILED, Framework.FSDP: Framework.FSDP2}
+MICRO_BATCHES: Final = (1, 2, 4, 8, 16, 32)
+SAVING: Final = "checkpoint interval"
+# What a search varies, or works out from what it varies; everything else of a set-up is kept.
+_VARIED = {
+    *("shape", "gpu", "gpus", "seq_len", "micro_batch", "grad_accum", "dp", "tp", "pp", "cp", "ep"),
+    *("sequence_parallel", "zero_stage", "checkpointing", "precision", "framework"),
+}
+_KEPT = [field.name for field in fields(Setup) if field.name not in _VARIED]
+
+
+def levers_of(one: Estimate) -> tuple[list[Lever], Together]:
+    """Single changes to this plan, and all of them together."""
+    now = one.tokens_per_s.mid / one.setup.gpus
+    predicted = one.prediction.step.tokens_per_gpu_s
+    wait = one.plan.asked.data_wait
+    if wait is None and one.is_measured and now < predicted:
+        wait = 1 - now / predicted  # Nobody knows what for; it can be no more than this.
+    saving = _of_saving(one)
+    levers = [
+        _of_micro_batch(one.setup, predicted),
+        _of_checkpointing(one.setup, predicted),
+        _of_compiling(one.setup, predicted),
+        saving,
+        *data_levers(wait),
+    ]
+    possible = min(now / best_speed(one.setup), 1.0)
+    return levers, together(levers, possible * saving.usual, wait)
+
+
+def best_speed(setup: Setup) -> float:
+    """Tokens/s/GPU of the fastest of the other ways that fits, or of this one."""
+    return max(
+        [tokens_per_gpu_s(setup), *(tokens_per_gpu_s(one) for one in other_ways(setup) if memory_frac(one) <= 1)]
+    )
+
+
+def other_ways(setup: Setup) -> Iterator[Setup]:
+    """Itself among them: on the same GPUs, in the same precision and parallelism."""
+    framework = COMPILED.get(setup.framework, setup.framework)
+    stages = {1, 2, 3} if setup.zero_stage and setup.framework in (*COMPILED, *COMPILED.values()) else set()
+    space = Space(
+        gpus=(setup.gpus,), frameworks=(setup.framework, framework), micro_batches=MICRO_BATCHES,
+        zero_stages=sorted({setup.zero_stage} | stages), tps=(setup.tp,),
+        pps=(setup.pp,), cps=(setup.cp,), eps=(setup.ep,), precisions=(setup.precision,),
+        fixed={name: getattr(setup, name) for name in _KEPT},
+    )  # fmt: skip
+    return candidates(setup.shape, (setup.gpu,), setup.seq_len, setup.tokens_per_step, space)
+
+
+def _of_micro_batch(setup: Setup, speed: float) -> Lever:
+    name, per_rank = "micro-batch", setup.micro_batch * setup.grad_accum
+    best = _best(
+        setup.but(micro_batch=micro, grad_accum=round(per_rank / micro))
+        for micro in MICRO_BATCHES
+        if micro != setup.micro_batch and micro <= per_rank
+    )
+    if best is None:
+        return _nothing(name, "no other fits")
+    change = f"{best.micro_batch} sequences instead of {setup.micro_batch}"
+    saves = modelled(name, change, 1 / speed, 1 / tokens_per_gpu_s(best), "fuller kernels, fewer launches")
+    return saves or _nothing(name, f"{setup.micro_batch} is the fastest that fits")
+
+
+def _of_checkpointing(setup: Setup, speed: float) -> Lever:
+    name, order = "activation checkpointing", list(Checkpointing)
+    lighter = order[: order.index(setup.checkpointing)]
+    if not lighter:
+        return _nothing(name, "there is none")
+    best = _best(setup.but(checkpointing=kind) for kind in lighter)
+    if best is None:
+        return _nothing(name, f"less than {setup.checkpointing} does not fit")
+    change = f"{best.checkpointing} instead of {setup.checkpointing}: it fits"
+    saves = modelled(name, change, 1 / speed, 1 / tokens_per_gpu_s(best), "less is computed twice")
+    return saves or _nothing(name, f"{best.checkpointing} is no faster")
+
+
+def _of_compiling(setup: Setup, speed: float) -> Lever:
+    name, framework = "compile", COMPILED.get(setup.framework)
+    if framework is None:
+        return _nothing(name, f"{setup.framework} has fused kernels")
+    compiled = setup.but(framework=framework)
+    if memory_frac(compiled) > 1:
+        return _nothing(name, f"{framework} does not fit")
+    saves = modelled(name, framework.value, 1 / speed, 1 / tokens_per_gpu_s(compiled), "fused element-wise kernels")
+    return saves or _nothing(name, f"{framework} is no faster")
+
+
+def _of_saving(one: Estimate) -> Lever:
+    """Stated saves against the interval that loses least; what nobody stated is that already."""
+    if one.cost is None:
+        return _nothing(SAVING, "no tokens, no run: state tokens")
+    saving, setup, price = one.cost.saving, one.setup, one.plan.asked.price
+    if saving.is_assumed:
+        return _nothing(SAVING, f"the plan counts on every {saving.interval_s / 60:,.0f} min, which loses least")
+    nodes = max(setup.gpus // setup.gpu.gpus_per_node, 1)
+    mtbf = failures_mtbf_s(setup.gpus, nodes, is_spot=price is not None and price.is_spot)
+    best = best_saving_s(saving.save_s, mtbf)
+    now, then = (lost_share(interval, saving.save_s, mtbf, RESTART_S) for interval in (saving.interval_s, best))
+    change = f"every {best / 60:,.0f} min instead of {saving.interval_s / 60:,.0f}"
+    basis = "saves against what a failure loses (Daly 2006)"
+    if now >= 1:
+        return Lever(SAVING, f"{change}: as it is, no interval ever ends", 1.0, 1.0, 1.0, Evidence.MODELLED, basis)
+    saves = modelled(SAVING, change, 1 / (1 - now), 1 / (1 - then), basis)
+    return saves or _nothing(SAVING, f"every {saving.interval_s / 60:,.0f} min loses as little as can be")
+
+
+def _best(tries: Iterable[Setup]) -> Setup | None:
+    return max((one for one in tries if memory_frac(one) <= 1), key=tokens_per_gpu_s, default=None)
+
+
+def _nothing(name: str, why: str) -> Lever:
+    return Lever(name, why, 1.0, 1.0, 1.0, Evidence.MODELLED, "nothing to save")

@@ -1,0 +1,292 @@
+"""Which set-ups of a plan's model are worth their money: the plan's keys as lists, searched under limits."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from governor.core.money.prices import PriceKind
+from governor.planner.catalog import CHEAPEST, NoPriceError, gpu_named, offers, offers_text, price_kind, priced_gpus
+from governor.planner.estimate import Estimate, estimate, interruptions_of, memory_frac, tokens_per_gpu_s
+from governor.planner.keys import PlanUnreadableError, resolved
+from governor.planner.model.candidates import Choice, Found, Limits, Offer, Space, candidates, choose, pareto, search
+from governor.planner.model.run_cost import MTOK, calendar_usual
+from governor.planner.model.scaling_law import CHINCHILLA, FLOPS_PER_PARAM_TOKEN, usual_shape
+from governor.planner.model.setup import Framework, Gpu, Setup
+from governor.planner.model.shape import Shape
+from governor.planner.request import Asked, Reader, asked, usual_batch_tokens, with_stage
+from governor.planner.shape import stated_shape
+from governor.planner.what_fits import would_fit
+from governor.planner.words import count
+
+# A key that may hold several values -> those that are tried where it is not stated.
+LISTS: Final = ("gpu", "gpus", "framework", "zero", "checkpointing", "precision", "micro-batch", "tp", "pp", "cp", "ep")
+NODES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+SMALL: Final = (1, 2, 4)
+LIST_MAX: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A search as it was stated."""
+
+    values: Mapping[str, str]
+    spaces: tuple[tuple[tuple[Gpu, ...], Asked, Space], ...]
+    offers: tuple[Offer, ...]
+    limits: Limits
+    assumed: tuple[str, ...]
+    unsold: tuple[str, ...] = ()  # GPUs that were named and that nobody is listed with.
+
+    @property
+    def one(self) -> Asked:
+        return self.spaces[0][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """For so many `tokens`, `tried` candidates, of which those `found` fit.
+
+    `front`: those that no other beats in dollars, hours and GPUs at once.
+    """
+
+    tokens: float
+    tried: int
+    found: Sequence[Found]
+    front: Sequence[Found]
+    choice: Choice
+
+
+def wanted(values: Mapping[str, str], limits: Limits) -> Wanted:
+    """Read a search. ValueError, one line for the user, for whatever cannot be read or bought."""
+    plain = with_stage(resolved(values))
+    if plain.get("grad-accum"):
+        raise PlanUnreadableError("grad-accum: a search varies it; state batch-tokens")
+    assumed = []
+    if not plain.get("batch-tokens"):
+        plain["batch-tokens"] = count(usual_batch_tokens(stated_shape(plain).params))
+        assumed.append(f"batch-tokens {plain['batch-tokens']}")
+    kind = price_kind(plain.get("price-kind") or "on-demand")
+    gpus = [gpu_named(name) for name in _items(plain, "gpu")] or priced_gpus(kind)
+    sold = _offers(plain, gpus, kind)
+    unsold = tuple(gpu.name for gpu in gpus if all(offer.gpu != gpu for offer in sold))
+    gpus = [gpu for gpu in gpus if gpu.name not in unsold]
+    single = {key: value for key, value in plain.items() if key not in LISTS and key not in _PRICES}
+    frameworks = _items(plain, "framework") or [Framework.DEEPSPEED.value]
+    spaces = []
+    for framework in frameworks:
+        for size in sorted({gpu.gpus_per_node for gpu in gpus}):
+            alike = tuple(gpu for gpu in gpus if gpu.gpus_per_node == size)
+            spaces.append(_space(plain, single, framework, alike))
+    return Wanted(plain, tuple(spaces), tuple(sold), limits, tuple(assumed), unsold if plain.get("gpu") else ())
+
+
+_PRICES: Final = ("price", "node-price", "provider", "price-kind")
+
+
+def _items(values: Mapping[str, str], key: str) -> list[str]:
+    items = [item.strip() for item in values.get(key, "").split(",") if item.strip()]
+    if len(items) > LIST_MAX:
+        raise PlanUnreadableError(f"{key}: {len(items)} values; at most {LIST_MAX}")
+    return items
+
+
+def _offers(values: Mapping[str, str], gpus: Sequence[Gpu], kind: PriceKind) -> list[Offer]:
+    """Stated prices are of the one GPU named; else everybody's who is listed, or the provider's."""
+    if values.get("price") or values.get("node-price"):
+        if len(gpus) != 1:
+            raise PlanUnreadableError("price: of which GPU? name one with gpu, or take prices of a provider")
+        price = asked({**values, "gpus": str(gpus[0].gpus_per_node), **dict.fromkeys(_FREE, "")}).price
+        assert price is not None, "a price was stated"
+        return [Offer(gpus[0], price.gpu_hour_usd, "stated", price.is_spot)]
+    provider = values.get("provider")
+    found = offers(tuple(gpus), kind, None if provider in (None, "", CHEAPEST) else provider)
+    if not found:
+        of_whom = f" at {provider}" if provider else ""
+        raise NoPriceError(f"no {kind.value} price of {gpus[0].name}{of_whom}; {offers_text(gpus[0], kind)}")
+    return found
+
+
+_FREE: Final = ("micro-batch", "grad-accum", "zero", "tp", "pp", "cp", "ep", "framework", "checkpointing", "precision")
+
+
+def is_alone(gpu: Gpu, values: Mapping[str, str]) -> bool:
+    """Machines of one GPU are rented without a fast network between them; whoever has one states it."""
+    return gpu.gpus_per_node == 1 and not values.get("network")
+
+
+def _space(
+    values: Mapping[str, str], single: Mapping[str, str], framework: str, gpus: tuple[Gpu, ...]
+) -> tuple[tuple[Gpu, ...], Asked, Space]:
+    """What is stated in lists, over what a plan of that framework tries by itself on that many GPUs."""
+    node = gpus[0].gpus_per_node
+    counts = [_integer("gpus", item) for item in _items(values, "gpus")]
+    counts = counts or [*(n for n in SMALL if n < node), *(node * nodes for nodes in NODES)]
+    if is_alone(gpus[0], values):
+        counts = [count for count in counts if count == 1]
+    biggest = {**single, "gpu": gpus[0].name, "gpus": str(max(counts, default=1)), "framework": framework}
+    one = asked(biggest)
+    listed = {
+        key: tuple(asked({**biggest, key: item}) for item in _items(values, key)) for key in LISTS[3:] if key in values
+    }
+    space = replace(one.space, gpus=tuple(counts))
+    for key, plans in listed.items():
+        field = _FIELDS[key]
+        changes: dict[str, Any] = {field: tuple(getattr(plan.space, field)[0] for plan in plans)}
+        space = replace(space, **changes)
+    return gpus, one, space
+
+
+_FIELDS: Final = {
+    "zero": "zero_stages", "checkpointing": "checkpointings", "precision": "precisions",
+    "micro-batch": "micro_batches", "tp": "tps", "pp": "pps", "cp": "cps", "ep": "eps",
+}  # fmt: skip
+
+
+def _integer(key: str, text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
+        raise PlanUnreadableError(f"{key} {text!r}: must be a whole number from 1 to 1000000")
+    return int(text)
+
+
+def searched(want: Wanted, tokens: float | None) -> Searched:
+    """Hours and dollars are those of the calendar, as finished runs took it: what deadlines and budgets are held to.
+
+    `tokens` None: as many as the limits let the best set-up train.
+    """
+    tried: list[Setup] = []
+    found: list[Found] = []
+    for gpus, one, space in want.spaces:
+        setups = list(candidates(one.shape, gpus, one.seq_len, one.batch_tokens, space))
+        tried += setups
+        found += search(setups, want.offers, tokens or MTOK, memory_frac, tokens_per_gpu_s, _calendar(one))
+    if tokens is None:
+        tokens = MTOK * max((_times(one, want.limits) for one in found), default=0.0)
+        found = [replace(one, hours=one.hours * tokens / MTOK, usd=one.usd * tokens / MTOK) for one in found]
+    choice = choose(found, want.limits)
+    if tried and not found:
+        nearest = min(tried, key=memory_frac)
+        where = would_fit(f"{choice.reasons[0]}; on {nearest.gpus}, {nearest.shape.name}", nearest)
+        choice = replace(choice, reasons=(where,))
+    return Searched(tokens, len(tried), found, pareto(found), choice)
+
+
+def _calendar(one: Asked) -> Callable[[Setup, Offer], float]:
+    """Of each number of GPUs once: it depends on nothing else that a search varies."""
+    known: dict[tuple[str, int], float] = {}
+
+    def factor(setup: Setup, offer: Offer) -> float:
+        key = (setup.gpu.name, setup.gpus)
+        if key not in known:
+            known[key] = calendar_usual(*interruptions_of(setup, one, is_spot=offer.is_spot))
+        return known[key]
+
+    return factor
+
+
+def _times(found: Found, limits: Limits) -> float:
+    """How often what was found can be repeated within the limits."""
+    by_money = math.inf if limits.budget_usd is None else limits.budget_usd / found.usd
+    by_time = math.inf if limits.deadline_h is None else limits.deadline_h / found.hours
+    # A hair less, so that rounding keeps it within.
+    return min(by_money, by_time) * (1 - 1e-9)
+
+
+def values_of(want: Wanted, found: Found) -> dict[str, str]:
+    """One of the found as the values of a plan: `costgov plan` with them gives it again."""
+    setup = found.setup
+    stated = {key: value for key, value in want.values.items() if key not in (*LISTS, *_PRICES, "name")}
+    made = {
+        **stated,
+        "gpu": setup.gpu.name,
+        "gpus": str(setup.gpus),
+        "framework": setup.framework.value,
+        "zero": str(setup.zero_stage),
+        "checkpointing": setup.checkpointing.value,
+        "micro-batch": str(setup.micro_batch),
+        "price": f"{found.offer.gpu_hour_usd:.6g}",
+        **({"price-kind": "spot"} if found.offer.is_spot else {}),
+        **{key: str(size) for key in ("tp", "pp", "cp", "ep") if (size := getattr(setup, key)) > 1},
+    }
+    if "precision" in want.values:
+        made["precision"] = setup.precision.value
+    return made
+
+
+def estimate_found(want: Wanted, found: Found, name: str, tokens: float) -> Estimate:
+    return estimate({**values_of(want, found), "tokens": f"{tokens:.0f}", "name": name})
+
+
+def command_of(values: Mapping[str, str]) -> str:
+    """The command that predicts a plan of these values."""
+    model = [values["model"]] if values.get("model") else []
+    options = [word for key, value in values.items() if key not in ("model", "name") for word in (f"--{key}", value)]
+    return shlex.join(["costgov", "plan", *model, *options])
+
+
+def tokens_of(values: Mapping[str, str]) -> float | None:
+    return Reader(with_stage(resolved(values))).count("tokens")
+
+
+# What a sum of money is best spent on: the size of a dense model and its tokens, by the scaling law.
+
+
+DAYS_USUAL: Final = 30.0  # A deadline, where nobody stated one: without any, one GPU for three years is cheapest.
+# Sizes beside the one guessed, in steps of the square root of two: the law's optimum is flat.
+STEPS: Final = (0.25, 0.5, 0.707, 1.0, 1.414, 2.0, 4.0)
+# For the first guess alone: A100s reach some 140 TFLOP/s at some $1.5 an hour, H100s 400 at some $3.
+FLOPS_PER_USD: Final = 4e17
+PARAMS_MIN: Final = 2e7
+PARAMS_MAX: Final = 2e12
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size of model, and what the money buys of it."""
+
+    shape: Shape
+    want: Wanted
+    result: Searched
+
+    @property
+    def tokens(self) -> float:
+        return self.result.tokens
+
+    @property
+    def loss(self) -> float:
+        """In nats a token, on the text and the tokenizer of the law's own models: to be compared, not expected."""
+        return CHINCHILLA.loss(self.shape.params, self.tokens)
+
+
+def sizes_for(values: Mapping[str, str], limits: Limits) -> list[Size]:
+    """Sizes about the best one, the smallest first; those of which nothing fits or can be bought are left out."""
+    assert limits.budget_usd is not None, "a budget"
+    best = CHINCHILLA.best_params(limits.budget_usd * FLOPS_PER_USD / 2)  # The calendar costs its part.
+    for _ in range(3):
+        size = _size(values, limits, min(max(best, PARAMS_MIN), PARAMS_MAX))
+        if size is None:
+            best /= 4
+            continue
+        flops = FLOPS_PER_PARAM_TOKEN * size.shape.params * size.tokens
+        best = CHINCHILLA.best_params(flops)
+    tried = (_size(values, limits, min(max(step * best, PARAMS_MIN), PARAMS_MAX)) for step in STEPS)
+    return list({size.shape.params: size for size in tried if size is not None}.values())
+
+
+def best_of(sizes: Sequence[Size]) -> Size:
+    return min(sizes, key=lambda size: size.loss)
+
+
+def _size(values: Mapping[str, str], limits: Limits, params: float) -> Size | None:
+    shape = usual_shape(params)
+    want = wanted({**values, "shape": words_of(shape), "name": shape.name}, limits)
+    result = searched(want, None)
+    return Size(shape, want, result) if result.choice.primary is not None and result.tokens > 0 else None
+
+
+def words_of(shape: Shape) -> str:
+    """A dense shape as the key `shape` takes it."""
+    names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+    return ",".join([*(f"{name}={getattr(shape, name)}" for name in names), f"tied={int(shape.tied)}"])

@@ -1,0 +1,399 @@
+"""Rows of a table of training runs, as people publish them, read as set-ups of the planner. A blank means unknown."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from governor.planner.catalog import UnknownNameError, gpu_named, model_named
+from governor.planner.model.memory import memory_of
+from governor.planner.model.setup import Attention, Checkpointing, Framework, Gpu, Offload, Precision, Setup
+from governor.planner.model.shape import Experts, Shape
+from governor.planner.recognised import (
+    USUAL_LATENT,
+    expert_tp,
+    has_bf16_gradients,
+    has_bf16_states,
+    has_dropout,
+    has_low_precision_params,
+    has_sequence_parallel,
+    is_latent,
+    is_megatron_test,
+    is_tied,
+    is_unfused_attention,
+    is_unfused_optimizer,
+    is_uniform_routing,
+    kin_of,
+    params_in_name,
+    shape_of_sizes,
+    trains_adapters,
+    virtual_stages,
+)
+
+Row = Mapping[str, str]
+T = TypeVar("T")
+
+FLASH_ATTENTION = 2022.6
+
+
+class UnreadableRowError(ValueError):
+    """A row from which no set-up follows. The text names the column and what is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One row: the set-up, and in words what had to be assumed for its blanks."""
+
+    setup: Setup
+    assumed: tuple[str, ...]
+    shows_last_rank: bool = False  # memory is that of the last rank, the one that writes Megatron's log
+
+
+# Where a row says nothing about its model: the size that most published runs on one node have.
+USUAL_BILLIONS = 7.0
+
+# How a framework's name in a table tells its class; the first match counts.
+FRAMEWORKS = (
+    ("deepcompile", Framework.DEEPSPEED_COMPILED),
+    ("torch.compile", Framework.DEEPSPEED_COMPILED),
+    ("bigscience", Framework.MEGATRON_DEEPSPEED),
+    ("megatron-deepspeed", Framework.MEGATRON_DEEPSPEED),
+    ("megatron", Framework.MEGATRON),
+    ("nemo", Framework.MEGATRON),
+    ("bridge", Framework.MEGATRON),
+    ("internevo", Framework.MEGATRON),
+    ("nanotron", Framework.FSDP),
+    ("colossal", Framework.MEGATRON),
+    ("primus", Framework.MEGATRON),
+    ("torchtitan", Framework.FSDP2),
+    ("fsdp2", Framework.FSDP2),
+    ("fms", Framework.FSDP2),
+    ("maxtext", Framework.XLA),
+    ("paxml", Framework.XLA),
+    ("jax", Framework.XLA),
+    ("foundry", Framework.FSDP),
+    ("composer", Framework.FSDP),
+    ("fsdp", Framework.FSDP),
+    ("deepspeed", Framework.DEEPSPEED),
+    ("zero", Framework.DEEPSPEED),
+    ("accelerate", Framework.DEEPSPEED),
+    ("torchao", Framework.DDP),
+    ("llm.c", Framework.DDP),
+    ("ddp", Framework.DDP),
+)
+
+
+def read(row: Row) -> Read:
+    """Raises UnreadableRowError, ImpossibleShapeError or ImpossibleSetupError, each with a line for the user."""
+    assumed: list[str] = []
+    framework = _framework(row, assumed)
+    gpu = _gpu(row, assumed)
+    shape = _shape(row, assumed)
+    tp, pp, cp = (_number(row, k) or 1 for k in ("tp", "pp", "cp"))
+    gpus = _number(row, "gpus") or _needed_gpus(row, tp * pp * cp, assumed)
+    dp = max(gpus // (tp * pp * cp), 1)
+    gpus = dp * tp * pp * cp
+    seq_len = _number(row, "seq_len") or _assume(assumed, "seq_len", 2048)
+    micro, accum = _batches(row, dp, seq_len, assumed)
+    checkpointing = _checkpointing(row, framework, assumed)
+    setup = Setup(
+        shape=shape,
+        gpu=gpu,
+        gpus=gpus,
+        seq_len=seq_len,
+        micro_batch=micro,
+        grad_accum=accum,
+        dp=dp,
+        tp=tp,
+        pp=pp,
+        virtual_stages=virtual_stages(row, shape.layers, pp, _number(row, "vp") or 0),
+        cp=cp,
+        ep=(_number(row, "ep") or 1) if shape.experts else 1,
+        expert_tp=expert_tp(row, tp, _number(row, "n_experts") or 0),
+        sequence_parallel=tp > 1 and has_sequence_parallel(row),
+        zero_stage=_zero(row, framework, assumed),
+        shard_ranks=_shard_ranks(row),
+        checkpointing=checkpointing,
+        precision=_precision(row, gpu, assumed),
+        attention=_attention(row),
+        framework=framework,
+        offload=_offload(row),
+        node_gbps=_network(row),
+        vintage=_vintage(row),
+        bf16_states=has_bf16_states(row),
+        bf16_gradients=has_bf16_gradients(row),
+        fp8_params=has_low_precision_params(row),
+        dropout=has_dropout(row),
+        adapters=trains_adapters(row),
+        unfused_optimizer=is_unfused_optimizer(row),
+        uniform_routing=is_uniform_routing(row),
+    )
+    if shape.is_moe and not row.get("ep", "").strip() and (ep := _spread(setup)) != setup.ep:
+        setup = setup.but(ep=_assume(assumed, "ep", ep))
+    return Read(setup, tuple(assumed), is_megatron_test(row))
+
+
+def _spread(setup: Setup) -> int:
+    """The fewest ranks over which the experts fit, as a row that ran must have spread them; 1 where none suffices."""
+    most = min(setup.shape.experts.count if setup.shape.experts else 1, setup.dp * setup.cp * setup.tp)
+    spreads = [ep for ep in (1 << power for power in range(most.bit_length())) if setup.shape.can_spread(ep)]
+    # What is recomputed is open as well, more often than not.
+    light = setup.but(checkpointing=Checkpointing.FULL)
+    return next((ep for ep in spreads if memory_of(light.but(ep=ep)).fits), setup.ep)
+
+
+def _assume(assumed: list[str], name: str, value: T) -> T:
+    assumed.append(f"{name} {value}")
+    return value
+
+
+def _framework(row: Row, assumed: list[str]) -> Framework:
+    name = row.get("framework", "").lower()
+    for part, framework in FRAMEWORKS:
+        if part in name:
+            is_eager = framework is Framework.FSDP2 and re.search(r"\beager\b|no compile", row.get("notes", "").lower())
+            return Framework.FSDP if is_eager else framework
+    return _assume(assumed, "framework", Framework.MEGATRON if (_number(row, "tp") or 1) > 1 else Framework.DEEPSPEED)
+
+
+def _gpu(row: Row, assumed: list[str]) -> Gpu:
+    if not (name := row.get("gpu", "").strip()):
+        return gpu_named(_assume(assumed, "gpu", "A100-SXM-80GB"))
+    gpu = gpu_named(name)
+    if "power-limited" in name:
+        # Under a power cap the clock falls with the cube root of the power at best; 750 of 1,000 W are usual.
+        gpu = replace(
+            gpu, name=name, reached_bf16=0.9 * gpu.reached_bf16, reached_fp8=0.9 * (gpu.reached_fp8 or 0) or None
+        )
+    return gpu
+
+
+def _shape(row: Row, assumed: list[str]) -> Shape:
+    """The row's own sizes, over those of the catalogue under that name, over what follows from the parameters."""
+    name = row.get("model", "").strip() or "unnamed"
+    try:
+        known: Shape | None = model_named(name)
+    except UnknownNameError:
+        known = None
+    hidden = _number(row, "hidden")
+    if known is not None and (not hidden or hidden == known.hidden):
+        layers = _number(row, "layers") or known.layers
+        if layers == known.layers:
+            return replace(known, heads=_number(row, "heads") or known.heads) if known.latent is None else known
+        return replace(known, layers=layers, stated_params=None, stated_active=None)
+    params = _float(row, "params_b") or params_in_name(name)
+    if hidden and (alike := _alike(row, hidden)):
+        return _with_rows_counts(row, alike)
+    if not hidden:
+        params = params or _assume(assumed, "params_b", USUAL_BILLIONS)
+        hidden = _assume(assumed, "hidden", _usual_hidden(1e9 * params))
+    return _stated_shape(row, name, hidden, params, assumed)
+
+
+def _alike(row: Row, hidden: int) -> Shape | None:
+    heads, ffn = _number(row, "heads") or 0, _number(row, "ffn") or 0
+    ffns = (ffn, _number(row, "moe_ffn") or ffn)
+    return shape_of_sizes(hidden, heads, _number(row, "kv_heads") or heads, ffns, _number(row, "topk") or 0)
+
+
+def _with_rows_counts(row: Row, known: Shape) -> Shape:
+    """The architecture in the row's own depth and width of the mixture."""
+    experts = known.experts
+    if experts is not None:
+        experts = replace(experts, count=_number(row, "n_experts") or experts.count)
+    layers, vocab = _number(row, "layers") or known.layers, _number(row, "vocab") or known.vocab
+    if (layers, experts) == (known.layers, known.experts):
+        return replace(known, vocab=vocab)
+    hybrid = known.hybrid if layers == known.layers else None
+    return replace(
+        known, layers=layers, experts=experts, hybrid=hybrid, vocab=vocab, stated_params=None, stated_active=None
+    )
+
+
+def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assumed: list[str]) -> Shape:
+    heads = _number(row, "heads") or _assume(assumed, "heads", _usual_heads(row, hidden))
+    experts, latent = None, _assume(assumed, "latent", USUAL_LATENT) if is_latent(row) else None
+    if count := _number(row, "n_experts"):
+        width = _number(row, "moe_ffn") or _number(row, "ffn") or 4 * hidden
+        experts = Experts(count, _number(row, "topk") or 2, width, shared_ffn=width if latent else 0)
+    ffn = _number(row, "ffn") or (experts.ffn if experts else 4 * hidden)
+    kin = kin_of(name)
+    gated = ffn % hidden != 0 or "swiglu" in row.get("notes", "")
+    vocab = _number(row, "vocab") or _assume(assumed, "vocab", kin.vocab if kin else 51200)
+    shape = Shape(
+        name=name,
+        layers=_number(row, "layers") or 1,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_number(row, "kv_heads") or heads,
+        head_dim=max(hidden // heads, 1),
+        ffn=ffn,
+        vocab=vocab,
+        gated=gated,
+        tied=is_tied(row),
+        experts=experts,
+        latent=latent,
+    )
+    if _number(row, "layers"):
+        return shape
+    if params is None:
+        raise UnreadableRowError(f"model {name!r}: neither layers nor params_b is stated")
+    per_layer = shape.dense_params + shape.routed_params
+    return replace(
+        shape, layers=_assume(assumed, "layers", max(round((1e9 * params - shape.embedding_params) / per_layer), 1))
+    )
+
+
+def _usual_heads(row: Row, hidden: int) -> int:
+    """Of 128 elements each, in a number that tensor parallelism and the key/value heads divide."""
+    unit = math.lcm(_number(row, "tp") or 1, _number(row, "kv_heads") or 1)
+    return max(round(hidden / 128 / unit), 1) * unit
+
+
+def _usual_hidden(params: float) -> int:
+    """Of dense models, layers grow with the width as hidden / 128 (GPT-3 and Llama tables): params = 12 h^3 / 128."""
+    return max(128 * round(math.cbrt(params * 128 / 12) / 128), 128)
+
+
+def _needed_gpus(row: Row, ranks: int, assumed: list[str]) -> int:
+    dp = _number(row, "dp") or max(_number(row, "ep") or 1, 8)
+    return _assume(assumed, "gpus", ranks * dp)
+
+
+def _batches(row: Row, dp: int, seq_len: int, assumed: list[str]) -> tuple[int, int]:
+    micro, accum, tokens = _number(row, "micro_bs"), _number(row, "grad_accum"), _float(row, "global_batch_tokens")
+    per_rank = max(round(tokens / (seq_len * dp)), 1) if tokens else None
+    if micro is None:
+        micro = (
+            max(per_rank // accum, 1)
+            if per_rank and accum
+            else _assume(assumed, "micro_bs", min(per_rank or 1, max(1, _usual_tokens(row) // seq_len)))
+        )
+    if accum is None:
+        filling = 8 * pp if (pp := _number(row, "pp") or 1) > 1 else 1
+        accum = max(round(per_rank / micro), 1) if per_rank else _assume(assumed, "grad_accum", filling)
+    return micro, accum
+
+
+def _usual_tokens(row: Row) -> int:
+    """Of a micro-batch whose size nobody says: small where a pipeline wants many of them."""
+    return 4096 if (_number(row, "pp") or 1) > 1 else 16384
+
+
+def _checkpointing(row: Row, framework: Framework, assumed: list[str]) -> Checkpointing:
+    stated = row.get("act_ckpt", "").strip().lower()
+    if stated.startswith(("full", "true", "yes")):
+        return Checkpointing.FULL
+    if stated.startswith("selective"):
+        return Checkpointing.SELECTIVE
+    if stated:
+        return Checkpointing.NONE
+    usual = (
+        Checkpointing.FULL
+        if framework in (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.XLA)
+        else Checkpointing.NONE
+    )
+    return _assume(assumed, "act_ckpt", usual)
+
+
+def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
+    stated = _number(row, "zero_stage")
+    if framework is Framework.XLA and "fsdp" in row.get("framework", "").lower():
+        return 3  # JAX shards what its mesh says; tables give it the stage of its optimizer
+    if stated is not None:
+        return stated
+    usual = {Framework.MEGATRON: 1, Framework.DDP: 0}.get(framework, 3)
+    return _assume(assumed, "zero_stage", min(usual, 1) if (_number(row, "pp") or 1) > 1 else usual)
+
+
+def _shard_ranks(row: Row) -> int | None:
+    """The column, or what a text such as "zero1(size=8)" says."""
+    found = re.search(r"size=(\d+)", row.get("sharding", ""))
+    return _number(row, "fsdp") or (int(found[1]) if found else None)
+
+
+def _precision(row: Row, gpu: Gpu, assumed: list[str]) -> Precision:
+    stated = row.get("precision", "").lower()
+    for precision in (Precision.NVFP4, Precision.MXFP8, Precision.FP8, Precision.FP16):
+        if precision in stated and not gpu.supports(precision):
+            # Somebody ran it: in the next precision that the GPU has matmuls for.
+            instead = Precision.FP8 if gpu.supports(Precision.FP8) else Precision.BF16
+            return _assume(assumed, "precision", instead)
+        if precision in stated:
+            return precision
+    # Others than these (fp32, tf32, int8) are none that the planner has a rate for.
+    is_bf16 = any(word in stated for word in ("bf16", "bfloat16", "mixed", "amp"))
+    return Precision.BF16 if is_bf16 else _assume(assumed, "precision", Precision.BF16)
+
+
+def _attention(row: Row) -> Attention:
+    """Before FlashAttention (arXiv 2205.14135) there was none."""
+    is_early = (
+        _vintage(row) < FLASH_ATTENTION and "flash" not in (row.get("attention", "") + row.get("notes", "")).lower()
+    )
+    return Attention.UNFUSED if is_early or is_unfused_attention(row) else Attention.FLASH
+
+
+def _offload(row: Row) -> Offload:
+    text = (row.get("offload") or "none").lower()
+    if text == Offload.OPTIMIZER_CPU and "adaptive" in row.get("framework", "").lower():
+        return Offload.OPTIMIZER_STREAMED
+    for offload in (
+        Offload.PARAM_OPTIMIZER_NVME,
+        Offload.OPTIMIZER_NVME,
+        Offload.PARAM_OPTIMIZER_CPU,
+        Offload.OPTIMIZER_CPU,
+    ):
+        if text == offload:
+            return offload
+    return Offload.NONE
+
+
+def _network(row: Row) -> float | None:
+    """GB/s of a node, from a text such as "4x100Gb/s Omni-Path per 8-GPU node" or "1600Gbps/node"."""
+    text = row.get("network", "")
+    if found := re.search(r"(\d+)\s*[x*]\s*(\d+)\s*Gb", text):
+        return int(found[1]) * int(found[2]) / 8
+    if found := re.search(r"(\d+)\s*Gb", text):
+        return int(found[1]) / 8
+    return None
+
+
+# The year that a release of a framework stands for where the row has no date.
+USUAL_VINTAGE = {
+    "2021": 2021.3,
+    "2022": 2022.4,
+    "bigscience": 2022.1,
+    "internevo": 2024.0,
+    "foundry": 2023.9,
+    "0.8": 2024.5,
+    "deepspeed + megatron": 2022.5,
+}
+
+
+def _vintage(row: Row) -> float:
+    if found := re.match(r"(20\d\d)(?:-(\d\d))?", row.get("date", "")):
+        return int(found[1]) + (int(found[2] or 6) - 1) / 12
+    name = row.get("framework", "").lower()
+    return next((year for part, year in USUAL_VINTAGE.items() if part in name), 2025.0)
+
+
+def _number(row: Row, key: str) -> int | None:
+    value = _float(row, key)
+    return None if value is None else int(value)
+
+
+def _float(row: Row, key: str) -> float | None:
+    text = (row.get(key) or "").strip()
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise UnreadableRowError(f"{key} = {text!r} is no number") from None
+    if not math.isfinite(value) or value < 0:
+        raise UnreadableRowError(f"{key} = {text!r} is no size")
+    return value

@@ -1,0 +1,70 @@
+"""The policies in force here: read, combined with what the command line gave, and refused where they cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from governor.core.base.policy import PolicySet
+from governor.core.base.units import UsdMicros, format_usd
+from governor.core.engine.budgeting import fault as budget_fault
+from governor.core.engine.halt_plan import UNSAVED_MIN_NS, bounds_ns
+from governor.core.engine.node import NodeFacts
+from governor.core.money.budgets import ScopedBudget
+from governor.core.money.ledger import reserve
+from governor.policies import files
+from governor.policies.files import PolicyUnreadable
+from governor.policies.parse import load_policies
+
+
+def policy_loader(
+    paths: Callable[[], Sequence[Path]], ceiling: UsdMicros | None, priced: Callable[[], bool],
+    facts: NodeFacts | None = None, budgets: Sequence[ScopedBudget] = (),
+) -> Callable[[], tuple[PolicySet | None, list[str]]]:  # fmt: skip
+    """Return what reads the policies, now and at each SIGHUP: the set, or None and the problems, a line each.
+
+    `budgets`: those of costgov.toml, which must be possible under these policies' graces.
+    """
+
+    def load() -> tuple[PolicySet | None, list[str]]:
+        try:
+            texts = files.policy_texts(paths())
+        except PolicyUnreadable as error:
+            return None, [*error.problems]
+        policies, problems = load_policies(texts)
+        if policies is None:
+            return None, [str(problem) for problem in problems]
+        if ceiling is not None:
+            policies = policies.with_ceiling(ceiling)
+        unpriced = [p.name for p in policies.policies if p.budget.ceiling_usd_micros is not None]
+        if unpriced and not priced():
+            return None, [
+                f"policy {unpriced[0]} has a ceiling, but the price of this node is unknown: "
+                "set node.price_usd_per_hour in costgov.toml, or pass --price USD_PER_HOUR"
+            ]
+        if budgets and not priced():
+            return None, [
+                f"costgov.toml has a budget for {budgets[0].scope.text}, but the price of this node is unknown: "
+                "set node.price_usd_per_hour there, or pass --price USD_PER_HOUR"
+            ]
+        fault = ceiling_fault(facts, policies) or budget_fault(facts, policies, budgets) if facts is not None else None
+        return (policies, []) if fault is None else (None, [fault])
+
+    return load
+
+
+def ceiling_fault(facts: NodeFacts, policies: PolicySet) -> str | None:
+    """A ceiling below the price of the halt itself would end every run at its first step: refused, also at a reload."""
+    rate = facts.usd_micros_per_hour
+    for policy in policies.policies:
+        ceiling = policy.budget.ceiling_usd_micros
+        if ceiling is None or rate is None:
+            continue
+        needed = reserve(rate, bounds_ns(facts, policy) + UNSAVED_MIN_NS)
+        if ceiling <= needed:
+            return (
+                f"policy {policy.name}: the ceiling {format_usd(ceiling)} is below {format_usd(needed)}, which a halt "
+                "itself may cost here (ending processes, and the provider's bound to stop): raise the ceiling, or "
+                "lower halt.term_grace, halt.kill_grace or the provider's stop_bound_s"
+            )
+    return None

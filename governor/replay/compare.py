@@ -1,0 +1,104 @@
+"""What policies are worth, by logs whose labels say what became of them: false halts, delays, dollars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+from governor.core.base.units import NS_PER_HOUR, UsdMicros
+from governor.replay.play import Replay, Told
+from governor.wire.jsonl import seconds_of
+
+RUN_HOURS: Final = 1_000  # What false halts are told per: a month and a half of one run.
+
+
+def halts(replay: Replay, policy: str) -> list[Told]:
+    """The halts of one policy, in their order, also those that it would only have recorded."""
+    return [told for told in replay.told if told.response == "halt" and told.policy == policy]
+
+
+@dataclass
+class LabelTally:
+    """One policy over many logs. What a label does not say counts nowhere beside `logs` and `halted`."""
+
+    policy: str
+    price: UsdMicros | None  # Of a node, an hour.
+    logs: int = 0
+    halted: int = 0
+    halted_enforced: int = 0  # By a rule that enforces.
+    healthy: int = 0
+    healthy_ns: int = 0
+    false_halts: int = 0
+    troubled: int = 0
+    caught: int = 0
+    early: int = 0  # Halted before the trouble began: no catch.
+    delays_s: list[float] = field(default_factory=list)  # From onset to halt, of those caught with a clock.
+    saved_ns: int = 0  # Of troubled runs, from the halt to the end of the log.
+    cut_ns: int = 0  # Of healthy ones, likewise: what would have had to be trained again, or never was.
+
+    def add(self, replay: Replay, end_ns: int) -> None:
+        """Count one log, which is `end_ns` long: what its clock ran on after that is nobody's."""
+        found = halts(replay, self.policy)
+        first = found[0] if found else None
+        self.logs += 1
+        self.halted += first is not None
+        self.halted_enforced += any(told.mode == "enforce" for told in found)
+        role = replay.meta.get("role")
+        if role == "healthy":
+            self.healthy += 1
+            self.healthy_ns += end_ns
+            if first is not None:
+                self.false_halts += 1
+                self.cut_ns += _left_ns(first, end_ns)
+        elif role == "troubled":
+            self.troubled += 1
+            if first is not None:
+                self._caught(first, replay.meta, end_ns)
+
+    def _caught(self, first: Told, meta: Mapping[str, Any], end_ns: int) -> None:
+        onset_s = seconds_of(meta.get("onset_t"))
+        if first.t is None or onset_s is None or not math.isfinite(onset_s):
+            self.caught += 1
+            return
+        # Logs round their times to milliseconds, and labels do not.
+        if first.t < onset_s - 0.001:
+            self.early += 1
+            return
+        self.caught += 1
+        self.delays_s.append(max(0.0, first.t - onset_s))
+        self.saved_ns += _left_ns(first, end_ns)
+
+    @property
+    def false_per_run_hours(self) -> float | None:
+        """False halts per RUN_HOURS of healthy training; None where no healthy log has a clock."""
+        return self.false_halts * RUN_HOURS * NS_PER_HOUR / self.healthy_ns if self.healthy_ns else None
+
+    def usd(self, span_ns: int) -> UsdMicros | None:
+        return None if self.price is None else UsdMicros(self.price * span_ns // NS_PER_HOUR)
+
+    def row(self) -> dict[str, Any]:
+        """As --json prints it."""
+        return {
+            "policy": self.policy,
+            "logs": self.logs,
+            "halted": self.halted,
+            "halted_enforced": self.halted_enforced,
+            "healthy": self.healthy,
+            "healthy_hours": self.healthy_ns / NS_PER_HOUR,
+            "false_halts": self.false_halts,
+            "false_halts_per_1000_run_hours": self.false_per_run_hours,
+            "troubled": self.troubled,
+            "caught": self.caught,
+            "early": self.early,
+            "delay_median_s": median(self.delays_s) if self.delays_s else None,
+            "delay_max_s": max(self.delays_s, default=None),
+            "saved_usd_micros": self.usd(self.saved_ns),
+            "wrongly_cut_usd_micros": self.usd(self.cut_ns),
+        }
+
+
+def _left_ns(halt: Told, end_ns: int) -> int:
+    return 0 if halt.t is None else max(0, end_ns - round(halt.t * 1e9))

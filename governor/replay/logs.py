@@ -1,0 +1,284 @@
+"""Recorded logs as a person names them: files, packed or not, and directories of them; read in bounded memory."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import errno
+import gzip
+import io
+import json
+import lzma
+import math
+import os
+import re
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+from governor.replay.readers import tensorboard, wandb
+from governor.replay.readers.lines import LINE_BYTES_MAX, LogTorn, LogUnreadable, bounded_lines
+from governor.replay.readers.tensorboard import is_event_file
+from governor.wire.jsonl import DEFAULT_FIELDS, parse_line
+from governor.wire.recorded import RecordedClock, break_note
+from governor.wire.recording import number_of, segments
+
+STDIN: Final = Path("-")
+DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024  # A trainer_state of a million steps has a quarter of it.
+DOCUMENTS: Final = (".json", ".json.gz", ".json.xz")  # One document: trainer_state.json.
+NAMES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.xz", ".ndjson.xz")  # Taken from directories.
+TABLES: Final = (".csv", ".csv.gz", ".csv.xz")  # Only by name: most tables in a directory are no logs.
+WITHIN: Final = "*.jsonl, *.jsonl.gz or .xz, TensorBoard's event files, W&B's run-*.wandb or a trainer_state.json"
+STATES: Final = tuple(f"trainer_state{suffix}" for suffix in DOCUMENTS)
+SUMMARY: Final = "train_runtime"  # Of the record at a training's end, whose train_loss is the mean of all steps.
+_CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
+_FLAGS: Final = {"true": True, "false": False}
+_READ_BYTES: Final = 256 * 1024
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
+
+_UNPACK: Final[dict[str, Callable[[IO[bytes]], Any]]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".xz": lzma.LZMAFile,
+}
+
+
+Place = int | str  # Of JSONL the line, from 1.
+Read = tuple[Place, dict[str, Any] | list[str]]
+
+
+def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The logs that these paths stand for, in their order; a directory stands for those below it, sorted by path. One
+    that holds the segments of a recording is itself a log.
+
+    TensorBoard's event files of one directory are one log, which that directory names: each is an attempt of its run.
+    And a line for each directory that holds none, or cannot be looked into.
+    """
+    found: list[Path] = []
+    problems: list[str] = []
+    for path in paths:
+        if path == STDIN or not os.path.isdir(path):  # One that cannot be asked for is named when it is opened.
+            found.append(path)
+            continue
+        below, closed = _below(path)
+        problems += closed
+        if not below and not closed:
+            problems.append(f"{path}: holds no log; name a file, or a directory with {WITHIN}")
+        found += below
+    return found, problems
+
+
+def _below(directory: Path) -> tuple[list[Path], list[str]]:
+    closed: list[OSError] = []
+    files = [Path(at, name) for at, _, names in os.walk(directory, onerror=closed.append) for name in names]
+    below = {log for file in files if (log := _log_of(file)) is not None}
+    return sorted(below - _outgrown(below)), sorted(
+        f"{error.filename}: {error.strerror}; its logs are left out" for error in closed
+    )
+
+
+def _outgrown(found: Collection[Path]) -> set[Path]:
+    """The trainer_state.json of each checkpoint that a later one of the same Trainer repeats."""
+    newest: dict[Path, tuple[float, Path]] = {}
+    states = [path for path in found if path.name in STATES]
+    for path in states:
+        checkpoint = _CHECKPOINT.fullmatch(path.parent.name)
+        home = path.parent.parent if checkpoint else path.parent
+        step = int(checkpoint[1]) if checkpoint else math.inf  # Beside the checkpoints stands that of the end.
+        newest[home] = max(newest.get(home, (-1.0, path)), (step, path))
+    return set(states) - {path for _, path in newest.values()}
+
+
+def _is_recording(path: Path) -> bool:
+    """Whether it is a segment, or a directory of them: the others are of TensorBoard."""
+    try:
+        return any(number_of(name) is not None for name in (os.listdir(path) if os.path.isdir(path) else [path.name]))
+    except OSError:
+        return True  # Which says why it cannot be read.
+
+
+def _log_of(file: Path) -> Path | None:
+    """The log that a file in a directory is or belongs to."""
+    if is_event_file(file.name):
+        return file.parent
+    if number_of(file.name) is not None:
+        return file.parent
+    is_log = file.name.endswith((*NAMES, wandb.SUFFIX)) or file.name in STATES
+    return file if is_log else None
+
+
+def records(path: Path, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) -> Iterator[Read]:
+    """Yield each record of a log with its place, or what is wrong there.
+
+    `fields` tell which of TensorBoard's tags matter. LogUnreadable when the log cannot be opened, or ends too early:
+    what came before has been yielded.
+    """
+    if path == STDIN:
+        yield from _jsonl(path)
+    elif _is_recording(path):
+        yield from _recording(path)
+    elif os.path.isdir(path) or is_event_file(path.name):
+        yield from tensorboard.records(path, fields)
+    elif path.name.endswith(wandb.SUFFIX):
+        yield from wandb.records(path)
+    elif path.name.endswith(DOCUMENTS):
+        yield from enumerate(_history(path), start=1)
+    elif path.name.endswith(TABLES):
+        yield from _rows(path)
+    else:
+        yield from _jsonl(path)
+
+
+def _jsonl(path: Path) -> Iterator[Read]:
+    for number, line in lines(path):
+        if number == 1 and line is not None:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
+        if record is not None:
+            yield number, record
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
+    """The rows of a CSV export, with its header's names. A cell that is empty was not logged with the others."""
+    reader = csv.reader(_texts(path), strict=True)
+    header: list[str] | None = None
+    try:
+        for cells in reader:
+            if header is None:
+                header = cells
+            elif len(cells) > len(header):
+                yield reader.line_num, [f"{len(cells)} cells under {len(header)} names"]
+            elif cells:
+                yield reader.line_num, {name: _cell(cell) for name, cell in zip(header, cells, strict=False) if cell}
+    except (csv.Error, UnicodeDecodeError) as error:
+        place = reader.line_num + (1 if isinstance(error, UnicodeDecodeError) else 0)
+        raise LogUnreadable(f"{path}:{place}: no CSV: {error}") from error
+    if header is None:
+        raise LogUnreadable(f"{path}: empty")
+
+
+def _texts(path: Path) -> Iterator[str]:
+    for number, line in lines(path):
+        if line is None:
+            raise LogUnreadable(f"{path}:{number}: longer than {LINE_BYTES_MAX} bytes")
+        yield line.decode("utf-8-sig")
+
+
+def _cell(text: str) -> float | bool | str:
+    try:
+        return float(text)
+    except ValueError:
+        return _FLAGS.get(text.lower(), text)
+
+
+def _recording(path: Path) -> Iterator[Read]:
+    """A segment or a directory of them, as one log. What was being written when the power failed is not missed."""
+    try:
+        parts = segments(path) if os.path.isdir(path) else [path]
+    except OSError as error:
+        raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
+    clock = RecordedClock()
+    damage: LogUnreadable | None = None
+    for part in parts:
+        try:
+            yield from _segment(part, clock, is_first=part is parts[0])
+        except LogTorn:
+            continue
+        except LogUnreadable as error:
+            damage = damage or error
+            yield part.name, break_note(clock.last_ns)
+    if damage is not None:
+        raise damage
+
+
+def _segment(path: Path, clock: RecordedClock, *, is_first: bool) -> Iterator[Read]:
+    for number, line in lines(path):
+        place = f"{path.name}:{number}"
+        if line is not None and not line.endswith(b"\n"):
+            return  # Torn.
+        record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
+        if number == 1 and isinstance(record, dict) and isinstance(meta := record.get("meta"), dict):
+            fault = clock.begin(meta)
+            if fault is not None:
+                raise LogUnreadable(f"{path}:1: {fault}")
+            if is_first:
+                yield place, record
+            elif meta.get("continues") is not True:
+                yield place, break_note(clock.last_ns)
+        elif isinstance(record, dict):
+            yield place, clock.put(record)
+        elif record is not None:
+            yield place, record
+
+
+def _history(path: Path) -> list[dict[str, Any] | list[str]]:
+    """The log_history of a Hugging Face trainer_state.json."""
+    try:
+        with _open(path) as file:
+            data = file.read(DOCUMENT_BYTES_MAX + 1)
+        document = json.loads(data) if len(data) <= DOCUMENT_BYTES_MAX else None
+    except OSError as error:
+        raise LogUnreadable(f"{path}: {error.strerror or error}; name a log that can be read") from error
+    except (*_DAMAGED, ValueError, RecursionError) as error:
+        raise LogUnreadable(f"{path}: not JSON: {type(error).__name__}") from error
+    history = document.get("log_history") if isinstance(document, dict) else None
+    if not isinstance(history, list):
+        raise LogUnreadable(f"{path}: no trainer_state.json: it has no log_history; name logs *.jsonl")
+    steps = (record for record in history if not (isinstance(record, dict) and SUMMARY in record))
+    return [record if isinstance(record, dict) else ["not an object"] for record in steps]
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    """Yield each line with its number, from 1; None stands for one too long to be a record.
+
+    LogUnreadable when the log cannot be opened, or its packing ends too early: what came before has been yielded.
+    """
+    number = 0
+    try:
+        with _open(path) as file:
+            for number, line in bounded_lines(file):
+                yield number, line
+    except OSError as error:
+        if isinstance(error, _DAMAGED):
+            raise LogUnreadable(f"{path}:{number + 1}: damaged: {error}") from error
+        raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
+    except EOFError as error:
+        raise LogTorn(f"{path}:{number + 1}: damaged: {error}") from error
+    except _DAMAGED as error:
+        raise LogUnreadable(f"{path}:{number + 1}: damaged: {error}") from error
+
+
+class _AsItComes(io.RawIOBase):
+    """Unpacked bytes, as many as there are: what could be read before the place that is damaged is not lost with it."""
+
+    def __init__(self, file: gzip.GzipFile | lzma.LZMAFile) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read1(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    if path == STDIN:
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
+        yield sys.stdin.buffer
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # Not to wait for a FIFO's writer.
+    with open(fd, "rb", buffering=_READ_BYTES) as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if path.suffix not in _UNPACK:
+            yield file
+            return
+        with io.BufferedReader(_AsItComes(_UNPACK[path.suffix](file)), _READ_BYTES) as unpacked:
+            yield unpacked

@@ -1,0 +1,192 @@
+"""A replayed log as one PNG of 1600 x 1000 pixels: what the page shows of it, for a report or a chat."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from governor.core.base.units import NS_PER_S, format_duration
+from governor.replay.output.page import COLOURS, MARKS_MAX, cells, place
+from governor.replay.output.trace import Line, Trace
+from governor.replay.play import Replay, Told
+from governor.text.table import plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+EXTRA: Final = "a PNG needs matplotlib: pip install 'costgov[plot]', or name FILE.html"
+INCHES: Final = (16.0, 10.0)
+DPI: Final = 100
+ROWS_MAX: Final = 6  # Of verdicts below the drawing; the page and --json have all.
+ROW_CHARS_MAX: Final = 175  # As wide as the picture.
+NAME_CHARS_MAX: Final = 120  # Likewise, in larger letters. Of a path the end tells more.
+TICKS_MAX: Final = 10
+TICKS_S: Final = (
+    *(1, 2, 5, 10, 15, 30), *(60 * n for n in (1, 2, 5, 10, 15, 30)), *(3600 * n for n in (1, 2, 3, 6, 12)),
+    *(86_400 * n for n in (1, 2, 7, 30)),
+)  # fmt: skip
+LEGEND: Final = "solid: a rule that enforces; dashed: one that only observes; triangle: a value that is no number"
+NAMES_MAX: Final = 12  # Of marks: more names than this cover one another.
+NAME_ROWS: Final = 3  # Names of marks stand in turn at so many heights.
+VALUE_MAX: Final = 1e200
+LAST_LETTER: Final = 0x24F  # What the font that comes with matplotlib surely has.
+SIGNS: Final = frozenset("–—×≥≤→·…")
+
+
+def is_there() -> bool:
+    """Whether matplotlib is installed. It is imported only when something is drawn."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(path: Path, name: str, replay: Replay, trace: Trace) -> None:
+    """Write the picture of one log. Raises OSError."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=INCHES, dpi=DPI)
+    FigureCanvasAgg(figure)
+    marks = replay.told[:MARKS_MAX]
+    rows = _rows(replay.told)
+    _text(figure, 0.015, 0.975, name if len(name) <= NAME_CHARS_MAX else "…" + name[-NAME_CHARS_MAX:], size=13)
+    _text(figure, 0.015, 0.948, verdict(replay), size=12, weight="bold", color=_colour_of(replay.told))
+    _text(figure, 0.985, 0.006, LEGEND, size=9, color="#57606a", ha="right")
+    lines = trace.drawn()
+    if lines:
+        first, last = trace.span(_where(told, trace) for told in marks)
+        bottom = 0.08 + 0.021 * len(rows)
+        grid = figure.add_gridspec(len(lines), 1, left=0.06, right=0.985, top=0.86, bottom=bottom, hspace=0.22)
+        panels: list[Axes] = [figure.add_subplot(grid[n, 0]) for n in range(len(lines))]
+        for panel, (title, line) in zip(panels, lines, strict=True):
+            _panel(panel, title, line, marks, trace)
+            panel.set_xlim(first, last if last > first else first + 1)
+            panel.tick_params(labelbottom=panel is panels[-1])
+        _places(panels, trace)
+        _names(panels[0], marks, trace)
+    else:
+        _text(figure, 0.015, 0.5, "It holds no step with a loss, a gradient norm or a time.", size=12)
+    for number, row in enumerate(rows):
+        _text(figure, 0.015, 0.006 + 0.021 * (len(rows) - number), row, size=9, family="monospace")
+    figure.savefig(path, format="png")
+
+
+def verdict(replay: Replay) -> str:
+    """What came of the log, in one line: the first halt of each policy is the one that counts."""
+    said = []
+    for policy in replay.policies:
+        told = [one for one in replay.told if one.policy == policy.name]
+        halt = next((one for one in told if one.response == "halt"), None)
+        others = f"; {len(told)} verdicts in all" if len(told) > 1 else f"; 1 verdict of {told[0].rule}" if told else ""
+        if halt is None:
+            said.append(f"{policy.name}: no halt{others}")
+            continue
+        would = "halt" if halt.mode == "enforce" else "would halt (observe mode)"
+        at = "" if halt.t is None else f", {format_duration(round(halt.t * NS_PER_S))}"
+        others = f"; {len(told)} verdicts in all" if len(told) > 1 else ""
+        said.append(f"{policy.name}: {would} by {halt.rule} at step {halt.step}{at}{others}")
+    return " | ".join(said)
+
+
+def _rows(told: Sequence[Told]) -> list[str]:
+    rows = [" · ".join(cell for cell in cells(one) if cell) for one in told[:ROWS_MAX]]
+    more = len(told) - len(rows)
+    return [*rows, f"{more:,} more are not shown"] if more > 0 else rows
+
+
+def _panel(panel: Axes, title: str, line: Line, marks: Sequence[Told], trace: Trace) -> None:
+    """A band from the lowest to the highest of each place: a spike of one step is as tall as it was."""
+    finite = [column for column in line.columns if column.low <= column.high]
+    is_log = line.scale()[2]
+    panel.set_ylabel(title + (" (log)" if is_log else ""))
+    if is_log:
+        panel.set_yscale("log")
+    at = [column.at for column in finite]
+    lows, highs = [_within(column.low) for column in finite], [_within(column.high) for column in finite]
+    panel.fill_between(at, lows, highs, color="#0969da", alpha=0.35, linewidth=0)
+    panel.plot(at, highs, color="#0969da", linewidth=1.2, marker="." if len(at) < 2 else None)
+    broken = [column.at for column in line.columns if column.is_broken]
+    panel.plot(broken, [1.03] * len(broken), "v", color=COLOURS["halt"], clip_on=False, markersize=6,
+               transform=panel.get_xaxis_transform())  # fmt: skip
+    known = [(where, told) for told in marks if (where := _where(told, trace)) is not None]
+    panel.vlines(
+        [where for where, _ in known], 0, 1, transform=panel.get_xaxis_transform(), linewidth=1.2,
+        colors=[_colour(told) for _, told in known],
+        linestyles=["solid" if told.mode == "enforce" else "dashed" for _, told in known],
+    )  # fmt: skip
+    panel.grid(alpha=0.25)
+    panel.margins(y=0.08)
+
+
+def _within(value: float) -> float:
+    """What an axis can hold: near the ends of the floats its own sums overflow."""
+    size = min(max(abs(value), 1 / VALUE_MAX), VALUE_MAX) if value else 0.0
+    return math.copysign(size, value)
+
+
+def _names(panel: Axes, marks: Sequence[Told], trace: Trace) -> None:
+    """Each rule's name over its first mark, with how many it has."""
+    times = Counter(told.rule for told in marks)
+    firsts = {told.rule: told for told in reversed(marks)}
+    known = [(where, told) for told in firsts.values() if (where := _where(told, trace)) is not None]
+    left, right = panel.get_xlim()
+    for number, (where, told) in enumerate(sorted(known, key=lambda one: one[0])[:NAMES_MAX]):
+        count = f" ×{times[told.rule]}" if times[told.rule] > 1 else ""
+        beside = where < left + 0.8 * (right - left)
+        panel.annotate(
+            _plain(told.rule) + count, (where, 1.0), xycoords=panel.get_xaxis_transform(),
+            xytext=(3 if beside else -3, 13 + 12 * (number % NAME_ROWS)), textcoords="offset points",
+            ha="left" if beside else "right", color=_colour(told), fontsize=10, parse_math=False,
+        )  # fmt: skip
+
+
+def _places(panels: Sequence[Axes], trace: Trace) -> None:
+    """Ticks below: time, and the step that was then; or steps alone where the log has no times."""
+    panel = panels[-1]
+    left, right = panel.get_xlim()
+    if trace.is_timed:
+        apart = next(
+            (seconds for seconds in TICKS_S if right - left <= seconds * TICKS_MAX), (right - left) / TICKS_MAX
+        )
+        ticks = [apart * n for n in range(math.ceil(left / apart), math.floor(right / apart) + 1)]
+    else:
+        ticks = [tick for tick in panel.get_xticks() if left <= tick <= right]
+    for one in panels:
+        one.set_xticks(ticks)
+    panel.set_xticklabels([_plain(_place(tick, trace)) for tick in ticks])
+
+
+def _place(at: float, trace: Trace) -> str:
+    if not trace.is_timed:
+        return place(at, trace)
+    before = list(itertools.takewhile(lambda column: column.at <= at, trace.steps.columns))
+    return f"{place(at, trace) if at else 0}\n" + (f"step {before[-1].high:,.0f}" if before else "")
+
+
+def _where(told: Told, trace: Trace) -> float | None:
+    return told.t if trace.is_timed else told.step
+
+
+def _colour(told: Told) -> str:
+    return COLOURS.get(told.response, COLOURS["watch"])
+
+
+def _colour_of(told: Sequence[Told]) -> str:
+    return COLOURS["halt"] if any(one.response == "halt" for one in told) else "black"
+
+
+def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
+    line = _plain(text)
+    figure.text(
+        x, y, line if len(line) <= ROW_CHARS_MAX else line[: ROW_CHARS_MAX - 1] + "…", parse_math=False, **style
+    )
+
+
+def _plain(text: str) -> str:
+    """What the font can draw: a name in other letters must not fill the terminal with its warnings."""
+    lines = [plain(line) for line in text.split("\n")]
+    return "\n".join("".join(c if ord(c) <= LAST_LETTER or c in SIGNS else "?" for c in line) for line in lines)

@@ -1,0 +1,115 @@
+"""What a drawing of a log needs of its steps. Bounded: a log of ten million steps takes what a short one takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from governor.core.base.units import NS_PER_S, MonoNs
+from governor.core.events.inputs import Step
+
+WIDE_FRAC: Final = 20.0  # A line whose largest is so many times its median is drawn on a logarithmic scale.
+COLUMNS_MAX: Final = 1_200  # More than a page is wide: halved whenever they are full.
+
+
+@dataclass(slots=True)
+class Column:
+    """What fell on one place of the drawing: from where to where the values reached, and whether one was no number."""
+
+    at: float
+    low: float
+    high: float
+    is_broken: bool = False
+
+    def take(self, other: Column) -> None:
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.is_broken |= other.is_broken
+
+
+@dataclass(slots=True)
+class Line:
+    """One number of a log over its time (seconds) or, in a log without times, over its steps. Extremes stay."""
+
+    columns: list[Column] = field(default_factory=list)
+    _per_column: int = 1
+    _in_last: int = 0
+
+    def add(self, at: float, value: float) -> None:
+        number = Column(at, value, value) if math.isfinite(value) else Column(at, math.inf, -math.inf, is_broken=True)
+        if self._in_last < self._per_column and self.columns:
+            self.columns[-1].take(number)
+        else:
+            self._make_room()
+            self.columns.append(number)
+            self._in_last = 0
+        self._in_last += 1
+
+    def scale(self) -> tuple[float, float, bool]:
+        """The lowest and the highest value, and whether they lie so far apart that a logarithmic scale tells more."""
+        finite = [column for column in self.columns if column.low <= column.high]
+        if not finite:
+            return 0.0, 1.0, False
+        low, high = min(column.low for column in finite), max(column.high for column in finite)
+        middle = sorted(column.high for column in finite)[len(finite) // 2]
+        return low, high, low > 0 and high > WIDE_FRAC * middle
+
+    def _make_room(self) -> None:
+        if len(self.columns) < COLUMNS_MAX:
+            return
+        halved = self.columns[::2]
+        for kept, merged in zip(halved, self.columns[1::2], strict=False):
+            kept.take(merged)
+        self.columns = halved
+        self._per_column *= 2
+
+
+@dataclass(slots=True)
+class Trace:
+    """The lines of one log. `see` is shown each step with the log's time, None where it has none."""
+
+    loss: Line = field(default_factory=Line)
+    grad_norm: Line = field(default_factory=Line)
+    step_s: Line = field(default_factory=Line)
+    tokens_per_s: Line = field(default_factory=Line)
+    steps: Line = field(default_factory=Line)  # Which steps lie where: what a time axis is told beside.
+    is_timed: bool = True
+    _last_at: MonoNs | None = None
+    _last_step: int = 0
+
+    def see(self, step: Step, t: float | None) -> None:
+        if step.rank != 0:
+            return  # One rank is drawn: all of them would be a band of their own noise.
+        self.is_timed = t is not None
+        at = float(step.step) if t is None else t
+        self.steps.add(at, step.step)
+        if step.loss is not None:
+            self.loss.add(at, step.loss)
+        if step.grad_norm is not None:
+            self.grad_norm.add(at, step.grad_norm)
+        seconds = step.step_s
+        if seconds is None and t is not None and self._last_at is not None and step.step > self._last_step:
+            seconds = (step.at - self._last_at) / NS_PER_S / (step.step - self._last_step)
+        self._last_at, self._last_step = step.at, step.step
+        if seconds is not None:
+            self.step_s.add(at, seconds)
+            if step.tokens is not None and seconds > 0:
+                self.tokens_per_s.add(at, step.tokens / seconds)
+
+    def drawn(self) -> list[tuple[str, Line]]:
+        """The lines that hold anything, with what they are called."""
+        named = (
+            ("loss", self.loss),
+            ("gradient norm", self.grad_norm),
+            ("step time, s", self.step_s),
+            ("tokens per second", self.tokens_per_s),
+        )
+        return [(name, line) for name, line in named if line.columns]
+
+    def span(self, places: Iterable[float | None]) -> tuple[float, float]:
+        """From where to where the lines and these places reach."""
+        columns = [line.columns for _, line in self.drawn()]
+        first = min((own[0].at for own in columns), default=0.0)
+        last = max((own[-1].at for own in columns), default=0.0)
+        return first, max([last, *(place for place in places if place is not None)])

@@ -1,0 +1,279 @@
+"""What policies would have decided on a recorded log: the daemon's own `engine.step`, on a clock that the log drives.
+
+A replay only observes. A halt that it would have asked for ends nothing, so every rule judges the log to its end, and
+whatever would have come after the first halt is told too: the first is the one that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from governor.core.base.policy import Policy, PolicySet
+from governor.core.base.units import NS_PER_S, TICK_NS, BootNs, MonoNs, UsdMicros, WallNs
+from governor.core.engine import step as engine
+from governor.core.engine.node import Node, NodeFacts, new_node
+from governor.core.events.effects import Effect, Record
+from governor.core.events.inputs import Event, Step, StreamOpened, StreamState, Tick
+from governor.replay.output.trace import Trace
+from governor.wire.jsonl import DEFAULT_FIELDS, SECONDS_BOUND, time_of
+from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
+from governor.wire.records import Events, Faults, RecordReader
+
+RUN: Final = "log"  # Each log is the only run of a node of its own.
+TICK_PERIOD_NS: Final = NS_PER_S  # While records come: a quarter of the daemon's ticks, and every one of its steps.
+USUAL_FADES: Final = 64  # A longest pause is half as long after so many records that are quicker, or fewer.
+SILENCE_PARTS: Final = 100  # In a silence a tick comes each time it has grown by so small a part: delays within 1 %.
+GAP_MAX_S: Final = 30 * 24 * 3600.0  # A pause longer than this is a broken clock: the record's time is not believed.
+EPOCH_MIN_S: Final = 1e9  # Seconds since 1970, not since the start.
+BACK_MAX_S: Final = 1.0  # Records of threads overtake one another by less; more is a clock that began anew.
+NO_TIME: Final = "its records have no time"
+KEYS_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One verdict: what a rule would have done. `mode` is the rule's own: observe says that it would not have acted."""
+
+    policy: str
+    rule: str
+    trigger: str
+    response: str
+    mode: str
+    step: int | None
+    t: float | None  # Seconds since the log began; None for a log without times.
+    reason: str
+    text: str
+    evidence: Mapping[str, Any]
+
+
+class LogClock:
+    """The times of a log → a clock that never goes back."""
+
+    def __init__(self) -> None:
+        self.now = MonoNs(0)
+        self.is_timed = False
+        self.began = MonoNs(0)  # Where it stands at the log's begin.
+        self._zero_s = 0.0
+        self._last_s = 0.0
+
+    def read(self, record: Mapping[str, Any]) -> str | None:
+        """Go on to the record's time, where it has one. Returns what is wrong with it."""
+        seconds = record.get("t")
+        if type(seconds) is float and self.is_timed and 0 <= seconds - self._last_s <= GAP_MAX_S:
+            self._last_s = seconds
+            self.now = MonoNs(int((seconds - self._zero_s) * NS_PER_S + 0.5))
+            return None
+        return self._read_any(record)
+
+    def _read_any(self, record: Mapping[str, Any]) -> str | None:
+        """As `read`: whatever is not one of many records, each a little later than the last."""
+        seconds = time_of(record)
+        if seconds is None:
+            return None
+        if not abs(seconds) < SECONDS_BOUND:
+            return f"its time is {'not finite' if not math.isfinite(seconds) else f'{seconds:.4g} s'}"
+        if not self.is_timed:
+            self._zero_s = seconds if seconds >= EPOCH_MIN_S or seconds < 0 else 0.0
+            self._last_s = self._zero_s
+        if seconds - self._last_s > GAP_MAX_S:
+            return f"its time is {seconds - self._last_s:.4g} s after the last record's"
+        self.is_timed = True
+        if self._last_s - seconds > BACK_MAX_S:
+            self._zero_s -= self._last_s - seconds  # Launched anew, and counting from its own start.
+        elif seconds < self._last_s:
+            seconds = self._last_s
+        self._last_s = seconds
+        self.now = MonoNs(round((seconds - self._zero_s) * NS_PER_S))
+        return None
+
+    def read_frame(self, frame: Mapping[str, Any]) -> str | None:
+        """Go on to when a frame was heard, or was sent: other times in it are of the same clock. Ranks overtake one
+        another."""
+        mono_ns = frame.get("at_ns")  # Of a recording: by this clock it was judged.
+        if mono_ns is None:
+            mono_ns = frame.get("mono_ns")
+        if type(mono_ns) is not int or not 0 <= mono_ns < 2**63:
+            return "its mono_ns is no time"
+        if not self.is_timed:
+            self.is_timed, self.began = True, MonoNs(mono_ns)
+        elif mono_ns - self.now > GAP_MAX_S * NS_PER_S:
+            return f"its time is {(mono_ns - self.now) // NS_PER_S} s after the last frame's"
+        self.now = MonoNs(max(self.now, mono_ns))
+        return None
+
+
+class _Judge:
+    """One policy on a node of its own."""
+
+    def __init__(self, policy: Policy, price: UsdMicros | None, at: MonoNs) -> None:
+        self.policy = policy
+        # What is asked is what this policy says of the log: whatever else it matches.
+        policies = PolicySet((replace(policy, match={}),), digest="")
+        facts = NodeFacts("replay", "replay", price, "command line" if price is not None else None, observe=True)
+        self._modes = {rule.name: rule.mode.value for rule in policy.rules}
+        self.node: Node = new_node(facts, policies, BootNs(at), WallNs(at))
+
+    def told_of(self, effects: Sequence[Effect], t: float | None) -> list[Told]:
+        """The verdicts among what the engine would have done."""
+        return [
+            self._told(effect.data, t) for effect in effects if isinstance(effect, Record) and effect.kind == "verdict"
+        ]
+
+    def _told(self, data: Mapping[str, Any], t: float | None) -> Told:
+        return Told(
+            policy=self.policy.name,
+            rule=data["rule"],
+            trigger=data["trigger"],
+            response=data["response"],
+            mode=self._modes.get(data["rule"], "enforce"),
+            step=data["step"],
+            t=t,
+            reason=data["reason"],
+            text=data["text"],
+            evidence=data["evidence"],
+        )
+
+
+@dataclass
+class Replay:
+    """One log under one or several policies. Feed its records in order, then `end`."""
+
+    policies: Sequence[Policy]
+    price: UsdMicros | None = None  # Of the node, micro-dollars an hour.
+    trace: Trace | None = None  # Shown every step, where somebody wants a drawing.
+    fields: Mapping[str, Sequence[str]] = field(default_factory=lambda: DEFAULT_FIELDS)  # As of a stream.
+    told: list[Told] = field(default_factory=list)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    records: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock = LogClock()
+        self._reader = RecordReader(RUN, self.fields)
+        self._ranks: RecordedRanks | None = None
+        self._judges: list[_Judge] = []
+        self._tick_at = MonoNs(0)
+        self._usual_ns = 0  # The longest pause lately, fading: what is no longer than this is no silence.
+        self._is_timed = True  # As the judges were told.
+        self._first: Mapping[str, Any] = {}
+        self._mute = 0  # Records that were no news of training.
+        self._is_broken_off = False  # From the last record on nobody listened.
+
+    def read(self, record: dict[str, Any]) -> str | None:
+        """Judge one record. Returns what is wrong with it; then it is missing data, as in a stream."""
+        if not self._judges:
+            meta = record.get("meta")
+            if isinstance(meta, dict) and not self.records and not self.meta:
+                self.meta = meta
+                return None
+        self.records += 1
+        clock = self.clock
+        before = clock.now
+        own = "v" in record and (is_frame(record) or is_note(record))
+        fault = clock.read_frame(record) if own else clock.read(record)
+        if not self._judges:
+            self._open(record)
+            before = clock.began
+        now = clock.now
+        if self._is_broken_off:
+            self._tick(MonoNs(max(self._tick_at, now - 1)), unbroken=False)  # Who did not listen heard no silence.
+        elif now - before > self._usual_ns:
+            self._pause(before, now)
+        elif now != before:
+            self._usual_ns -= self._usual_ns // USUAL_FADES
+        if now - self._tick_at >= TICK_PERIOD_NS:
+            self._tick(MonoNs(now - 1))  # Before the record: what it ends has lasted until now.
+        if clock.is_timed is not self._is_timed:
+            self._say_timed()
+        self._is_broken_off = own and is_gap(record)
+        if self._ranks is not None and own and is_halt(record):
+            self._tick(now)  # Of a halt that time decided: the tick that did.
+        reader = self._reader if self._ranks is None or not own else self._ranks
+        events: Events | Faults = reader.read(record, now)
+        if isinstance(events, list):
+            self._mute += 1
+            return "; ".join(events)
+        if not events:
+            self._mute += 1
+        for event in events:
+            self._feed(event)
+        return fault
+
+    def end(self, run_on_ns: int = 0) -> None:
+        """The log has ended. Its clock may run on, as if the trainer were alive and silent."""
+        if not self._judges:
+            self._open({})
+        if run_on_ns and self.clock.is_timed:
+            before = self.clock.now
+            self.clock.now = MonoNs(before + run_on_ns)
+            self._silence(before, self.clock.now, 0)
+            self._tick(self.clock.now)
+
+    def not_understood(self) -> str | None:
+        """What is wrong with a log of which no record was judged, although it has some."""
+        if not self.records or self._mute < self.records:
+            return None
+        keys = ", ".join([*self._first][:KEYS_SHOWN])
+        return f"nothing in it was judged: no record has a step, a whole number (keys: {keys or 'none'})"
+
+    @property
+    def t(self) -> float | None:
+        return self._t(self.clock.now) if self.clock.is_timed else None
+
+    @property
+    def length_ns(self) -> int:
+        """What the log's clock has counted so far."""
+        return self.clock.now - self.clock.began
+
+    def _t(self, at: MonoNs) -> float:
+        return (at - self.clock.began) / NS_PER_S
+
+    def _open(self, first: Mapping[str, Any]) -> None:
+        """Frames that begin with a hello are of connections; anything else is a stream."""
+        self._first = first
+        self._tick_at = self.clock.began
+        self._judges = [_Judge(policy, self.price, self.clock.began) for policy in self.policies]
+        run = first.get("run") if first.get("kind") == "hello" else self.meta.get("run")
+        if isinstance(run, str) and (first.get("kind") == "hello" or "recording" in self.meta):
+            self._ranks = RecordedRanks(run)
+            return
+        stage, labels = self.meta.get("stage"), self.meta.get("labels")
+        labels = {str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {}
+        self._feed(StreamOpened(self.clock.began, RUN, 0, stage if isinstance(stage, str) else None, labels))
+
+    def _say_timed(self) -> None:
+        """What has no time cannot be late: whatever waits for time answers UNKNOWN."""
+        self._is_timed = self.clock.is_timed
+        self._feed(StreamState(self.clock.now, RUN, None if self._is_timed else NO_TIME))
+
+    def _pause(self, before: MonoNs, now: MonoNs) -> None:
+        gap_ns = now - before
+        if gap_ns > TICK_PERIOD_NS:
+            self._silence(before, now, self._usual_ns)
+        self._usual_ns = gap_ns
+
+    def _silence(self, before: MonoNs, now: MonoNs, usual_ns: int) -> None:
+        """Ticks amid a pause that is longer than usual: to 1 % exact, and an hour of it is some hundred."""
+        silent_ns = max(usual_ns, TICK_NS)
+        while before + silent_ns < now:
+            self._tick(MonoNs(before + silent_ns))
+            silent_ns += max(TICK_NS, silent_ns // SILENCE_PARTS)
+
+    def _tick(self, at: MonoNs, *, unbroken: bool = True) -> None:
+        self._tick_at = at
+        tick = Tick(at, BootNs(at), WallNs(at), unbroken=unbroken)
+        for judge in self._judges:
+            judge.node.kept_at = at  # Nobody keeps what a replay would write every ten seconds.
+            effects = engine.step(judge.node, tick)
+            if effects:
+                self.told += judge.told_of(effects, self._t(at))
+
+    def _feed(self, event: Event) -> None:
+        if self.trace is not None and isinstance(event, Step):
+            self.trace.see(event, self.t)
+        for judge in self._judges:
+            effects = engine.step(judge.node, event)
+            if effects:
+                self.told += judge.told_of(effects, self.t)

@@ -1,0 +1,90 @@
+"""The local log of a W&B run, run-<id>.wandb, as a log: read by W&B's own `wandb leet inspect`, a line a record.
+
+Its Python package has no reader any more (0.30 took the internal one away); this command is what it documents for
+people and scripts. Nothing is uploaded and nobody is asked: the command is started offline.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+from governor.replay.readers.lines import LogUnreadable, bounded_lines
+from governor.wire.jsonl import parse_line
+
+SUFFIX: Final = ".wandb"
+EXTRA: Final = "W&B's local logs need its own reader: pip install 'costgov[wandb]', or export the run (docs/replay.md)"
+# Both, as either alone keeps it from its error reports in the versions tried.
+OFFLINE: Final[Mapping[str, str]] = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
+HISTORY: Final = b'"type":"history"'
+NAMED: Final = "wandb leet inspect: "
+SAID_BYTES_MAX: Final = 64 * 1024
+SAID_CHARS_MAX: Final = 300
+
+
+def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
+    """Each row of the run's history, with its place among the log's records.
+
+    LogUnreadable at the end of what can be read, with W&B's own words. Memory does not grow with the log.
+    """
+    with _inspected(path) as lines:
+        for number, line in lines:
+            if line is None:
+                yield number, ["a record is too long"]
+            elif HISTORY in line:
+                record = parse_line(line)
+                if isinstance(record, dict):  # Else it died while it wrote, and its status says so.
+                    history = record.get("history")
+                    item = history.get("item") if isinstance(history, dict) else None
+                    if isinstance(item, dict):
+                        yield number, item
+
+
+@contextmanager
+def _inspected(path: Path) -> Iterator[Iterator[tuple[int, bytes | None]]]:
+    if not _is_there():
+        raise LogUnreadable(f"{path}: {EXTRA}")
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as error:
+        raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
+    if not is_file:
+        raise LogUnreadable(f"{path}: not a regular file; name a log that can be read")
+    # -P: a ./wandb, which W&B itself makes beside a script, is not the package.
+    command = [sys.executable, "-P", "-m", "wandb", "leet", "inspect", "--json", str(path.absolute())]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, env=os.environ | OFFLINE
+        ) as child,
+    ):
+        assert child.stdout is not None
+        try:
+            yield bounded_lines(child.stdout)
+        except BaseException:
+            child.kill()
+            raise
+        status = child.wait()
+        text = _last_line(said)
+    if status or text:
+        raise LogUnreadable(f"{path}: {text or f'wandb ended with {status}'}")
+
+
+def _is_there() -> bool:
+    spec = importlib.util.find_spec("wandb")
+    return spec is not None and spec.origin is not None  # A directory ./wandb alone has no origin.
+
+
+def _last_line(file: IO[bytes]) -> str:
+    """What it said in the end, where the reason of a traceback or of a refused command stands; "" for nothing."""
+    file.seek(-min(SAID_BYTES_MAX, file.seek(0, os.SEEK_END)), os.SEEK_END)
+    lines = file.read().decode("utf-8", "replace").split("\n")
+    return next((line.removeprefix(NAMED) for line in reversed(lines) if line.strip()), "")[:SAID_CHARS_MAX]

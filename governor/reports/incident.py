@@ -1,0 +1,347 @@
+"""The report of a node's own stop, where it differs from a run's halt: there is no trainer, no save, nobody to end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
+from governor.core.engine.idle.messages import ABANDONED
+from governor.core.engine.idle.state import NODE
+from governor.core.engine.resume import SUPERSEDED
+from governor.reports.terminal import live_line, loss_text, timeline_lines
+from governor.text.moments import (
+    Snapshot,
+    moments,
+    processes_text,
+    since_text,
+    spent_text,
+    stays_billed_text,
+    stop_target,
+    when,
+)
+from governor.text.table import plain
+from trainer_shim.wire import worded
+
+
+def is_of_node(snapshot: Snapshot) -> bool:
+    return bool(snapshot["run"] == NODE)
+
+
+def node_summary(snapshot: Snapshot) -> str:
+    """What happened, in one sentence."""
+    why = plain(snapshot.get("text") or snapshot.get("reason") or "")
+    return f"Node {plain(snapshot['node'])} {_became(snapshot)}: {why}; {_ended(snapshot)}."
+
+
+def _became(snapshot: Snapshot) -> str:
+    if snapshot.get("closed_wall_ns") is None:
+        return "is being stopped"
+    return {ABANDONED: "was to be stopped and goes on", SUPERSEDED: "was being stopped when it went down"}.get(
+        str(snapshot["halt_stage"]), "was stopped"
+    )
+
+
+def _ended(snapshot: Snapshot) -> str:
+    verified = when(snapshot, "verified")
+    if verified is not None:
+        return f"the provider confirmed the end of billing after {since_text(verified)}"
+    if snapshot["halt_stage"] == ABANDONED:
+        why = next((entry["detail"].get("why") for entry in snapshot["timeline"] if entry["what"] == ABANDONED), None)
+        return f"{plain(why)}, before that" if why is not None else f"{newcomer(snapshot)} came before that"
+    return "the end of billing is NOT confirmed"
+
+
+def newcomer(snapshot: Snapshot) -> str:
+    found = (entry["detail"].get("who") for entry in snapshot["timeline"] if entry["what"] in (ABANDONED, "came_late"))
+    return plain(next(found, None) or "somebody")
+
+
+def node_not_observed(snapshot: Snapshot) -> list[str]:
+    """What the reader might assume and nobody has seen."""
+    seen = {str(entry["what"]) for entry in snapshot["timeline"]}
+    lines = []
+    if "verified" not in seen:
+        last = next((m.text for m in reversed(moments(snapshot)) if m.what in ("billing", "stop_refused")), None)
+        lines.append(f"The provider never confirmed that billing ended{f' (last: {last})' if last else ''}.")
+    if snapshot["halt_stage"] == ABANDONED and "stop_refused" not in seen:
+        lines.append("Whether a stop that was on its way takes the machine down all the same.")
+    if snapshot.get("closed_wall_ns") is None:
+        lines.append(f"The stop is not finished: stage {snapshot['halt_stage']}.")
+    if snapshot.get("undurable"):
+        lines.append("Some records were not on disk when they were acted upon (full or frozen disk).")
+    if snapshot.get("spend_rate_usd_micros_per_hour") is None:
+        lines.append("The price of this machine is unknown, so what its idle time has cost is unknown.")
+    return lines
+
+
+def last_runs(snapshot: Snapshot) -> str:
+    return ", ".join(plain(name) for name in snapshot["evidence"].get("last_runs", [])) or "none known"
+
+
+# The incident report as a document, in Markdown for people and JSON for machines. Pure: a snapshot in, text out.
+#
+# It states what was observed, and as plainly what was not.
+
+
+__all__ = ["incident_document", "incident_json", "incident_markdown", "live_line", "timeline_lines"]
+
+SCHEMA: Final = "costgov.incident/1"
+STACK_FRAMES_SHOWN: Final = 8  # Where it stands; the JSON has the rest.
+
+
+def incident_document(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as it is kept, with what a reader would otherwise have to work out. Non-finite numbers are words."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "summary": summary(snapshot),
+        "not_observed": not_observed(snapshot),
+        "since_verdict": [
+            {
+                "ms": round(moment.since_ns / NS_PER_MS, 3),
+                "what": moment.what,
+                "text": moment.text,
+                "clock": "wall" if moment.by_wall else "monotonic",
+            }
+            for moment in moments(snapshot)
+        ],
+        "spend_usd": _usd(snapshot, "spend_usd_micros"),
+        "spend_at_verdict_usd": _usd(snapshot, "spend_at_verdict_usd_micros"),
+        **snapshot,
+    }
+    told: dict[str, Any] = worded(document)
+    return told
+
+
+def incident_json(snapshot: Snapshot) -> str:
+    """The document as text. `default=str`: evidence is whatever a trigger recorded."""
+    return json.dumps(incident_document(snapshot), indent=2, allow_nan=False, default=str) + "\n"
+
+
+def incident_markdown(snapshot: Snapshot) -> str:
+    """The document for people."""
+    sections = [
+        f"# Incident {_inline(snapshot['incident_id'])}",
+        summary(snapshot),
+        "\n".join(_facts(snapshot)),
+        "## Timeline\n\n" + "\n".join(_timeline(snapshot)),
+        "## What was not observed\n\n"
+        + ("\n".join(f"- {line}" for line in not_observed(snapshot)) or "Everything that was asked for was observed."),
+        *([] if is_of_node(snapshot) else [_ranks(snapshot)]),
+        "## Evidence\n\n" + _evidence(snapshot),
+    ]
+    if snapshot.get("resume"):
+        sections.insert(3, f"## Resume\n\n```\n{snapshot['resume']}\n```\n\n{_resume_advice(snapshot)}")
+    return "\n\n".join(sections) + "\n"
+
+
+def summary(snapshot: Snapshot) -> str:
+    """What happened, in one sentence."""
+    if is_of_node(snapshot):
+        return node_summary(snapshot)
+    who = (
+        f"uid {snapshot['operator_uid']} asked for it"
+        if snapshot.get("operator_uid") is not None
+        else f'rule "{plain(snapshot["rule"])}" of policy "{plain(snapshot["policy"])}" fired'
+    )
+    step = f" at step {snapshot['step']}" if snapshot.get("step") is not None else " before its first step"
+    why = plain(snapshot.get("text") or snapshot.get("reason") or "")
+    what = f'Run "{plain(snapshot["run"])}" on node {plain(snapshot["node"])} {_halted(snapshot)}{step}'
+    parts = [
+        f"{what} because {who}: {why}",
+        _saved_clause(snapshot),
+        _ended_clause(snapshot),
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _halted(snapshot: Snapshot) -> str:
+    if snapshot.get("closed_wall_ns") is None:
+        return "is being halted"
+    return "was halted" if snapshot["halt_stage"] == "HALTED" else "was being halted when the machine went down,"
+
+
+def _saved_clause(snapshot: Snapshot) -> str:
+    checkpoint = snapshot.get("checkpoint")
+    if not checkpoint:
+        return "no checkpoint was saved by the halt"
+    verified = {"governor": "verified by the governor", "trainer": "verified by the trainer only"}.get(
+        str(checkpoint.get("verified_by")), "NOT verified"
+    )
+    return f"a {checkpoint.get('kind', '?')} checkpoint of step {checkpoint.get('step', '?')} was saved, {verified}"
+
+
+def _ended_clause(snapshot: Snapshot) -> str:
+    exited, verified = when(snapshot, "exited"), when(snapshot, "verified")
+    clauses = [f"its processes were gone {since_text(exited)} after the verdict" if exited is not None else ""]
+    if verified is not None:
+        clauses.append(f"the provider confirmed the end of billing after {since_text(verified)}")
+    elif stop_target(snapshot) == "processes":
+        clauses.append("the machine was left running")
+    else:
+        clauses.append("the end of billing is NOT confirmed")
+    return ", ".join(clause for clause in clauses if clause)
+
+
+def not_observed(snapshot: Snapshot) -> list[str]:
+    """Everything that the reader might assume and that nobody has seen. Empty when the halt is proven in full."""
+    if is_of_node(snapshot):
+        return node_not_observed(snapshot)
+    seen = {str(entry["what"]) for entry in snapshot["timeline"]}
+    lines = [*_unseen_checkpoint(snapshot, seen), *_unseen_end(snapshot, seen)]
+    if snapshot.get("undurable"):
+        lines.append("Some records were not on disk when they were acted upon (full or frozen disk).")
+    if snapshot.get("spend_rate_usd_micros_per_hour") is None:
+        lines.append("The price of this machine is unknown, so what was spent is unknown.")
+    lost = [str(rank["rank"]) for rank in snapshot["ranks"] if not rank.get("connected", True)]
+    if lost:
+        lines.append(f"Not connected at the verdict, so their position is old: rank {', '.join(lost)}.")
+    return lines
+
+
+def _unseen_checkpoint(snapshot: Snapshot, seen: set[str]) -> list[str]:
+    checkpoint = snapshot.get("checkpoint")
+    if not checkpoint:
+        if snapshot.get("kind") == "none" or "asked" not in seen:
+            return ["No checkpoint: none was asked for."]
+        if "save_failed" in seen:
+            return ["No checkpoint: the trainer could not save one (see the timeline)."]
+        answered = "received it but saved nothing in time" if "received" in seen else "never acknowledged the letter"
+        return [f"No checkpoint: the trainer {answered}."]
+    lines = []
+    if checkpoint.get("verified_by") == "trainer":
+        lines.append("The checkpoint's completeness is the trainer's word: the governor has not read its files.")
+    elif checkpoint.get("verified_by") != "governor":
+        fault = f": {plain(checkpoint['fault'])}" if checkpoint.get("fault") else ""
+        lines.append(f"The checkpoint is NOT known to be whole{fault}.")
+    elif not checkpoint.get("hashes_equal"):
+        lines.append("The checkpoint's files are there with the right sizes; their contents were not compared.")
+    return lines
+
+
+def _unseen_end(snapshot: Snapshot, seen: set[str]) -> list[str]:
+    lines = []
+    if "exited" not in seen:
+        text = "The end of the run's processes was not observed."
+        lines.append(text.replace(".", ", but the machine's was.") if "verified" in seen else text)
+    if stop_target(snapshot) == "processes":
+        lines.append("No machine was stopped, by plan: it stays billed until somebody stops it.")
+    elif "verified" not in seen:
+        last = next((m.text for m in reversed(moments(snapshot)) if m.what in ("billing", "stop_refused")), None)
+        lines.append(f"The provider never confirmed that billing ended{f' (last: {last})' if last else ''}.")
+    if snapshot.get("closed_wall_ns") is None:
+        lines.append(f"The halt is not finished: stage {snapshot['halt_stage']}.")
+    return lines
+
+
+def _facts(snapshot: Snapshot) -> list[str]:
+    checkpoint = snapshot.get("checkpoint")
+    last_good = snapshot.get("last_good")
+    plan = {"processes": "the run's processes", "job": "the scheduler's job", "instance": "the instance"}
+    machine = f"{snapshot.get('cloud') or 'none'} {snapshot.get('instance_id') or ''}".strip()
+    rows = {
+        "Opened": _wall(snapshot["opened_wall_ns"]),
+        "Closed": _closed(snapshot),
+        "Run": f"`{_inline(snapshot['run'])}`, attempt `{_inline(snapshot['attempt'])}`, uid {snapshot['uid']}"
+        + (f", stage {_inline(snapshot['stage'])}" if snapshot.get("stage") else ""),
+        "Trigger": f"`{_inline(snapshot['trigger'])}`, reason `{_inline(snapshot['reason'])}`",
+        "Last known": f"step {snapshot.get('step')}, loss {loss_text(snapshot.get('loss'))}, "
+        f"tokens {_tokens(snapshot.get('tokens_total'))}",
+        "Checkpoint": f"`{_inline(checkpoint.get('path'))}`" if checkpoint else "none",
+        "Last good": f"step {last_good.get('step')}, `{_inline(last_good.get('path'))}`" if last_good else "none known",
+        "Ended": f"{processes_text(snapshot) or 'no process was known'}; plan: {plan.get(stop_target(snapshot), '?')}",
+    }
+    if is_of_node(snapshot):
+        rows = {"Opened": rows["Opened"], "Closed": rows["Closed"], "Last runs": last_runs(snapshot)}
+    rows |= {
+        "Machine": _inline(machine),
+        "Spent": spent_text(snapshot),
+        "Stays billed": _inline(stays_billed_text(snapshot)),
+    }
+    return ["| | |", "|---|---|", *(f"| {name} | {text.replace('|', '/')} |" for name, text in rows.items())]
+
+
+def _closed(snapshot: Snapshot) -> str:
+    closed = snapshot.get("closed_wall_ns")
+    if closed is None:
+        return f"not yet: stage {snapshot['halt_stage']}"
+    elapsed = max(0, closed - snapshot["opened_wall_ns"])
+    return f"{_wall(closed)}, {snapshot['halt_stage']} after {format_duration(elapsed)}"
+
+
+def _timeline(snapshot: Snapshot) -> list[str]:
+    rows = ["| ms since verdict | | |", "|---:|---|---|"]
+    for moment in moments(snapshot):
+        about = "~" if moment.by_wall else ""
+        rows.append(f"| {about}{moment.since_ns / NS_PER_MS:,.1f} | {moment.label} | {moment.text.replace('|', '/')} |")
+    return rows
+
+
+def _resume_advice(snapshot: Snapshot) -> str:
+    other = snapshot["evidence"].get("resume_with")
+    said = f" Not as it was started: the rule says to resume with {_inline(other)}." if other else ""
+    return _resumes_from(snapshot) + said
+
+
+def _resumes_from(snapshot: Snapshot) -> str:
+    checkpoint = snapshot.get("checkpoint") or {}
+    if checkpoint.get("kind") == "suspect" and not snapshot.get("last_good"):
+        return "The checkpoint of this halt is suspect and `latest` was not moved; no good one before it is known."
+    if checkpoint.get("kind") == "suspect":
+        return "The checkpoint of this halt is suspect and `latest` was not moved: this resumes from the last good one."
+    return "It resumes from whatever `latest` names when it is started."
+
+
+def _ranks(snapshot: Snapshot) -> str:
+    told = "\n\n".join(_rank(rank) for rank in snapshot["ranks"]) or "None was known."
+    return f"## Ranks at the verdict\n\n{told}"
+
+
+def _rank(rank: Mapping[str, Any]) -> str:
+    collective = rank.get("collective")
+    lines = [
+        f"**rank {rank['rank']}** (pid {rank.get('pid', '?')}): phase {plain(rank.get('phase') or 'unknown')}, "
+        f"step {rank.get('step') if rank.get('step') is not None else 'unknown'}, "
+        f"last hook {plain(rank.get('last_hook') or 'unknown')}"
+        + (f", waiting for the device in `{_inline(rank['device_wait'])}`" if rank.get("device_wait") else ""),
+        f"last collective: {_collective(collective) if collective else 'none seen'}",
+    ]
+    stack = [plain(frame) for frame in rank.get("stack") or []]
+    shown = stack[:STACK_FRAMES_SHOWN]
+    if shown:
+        left = [f"… {len(stack) - len(shown)} more"] if len(stack) > len(shown) else []
+        lines.append("```\n" + "\n".join([*shown, *left]) + "\n```")
+    return "\n\n".join(lines)
+
+
+def _collective(collective: Mapping[str, Any]) -> str:
+    state = {True: "finished", False: "NOT finished"}.get(collective.get("done"), "state unknown")  # type: ignore[arg-type]
+    count = f", number {collective['count']}" if collective.get("count") is not None else ""
+    return f"{plain(collective.get('op', '?'))}{count}, {state}"
+
+
+def _evidence(snapshot: Snapshot) -> str:
+    if not snapshot["evidence"]:
+        return "None was recorded."
+    return "```json\n" + json.dumps(worded(dict(snapshot["evidence"])), indent=2, default=str) + "\n```"
+
+
+def _usd(snapshot: Snapshot, key: str) -> float | None:
+    if snapshot.get("spend_rate_usd_micros_per_hour") is None or snapshot.get(key) is None:
+        return None
+    return float(snapshot[key]) / MICROS_PER_USD
+
+
+def _tokens(tokens: int | None) -> str:
+    return "unknown" if tokens is None else f"{tokens:,}"
+
+
+def _wall(wall_ns: int) -> str:
+    return datetime.fromtimestamp(wall_ns / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _inline(value: object) -> str:
+    """Text of strangers inside Markdown: no line break, no code span of its own."""
+    return plain(value).replace("`", "'")

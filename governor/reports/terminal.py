@@ -1,0 +1,132 @@
+"""The terminal's view of a run and of its halt: what `costgov run`, `incident show` and the demo print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from governor.core.base.units import MICROS_PER_USD, format_usd
+from governor.core.engine.idle.state import NODE
+from governor.text.moments import Moment, Snapshot, moments, since_text, spent_text, stays_billed_text
+from governor.text.table import plain
+
+LINES_MAX: Final = 25  # Half a terminal: the trainer's last words stay visible above it.
+COLUMNS_MAX: Final = 118
+LIVE_COLUMNS_MAX: Final = 100
+_LABEL_COLUMNS: Final = 10
+_SINCE_COLUMNS: Final = 9
+
+
+def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None) -> list[str]:
+    """Return at most LINES_MAX aligned lines: the halt as it was observed, then money, checkpoint and resume.
+
+    Times count from the fault where the caller knows it (a demo, a drill), else from the verdict.
+    """
+    origin = "fault" if fault_mono_ns is not None else "verdict"
+    what = "NODE STOP" if snapshot["run"] == NODE else "HALT"
+    head = f"{what} {plain(snapshot['incident_id'])} (times since the {origin})"
+    foot = [_cut(f"{label:<13} {text}") if cut else f"{label:<13} {text}" for label, text, cut in _foot(snapshot)]
+    told = moments(snapshot, fault_mono_ns)
+    shown = _shortened([_moment_line(moment) for moment in told], LINES_MAX - 1 - len(foot))
+    return [_cut(head), *shown, *foot]
+
+
+def live_line(run_status: Mapping[str, Any]) -> str:
+    """One line of at most LIVE_COLUMNS_MAX columns from a run of the `status` answer. What is unknown shows as "-"."""
+    total = run_status.get("total_steps")
+    step = f"step {_count(run_status.get('step'))}" + (f"/{total:,}" if total else "")
+    spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
+    known = run_status.get("spend_rate_usd_per_hour") is not None
+    per_mtok = run_status.get("usd_per_mtok")
+    parts = [
+        f"{plain(run_status.get('state', '?')):<10}",
+        f"{step:<12}",
+        f"loss {loss_text(run_status.get('loss'))}",
+        f"{_count(run_status.get('tokens_per_s'))} tok/s",
+        spend if known else "$ - (no price)",
+        (format_usd(round(per_mtok * MICROS_PER_USD)) if per_mtok is not None else "$ -") + "/1M tok",
+    ]
+    halt, hold = run_status.get("halt"), run_status.get("hold")
+    if halt:
+        parts.append(f"{halt['stage']}: {plain(halt['reason'])}")
+    elif hold:
+        parts.append(f"HELD {hold['left_s'] / 60:.0f} min")
+    return _cut("  ".join(parts), LIVE_COLUMNS_MAX)
+
+
+def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
+    """What a run came to, in one line that is not cut: a path in it is there to be copied."""
+    total = run_status.get("total_steps")
+    step, tokens = run_status.get("step"), run_status.get("tokens_total")
+    per_mtok, saved = run_status.get("usd_per_mtok"), run_status.get("last_good")
+    known = run_status.get("spend_rate_usd_per_hour") is not None
+    spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
+    parts = [
+        f"{run_status['run']}: {ended}",
+        "no step was seen" if step is None else f"step {_count(step)}" + (f"/{total:,}" if total else ""),
+        *([f"{_count(tokens)} tokens"] if tokens else []),
+        f"spent {spend}" if known else "spent $ - (no price)",
+        *([f"{format_usd(round(per_mtok * MICROS_PER_USD))}/1M tokens"] if per_mtok is not None else []),
+        f"last checkpoint: step {_count(saved.get('step'))}, {saved.get('path', '?')}"
+        if saved
+        else "no checkpoint seen",
+    ]
+    return plain("; ".join(parts))
+
+
+def loss_text(loss: object) -> str:
+    """Non-finite losses arrive as floats or as the wire's words; absent is told from both."""
+    if loss is None:
+        return "-"
+    if isinstance(loss, (int, float)) and math.isfinite(loss):
+        return f"{loss:.4f}"
+    return {"inf": "Inf", "-inf": "-Inf"}.get(str(loss), "NaN")
+
+
+def _count(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if math.isfinite(value) else "-"
+
+
+def _moment_line(moment: Moment) -> str:
+    since = ("~" if moment.by_wall else "") + since_text(moment.since_ns)
+    return _cut(f"{since:>{_SINCE_COLUMNS}}  {moment.label:<{_LABEL_COLUMNS}} {moment.text}".rstrip())
+
+
+def _shortened(lines: list[str], limit: int) -> list[str]:
+    """Leave out the middle: how it began and how it ended is what the reader came for."""
+    if len(lines) <= limit:
+        return lines
+    tail = limit // 2
+    head = limit - tail - 1
+    gap = f"{'…':>{_SINCE_COLUMNS}}  {len(lines) - head - tail} more in the incident report"
+    return [*lines[:head], gap, *lines[-tail:]]
+
+
+def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
+    """Label, text, and whether it may be cut: paths and commands are there to be copied."""
+    rows: list[tuple[str, str, bool]] = []
+    if snapshot.get("closed_wall_ns") is None:
+        rows.append(("NOT FINISHED", f"stage {snapshot['halt_stage']}; the governor keeps trying", True))
+    rows.append(("spent", spent_text(snapshot), True))
+    rows.append(("stays billed", stays_billed_text(snapshot), True))
+    checkpoint = snapshot.get("checkpoint")
+    if checkpoint:
+        by = checkpoint.get("verified_by", "nobody")
+        text = f"{checkpoint.get('kind', '?')}, step {checkpoint.get('step', '?')}, verified by {by}"
+        rows.append(("checkpoint", plain(f"{text}: {checkpoint.get('path', '?')}"), False))
+    elif snapshot["run"] != NODE:
+        rows.append(("checkpoint", "none was saved by this halt", True))
+    last_good = snapshot.get("last_good")
+    if last_good and last_good.get("path") != (checkpoint or {}).get("path"):
+        rows.append(("last good", plain(f"step {last_good.get('step', '?')}: {last_good.get('path', '?')}"), False))
+    if snapshot.get("resume"):
+        rows.append(("resume", plain(snapshot["resume"]), False))
+    rows.append(("report", f"costgov incident show {plain(snapshot['incident_id'])}", False))
+    return rows
+
+
+def _cut(line: str, columns: int = COLUMNS_MAX) -> str:
+    return line if len(line) <= columns else line[: columns - 1].rstrip() + "…"

@@ -1,0 +1,372 @@
+"""The tables and keys of costgov.toml, with their defaults. `governor.settings.load_settings` fills them."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from governor.core.base.units import NS_PER_S, DurationNs, UsdMicros, parse_duration, usd
+from governor.core.money.budgets import BUDGETS_MAX
+from governor.core.money.prices import GPUS_MAX, STALE_AFTER_DAYS, PriceKind, span_of
+from governor.settings.money import LINES_MAX, BudgetTable, LineTable, named_apart, one_of_each
+from governor.wire.jsonl import DEFAULT_FIELDS
+from trainer_shim.wire import LABELS_MAX, TEXT_CHARS_MAX
+
+SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
+SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
+SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
+SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
+ALERT_RECEIVERS_MAX: Final = 8  # Each has a thread, and two more for its attempts.
+JSONL_STREAMS_MAX: Final = 64  # One per run on the node; each costs a descriptor and a read per tick.
+
+ASK_AGAIN_MIN_NS: Final = 10 * NS_PER_S
+
+JSONL_FIELDS: Final = tuple(sorted(DEFAULT_FIELDS))
+
+
+def _octal(value: object) -> object:
+    """Modes are written as in chmod: "0660". A bare 660 would be read as decimal, so it is refused."""
+    if isinstance(value, str):
+        try:
+            mode = int(value, 8)
+        except ValueError:
+            raise ValueError('must be an octal mode in quotes such as "0660"') from None
+        if 0 <= mode <= 0o777:
+            return mode
+    raise ValueError('must be an octal mode in quotes such as "0660"')
+
+
+def _uids(value: object) -> object:
+    """ "any" -> None; a list of user names and uids -> their uids."""
+    if value == "any":
+        return None
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, (int, str)) for item in value):
+        raise ValueError('must be "any" or a list of user names and uids such as ["alice", 1001]')
+    uids = set()
+    for item in value:
+        try:
+            uids.add(item if isinstance(item, int) else int(item) if item.isdigit() else pwd.getpwnam(item).pw_uid)
+        except KeyError:
+            raise ValueError(f'there is no user "{item}" on this machine; correct the name or give its uid') from None
+    return frozenset(uids)
+
+
+def _idle_stop(value: object) -> object:
+    """ "15m" -> nanoseconds; "off" -> 0."""
+    if value is None or value == "off":
+        return None if value is None else 0
+    if not isinstance(value, str):
+        raise ValueError('must be "off" or a time in quotes such as "15m"')
+    idle_ns = parse_duration(value)
+    if idle_ns <= 0:
+        raise ValueError('would stop the node at once; write "off" or a time such as "15m"')
+    return idle_ns
+
+
+def _absolute(value: Path) -> Path:
+    if not value.is_absolute():
+        raise ValueError(f'must be an absolute path; "{value}" would depend on where the daemon was started')
+    return value
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+Mode = Annotated[int, BeforeValidator(_octal)]
+IdleStop = Annotated[DurationNs | None, BeforeValidator(_idle_stop)]
+Uids = Annotated[frozenset[int] | None, BeforeValidator(_uids)]
+Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
+
+
+class Node(_Table):
+    """The machine that is billed."""
+
+    name: Text = Field(default_factory=socket.gethostname)
+    price_usd_per_hour: float | None = Field(default=None, gt=0, lt=1e6, allow_inf_nan=False)  # None: ask the provider.
+    price_source: Text = "costgov.toml"
+    price_as_of: Text | None = None  # The day of that price; None: it is said anew at every start, and never stale.
+    price_kind: PriceKind = PriceKind.ON_DEMAND
+    scheduler_job: Text | None = None  # Metric label; which job occupies this node.
+    idle_stop: IdleStop = None  # Nobody here for so long: the machine is stopped. None: the policies say.
+
+    @field_validator("price_usd_per_hour", mode="before")
+    @classmethod
+    def _amount(cls, value: Any) -> Any:
+        if isinstance(value, bool):  # pydantic takes true for one dollar.
+            raise ValueError(f"{str(value).lower()} is no amount in dollars; write for example 22.50")
+        return value
+
+    @field_validator("price_as_of")
+    @classmethod
+    def _date(cls, value: str | None) -> str | None:
+        if value is not None:
+            span_of(value)
+        return value
+
+    @property
+    def price_usd_micros_per_hour(self) -> UsdMicros | None:
+        return None if self.price_usd_per_hour is None else usd(self.price_usd_per_hour)
+
+
+class Paths(_Table):
+    """Where things lie. load_settings fills what is left out; see `default_paths`."""
+
+    state_dir: AbsolutePath
+    runtime_dir: AbsolutePath
+    policies_dir: AbsolutePath = Path(SYSTEM_POLICIES_DIR)
+    socket: AbsolutePath
+    control_socket: AbsolutePath
+    recordings_dir: AbsolutePath
+
+
+class Trainer(_Table):
+    """Who may be watched. Anyone who can connect, by default: a run belongs to the first uid seen with it."""
+
+    allow_uids: Uids = Field(default="any")  # type: ignore[assignment]  # The text form: the validator makes None of it.
+    socket_mode: Mode = Field(default="0666")  # type: ignore[assignment]
+
+
+def _usual_group() -> str | None:
+    """ "costgov" where that group exists and we may give it a file; else nobody's group is let in."""
+    try:
+        gid = grp.getgrnam("costgov").gr_gid
+    except KeyError:
+        return None
+    return "costgov" if os.geteuid() == 0 or gid in (os.getegid(), *os.getgroups()) else None
+
+
+class Control(_Table):
+    """Who may halt and hold beside root, the daemon's own user and the run's owner."""
+
+    group: Text | None = Field(default_factory=_usual_group)
+    mode: Mode = Field(default="0660")  # type: ignore[assignment]
+
+
+def _check_tables(model: BaseModel, where_keys_belong: str) -> None:
+    for key, value in (model.__pydantic_extra__ or {}).items():
+        if not isinstance(value, dict):
+            raise ValueError(f'unknown key "{key}"; {where_keys_belong}')
+
+
+class Cloud(BaseModel):
+    """One provider, and its own table [cloud.<provider>], which its adapter checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+
+    provider: Text = "none"
+
+    @model_validator(mode="after")
+    def _only_tables(self) -> Cloud:
+        _check_tables(self, "a provider's keys stand in its own table [cloud.<provider>]")
+        return self
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The chosen provider's table: may hold paths of secrets, so neither log nor print it."""
+        found: Mapping[str, Any] = (self.__pydantic_extra__ or {}).get(self.provider, {})
+        return found
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.__pydantic_extra__ or {}
+
+    def __repr__(self) -> str:
+        return f"Cloud(provider={self.provider!r})"
+
+    __str__ = __repr__
+
+
+def _ask_again(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError('must be "auto", "off" or a duration such as "10m"')
+    if value not in ("auto", "off") and parse_duration(value) < ASK_AGAIN_MIN_NS:
+        raise ValueError(f'"{value}" is more often than every 10s: no price moves so fast, and somebody has to answer')
+    return value
+
+
+AskAgain = Annotated[str, AfterValidator(_ask_again)]
+
+
+class Price(BaseModel):
+    """Where a price comes from that node.price_usd_per_hour does not state; [price.<look-up>] is the look-up's own."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, validate_default=True)
+
+    source: Text = "auto"  # auto: the look-up of cloud.provider, if there is one. none: nobody is asked.
+    # What the built-in table is asked for, where the look-up does not say what this machine is.
+    provider: Text | None = None
+    instance: Text | None = None
+    gpu: Text | None = None
+    gpus: int | None = Field(default=None, ge=1, le=GPUS_MAX)
+    kind: PriceKind | None = None
+    stale_after_days: int = Field(default=STALE_AFTER_DAYS, ge=1, le=3650)
+    ask_again: AskAgain = "auto"  # auto: a spot price every 5 minutes, any other hourly. off: at the start alone.
+
+    @model_validator(mode="after")
+    def _only_tables(self) -> Price:
+        _check_tables(self, "a look-up's keys stand in its own table [price.<look-up>]")
+        return self
+
+    @property
+    def tables(self) -> Mapping[str, Mapping[str, Any]]:
+        return self.__pydantic_extra__ or {}
+
+    def __repr__(self) -> str:
+        return f"Price(source={self.source!r})"
+
+    __str__ = __repr__
+
+
+class Metrics(_Table):
+    """The Prometheus endpoint. It has no password: loopback until told otherwise."""
+
+    enabled: bool = True
+    address: Text = "127.0.0.1"
+    port: int = Field(default=9477, ge=0, le=65535)  # 0: any free port, printed at start.
+
+
+class Record(_Table):
+    """What runs send, kept for `costgov policy replay`. Sizes are of what lies on disk, packed."""
+
+    enabled: bool = True
+    run_max_mb: int = Field(default=256, ge=1, le=1_000_000)  # Of one run: its oldest sixteenth goes first.
+    node_max_mb: int = Field(default=1024, ge=1, le=10_000_000)  # Of all runs: whoever has most gives first.
+    keep_days: int = Field(default=30, ge=1, le=3650)
+    leave_free_mb: int = Field(
+        default=256, ge=1, le=10_000_000
+    )  # To the journal, whose rows are worth more: its 100 MB.
+
+    @model_validator(mode="after")
+    def _fits(self) -> Record:
+        if self.run_max_mb > self.node_max_mb:
+            raise ValueError(f"run_max_mb {self.run_max_mb} is more than node_max_mb {self.node_max_mb}, all runs' own")
+        return self
+
+
+class Alert(BaseModel):
+    """Who is told of alarms and halts. The other keys are those of its kind, which its adapter checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, validate_default=True)
+
+    kind: Text
+    name: Text | None = None  # In logs and metrics. Default: its host.
+    only: tuple[Text, ...] = ()  # Names of alarms, "halt", or beginnings with a star; empty: all.
+    min_severity: Literal["info", "warning", "critical"] = "info"
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """May hold a secret in its URL, so neither log nor print it."""
+        return self.__pydantic_extra__ or {}
+
+    def __repr__(self) -> str:
+        return f"Alert(kind={self.kind!r})"
+
+    __str__ = __repr__
+
+
+class Log(_Table):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class Jsonl(_Table):
+    """A metrics file of a trainer that has no shim, and how to end that trainer."""
+
+    path: AbsolutePath
+    run: Text
+    stage: Text | None = None
+    labels: dict[Text, Text] = Field(default_factory=dict, max_length=LABELS_MAX)
+    fields: dict[str, Text] = Field(default_factory=dict)  # Our name -> the name in the file.
+    pidfile: AbsolutePath | None = None
+    unit: Text | None = None
+    cgroup: AbsolutePath | None = None
+    job: Text | None = None
+
+    @field_validator("fields")
+    @classmethod
+    def _known(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name not in JSONL_FIELDS:
+                raise ValueError(f'"{name}" is not a measurement; left of "=" stands one of: {", ".join(JSONL_FIELDS)}')
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Jsonl:
+        given = [key for key in ("pidfile", "unit", "cgroup", "job") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} both name the processes; keep one")
+        return self
+
+    @property
+    def ended_by(self) -> tuple[str, str] | None:
+        """How the run's processes are found, for example ("unit", "train.service"). None: only the instance is left."""
+        for key in ("pidfile", "unit", "cgroup", "job"):
+            value = getattr(self, key)
+            if value is not None:
+                return key, str(value)
+        return None
+
+
+class Settings(BaseSettings):
+    """Everything of costgov.toml, checked. Frozen; made by load_settings."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    observe: bool = False  # Decide and record, touch nothing, whatever the policies say.
+    node: Node = Field(default_factory=Node)
+    paths: Paths
+    trainer: Trainer = Field(default_factory=Trainer)
+    control: Control = Field(default_factory=Control)
+    cloud: Cloud = Field(default_factory=Cloud)
+    price: Price = Field(default_factory=Price)
+    metrics: Metrics = Field(default_factory=Metrics)
+    record: Record = Field(default_factory=Record)
+    log: Log = Field(default_factory=Log)
+    alert: tuple[Alert, ...] = Field(default=(), max_length=ALERT_RECEIVERS_MAX)
+    jsonl: tuple[Jsonl, ...] = Field(default=(), max_length=JSONL_STREAMS_MAX)
+    line: Annotated[tuple[LineTable, ...], AfterValidator(named_apart)] = Field(default=(), max_length=LINES_MAX)
+    budget: Annotated[tuple[BudgetTable, ...], AfterValidator(one_of_each)] = Field(default=(), max_length=BUDGETS_MAX)
+
+
+def default_paths(
+    given: Mapping[str, Any], environ: Mapping[str, str], uid: int, beside: str | None = None
+) -> dict[str, Any]:
+    """Fill what is left out of [paths]: what systemd assigned, else the system's directories, else the user's.
+
+    The system's directories are taken by root and by whoever may write there (the service's own user). `beside` names
+    a run that has a governor of its own: its directories are below those, so that neither disturbs the other.
+    """
+    home = environ.get("HOME") or pwd.getpwuid(uid).pw_dir
+    state_home = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
+    paths = dict(given)
+    below = f"/runs/{beside}" if beside is not None else ""
+    if "state_dir" not in paths:
+        assigned = environ.get("STATE_DIRECTORY", "").split(":")[0]  # Set by systemd; several are joined by colons.
+        paths["state_dir"] = (assigned or _system(SYSTEM_STATE_DIR, uid) or f"{state_home}/costgov") + below
+    if "recordings_dir" not in paths:
+        # Of all runs of a user together: what is kept of them is bounded together. One mistake is told once.
+        state_dir = str(paths["state_dir"])
+        above = state_dir.removesuffix(below) if state_dir.startswith("/") else SYSTEM_STATE_DIR
+        paths["recordings_dir"] = f"{above}/recordings"
+    if "runtime_dir" not in paths:
+        assigned = environ.get("RUNTIME_DIRECTORY", "").split(":")[0]
+        user = environ.get("XDG_RUNTIME_DIR")
+        paths["runtime_dir"] = (
+            assigned or _system(SYSTEM_RUNTIME_DIR, uid) or (f"{user}/costgov" if user else f"{state_home}/costgov/run")
+        ) + below
+    paths.setdefault("socket", f"{paths['runtime_dir']}/trainer.sock")
+    paths.setdefault("control_socket", f"{paths['runtime_dir']}/control.sock")
+    return paths
+
+
+def _system(directory: str, uid: int) -> str | None:
+    return directory if uid == 0 or os.access(directory, os.W_OK) else None

@@ -1,0 +1,309 @@
+"""An incident's timeline in words: one moment a line, the same for the terminal and for the written report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
+from governor.core.engine.idle.messages import ABANDONED, given_up
+from governor.core.engine.idle.state import NODE
+from governor.text.table import plain
+
+Snapshot = Mapping[str, Any]
+Detail = Mapping[str, Any]
+
+RUNGS: Final = {0: "stop", 1: "forced stop", 2: "terminate"}
+# Ranks answer one by one; what matters is when the last one had.
+_PER_RANK: Final = frozenset({"received", "agreed", "saving", "saved", "rank_saved"})
+_BYTES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """`since_ns` counts from the origin asked for; `by_wall`: across a reboot, where only wall clocks compare."""
+
+    since_ns: int
+    what: str
+    label: str
+    text: str
+    by_wall: bool = False
+
+
+def moments(snapshot: Snapshot, origin_mono_ns: int | None = None) -> list[Moment]:
+    """Return the timeline since the verdict, or since `origin_mono_ns` (the moment of the fault, where it is known)."""
+    opened: int = snapshot["opened_mono_ns"]
+    origin = opened if origin_mono_ns is None else origin_mono_ns
+    entries: list[Mapping[str, Any]] = list(snapshot["timeline"])
+    last_of = {entry["what"]: index for index, entry in enumerate(entries) if entry["what"] in _PER_RANK}
+    told: list[Moment] = []
+    for index, entry in enumerate(entries):
+        what = str(entry["what"])
+        if what in last_of and last_of[what] != index:
+            continue
+        label, describe = _WORDS.get(what, (what, _plainly))
+        text = describe(_gathered(what, entries) if what in last_of else entry["detail"], snapshot)
+        times = int(entry.get("times", 1))
+        since, by_wall = _since(entry, snapshot, origin)
+        told.append(Moment(since, what, label, plain(text + (f" (×{times})" if times > 1 else "")), by_wall))
+    return told
+
+
+def _since(entry: Mapping[str, Any], snapshot: Snapshot, origin: int) -> tuple[int, bool]:
+    mono: int = entry["mono_ns"]
+    if mono >= snapshot["opened_mono_ns"]:
+        return mono - origin, False
+    # Another boot: its monotonic clock says nothing about ours, only the labels can be compared.
+    return entry["wall_ns"] - snapshot["opened_wall_ns"] + snapshot["opened_mono_ns"] - origin, True
+
+
+def _gathered(what: str, entries: list[Mapping[str, Any]]) -> Detail:
+    details = [entry["detail"] for entry in entries if entry["what"] == what]
+    ranks = sorted({detail["rank"] for detail in details if "rank" in detail})
+    return {**{key: value for detail in details for key, value in detail.items()}, "ranks": ranks}
+
+
+# --- the words of each kind of entry ------------------------------------------------------------------------
+
+
+def _verdict(detail: Detail, _snapshot: Snapshot) -> str:
+    why = detail.get("text") or detail.get("reason") or "no reason recorded"
+    return f'{why} (rule "{detail.get("rule", "?")}")'
+
+
+def _asked(detail: Detail, snapshot: Snapshot) -> str:
+    kind = detail.get("checkpoint", "?")
+    grace_ns = snapshot["plan"].get("grace_ns")
+    within = f" within {format_duration(grace_ns)}" if isinstance(grace_ns, int) else ""
+    return f"for a {kind} checkpoint{within}" if kind != "none" else "to stop training, without a checkpoint"
+
+
+def _ranks(detail: Detail, _snapshot: Snapshot) -> str:
+    return ranks_text(detail.get("ranks", []))
+
+
+def _agreed(detail: Detail, snapshot: Snapshot) -> str:
+    step = detail.get("step", snapshot.get("agreed_step"))
+    return f"every rank saves step {step}" if step is not None else ranks_text(detail.get("ranks", []))
+
+
+def _saved(detail: Detail, snapshot: Snapshot) -> str:
+    checkpoint = snapshot.get("checkpoint")
+    if not checkpoint:
+        return f"{ranks_text(detail.get('ranks', []))}; the whole checkpoint is not acknowledged"
+    files, size = checkpoint.get("files"), checkpoint.get("bytes")
+    parts = [f"step {checkpoint['step']}"] if checkpoint.get("step") is not None else []
+    parts += [f"{files} files"] if files is not None else []
+    parts += [size_text(size)] if size is not None else []
+    return f"{', '.join(parts)}, {'hashed' if checkpoint.get('hashed') else 'not hashed'}, durable"
+
+
+def _rank_saved(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"the save, by {ranks_text(detail.get('ranks', []))}"
+
+
+def _checkpoint_read(detail: Detail, _snapshot: Snapshot) -> str:
+    if detail.get("whole") is True:
+        return f"{detail.get('files')} files whole, {detail.get('hashed')} hashes recomputed and equal"
+    reason = detail.get("reason") or "no reason given"
+    return f"NOT WHOLE: {reason}" if detail.get("whole") is False else f"not readable by the governor: {reason}"
+
+
+def _targets(_detail: Detail, snapshot: Snapshot) -> str:
+    return processes_text(snapshot) or "the run's processes"
+
+
+def _exited(_detail: Detail, _snapshot: Snapshot) -> str:
+    return "observed: no process of the run is left"
+
+
+def _ranks_exited(_detail: Detail, _snapshot: Snapshot) -> str:
+    return "observed: no rank is left; what they left behind is ended next"
+
+
+def _nobody_named(_detail: Detail, _snapshot: Snapshot) -> str:
+    return "the run names no processes: that none is seen proves nothing"
+
+
+def _respawned(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"new processes of the run: pid {', '.join(str(pid) for pid in detail.get('pids', []))}"
+
+
+def _stop_requested(detail: Detail, snapshot: Snapshot) -> str:
+    rung = RUNGS.get(detail.get("rung", 0), "?")
+    return (
+        f"{rung} of {snapshot.get('instance_id') or 'the machine'} asked of {snapshot.get('cloud') or 'the provider'}"
+    )
+
+
+def _accepted(detail: Detail, _snapshot: Snapshot) -> str:
+    reason = detail.get("reason")
+    return "by the provider: not yet proof of anything" + (f" ({reason})" if reason not in (None, "accepted") else "")
+
+
+def _reason(detail: Detail, _snapshot: Snapshot) -> str:
+    return str(detail.get("reason") or "no reason given")
+
+
+def _state(detail: Detail, _snapshot: Snapshot) -> str:
+    return f'read back: provider says "{detail.get("state", "?")}"'
+
+
+def _merged(detail: Detail, _snapshot: Snapshot) -> str:
+    if "into" in detail:
+        return f"rank {detail.get('rank', '?')} is busy with incident {detail['into']}"
+    return f'rule "{detail.get("rule", "?")}" fired too: {detail.get("reason", "?")}'
+
+
+def _restored(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"a restarted governor goes on at {detail.get('stage', '?')}"
+
+
+def _superseded(detail: Detail, snapshot: Snapshot) -> str:
+    then = "its idle time begins anew" if snapshot["run"] == NODE else "not stopped for the old run"
+    return f"the machine went down at {detail.get('was', '?')} and was started again: {then}"
+
+
+def _nobody_here(_detail: Detail, _snapshot: Snapshot) -> str:
+    return "observed for all of that time: no live run, no command, no GPU process, no hold"
+
+
+def _came_late(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"{detail.get('who', 'somebody')} came when the stop was accepted, or may have been"
+
+
+def _abandoned(detail: Detail, _snapshot: Snapshot) -> str:
+    return f"{given_up(detail)}: the node goes on"
+
+
+def _ceiling_exceeded(detail: Detail, _snapshot: Snapshot) -> str:
+    over, ceiling = int(detail.get("over_usd_micros", 0)), int(detail.get("ceiling_usd_micros", 0))
+    why = "; ".join(str(cause) for cause in detail.get("because", []))
+    scope = str(detail.get("scope", "run:"))
+    whose = "" if scope.startswith("run:") else f" of {scope}"
+    return f"{format_usd(over)} above {format_usd(ceiling)}{whose}: {why or 'no cause recorded'}"
+
+
+def _egress(detail: Detail, _snapshot: Snapshot) -> str:
+    paid, held = int(detail.get("usd_micros", 0)), int(detail.get("reserved_usd_micros", 0))
+    return f"the checkpoint's upload cost {format_usd(paid)}, and {format_usd(held)} was reserved for it"
+
+
+def _halted(_detail: Detail, snapshot: Snapshot) -> str:
+    return "the node is stopped" if snapshot["run"] == NODE else "the halt is complete"
+
+
+def _plainly(detail: Detail, _snapshot: Snapshot) -> str:
+    return ", ".join(f"{key} {value}" for key, value in detail.items())
+
+
+_WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
+    "verdict": ("verdict", _verdict),
+    "asked": ("asked", _asked),
+    "received": ("received", _ranks),
+    "agreed": ("agreed", _agreed),
+    "saving": ("saving", _ranks),
+    "saved": ("saved", _saved),
+    "rank_saved": ("confirmed", _rank_saved),
+    "save_failed": ("not saved", _reason),
+    "checkpoint_read": ("checked", _checkpoint_read),
+    "term": ("SIGTERM", _targets),
+    "kill": ("SIGKILL", _targets),
+    "nobody_named": ("unseen", _nobody_named),
+    "ranks_exited": ("ranks gone", _ranks_exited),
+    "exited": ("gone", _exited),
+    "respawned": ("respawned", _respawned),
+    "stop_requested": ("stop", _stop_requested),
+    "stop_accepted": ("accepted", _accepted),
+    "stop_refused": ("refused", _reason),
+    "stop_unknown": ("no answer", _reason),
+    "billing": ("billed", _state),
+    "verified": ("VERIFIED", _state),
+    "merged": ("merged", _merged),
+    "page": ("PAGE", _reason),
+    "ceiling_exceeded": ("OVER", _ceiling_exceeded),
+    "egress": ("egress", _egress),
+    "halted": ("halted", _halted),
+    "restored": ("restored", _restored),
+    "nobody_here": ("nobody", _nobody_here),
+    "came_late": ("late", _came_late),
+    ABANDONED: ("given up", _abandoned),
+    "superseded_by_reboot": ("superseded", _superseded),
+    "undurable": ("undurable", lambda _detail, _snapshot: "not on disk within the bound; acted all the same"),
+}
+
+
+# --- pieces that both reports use ---------------------------------------------------------------------------
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """ "rank 0", "ranks 0, 1", "8 ranks"."""
+    if not ranks:
+        return "the trainer"
+    if len(ranks) > 4:
+        return f"{len(ranks)} ranks"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(str(rank) for rank in ranks)}"
+
+
+def processes_text(snapshot: Snapshot) -> str:
+    """ "launcher and 2 ranks", from the kill set that was recorded."""
+    roles = [str(target.get("role", "process")) for target in snapshot.get("targets", [])]
+    unlisted = int(snapshot.get("targets_unlisted", 0))
+    counted = [(role, roles.count(role)) for role in dict.fromkeys(roles)]
+    counted += [("process", unlisted)] if unlisted else []
+    named = {"child": "children", "process": "processes", "launcher": "launchers", "rank": "ranks"}
+    words = [role if count == 1 else f"{count} {named.get(role, role)}" for role, count in counted]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def size_text(size_bytes: int) -> str:
+    for unit, name in _BYTES:
+        if size_bytes >= unit:
+            return f"{size_bytes / unit:.1f} {name}"
+    return f"{size_bytes} B"
+
+
+def since_text(since_ns: int) -> str:
+    """Four significant places at most: "4.2 ms", "840 ms", "7.41 s", "12m 5s"."""
+    magnitude = abs(since_ns)
+    sign = "-" if since_ns < 0 else ""
+    if magnitude < 10 * NS_PER_MS:
+        return f"{sign}{magnitude / NS_PER_MS:.1f} ms"
+    if magnitude < NS_PER_S:
+        return f"{sign}{magnitude / NS_PER_MS:.0f} ms"
+    if magnitude < NS_PER_MINUTE:
+        return f"{sign}{magnitude / NS_PER_S:.2f} s"
+    return sign + format_duration(magnitude)
+
+
+def spent_text(snapshot: Snapshot) -> str:
+    """What the run has cost, what of it came after the verdict, and where the price is from."""
+    rate = snapshot.get("spend_rate_usd_micros_per_hour")
+    if rate is None:
+        return "unknown: no price is known for this machine"
+    spent = int(snapshot["spend_usd_micros"])
+    after = spent - int(snapshot.get("spend_at_verdict_usd_micros", spent))
+    per_mtok = snapshot.get("usd_micros_per_mtok")
+    tokens = f", {format_usd(per_mtok)}/1M tokens" if per_mtok is not None else ""
+    source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""
+    return f"{format_usd(spent)} ({format_usd(after)} since the verdict) at {format_usd(rate)}/h{tokens}{plain(source)}"
+
+
+def stays_billed_text(snapshot: Snapshot) -> str:
+    """What goes on costing money. Where the end of billing was not observed, the machine itself comes first."""
+    listed = [str(item) for item in snapshot["stays_billed"]]
+    verified = any(entry["what"] == "verified" for entry in snapshot["timeline"])
+    if stop_target(snapshot) != "processes" and not verified:
+        listed.insert(0, "the machine itself, as far as anyone has observed")
+    return plain("; ".join(listed) or ("nothing that is known" if verified else "this machine: no stop was planned"))
+
+
+def stop_target(snapshot: Snapshot) -> str:
+    """processes | job | instance, as planned."""
+    return str(snapshot["plan"].get("stop", "processes")).lower()
+
+
+def when(snapshot: Snapshot, what: str) -> int | None:
+    """Nanoseconds from the verdict to the first entry of a kind."""
+    return next((moment.since_ns for moment in moments(snapshot) if moment.what == what), None)

@@ -1,0 +1,189 @@
+"""What `costgov run` does about a command that is gone and whom it left behind."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from governor.cli.run.beside import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind, pass_on
+from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
+from governor.core.base.policy import Policy
+from governor.core.base.units import UsdMicros
+from governor.core.engine import step as engine
+from governor.core.engine.idle.state import Finish
+from governor.core.events.effects import Alarm
+from governor.core.events.inputs import CommandLaunched, Disconnected, StopAnswer, TrainerExited
+from tests.contract.fakes import FakeClock, FakeProcesses
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
+from tests.unit.idle_node import Idle
+
+PRICE = UsdMicros(98_320_000)
+
+
+class BlindProcesses(FakeProcesses):
+    def table(self) -> Mapping[int, ProcessFacts]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+class Beside:
+    """The ports of a governor that `costgov run` looks through, and a command that has ended."""
+
+    def __init__(self, processes: FakeProcesses | None = None, price: UsdMicros | None = PRICE) -> None:
+        self.clock = FakeClock()
+        self.processes = processes or FakeProcesses()
+        self.node = make_node(price_usd_micros_per_hour=price)
+        with subprocess.Popen(["true"]) as process:
+            self.command = Command(process)
+
+    @property
+    def governor(self) -> Any:
+        return SimpleNamespace(clock=self.clock, processes=self.processes, node=self.node)
+
+    def leave(self, *pids: int) -> None:
+        for pid in pids:
+            self.processes.add(pid, sid=self.command.process.pid)
+
+    def alarm(self) -> Alarm | None:
+        effects = left_behind(self.governor, self.command, "run-1")
+        assert all(isinstance(effect, Alarm) for effect in effects)
+        return next((effect for effect in effects if isinstance(effect, Alarm)), None)
+
+
+@pytest.fixture
+def beside() -> Beside:
+    return Beside()
+
+
+def test_who_is_left_behind_is_waited_for_and_then_named_with_what_it_costs(beside: Beside) -> None:
+    beside.leave(500_001, 500_002)
+    assert not is_over(beside.governor, beside.command)
+    beside.clock.advance(HELLO_NS - 1)
+    assert not is_over(beside.governor, beside.command)
+    beside.clock.advance(1)
+    assert is_over(beside.governor, beside.command)
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert (alarm.name, alarm.run) == ("left_behind", "run-1")
+    for said in ("UNWATCHED: 2 process(es)", "500001, 500002", "$98.32/h", f"pkill -s {beside.command.process.pid}"):
+        assert said in alarm.text
+    assert "\n" not in alarm.text
+
+
+def test_the_line_names_so_many_pids_and_counts_the_rest(beside: Beside) -> None:
+    beside.leave(*range(500_000, 500_000 + PIDS_NAMED_MAX + 1_000))
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert "and 1000 more" in alarm.text
+    assert sum(str(pid) in alarm.text for pid in range(500_000, 501_008)) == PIDS_NAMED_MAX
+
+
+def test_an_unknown_price_is_not_a_price_of_nothing() -> None:
+    beside = Beside(price=None)
+    beside.leave(500_001)
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert "price of this machine is unknown" in alarm.text
+
+
+def test_nobody_is_left_behind_by_a_command_that_took_everybody_along(beside: Beside) -> None:
+    beside.processes.add(500_001, sid=500_001)  # Of another session: not the command's.
+    beside.leave(500_002)
+    beside.processes.by_pid[500_002].becomes_zombie = True
+    beside.processes.end(500_002)
+    assert is_over(beside.governor, beside.command)
+    assert beside.alarm() is None
+
+
+def test_what_outlives_a_training_that_was_watched_to_its_end_is_no_alarm(beside: Beside) -> None:
+    play(beside.node, hello(0))
+    beside.leave(500_001)
+    assert beside.alarm() is None
+
+
+def test_what_outlives_a_training_behind_which_the_command_went_on_is_no_alarm_either(beside: Beside) -> None:
+    play(beside.node, CommandLaunched(at(0), "llama", 1000, (ProcessId(4321, 1, "boot-1"),)), hello(0), tick(0))
+    play(beside.node, Disconnected(at(1), ConnectionId(1)), TrainerExited(at(1), "llama", None), tick(1))
+    assert beside.node.runs["llama"].is_unattached
+    beside.leave(500_001)
+    assert beside.alarm() is None
+
+
+def test_a_table_that_cannot_be_read_is_said_and_not_taken_for_an_empty_one() -> None:
+    beside = Beside(BlindProcesses())
+    assert not is_over(beside.governor, beside.command)
+    beside.clock.advance(HELLO_NS)
+    assert is_over(beside.governor, beside.command)
+    alarm = beside.alarm()
+    assert alarm is not None
+    assert "what is left of the command" in alarm.text
+
+
+@pytest.mark.parametrize(
+    ("run", "launcher", "counts"), [("mine", 999, True), ("named-by-the-script", 4321, True), ("another", 999, False)]
+)
+def test_a_halt_of_another_run_is_neither_our_exit_code_nor_our_commands_end(
+    run: str, launcher: int, counts: bool
+) -> None:
+    outcome = Outcome("mine", 4321)
+    snapshot = {"incident_id": "i", "run": run, "halt_stage": "NEEDS_HUMAN", "launchers": [{"pid": launcher}]}
+    outcome.incident(snapshot)
+    assert outcome.is_unfinished is counts
+
+
+def test_a_signal_while_a_halt_saves_is_held_back_once() -> None:
+    """Passed on, it would end the ranks in the middle of the save that the halt has asked for."""
+    beside = Beside()
+    said: list[str] = []
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+        command = Command(sleeper)
+        training(beside.node)
+        play(beside.node, a_step(31, 1, loss=float("nan")))
+        assert pass_on(beside.governor, command, said.append, signal.SIGTERM)
+        assert sleeper.poll() is None, "the first one waits for the save"
+        assert len(said) == 1
+        assert "saving a checkpoint" in said[0]
+        assert pass_on(beside.governor, command, said.append, signal.SIGTERM)
+        assert sleeper.wait(10) == -signal.SIGTERM, "who insists is obeyed"
+
+
+def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:
+    beside = Beside()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+        assert pass_on(beside.governor, Command(sleeper), lambda _line: None, signal.SIGINT)
+        assert sleeper.wait(10) == -signal.SIGINT
+
+
+def test_a_signal_while_only_the_nodes_stop_is_left_keeps_the_node_and_a_second_one_leaves(beside: Beside) -> None:
+    node, said = beside.node, []
+    node.idle.finish = Finish("llama", "p", observed=False, at=at(0))
+    beside.command.poll()
+    governor = beside.governor
+    governor.daemon = SimpleNamespace(apply=lambda event: engine.step(node, event))
+    assert not is_over(governor, beside.command), "its stop is waited for"
+    assert pass_on(governor, beside.command, said.append, signal.SIGINT)
+    assert said == ["costgov: the node is kept, if its stop can still be taken back; once more to leave at once"]
+    assert node.idle.finish is None
+    assert node.idle.hold_reason == "SIGINT to costgov run"
+    assert is_over(governor, beside.command)
+    node.idle.finish = Finish("llama", "p", observed=False, at=at(0))  # One that could not be given up.
+    assert not pass_on(governor, beside.command, said.append, signal.SIGINT)
+
+
+def test_a_signal_behind_an_accepted_stop_is_the_machines_shutdown_and_not_somebody(beside: Beside) -> None:
+    world = Idle(policy=Policy(name="p", run_on_finish="stop"))
+    world.until(4)
+    world.begins()
+    world.until(6)
+    world.ends()
+    world.until(70)
+    world.replies(StopAnswer.ACCEPTED)
+    beside.node, said = world.node, []
+    beside.command.poll()
+    assert not pass_on(beside.governor, beside.command, said.append, signal.SIGTERM)
+    assert "accepted the node's stop" in said[0]

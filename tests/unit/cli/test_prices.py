@@ -1,0 +1,54 @@
+"""`costgov prices`: the table as it is, with its age; what this machine costs comes from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from governor.cli.prices import prices
+from governor.wire.price_table import built_in
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(prices, arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    return dict(json.loads(run(*arguments, "--json")))
+
+
+def test_every_row_is_listed_with_its_source_and_age() -> None:
+    told = document("--table")
+    assert told["this_machine"] is None
+    rows = told["table"]["rows"]
+    assert len(rows) == len(built_in().rows)
+    assert all(row["source"] and row["age_days"] >= 0 and row["usd_micros_per_hour"] > 0 for row in rows)
+    assert {row["kind"] for row in rows if not row["used"]} == {"index", "range", "serverless"}
+
+
+def test_rows_are_chosen_by_provider_and_type() -> None:
+    text = run("--table", "--provider", "aws", "--instance", "p5.48")
+    assert "3 of 101 rows" in text
+    assert "$55.04" in text
+    assert "2026-11-09" in text
+    nothing = run("--table", "--provider", "nobody")
+    assert "no row is of that kind; providers: " in nothing
+    assert "AWS" in nothing
+
+
+def test_this_machines_price_and_who_disagrees(tmp_path: Path) -> None:
+    config = tmp_path / "costgov.toml"
+    config.write_text('[node]\nprice_usd_per_hour = 11.06\n[price]\nprovider = "gcp"\ninstance = "a3-highgpu-8g"\n')
+    config.chmod(0o600)
+    text = run("--config", str(config), "--instance", "a3-high")
+    assert text.startswith("this machine: $11.06/h on-demand (costgov.toml")
+    assert "$88.49/h" in text.split("built-in table, compiled")[0]
+    assert "is the former the price of one of 8 GPUs?" in text
+    told = document("--config", str(config))
+    assert told["this_machine"]["price"]["usd_micros_per_hour"] == 11_060_000
+    assert [remark["name"] for remark in told["this_machine"]["remarks"]] == ["price_listed"]

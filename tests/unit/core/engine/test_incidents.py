@@ -1,0 +1,110 @@
+"""What a halt may take: never more of the machine than the policy's word allows, and nothing at all in observe mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from governor.core.base.policy import Budget, HaltSettings, PolicySet
+from governor.core.base.units import NS_PER_S, UsdMicros
+from governor.core.events.effects import Alarm, Ask, StopCompute, Term
+from governor.core.events.inputs import OperatorHalt, ProcessesSeen
+from governor.core.halt.table import StopTarget
+from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, play, rule, tick, training
+
+
+@pytest.mark.parametrize(
+    ("stop", "target"),
+    [
+        ("processes", StopTarget.PROCESSES),
+        ("job", StopTarget.PROCESSES),
+        ("auto", StopTarget.INSTANCE),
+        ("instance", StopTarget.INSTANCE),
+    ],
+)
+def test_the_machine_is_stopped_only_where_the_policy_says_so_or_leaves_it_to_us(stop: str, target: StopTarget) -> None:
+    node = make_node()
+    training(node)
+    tracked = node.runs["llama"]
+    tracked.policy = replace(tracked.policy, halt=HaltSettings(stop=stop))
+    play(node, OperatorHalt(at(31), "llama", "enough", 0), ack("failed", 32))
+    effects = play(node, ProcessesSeen(at(33), "llama.node-a.1", ()))
+    assert tracked.incident is not None
+    assert tracked.incident.plan.stop is target
+    assert any(isinstance(effect, StopCompute) for effect in effects) == (target is StopTarget.INSTANCE)
+
+
+@pytest.mark.parametrize(
+    ("on_finish", "halt_stop", "target"),
+    [
+        ("keep", "instance", StopTarget.PROCESSES),
+        ("keep", "auto", StopTarget.PROCESSES),
+        ("stop", "processes", StopTarget.INSTANCE),
+        ("stop", "auto", StopTarget.INSTANCE),
+    ],
+)
+def test_at_the_last_token_of_its_budget_on_finish_says_what_becomes_of_the_machine(
+    on_finish: str, halt_stop: str, target: StopTarget
+) -> None:
+    """The run is complete, and nothing went wrong: `halt.stop` is for what did."""
+    budget = Budget(tokens=25_000)
+    node = make_node(rule("budget", params={"budget": budget}, checkpoint="good"), budget=budget)
+    policy = replace(node.policies.policies[0], run_on_finish=on_finish, halt=HaltSettings(stop=halt_stop))
+    node.policies = PolicySet((policy,), "digest")
+    play(node, tick(0), hello(0, world_size=1))
+    for number in range(1, 27):
+        play(node, a_step(number, tokens=1000, tokens_total=1000 * number), tick(number))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert (incident.reason, incident.plan.stop, incident.plan.checkpoint) == ("tokens_reached", target, "good")
+
+
+def test_a_complete_run_does_not_stop_the_machine_under_another() -> None:
+    budget = Budget(tokens=5_000)
+    node = make_node(rule("budget", params={"budget": budget}), budget=budget)
+    policy = replace(node.policies.policies[0], run_on_finish="stop")
+    node.policies = PolicySet((policy,), "digest")
+    play(node, tick(0), hello(0, world_size=1), hello(5, world_size=6, run="other"))
+    for number in range(1, 7):
+        play(node, a_step(number, tokens=1000, tokens_total=1000 * number), tick(number))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.plan.stop is StopTarget.PROCESSES
+
+
+def test_ranks_that_obey_another_governors_halt_are_joined_but_not_by_one_that_only_observes() -> None:
+    for observe in (False, True):
+        node = make_node(observe=observe)
+        training(node)
+        effects = play(node, ack("received", 31, incident_id="llama.node-b.1", exit_after=True))
+        acted = any(isinstance(effect, (Ask, Term)) for effect in effects)
+        assert acted is not observe
+        assert ("joined" in [effect.name for effect in effects if isinstance(effect, Alarm)]) is observe
+
+
+def test_the_time_between_two_attempts_is_no_unsaved_work() -> None:
+    """Else a healthy run would be halted for the price of saving hours that nobody worked."""
+    node = make_node()
+    training(node, 10)
+    run = node.runs["llama"].run
+    run.last_good_at = at(9)
+    assert run.unsaved_ns(at(10)) == NS_PER_S
+    play(node, hello(0, 3600, attempt="a2", world_size=1))
+    assert run.unsaved_ns(at(3600)) == 0, "nothing has been trained of this attempt"
+    play(node, a_step(10, when=3601), a_step(11, when=3602))
+    assert run.unsaved_ns(at(3605)) == 5 * NS_PER_S, (
+        "since its own start: its steps before the first one seen are lost, too"
+    )
+
+
+def test_the_reserve_of_an_attempt_does_not_grow_with_the_pause_before_it() -> None:
+    budget = Budget(ceiling_usd_micros=UsdMicros(10_000_000_000))
+    reserves = []
+    for pause in (0, 3600):
+        node = make_node(rule("budget", params={"budget": budget}), budget=budget, cloud="none")
+        training(node, 10)
+        node.runs["llama"].run.last_good_at = at(9)
+        play(node, hello(0, 10 + pause, attempt="a2", world_size=1), a_step(11, when=11 + pause), tick(12 + pause))
+        reserves.append(node.runs["llama"].run.reserve_usd_micros)
+    assert reserves[0] == reserves[1]

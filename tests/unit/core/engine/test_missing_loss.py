@@ -1,0 +1,55 @@
+"""A run that shows no loss is said to be one, once an attempt; where another rank has the loss nothing is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from governor.core.engine.alarms import LOSS_DUE_STEPS
+from governor.core.engine.node import Node
+from governor.core.events.effects import Alarm
+from tests.unit.core.engine.test_step import a_step, hello, make_node, play, rule, tick
+
+LOSSLESS: dict[str, Any] = {"loss": None, "loss_expected": False}
+
+
+def told(node: Node, steps: int, *ranks: dict[str, Any], since: int = 1) -> list[Alarm]:
+    """Train so many steps, rank by rank with these fields; return what was said of a loss that is not there."""
+    effects = []
+    for number in range(since, since + steps):
+        for rank, fields in enumerate(ranks):
+            effects += play(node, a_step(number, rank, number, attempt_step=number - since + 1, **fields))
+        effects += play(node, tick(number))
+    return [effect for effect in effects if isinstance(effect, Alarm) and effect.name == "no_loss"]
+
+
+def test_a_loop_without_a_loss_is_said_once_an_attempt_and_not_before_it_is_due() -> None:
+    node = make_node()
+    play(node, hello(0, world_size=1))
+    assert told(node, LOSS_DUE_STEPS - 1, LOSSLESS) == []
+    (alarm,) = told(node, 3 * LOSS_DUE_STEPS, LOSSLESS)
+    assert "shim.loss(loss)" in alarm.text
+    assert 'rule "r-nonfinite"' in alarm.text
+    play(node, hello(0, 100, world_size=1, attempt="a2"))
+    assert len(told(node, 3 * LOSS_DUE_STEPS, LOSSLESS, since=101)) == 1
+
+
+@pytest.mark.parametrize(
+    ("framework", "world_size", "ranks"),
+    [
+        ("torch", 1, [{}]),
+        ("pipeline", 2, [LOSSLESS, {}]),  # The last stage has it.
+        ("pipeline", 4, [LOSSLESS, LOSSLESS]),  # The last stage is on another node.
+    ],
+)
+def test_who_has_a_loss_somewhere_is_not_blind(framework: str, world_size: int, ranks: list[dict[str, Any]]) -> None:
+    node = make_node()
+    play(node, *(hello(rank, world_size=world_size, framework=framework) for rank in range(len(ranks))))
+    assert told(node, 3 * LOSS_DUE_STEPS, *ranks) == []
+
+
+def test_a_policy_that_judges_no_loss_misses_none() -> None:
+    node = make_node(rule("hang"))
+    play(node, hello(0, world_size=1))
+    assert told(node, 3 * LOSS_DUE_STEPS, LOSSLESS) == []

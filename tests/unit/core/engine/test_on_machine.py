@@ -1,0 +1,177 @@
+"""What the machine shows reaches the run that it concerns, and no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.base.findings import Reading
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.units import NS_PER_S, DurationNs
+from governor.core.engine import step as engine
+from governor.core.engine.node import Node
+from governor.core.engine.on_machine import own_places
+from governor.core.events.effects import Alarm
+from governor.core.events.inputs import Bye, Disconnected, PhaseChange, Step, StreamOpened
+from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
+from governor.core.views.status import machine_status
+from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, rule, tick
+
+GIB = 1 << 30
+IDLE, BUSY = 0.01, 0.97
+
+
+def sample(**changes: object) -> GpuSample:
+    """Two GPUs of the node: nobody is named, both are in use."""
+    made = GpuSample(at(9), None, (BUSY, IDLE), ("GPU-a", "GPU-b"), (9 * GIB, 9 * GIB), (80 * GIB, 80 * GIB))
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def uuids(node: Node, run: str = "llama") -> tuple[str, ...] | None:
+    gpus = node.runs[run].run.gpus
+    return gpus.uuids if gpus is not None else None
+
+
+def fracs(node: Node) -> tuple[float | None, ...]:
+    gpus = node.runs["llama"].run.gpus
+    assert gpus is not None
+    return gpus.busy_frac
+
+
+def test_a_run_is_shown_the_gpus_on_which_its_processes_compute() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, sample(pids=(frozenset({999}), frozenset({100}))))
+    assert uuids(node) == ("GPU-b",)
+    gpus = node.runs["llama"].run.gpus
+    assert gpus is not None
+    assert (gpus.run, gpus.busy_frac, gpus.memory_used_bytes) == ("llama", (IDLE,), (9 * GIB,))
+
+
+def test_or_those_that_its_ranks_announced() -> None:
+    node = make_node()
+    engine.step(node, hello(gpu_uuids=("GPU-a",)))
+    engine.step(node, sample())
+    assert uuids(node) == ("GPU-a",)
+
+
+def test_or_all_that_are_in_use_where_it_is_the_only_run() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, sample(memory_used_bytes=(9 * GIB, GIB // 2)))
+    assert fracs(node) == (BUSY,), "an unused GPU is nobody's: it does not starve"
+    engine.step(node, sample(pids=(frozenset({999}), frozenset())))
+    assert fracs(node) == (IDLE,), "the first is a stranger's"
+
+
+def test_what_is_only_likely_its_own_is_not_named_as_such() -> None:
+    """Beside an idle notebook in another container: of GPUs without names the busiest is judged, as in a log."""
+    node = make_node(rule("gpu_starvation", params={"window": 60 * NS_PER_S}))
+    engine.step(node, hello())
+    engine.step(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train", 0))
+    for second in range(1, 200):
+        engine.step(node, a_step(second))
+        engine.step(node, sample(at=at(second)))
+        engine.step(node, tick(second))
+    assert uuids(node) == ()
+    assert node.runs["llama"].book.findings["r-gpu_starvation"].reading is Reading.QUIET
+
+
+def test_two_runs_that_nobody_can_tell_apart_are_shown_none() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, hello(1, run="other", peer=peer(200)))
+    engine.step(node, sample())
+    assert uuids(node) is uuids(node, "other") is None
+
+
+def test_a_log_speaks_of_its_own_run_and_is_heard_by_it() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    engine.step(node, hello(1, run="other", peer=peer(200)))
+    engine.step(node, sample(run="other"))
+    assert uuids(node) is None
+    assert uuids(node, "other") == ("GPU-a", "GPU-b")
+    assert node.runs["other"].run.last_frame_at == at(9)
+
+
+def test_where_the_driver_is_asked_a_logs_own_word_on_its_gpus_is_not_mixed_with_it() -> None:
+    """Both name the same GPUs differently: each would seem idle while the other one spoke."""
+    node = make_node(rule("gpu_starvation", params={"window": 60 * NS_PER_S}))
+    engine.step(node, StreamOpened(at(0), "log", 1000, processes=(ProcessId(7, 1, "boot-1"),)))
+    for second in range(2, 300, 2):
+        if second % 20 == 10:
+            engine.step(node, GpuSample(at(second - 1), "log", (BUSY, BUSY)))
+        if second % 20 == 0:
+            engine.step(node, Step(at(second), None, "log", 0, step=second, loss=2.0))
+        engine.step(node, sample(at=at(second), busy_frac=(BUSY, BUSY), pids=(frozenset({7}), frozenset({7}))))
+        engine.step(node, tick(second))
+    assert uuids(node, "log") == ("GPU-a", "GPU-b")
+    assert node.runs["log"].book.findings["r-gpu_starvation"].reading is Reading.QUIET
+    engine.step(node, GpuSample(at(500), "log", (IDLE, IDLE)))
+    assert uuids(node, "log") == (), "the driver is away"
+    assert node.runs["log"].run.last_frame_at == at(500)
+
+
+def test_a_control_groups_memory_stands_beside_the_machines() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    host, group = HostMemory(at(1), 60 * GIB, 64 * GIB), HostMemory(at(1), GIB, 8 * GIB, "llama", "/job")
+    engine.step(node, host)
+    engine.step(node, group)
+    engine.step(node, replace(group, run="other"))
+    run = node.runs["llama"].run
+    assert (run.host_memory, run.group_memory) == (host, group)
+
+
+def test_a_notice_is_said_once_however_often_the_provider_repeats_it() -> None:
+    node = make_node()
+    engine.step(node, hello())
+    said = [
+        effect
+        for second, action in ((0, None), (5, "terminate"), (10, "terminate"))
+        for effect in engine.step(node, SpotNotice(at(second), action, DurationNs((120 - second) * NS_PER_S)))
+    ]
+    assert [e.text for e in said if isinstance(e, Alarm)] == [
+        "the provider takes this spot machine back in 1m 55s (terminate)"
+    ]
+    notice = node.runs["llama"].run.spot_notice
+    assert notice is not None
+    assert notice.at == at(10)
+
+
+def test_what_computes_below_a_command_that_nobody_speaks_for_is_its_own() -> None:
+    node = make_node()
+    engine.step(node, hello(peer=peer(7)))
+    tracked = node.runs["llama"]
+    tracked.named = (ProcessId(7, 1, "boot-1"),)
+    shown = sample(pids=(frozenset({8}), frozenset({9})))
+    assert own_places(shown, tracked, frozenset({9}), is_alone=True) == ([1], True)
+
+
+def test_attempts_that_trained_to_the_end_are_no_loop() -> None:
+    """Short jobs under one name, such as evaluations: each ends well after a step or none."""
+    node = make_node(rule("restart_loop"))
+    for number in range(5):
+        engine.step(node, hello(when=number * 60.0, attempt=f"a{number}", connection=ConnectionId(number + 1)))
+        engine.step(node, tick(number * 60.0 + 1))
+        end = Bye(at(number * 60.0 + 30), ConnectionId(number + 1), "llama", 0, 2, completed=number != 4)
+        engine.step(node, end)
+        engine.step(node, Disconnected(at(number * 60.0 + 31), ConnectionId(number + 1)))
+    assert node.runs["llama"].book.findings["r-restart_loop"].reading is Reading.QUIET
+
+
+def test_the_status_tells_which_gpus_are_taken_for_the_runs_and_nothing_that_is_old() -> None:
+    node = make_node()
+    engine.step(node, hello(gpu_uuids=("GPU-b",)))
+    engine.step(node, sample())
+    engine.step(node, HostMemory(at(9), 16 * GIB, 64 * GIB))
+    engine.step(node, HostMemory(at(9), GIB, 8 * GIB, "llama", "/job"))
+    engine.step(node, SpotNotice(at(9), "stop"))
+    run = node.runs["llama"].run
+    assert machine_status(run, at(69)) == {
+        "gpus": [{"gpu": "GPU-b", "busy_frac": IDLE, "memory_used_bytes": 9 * GIB}],
+        "memory_left_frac": 0.125,
+        "memory_of": "/job",
+        "taken_back": "stop",
+    }
+    assert set(machine_status(run, at(69.25)).values()) == {None}

@@ -1,0 +1,246 @@
+"""What ranks say, at its edges: who is connected, who comes back, and what a hostile or broken one cannot do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from governor.core.base.findings import Response
+from governor.core.base.identity import ConnectionId, ProcessId
+from governor.core.base.units import BootNs, MonoNs, WallNs
+from governor.core.engine.idle.occupancy import occupants
+from governor.core.engine.node import RUNS_PER_UID_MAX, Node
+from governor.core.events.effects import Alarm, Ask, Confirm, Effect, Refuse, Term
+from governor.core.events.inputs import (
+    Bye,
+    Disconnected,
+    Hello,
+    OperatorHalt,
+    ProcessesSeen,
+    StreamOpened,
+    Tick,
+    TrainerExited,
+)
+from governor.core.events.machine import SpotNotice
+from governor.core.halt.table import Stage
+from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, peer, play, rule, tick, training
+
+NAN = float("nan")
+
+
+def test_an_ack_without_a_step_does_not_break_the_next_hello() -> None:
+    node = make_node()
+    training(node)
+    record = {"path": "/ck/s", "manifest": "/ck/s/manifest.json", "kind": "good"}
+    play(node, ack("saved", 31, incident_id="llama.checkpoint.x.1", step=None, checkpoint=record))
+    play(node, Disconnected(at(32), ConnectionId(1)))
+    effects = play(node, hello(0, 33, connection=ConnectionId(9), last_good={"step": 30, "path": "/ck/30"}))
+    assert any(isinstance(effect, Confirm) for effect in effects)
+    assert node.runs["llama"].run.last_good == {"step": 30, "path": "/ck/30"}
+
+
+def test_a_checkpoint_that_a_rule_asked_for_and_that_failed_is_said_once() -> None:
+    node = make_node(rule("spot_notice", response=Response.CHECKPOINT, checkpoint="good"))
+    training(node)
+    letter = only(play(node, SpotNotice(at(30.5), "terminate"), tick(31)), Ask)
+    assert isinstance(letter, Ask)
+    why = {"incident_id": letter.incident_id, "exit_after": False, "reason": "no way to save"}
+    told = play(node, *(ack("declined", 31.5, rank, **why) for rank in (1, 0)), tick(32))
+    assert [effect.text for effect in told if isinstance(effect, Alarm)] == [
+        'the checkpoint of run llama that rule "r-spot_notice" asked for has not been saved: no way to save'
+    ]
+
+
+def test_a_halt_amid_a_checkpoint_without_one_takes_its_save_for_its_own() -> None:
+    """The ranks fold the halt's letter into the one that is open, and go on under that one's name."""
+    node = make_node(rule(), rule("spot_notice", response=Response.CHECKPOINT, checkpoint="good"))
+    training(node)
+    letter = only(play(node, SpotNotice(at(30.5), "terminate"), tick(31)), Ask)
+    assert isinstance(letter, Ask)
+    play(node, a_step(32, 1, loss=NAN), ack("merged", 32.1, merged_into=letter.incident_id))
+    record = {"path": "/ck/cg_33", "manifest": "/ck/cg_33/manifest.json", "kind": "suspect"}
+    saved = ack("saved", 33, incident_id=letter.incident_id, step=33, checkpoint=record)
+    play(node, replace(saved, exit_after=False))
+    incident = node.runs["llama"].incident
+    assert incident is not None
+    assert incident.halt.stage is Stage.ASKED, "of a rank that has not heard of the halt: it trains on"
+    assert only(play(node, replace(saved, exit_after=True)), Term), "not when the grace is over"
+    assert incident.checkpoint is not None
+    assert incident.checkpoint["path"] == "/ck/cg_33"
+
+
+def test_a_connection_that_says_hello_twice_leaves_no_rank_connected_behind() -> None:
+    node = make_node()
+    play(node, tick(0), hello(0, run="one"), hello(0, run="two"), Disconnected(at(1), ConnectionId(1)))
+    assert [tracked.run.connected_ranks() for tracked in node.runs.values()] == [[], []]
+    assert node.connections == {}
+
+
+def test_a_rank_that_comes_back_amid_the_asking_gets_the_letter_and_the_others_no_second_one() -> None:
+    node = make_node()
+    training(node)
+    play(node, a_step(31, 1, loss=NAN))
+    play(node, Disconnected(at(31.1), ConnectionId(1)))
+    effects = play(node, hello(0, 31.2, connection=ConnectionId(9)))
+    ask = only(effects, Ask)
+    assert isinstance(ask, Ask)
+    assert ask.rank == 0
+
+
+def test_an_attempt_that_was_over_and_trains_on_is_judged_again() -> None:
+    node = make_node()
+    training(node)
+    play(node, Disconnected(at(31), ConnectionId(1)), Disconnected(at(31), ConnectionId(2)))
+    play(node, TrainerExited(at(32), "llama", None))
+    assert not node.runs["llama"].run.alive
+    again = replace(hello(0, 40, connection=ConnectionId(7)), peer=peer(300))
+    play(node, again)
+    assert node.runs["llama"].run.alive
+    effects = play(node, a_step(31, 0, 41, connection=ConnectionId(7), loss=NAN))
+    assert any(isinstance(effect, Ask) for effect in effects)
+
+
+def test_what_trains_on_after_its_halt_is_said_and_can_be_halted_again() -> None:
+    node = make_node(cloud="none")
+    training(node)
+    play(node, a_step(31, 1, loss=NAN), ack("failed", 31.5))
+    play(node, ProcessesSeen(at(32), "llama.node-a.1", ()))
+    play(node, Disconnected(at(32), ConnectionId(1)), Disconnected(at(32), ConnectionId(2)))
+    assert node.runs["llama"].incident.halt.stage is Stage.HALTED  # type: ignore[union-attr]
+    effects = play(node, replace(hello(0, 40, connection=ConnectionId(7)), peer=peer(300)))
+    assert "back_after_halt" in [effect.name for effect in effects if isinstance(effect, Alarm)]
+    play(node, a_step(32, 0, 41, connection=ConnectionId(7), loss=2.0))
+    play(node, a_step(33, 0, 42, connection=ConnectionId(7), loss=NAN))
+    assert node.runs["llama"].incident.incident_id == "llama.node-a.2"  # type: ignore[union-attr]
+
+
+def test_one_user_cannot_take_every_run_of_the_node() -> None:
+    node = make_node()
+    effects = []
+    for number in range(RUNS_PER_UID_MAX + 1):
+        effects = play(node, hello(0, run=f"r{number}", world_size=1, connection=ConnectionId(number + 1)))
+    assert any(isinstance(effect, Refuse) for effect in effects)
+    other = replace(hello(0, run="other", connection=ConnectionId(999)), peer=peer(500, uid=2000))
+    assert any(isinstance(effect, Confirm) for effect in play(node, other))
+
+
+def opened(when: float, *pids: int, uid: int = 1000) -> StreamOpened:
+    named = tuple(ProcessId(pid, pid * 10, "boot-1") for pid in pids)
+    return StreamOpened(at(when), "log", uid, None, {}, named)
+
+
+def test_a_run_that_names_no_process_is_never_halted_by_seeing_nobody() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), opened(0), OperatorHalt(at(1), "log", "enough", 0))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    effects = play(node, ProcessesSeen(at(2), incident.incident_id, ()), ProcessesSeen(at(3), incident.incident_id, ()))
+    assert [effect.name for effect in effects if isinstance(effect, Alarm)] == ["nobody_named"]
+    for second in range(2, 200, 5):
+        play(node, Tick(MonoNs(at(second)), BootNs(at(second)), WallNs(at(second))))
+    assert incident.halt.stage is Stage.NEEDS_HUMAN
+
+
+def test_a_stream_belongs_to_the_uid_of_its_processes_as_soon_as_they_are_known() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), opened(0, uid=0), opened(5, 100, uid=1000))
+    assert node.runs["log"].run.uid == 1000
+
+
+def test_a_stream_whose_process_is_launched_anew_is_a_new_attempt_and_watched_again() -> None:
+    node = make_node(cloud="none")
+    play(node, tick(0), opened(0, 100), OperatorHalt(at(1), "log", "enough", 0))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    play(node, ProcessesSeen(at(2), incident.incident_id, ()))
+    assert not node.runs["log"].run.alive
+    play(node, opened(10, 200))
+    assert node.runs["log"].run.alive
+    effects = play(node, OperatorHalt(at(11), "log", "again", 0))
+    assert any(isinstance(effect, Term) for effect in effects)
+    assert [process.pid for process in node.runs["log"].incident.rank_processes] == [200]  # type: ignore[union-attr]
+
+
+def test_the_lowest_connected_rank_gives_the_runs_figures() -> None:
+    node = make_node()
+    training(node, steps=3)
+    run = node.runs["llama"].run
+    play(node, a_step(4, 1, loss=9.0))
+    assert (run.step, run.loss) == (3, 2.0)
+    play(node, Disconnected(at(4), ConnectionId(1)), a_step(4, 1, loss=9.0))
+    assert (run.step, run.loss) == (4, 9.0)
+
+
+# --- two launches under one name ------------------------------------------------------------------------------
+
+
+def launched_again(when: float, attempt: str = "a2", pid: int = 300) -> Hello:
+    return replace(hello(0, when, attempt=attempt, connection=ConnectionId(pid)), peer=peer(pid))
+
+
+def displaced(effects: list[Effect]) -> list[str]:
+    return [effect.text for effect in effects if isinstance(effect, Alarm) and effect.name == "displaced"]
+
+
+def ticks(node: Node, begin: int, end: int) -> list[Effect]:
+    return [effect for second in range(begin, end) for effect in play(node, tick(second))]
+
+
+def test_a_launch_that_takes_a_live_runs_name_is_said_with_whom_nobody_watches_any_more() -> None:
+    node = make_node()
+    training(node)
+    effects = play(node, launched_again(31))
+    effects += ticks(node, 31, 36)
+    assert displaced(effects) == []
+    (text,) = displaced(ticks(node, 36, 3600))
+    for said in ("attempt a2 has taken the name of run llama", "2 rank(s) of attempt a1", "UNWATCHED (pid 100, 101)"):
+        assert said in text
+    for remedy in ("RANK and WORLD_SIZE", "attach(engine, run=…)"):
+        assert remedy in text
+    assert node.displaced == {}
+
+
+def test_a_displaced_ranks_broken_loss_is_said_once_and_halts_nobody() -> None:
+    node = make_node()
+    training(node)
+    play(node, launched_again(31))
+    effects = play(node, a_step(31, 1, 31, loss=2.0), a_step(32, 1, 32, loss=NAN), a_step(33, 1, 33, loss=NAN))
+    (alarm,) = effects
+    assert isinstance(alarm, Alarm)
+    assert alarm.name == "displaced_nonfinite"
+    assert "pid 101 has loss nan at step 32 and is not judged: attempt a1 of run llama" in alarm.text
+    assert node.runs["llama"].incident is None
+    assert [one.text for one in occupants(node, at(34)) if one.kind == "ranks"] == ["2 rank(s) that train unwatched"]
+    play(node, Disconnected(at(34), ConnectionId(1)), Disconnected(at(34), ConnectionId(2)))
+    assert node.unheard == {}
+
+
+def test_a_restart_whose_old_ranks_hang_up_a_moment_later_is_no_news() -> None:
+    node = make_node()
+    training(node)
+    play(node, launched_again(31), Disconnected(at(31.1), ConnectionId(1)), Disconnected(at(31.1), ConnectionId(2)))
+    assert displaced(ticks(node, 32, 3600)) == []
+
+
+def test_a_process_that_attaches_anew_or_said_bye_is_not_displaced() -> None:
+    node = make_node()
+    training(node)
+    play(node, Bye(at(31), ConnectionId(2), "llama", 1, 9))
+    play(node, replace(hello(0, 32, attempt="a2"), peer=peer(100)))
+    assert displaced(ticks(node, 33, 3600)) == []
+
+
+def test_two_launches_that_fight_for_a_name_are_said_once_a_minute() -> None:
+    node = make_node()
+    training(node)
+    effects: list[Effect] = []
+    for number in range(20):  # Each comes with a connection of its own; none of the old ones hangs up.
+        effects += play(node, launched_again(40 + 6 * number, f"b{number}", 1_000 + number))
+        effects += ticks(node, 40 + 6 * number, 46 + 6 * number)
+    assert 2 <= len(displaced(effects)) <= 3, "in two minutes"
+
+
+def test_under_a_halt_the_old_ranks_are_the_halts_business() -> None:
+    node = make_node()
+    training(node)
+    play(node, a_step(31, 1, loss=NAN), launched_again(32))
+    assert node.displaced == {}

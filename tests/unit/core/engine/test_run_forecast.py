@@ -1,0 +1,264 @@
+"""A run's windows and what they say of its rest, through the engine: steps in, rows and status out."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from governor.adapters.exporters.prometheus import SnapshotCollector
+from governor.cli.status_table import render_status
+from governor.core.base.identity import ConnectionId
+from governor.core.base.policy import Budget
+from governor.core.base.units import MTOK, NS_PER_S, BootNs, UsdMicros
+from governor.core.engine.metering import WINDOWS_UNKEPT_MAX, keep
+from governor.core.engine.node import Node, run_snapshot
+from governor.core.engine.resume import restore_runs
+from governor.core.events.effects import Effect, KeepRuns
+from governor.core.events.inputs import Disconnected, PhaseChange, TrainerExited
+from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
+from governor.core.views.status import run_status
+from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
+
+STEP_TOKENS = 250_000
+
+
+def trained(node: Node, first: int, last: int, *, total_before: int = 0) -> list[Effect]:
+    """A step a second; each is billed before its frame arrives."""
+    effects: list[Effect] = []
+    for number in range(first, last + 1):
+        total = total_before + (number - first + 1) * STEP_TOKENS
+        step = a_step(number, tokens=STEP_TOKENS, tokens_total=total)
+        effects += play(node, tick(number), step)
+    return [*effects, keep(node, at(last))]
+
+
+def windows(effects: list[Effect]) -> list[dict[str, object]]:
+    kept = [record for effect in effects if isinstance(effect, KeepRuns) for record in effect.records]
+    assert {record.kind for record in kept} <= {"window"}
+    return [dict(record.data) for record in kept]
+
+
+def started(**facts: object) -> Node:
+    budget = Budget(ceiling_usd_micros=UsdMicros(1_000_000_000), tokens=100 * MTOK)
+    node = make_node(budget=budget, cloud="none", **facts)
+    play(node, tick(0), hello(0, 0, world_size=1, stage="stage1"))
+    play(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train"))
+    return node
+
+
+def test_every_million_tokens_leaves_a_row_with_what_it_took_and_cost() -> None:
+    rows = windows(trained(started(), 1, 10))
+    assert [(row["from_tokens"], row["to_tokens"]) for row in rows] == [(0, MTOK), (MTOK, 2 * MTOK)]
+    assert [row["duration_ns"] for row in rows] == [4 * NS_PER_S] * 2
+    assert sum(row["usd_micros"] for row in rows) == PRICE * 8 // 3600  # type: ignore[misc]
+    assert {(row["stage"], row["attempt"]) for row in rows} == {("stage1", "a1")}
+
+
+def test_a_log_that_is_read_in_one_go_piles_no_windows_up() -> None:
+    node = started()
+    effects = []
+    for number in range(1, 3 * WINDOWS_UNKEPT_MAX):
+        effects += play(node, a_step(number, when=1, tokens=MTOK, tokens_total=number * MTOK), tick(1))
+    assert len(node.windows_unkept) < WINDOWS_UNKEPT_MAX
+    # The first is kept with the run that begins. Many wait: a commit for each window would be several a second.
+    kept = [len(effect.records) for effect in effects if isinstance(effect, KeepRuns)]
+    assert kept == [1, WINDOWS_UNKEPT_MAX, WINDOWS_UNKEPT_MAX]
+
+
+def test_a_resume_from_an_older_step_is_waste_and_the_windows_go_on() -> None:
+    node = started()
+    before = windows(trained(node, 1, 10))  # 2.5M tokens.
+    play(node, hello(0, 11, world_size=1, attempt="a2", stage="stage1"))
+    after = windows(trained(node, 12, 19, total_before=MTOK))  # Back to 1M, then to 3M.
+    assert before[-1]["to_tokens"] == after[0]["from_tokens"] == 2 * MTOK
+    assert after[0]["wasted_tokens"] == 1_500_000
+    assert run_status(node.runs["llama"], at(19))["tokens_wasted"] == 1_500_000
+
+
+def test_a_frame_told_twice_or_late_counts_once() -> None:
+    node = started()
+    effects = trained(node, 1, 3)
+    late = a_step(1, when=3, tokens=STEP_TOKENS, tokens_total=STEP_TOKENS)
+    twice = a_step(3, when=3, tokens=STEP_TOKENS, tokens_total=3 * STEP_TOKENS)
+    effects += play(node, late, twice)
+    effects += trained(node, 4, 4, total_before=3 * STEP_TOKENS)
+    assert len(windows(effects)) == 1
+    assert run_status(node.runs["llama"], at(4))["tokens_wasted"] == 0
+
+
+def test_a_process_that_attaches_anew_counts_its_steps_from_one_and_trains_on() -> None:
+    node = started()
+    trained(node, 1, 40)
+    again = hello(0, 42, world_size=1, connection=ConnectionId(2), stage="stage1")
+    effects = play(node, Disconnected(at(41), ConnectionId(1)), again)
+    for number in range(1, 41):
+        told = {"tokens": STEP_TOKENS, "tokens_total": (40 + number) * STEP_TOKENS, "connection": ConnectionId(2)}
+        step = a_step(40 + number, when=42 + number, attempt_step=number, **told)
+        late = a_step(39 + number, when=42 + number, attempt_step=number - 1, **told)
+        effects += play(node, tick(42 + number), step, step, late)
+    edges = [(row["from_tokens"], row["to_tokens"]) for row in windows([*effects, keep(node, at(82))])]
+    assert edges == [(number * MTOK, (number + 1) * MTOK) for number in range(10, 20)]
+    assert run_status(node.runs["llama"], at(82))["tokens_wasted"] == 0
+
+
+def test_a_run_that_sets_itself_back_within_an_attempt_wastes_what_it_trains_again() -> None:
+    node = started()
+    trained(node, 1, 10)
+    for number in range(5, 9):
+        play(
+            node,
+            a_step(number, when=11, attempt_step=number + 6, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS),
+        )
+    assert run_status(node.runs["llama"], at(11))["tokens_wasted"] == 4 * STEP_TOKENS
+
+
+def test_a_launcher_that_numbers_its_restarts_alike_counts_from_one_again() -> None:
+    node = started()
+    trained(node, 1, 10)
+    play(node, Disconnected(at(10), ConnectionId(1)), TrainerExited(at(10), "llama", 1))
+    play(node, hello(0, 11, world_size=1, peer=peer(300), stage="stage1"))
+    step = a_step(1, when=12, tokens=STEP_TOKENS, tokens_total=11 * STEP_TOKENS)
+    play(node, tick(12), step)
+    meter = node.runs["llama"].meter
+    assert meter is not None
+    assert meter.progress_tokens == 11 * STEP_TOKENS
+
+
+def test_a_governor_that_comes_back_closes_the_window_that_was_open() -> None:
+    node = started()
+    trained(node, 1, 2)
+    kept = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(2))))
+    reborn = make_node(cloud="none", boot=2)
+    restore_runs(reborn, [kept], BootNs(at(2)), at(2))
+    play(reborn, tick(3), hello(0, 3, world_size=1, stage="stage1"))
+    [row] = windows(trained(reborn, 4, 5, total_before=2 * STEP_TOKENS))
+    assert (row["from_tokens"], row["to_tokens"], row["duration_ns"]) == (0, MTOK, 5 * NS_PER_S)
+
+
+def restarted(node: Node, when: float, boot_id: str = "boot-1") -> Node:
+    """The governor is killed and comes back to what was kept at this moment."""
+    kept = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(when))))
+    reborn = make_node(cloud="none", boot=when, boot_id=boot_id)
+    restore_runs(reborn, [kept], BootNs(at(when)), at(when))
+    play(reborn, tick(when), hello(0, when, world_size=1, stage="stage1"))
+    return reborn
+
+
+def a_million(node: Node, since: float) -> list[Effect]:
+    """The run's first four steps."""
+    effects = []
+    for number in range(1, 5):
+        step = a_step(number, when=since + number, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS)
+        effects += play(node, tick(since + number), step)
+    return [*effects, keep(node, at(since + 4))]
+
+
+def test_a_governor_that_comes_back_before_the_first_step_knows_since_when_the_run_has_paid() -> None:
+    """On a machine that has been up for a month, which is no part of the run's first window."""
+    month = 30 * 24 * 3600
+    node = make_node(cloud="none", boot=month)
+    play(node, tick(month), hello(0, month, world_size=1, stage="stage1"), tick(month + 60))
+    reborn = restarted(node, month + 60)
+    [row] = windows(a_million(reborn, month + 60))
+    assert (row["from_tokens"], row["to_tokens"], row["duration_ns"]) == (0, MTOK, 64 * NS_PER_S)
+    assert row["usd_micros"] == PRICE * 60 // 3600 + PRICE * 4 // 3600
+
+
+def test_after_a_reboot_the_first_window_has_the_money_of_before_and_the_time_since() -> None:
+    node = make_node(cloud="none", boot=3600)
+    play(node, tick(3600), hello(0, 3600, world_size=1), tick(3660))
+    reborn = restarted(node, 3660, boot_id="boot-2")
+    [row] = windows(a_million(reborn, 3660))
+    assert (row["duration_ns"], row["usd_micros"]) == (4 * NS_PER_S, PRICE * 60 // 3600 + PRICE * 4 // 3600)
+
+
+def test_status_tells_what_is_left_and_when_the_ceiling_is_met() -> None:
+    node = started()
+    trained(node, 1, 40)
+    told = run_status(node.runs["llama"], at(40))
+    assert told["tokens_goal"] == 100 * MTOK
+    low, middle, high = told["hours_left"]
+    assert low <= middle <= high
+    assert middle == pytest.approx(
+        90 * MTOK / STEP_TOKENS / 3600, rel=0.03
+    )  # The first second, before the first step, is paid, too.
+    assert told["cost_left_usd"][1] == pytest.approx(98.32 * middle, rel=1e-3)
+    room = 1000 - told["spend_usd"] - node.runs["llama"].run.reserve_usd_micros / 1e6  # type: ignore[operator]
+    assert told["ceiling_in_s"] == pytest.approx(room / 98.32 * 3600, rel=1e-6)
+    assert told["ceiling_before_end"] is False
+
+
+def test_without_goal_price_or_tokens_nothing_is_made_up() -> None:
+    node = make_node(cloud="none", price_usd_micros_per_hour=None)
+    play(node, tick(0), hello(0, 0, world_size=1, tokens_per_step=None))
+    play(node, tick(1), a_step(1))
+    told = run_status(node.runs["llama"], at(1))
+    unknown = ("tokens_goal", "hours_left", "cost_left_usd", "ceiling_in_s", "ceiling_at_tokens", "tokens_wasted")
+    assert [told[name] for name in unknown] == [None] * len(unknown)
+
+
+def test_an_unknown_price_leaves_the_time_and_hides_the_cost() -> None:
+    node = started(price_usd_micros_per_hour=None)
+    trained(node, 1, 40)
+    told = run_status(node.runs["llama"], at(40))
+    assert told["hours_left"] is not None
+    assert told["cost_left_usd"] is None
+
+
+def test_a_step_that_took_no_time_at_all_stops_no_tick() -> None:
+    """The smallest step time that a frame may tell, on a run with a ceiling: status, table and metrics go on."""
+    node = started()
+    for number in range(1, 6):
+        tiny = a_step(number, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS, step_s=1e-302)
+        play(node, tick(number), tiny)
+    assert node.runs["llama"].run.tokens_per_s is not None
+    told = run_status(node.runs["llama"], at(5))
+    assert (told["ceiling_at_tokens"], told["ceiling_before_end"]) == (None, False)
+    left, pace = shown(node, 5)
+    assert left == "llama: 6m 36s and $10.82 left to 100,000,000 tokens"
+    assert pace.startswith("llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.1")
+    exporter = SnapshotCollector()
+    exporter.snapshot = take_snapshot(node, at(5), GovernorHealth(), LagReading(), "")
+    assert any(family.name == "costgov_run_ceiling_reached_in_seconds" for family in exporter.collect())
+
+
+def shown(node: Node, seconds: float) -> list[str]:
+    governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 98.32, "policies": ["p"]}
+    text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(seconds))]}, colour=False)
+    return [line for line in text.splitlines() if line.startswith("llama:")]
+
+
+def test_a_person_reads_what_is_left() -> None:
+    node = started()
+    trained(node, 1, 40)
+    [line, pace] = shown(node, 40)
+    assert line == "llama: 6m 0s and $9.83 left to 100,000,000 tokens"  # 360 steps of a second at $98.32/h.
+    # 4 s are $0.109244; the ceiling of $1,000 has $10 for each of its 100 millions.
+    assert pace == (
+        "llama: the last 1,000,000 tokens took 4.0s, 250,000 tokens/s, $0.109244 per 1M, burn rate 0.01; "
+        "the run so far: burn rate 0.01"
+    )
+
+
+def test_a_person_reads_how_sure_it_is_and_what_was_lost() -> None:
+    node = started()
+    trained(node, 1, 10)
+    play(node, hello(0, 30, world_size=1, attempt="a2", stage="stage1"))
+    trained(node, 31, 40, total_before=MTOK)
+    line = shown(node, 40)[0]
+    assert re.fullmatch(
+        r"llama: [\d hms]+ \([\d hms]+ to [\d hms]+\) and \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\) left to "
+        r"100,000,000 tokens; 1,500,000 tokens trained twice",
+        line,
+    ), line
+
+
+def test_a_person_is_told_of_a_ceiling_that_comes_before_the_end() -> None:
+    budget = Budget(ceiling_usd_micros=UsdMicros(20_000_000), tokens=1000 * MTOK)
+    node = make_node(rule("nonfinite"), budget=budget, cloud="none")
+    play(node, tick(0), hello(0, 0, world_size=1, stage="stage1"))
+    play(node, PhaseChange(at(0), ConnectionId(1), "llama", 0, "train"))
+    trained(node, 1, 40)
+    assert shown(node, 40)[-1].startswith("llama: at this rate the ceiling is met first, in 10m ")  # $20 less reserve.

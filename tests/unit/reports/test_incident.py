@@ -1,0 +1,187 @@
+"""What a report promises whatever happened: bounds, honesty, and no way into the reader's terminal."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from governor.reports.incident import incident_document, incident_json, incident_markdown, live_line, timeline_lines
+from governor.reports.terminal import COLUMNS_MAX, LINES_MAX, LIVE_COLUMNS_MAX, closing_line
+from governor.text.moments import moments, since_text, size_text
+from tests.golden.report_cases import CASES, MS, OPENED_MONO, S, entry, hang_deaf, nan_halt, operator_halt_torn
+from tests.paths import ROOT
+
+RUN = {
+    "run": "run7", "state": "training", "step": 41, "total_steps": 200, "loss": 3.21034, "tokens_per_s": 51_234.4,
+    "spend_usd": 0.0123, "spend_rate_usd_per_hour": 22.0, "usd_per_mtok": 0.1194, "hold": None, "halt": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_timeline_is_bounded_and_printable(case: str) -> None:
+    lines = timeline_lines(CASES[case]())
+    assert len(lines) <= LINES_MAX
+    assert all(line.isprintable() for line in lines)
+    assert all(len(line) <= COLUMNS_MAX for line in lines if not line.startswith(("checkpoint", "last good", "resume")))
+
+
+def noted() -> Iterator[str]:
+    """Every kind of entry that the core writes into a timeline, from its source."""
+    for path in sorted((ROOT / "governor" / "core").rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and len(node.args) > 2]
+            kinds = [
+                call.args[2] for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "note"
+            ]
+            named = {kind.id for kind in kinds if isinstance(kind, ast.Name)}
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and {ast.unparse(target) for target in node.targets} & named:
+                    kinds.append(node.value)
+            branches = [[kind.body, kind.orelse] if isinstance(kind, ast.IfExp) else [kind] for kind in kinds]
+            for branch in [part for parts in branches for part in parts]:
+                if isinstance(branch, ast.Constant):
+                    yield str(branch.value)
+
+
+def test_every_kind_of_entry_has_words_of_its_own() -> None:
+    kinds = set(noted())
+    assert {"verdict", "ranks_exited", "exited", "nobody_named", "verified"} <= kinds, "the search finds what is there"
+    told = moments(nan_halt() | {"timeline": [entry(0, kind) for kind in sorted(kinds)]})
+    assert [moment.label for moment in told if "_" in moment.label] == []
+    assert [moment.what for moment in told if not moment.text and moment.what not in ("received", "saving")] == []
+
+
+def test_a_long_quarrel_keeps_its_beginning_and_its_end() -> None:
+    lines = timeline_lines(operator_halt_torn())
+    assert "verdict" in lines[1]
+    assert any("more in the incident report" in line for line in lines)
+    assert any("VERIFIED" in line for line in lines)
+
+
+def test_paths_and_commands_are_never_cut() -> None:
+    command = "deepspeed train.py " + "--flag " * 40
+    assert any(line.endswith(command.strip()) for line in timeline_lines(nan_halt() | {"resume": command.strip()}))
+
+
+def test_times_count_from_the_fault_when_it_is_known() -> None:
+    since = [moment.since_ns for moment in moments(nan_halt(), OPENED_MONO - 12 * MS)]
+    assert since[0] == 12 * MS
+    assert since == sorted(since)
+
+
+def test_ranks_are_told_together_at_the_last_ones_time() -> None:
+    (received,) = [moment for moment in moments(nan_halt()) if moment.what == "received"]
+    assert (received.since_ns, received.text) == (4 * MS, "ranks 0, 1")
+
+
+def test_a_proven_halt_leaves_nothing_unobserved() -> None:
+    assert incident_document(nan_halt())["not_observed"] == []
+
+
+def without(what: str) -> dict[str, Any]:
+    case = nan_halt()
+    return case | {"timeline": [told for told in case["timeline"] if told["what"] != what]}
+
+
+def failed_save() -> dict[str, Any]:
+    case = without("saved") | {"checkpoint": None}
+    return case | {"timeline": [*case["timeline"], entry(2 * S, "save_failed", rank=0, reason="no space left")]}
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (without("verified"), 'The provider never confirmed that billing ended (last: read back: provider says "stopp'),
+        (without("exited"), "The end of the run's processes was not observed, but the machine's was."),
+        (nan_halt() | {"undurable": True}, "Some records were not on disk when they were acted upon"),
+        (nan_halt() | {"spend_rate_usd_micros_per_hour": None}, "The price of this machine is unknown, so what was"),
+        (nan_halt() | {"checkpoint": None}, "No checkpoint: the trainer received it but saved nothing in time."),
+        (failed_save(), "No checkpoint: the trainer could not save one (see the timeline)."),
+        (nan_halt() | {"checkpoint": None, "kind": "none"}, "No checkpoint: none was asked for."),
+        (hang_deaf(), "No checkpoint: the trainer never acknowledged the letter."),
+        (hang_deaf(), "No machine was stopped, by plan: it stays billed until somebody stops it."),
+        (hang_deaf(), "Not connected at the verdict, so their position is old: rank 0."),
+        (
+            nan_halt() | {"closed_wall_ns": None, "halt_stage": "VERIFYING"},
+            "The halt is not finished: stage VERIFYING.",
+        ),
+    ],
+)
+def test_what_nobody_saw_is_said(snapshot: dict[str, Any], expected: str) -> None:
+    assert any(line.startswith(expected) for line in incident_document(snapshot)["not_observed"])
+    assert expected.split(" (")[0] in incident_markdown(snapshot)
+
+
+def test_an_unverified_stop_never_reads_as_the_end_of_billing() -> None:
+    report = incident_markdown(without("verified"))
+    assert "the end of billing is NOT confirmed" in report
+    assert "the machine itself, as far as anyone has observed" in report
+
+
+def test_resume_promises_no_checkpoint_that_nobody_knows() -> None:
+    assert "no good one before it is known" in incident_markdown(nan_halt() | {"last_good": None})
+    assert "this resumes from the last good one" in incident_markdown(nan_halt())
+
+
+def test_the_json_is_strict_and_keeps_every_word_of_the_snapshot() -> None:
+    document = json.loads(incident_json(nan_halt()), parse_constant=lambda word: pytest.fail(f"bare {word}"))
+    assert (document["loss"], document["evidence"]["loss"]) == ("nan", "nan")
+    assert set(nan_halt()) <= set(document)
+    assert document["spend_usd"] == pytest.approx(1.234567)
+
+
+def test_an_unknown_price_is_not_zero() -> None:
+    assert incident_document(hang_deaf())["spend_usd"] is None
+    assert "$0" not in "\n".join(timeline_lines(hang_deaf()))
+
+
+def test_a_hostile_reason_stays_text() -> None:
+    report = incident_markdown(operator_halt_torn())
+    assert "\x1b" not in report
+    assert not [line for line in report.splitlines() if line.startswith("| 0.0") and line.count("|") != 4]
+
+
+def test_an_entry_of_a_newer_governor_is_still_told() -> None:
+    snapshot = nan_halt()
+    snapshot["timeline"].append(entry(8 * S, "danced", floor="2nd"))
+    assert moments(snapshot)[-1].text == "floor 2nd"
+
+
+def test_the_live_line_is_one_bounded_line() -> None:
+    assert live_line(RUN) == "training    step 41/200   loss 3.2103  51,234 tok/s  $0.0123  $0.1194/1M tok"
+    halting = RUN | {"halt": {"stage": "SAVING", "incident_id": "i", "reason": "loss_nan " * 20}}
+    assert len(live_line(halting)) <= LIVE_COLUMNS_MAX
+
+
+@pytest.mark.parametrize(("loss", "shown"), [(math.nan, "NaN"), ("nan", "NaN"), ("-inf", "-Inf"), (math.inf, "Inf")])
+def test_a_nonfinite_loss_is_shown_as_such(loss: object, shown: str) -> None:
+    assert f"loss {shown} " in live_line(RUN | {"loss": loss})
+
+
+def test_the_live_line_tells_absent_from_zero() -> None:
+    line = live_line({"state": "starting", "spend_usd": 0.0})
+    assert line == "starting    step -        loss -  - tok/s  $ - (no price)  $ -/1M tok"
+
+
+def test_quantities_read_well() -> None:
+    assert [since_text(ns) for ns in (400_000, 12 * MS, 7_410 * MS, 71 * S, -2 * MS)] == [
+        "0.4 ms", "12 ms", "7.41 s", "1m 11s", "-2.0 ms"
+    ]  # fmt: skip
+    assert [size_text(n) for n in (12, 2_500, 12_345_678)] == ["12 B", "2.5 kB", "12.3 MB"]
+
+
+def test_a_run_closes_with_what_it_came_to() -> None:
+    ended = RUN | {"tokens_total": 1_679_360, "last_good": {"step": 40, "path": "/ckpt/step40"}}
+    assert closing_line(ended, "ended with exit code 0") == (
+        "run7: ended with exit code 0; step 41/200; 1,679,360 tokens; spent $0.0123; $0.1194/1M tokens; "
+        "last checkpoint: step 40, /ckpt/step40"
+    )
+    bare = RUN | {"step": None, "usd_per_mtok": None, "spend_rate_usd_per_hour": None}
+    assert closing_line(bare, "halted") == "run7: halted; no step was seen; spent $ - (no price); no checkpoint seen"

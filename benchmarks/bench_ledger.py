@@ -35,7 +35,7 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node
-from governor.core.events.effects import KeepRuns
+from governor.core.events.effects import PersistRuns
 from governor.core.events.inputs import Tick
 from governor.core.money.charges import charge_row
 from governor.policies.parse import load_policies
@@ -166,7 +166,7 @@ def windows(directory: Path) -> list[Row]:
     ]  # fmt: skip
 
 
-def kept() -> Iterator[KeepRuns]:
+def kept() -> Iterator[PersistRuns]:
     """What a governor keeps while eight runs close a window after the other, each ten seconds behind the last."""
     node, reader = _watched()
     for count in range(1, WINDOWS + 1):
@@ -177,7 +177,7 @@ def kept() -> Iterator[KeepRuns]:
         for event in reader.read(_packet(number, frame), at):
             engine.step(node, event)
         for effect in engine.step(node, Tick(at, BootNs(at), WallNs(at))):
-            if isinstance(effect, KeepRuns) and effect.records:
+            if isinstance(effect, PersistRuns) and effect.records:
                 yield effect
 
 
@@ -201,7 +201,7 @@ def _packet(number: int, frame: dict[str, object]) -> Packet:
     return Packet(ConnectionId(number + 1), peer, encode(frame))
 
 
-def _keep(journal: SqliteJournal, effect: KeepRuns) -> None:
+def _keep(journal: SqliteJournal, effect: PersistRuns) -> None:
     rows = [
         JournalRow(one.kind, one.run, one.incident_id, MonoNs(0), WallNs(0), "boot", one.data) for one in effect.records
     ]

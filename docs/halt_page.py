@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.table import LIVE_STAGES, TRANSITIONS, Cell, Fact, Halt, Plan, Stage, StopTarget
+from governor.core.halt.table import LIVE_STATES, TRANSITIONS, Cell, Fact, Halt, HaltPlan, HaltState, StopTarget
 
 _HEAD = """# The halt
 
@@ -29,37 +29,37 @@ accepted closes it as `abandoned` ([why](adr/0014-stopping-a-node-nobody-uses.md
 """
 
 _STAGES = {
-    Stage.ARMED: "An incident is open, nothing has been done.",
-    Stage.ASKED: "The trainer holds the letter: save, then exit. Lasts for the grace at most.",
-    Stage.SAVING: "The trainer says that it saves. Still within the same grace.",
-    Stage.TERMED: "SIGTERM was sent to the launcher, the ranks and their trees.",
-    Stage.KILLED: "SIGKILL was sent.",
-    Stage.STOPPING: "The provider or scheduler was asked to end the spending. Rungs: 0 stop, 1 force, 2 destroy.",
-    Stage.VERIFYING: "It accepted. Billing is read back until it has ended.",
-    Stage.NEEDS_HUMAN: "It cannot be finished from here. A person was called; everything is tried again, for ever.",
-    Stage.HALTED: "Observed: it is over. Final.",
+    HaltState.ARMED: "An incident is open, nothing has been done.",
+    HaltState.ASKED: "The trainer holds the letter: save, then exit. Lasts for the grace at most.",
+    HaltState.SAVING: "The trainer says that it saves. Still within the same grace.",
+    HaltState.TERMED: "SIGTERM was sent to the launcher, the ranks and their trees.",
+    HaltState.KILLED: "SIGKILL was sent.",
+    HaltState.STOPPING: "The provider or scheduler was asked to end the spending. Rungs: 0 stop, 1 force, 2 destroy.",
+    HaltState.VERIFYING: "It accepted. Billing is read back until it has ended.",
+    HaltState.NEEDS_HUMAN: "It cannot be finished from here. A person was called; everything is tried again, for ever.",
+    HaltState.HALTED: "Observed: it is over. Final.",
 }
 
 
 def render() -> str:
-    stages = "".join(f"| `{stage.value}` | {_STAGES[stage]} |\n" for stage in Stage)
-    tables = "".join(_table(stage) for stage in LIVE_STAGES)
+    stages = "".join(f"| `{stage.value}` | {_STAGES[stage]} |\n" for stage in HaltState)
+    tables = "".join(_table(stage) for stage in LIVE_STATES)
     return f"{_HEAD}{_diagram()}\n| stage | meaning |\n|---|---|\n{stages}{tables}"
 
 
 def _diagram() -> str:
-    edges: dict[tuple[Stage, Stage], list[str]] = {}
+    edges: dict[tuple[HaltState, HaltState], list[str]] = {}
     for (stage, fact), cell in TRANSITIONS.items():
         for to in cell.to:
             if to is not stage:
                 edges.setdefault((stage, to), []).append(fact.value)
     lines = [f"    {stage.value} --> {to.value}: {', '.join(facts)}" for (stage, to), facts in edges.items()]
-    begin = f"    [*] --> {Stage.ARMED.value}"
-    end = f"    {Stage.HALTED.value} --> [*]"
+    begin = f"    [*] --> {HaltState.ARMED.value}"
+    end = f"    {HaltState.HALTED.value} --> [*]"
     return "\n".join(["```mermaid", "stateDiagram-v2", begin, *lines, end, "```", ""])
 
 
-def _table(stage: Stage) -> str:
+def _table(stage: HaltState) -> str:
     rows: dict[tuple[str, str, str], list[str]] = {}
     for fact in Fact:
         cell = TRANSITIONS[stage, fact]
@@ -69,7 +69,7 @@ def _table(stage: Stage) -> str:
     return f"\n## In `{stage.value}`\n\n| fact | next | effects | why |\n|---|---|---|---|\n{body}"
 
 
-def _effects(stage: Stage, cell: Cell) -> str:
+def _effects(stage: HaltState, cell: Cell) -> str:
     """Every kind of effect that the cell may order, over the plans that it distinguishes."""
     ordered: dict[str, None] = {}
     for halt, plan in _samples(stage):
@@ -85,15 +85,15 @@ def _names(effects: Iterable[HaltEffect]) -> Iterable[str]:
 _LATER = MonoNs(600 * NS_PER_S)
 
 
-def _samples(stage: Stage) -> Iterable[tuple[Halt, Plan]]:
+def _samples(stage: HaltState) -> Iterable[tuple[Halt, HaltPlan]]:
     """A halt in this stage under each target, with rungs left and without, before its first stop and after it."""
     second = DurationNs(NS_PER_S)
     for target in (StopTarget.INSTANCE, StopTarget.PROCESSES):
-        if target is StopTarget.PROCESSES and stage in (Stage.STOPPING, Stage.VERIFYING):
+        if target is StopTarget.PROCESSES and stage in (HaltState.STOPPING, HaltState.VERIFYING):
             continue  # Never reached: there is nothing to stop at a provider.
         for rung_max in (0, 1):
-            plan = Plan("good", second, second, second, second, target, second, second, rung_max)
-            stops = int(stage in (Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN))
+            plan = HaltPlan("good", second, second, second, second, target, second, second, rung_max)
+            stops = int(stage in (HaltState.STOPPING, HaltState.VERIFYING, HaltState.NEEDS_HUMAN))
             yield (
                 Halt(
                     "i", "r", "", MonoNs(0), stage, MonoNs(0), _LATER, _LATER, rung_attempts=stops, stop_attempts=stops

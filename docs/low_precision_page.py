@@ -11,7 +11,7 @@ from governor.planner.catalog import gpu_named
 from governor.planner.model.precision_facts import ENGINES, LATE_SWITCH_AT, PRECISION_LIMITS, RECIPE
 from governor.planner.model.precision_plan import PrecisionPlan, advised, precision_plan, recipe
 from governor.planner.model.setup import Precision
-from governor.planner.model.training_stages import STAGES, Stage
+from governor.planner.model.training_stages import STAGES, TrainingStage
 
 STAGE: Final = STAGES[-1]
 # GPU and precision of each file, and which of them comes after it.
@@ -112,7 +112,7 @@ def _verdicts() -> str:
     ) + _table(("stage", "B200", "H100"), rows)
 
 
-def _verdict(stage: Stage, gpu_name: str) -> str:
+def _verdict(stage: TrainingStage, gpu_name: str) -> str:
     gpu = gpu_named(gpu_name)
     best = advised(stage.shape, gpu, stage.seq_len)
     said = []

@@ -7,7 +7,7 @@ from governor.planner.catalog import model_named
 from governor.planner.model.shape import Shape
 from governor.planner.model.sparse import NSA_EFFICIENCY, PLAIN, PUBLISHED, SMALL_INDEXER, TopK, flops_ratio
 from governor.planner.model.sparse_advice import LENGTHS, PAYS_FROM, SPARSE_LIMITS, Advice, advise, start_length
-from governor.planner.model.training_stages import STAGES, Stage
+from governor.planner.model.training_stages import STAGES, TrainingStage
 from governor.text.svg import document
 
 _HEAD = """# Sparse attention: what it would save, and when it does not pay
@@ -82,7 +82,7 @@ def _stages() -> str:
     return _table(heads, [_stage(stage) for stage in STAGES])
 
 
-def _stage(stage: Stage) -> tuple[str, ...]:
+def _stage(stage: TrainingStage) -> tuple[str, ...]:
     here = advise(stage.shape, stage.seq_len)
     start = start_length(stage.shape)
     assert start is not None, "every stage's model has a length at which it pays"

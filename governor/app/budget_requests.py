@@ -42,7 +42,7 @@ def set_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> 
     node, body = daemon.node, request.body
     scope, reason = _asked(daemon, request, may_touch)
     _check_seen(node, scope)
-    clock = daemon.hands.clock
+    clock = daemon.performer.clock
     at, before = clock.mono(), _in_force(node, scope)
     known = node.budgets.of(scope)
     alert_at = body.get("alert_at")
@@ -78,7 +78,7 @@ def clear_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -
         raise Refused(
             "no_such_run", f"no budget of {scope.text} was set live here{elsewhere}; see `costgov budget list`"
         )
-    at = daemon.hands.clock.mono()
+    at = daemon.performer.clock.mono()
     after = budgeting.after_clearing(node, scope)
     if after is not None:
         cap = budgeting.standing(node, after, at)
@@ -144,7 +144,7 @@ def _in_force(node: Node, scope: Scope) -> ScopedBudget | None:
 def _told(daemon: Daemon, scope: Scope, before: ScopedBudget | None) -> dict[str, Any]:
     node = daemon.node
     after = _in_force(node, scope)
-    at = daemon.hands.clock.mono()
+    at = daemon.performer.clock.mono()
     shown = after or ScopedBudget(scope, UsdMicros(0), "")
     cap = budgeting.standing(node, shown, at)
     dropped = node.charges.groups.dropped_total

@@ -72,19 +72,19 @@ def status(daemon: Daemon) -> Answer:
         "price_usd_per_hour": price / MICROS_PER_USD if price is not None else None,
         "price_source": node.price_source,
         "lines": lines_status(node),
-        "budgets": listed(node, daemon.hands.clock.mono()),
+        "budgets": listed(node, daemon.performer.clock.mono()),
         "loop_lag_ms": round(health.loop_lag_ms, 3),
         "frames_total": node.frames_total,
         "frames_dropped_total": node.frames_lost_total,
         "frames_malformed_total": health.frames_malformed_total,
-        "journal_errors_total": daemon.hands.journal.errors_total,
-        "observer_errors_total": daemon.hands.observer.errors_total,
+        "journal_errors_total": daemon.performer.journal.errors_total,
+        "observer_errors_total": daemon.performer.observer.errors_total,
         **extra.get("governor", {}),
     }
     return {
         "governor": governor,
-        "runs": _finite(runs_status(node, daemon.hands.clock.mono())),
-        "node": node_status(node, daemon.hands.clock.mono()),
+        "runs": _finite(runs_status(node, daemon.performer.clock.mono())),
+        "node": node_status(node, daemon.performer.clock.mono()),
         "unwatched_gpu_processes": extra.get("unwatched_gpu_processes", []),
     }
 
@@ -102,8 +102,8 @@ def _finite(value: Any) -> Any:
 
 def _may_touch(daemon: Daemon, request: ControlRequest, run: str) -> bool:
     """root, our own user, the run's owner; and the socket's group, whom its mode (0660) has already told apart."""
-    tracked = daemon.node.runs.get(run)
-    owner = tracked.run.uid if tracked is not None else None
+    managed = daemon.node.runs.get(run)
+    owner = managed.run.uid if managed is not None else None
     return request.uid in (0, os.getuid(), owner) or daemon.control_is_private
 
 
@@ -116,10 +116,10 @@ def _halt(daemon: Daemon, request: ControlRequest) -> Answer:
         return refusal
     assert isinstance(run, str)
     assert isinstance(reason, str)
-    tracked = daemon.node.runs[run]
-    if not tracked.run.alive:
+    managed = daemon.node.runs[run]
+    if not managed.run.alive:
         return _no("no_such_run", f"run {run} has ended")
-    daemon.apply(OperatorHalt(daemon.hands.clock.mono(), run, reason, request.uid))
+    daemon.apply(OperatorHalt(daemon.performer.clock.mono(), run, reason, request.uid))
     incident = daemon.node.runs[run].incident
     return _yes({"run": run, "incident_id": incident.incident_id if incident is not None else None})
 
@@ -133,7 +133,7 @@ def _hold(daemon: Daemon, request: ControlRequest) -> Answer:
         return _no("bad_request", "a hold lasts between 0 and 7 days")
     assert isinstance(run, str)
     assert isinstance(reason, str)
-    daemon.apply(OperatorHold(daemon.hands.clock.mono(), run, DurationNs(duration), reason, request.uid))
+    daemon.apply(OperatorHold(daemon.performer.clock.mono(), run, DurationNs(duration), reason, request.uid))
     return _yes({"run": run, "left_s": duration / 1e9})
 
 
@@ -158,7 +158,7 @@ def _incidents(daemon: Daemon, request: ControlRequest) -> Answer | None:
     def tell(line: bytes) -> None:
         daemon.soon(lambda: daemon.reply(request.conn, line))
 
-    if daemon.archive.ask(daemon.hands.journal, last, wanted, tell):
+    if daemon.archive.ask(daemon.performer.journal, last, wanted, tell):
         return None
     return _no("unavailable", "too many questions about past halts are open; try again in a moment")
 

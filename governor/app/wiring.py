@@ -19,7 +19,7 @@ from governor.adapters.exporters.report_files import ReportFiles
 from governor.adapters.journal.writer import JournalLocked, open_journal
 from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.gpu_watch import GpuWatch
-from governor.adapters.machine.host_watch import MemoryWatch, NeighbourWatch, NoticeWatch
+from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.adapters.machine.service import DiskCheckpoints, SystemdNotifier, run_selftest
@@ -41,8 +41,8 @@ from governor.core.views.metrics import GovernorHealth
 from governor.daemon.logs import configure
 from governor.daemon.loop import Daemon
 from governor.daemon.observers import Observers
-from governor.daemon.perform import Hands
-from governor.daemon.process_killer import Killings
+from governor.daemon.perform import Performer
+from governor.daemon.process_killer import ProcessKiller
 from governor.daemon.recorder import Recorder
 from governor.policies import files
 from governor.policies.loading import policy_loader
@@ -148,7 +148,7 @@ class Governor:
         self._closers += [stream.close for stream in streams]
         memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
         self._closers += [memory.close, notices.close]
-        hands = Hands(
+        performer = Performer(
             node=self.node,
             clock=self.clock,
             inbox=inbox,
@@ -156,13 +156,13 @@ class Governor:
             journal=self.journal,
             checkpoints=DiskCheckpoints(),
             observer=observers,
-            killings=Killings(self.processes, os.getpid()),
+            process_killer=ProcessKiller(self.processes, os.getpid()),
             post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built with these hands.
             cloud=self.cloud,
         )
         daemon = Daemon(
             node=self.node,
-            hands=hands,
+            performer=performer,
             service=SystemdNotifier(),
             load_policies=self.load,
             control=server,
@@ -176,7 +176,7 @@ class Governor:
                 memory,
                 notices,
                 # Beside one command, whoever governs the node decides about it; the service leaves its own alone.
-                NeighbourWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
+                GovernorWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
                 self.prices,
             ],
         )
@@ -185,12 +185,12 @@ class Governor:
 
     def _pids(self) -> dict[str, int]:
         """One process of each live run: its control group is the run's."""
-        live = {name: tracked.processes() for name, tracked in self.node.runs.items() if tracked.run.alive}
+        live = {name: managed.processes() for name, managed in self.node.runs.items() if managed.run.alive}
         return {name: processes[0].pid for name, processes in live.items() if processes}
 
     def _left_at(self, run: str) -> LeftAt | None:
-        tracked = self.node.runs.get(run)
-        return LeftAt(tracked.stream_position, tracked.remembered) if tracked is not None else None
+        managed = self.node.runs.get(run)
+        return LeftAt(managed.stream_position, managed.remembered) if managed is not None else None
 
     def _exporters(self) -> list[Observer]:
         metrics = self.settings.metrics
@@ -212,7 +212,7 @@ class Governor:
         health = self.daemon.health
         return GovernorHealth(
             journal_errors_total=self.journal.errors_total,
-            observer_errors_total=self.daemon.hands.observer.errors_total,
+            observer_errors_total=self.daemon.performer.observer.errors_total,
             frames_malformed_total=health.frames_malformed_total,
             config_last_reload_ok=health.last_reload_ok,
             config_last_reload_wall=WallNs(health.last_reload_wall_ns),

@@ -18,7 +18,7 @@ Tell = Callable[[bytes], None]
 
 
 @dataclass(slots=True)
-class Archive:
+class IncidentQueries:
     """Reads, decodes and encodes on a thread for each question, never on the caller's."""
 
     _asked: int = 0

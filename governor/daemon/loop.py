@@ -24,7 +24,7 @@ from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.kill_set import descends, find_launchers
-from governor.core.engine.metering import keep
+from governor.core.engine.metering import persist
 from governor.core.engine.node import Node
 from governor.core.events.effects import Effect, Refuse
 from governor.core.events.inputs import (
@@ -38,8 +38,8 @@ from governor.core.events.inputs import (
     Tick,
     TrainerExited,
 )
-from governor.daemon.incident_queries import Archive
-from governor.daemon.perform import Hands
+from governor.daemon.incident_queries import IncidentQueries
+from governor.daemon.perform import Performer
 from governor.daemon.recorder import Recorder
 from governor.ports import Closed, Control, ControlRequest, Opened, Packet, Rejected, ServiceManager
 from governor.wire import frames
@@ -67,13 +67,13 @@ class Health:
 @dataclass(slots=True)
 class Daemon:
     node: Node
-    hands: Hands
+    performer: Performer
     service: ServiceManager
     load_policies: LoadPolicies
     control: Control | None = None
     # What the control socket is told; None: it is told later, by `reply`.
     answer: Callable[[Daemon, ControlRequest], dict[str, Any] | None] | None = None
-    archive: Archive = field(default_factory=Archive)  # Past halts, which the loop itself never reads.
+    archive: IncidentQueries = field(default_factory=IncidentQueries)  # Past halts, which the loop itself never reads.
     control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
     extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
     own_argv: tuple[str, ...] = ()  # `costgov run`: how we were called, which is how to resume.
@@ -145,9 +145,9 @@ class Daemon:
 
     def _serve(self, begin: Sequence[Effect]) -> None:
         self._register()
-        self._next_tick = self.hands.clock.mono()
+        self._next_tick = self.performer.clock.mono()
         self._tick()  # Labels and meters are right before the first effect.
-        self.hands.perform(begin)
+        self.performer.perform(begin)
         self.service.notify("READY=1", f"STATUS={self._status_line()}")
         # What stands now (modules, policies, metric families) stands until we end. A full pass of the collector over it
         # takes 15 ms, and may come between a verdict and its bell.
@@ -157,17 +157,17 @@ class Daemon:
             for fd, _ in self._epoll.poll(self._timeout_s()):
                 self._ready[fd]()  # Who is not ready is not asked: many wake-ups are for one frame, and cost more.
             self._drain_queue()
-            at = self.hands.clock.mono()
-            for seen in self.hands.killings.scan(at):
+            at = self.performer.clock.mono()
+            for seen in self.performer.process_killer.scan(at):
                 self.apply(seen)
-            self.hands.perform_due(at)
+            self.performer.perform_due(at)
             if at >= self._next_tick:
                 self._tick()
         self.service.notify("STOPPING=1")
         self.keep_runs()
 
     def _register(self) -> None:
-        self._ready = {self._wake[0].fileno(): self._drain_wake, self.hands.inbox.fileno(): self._drain_inbox}
+        self._ready = {self._wake[0].fileno(): self._drain_wake, self.performer.inbox.fileno(): self._drain_inbox}
         if self.control is not None:
             self._ready[self.control.fileno()] = self._drain_control
         for fd in self._ready:
@@ -177,18 +177,18 @@ class Daemon:
 
     def _timeout_s(self) -> float:
         due = [self._next_tick]
-        if self.hands.killings:
-            due.append(self.hands.killings.next_at())
-        later = self.hands.next_due()
+        if self.performer.process_killer:
+            due.append(self.performer.process_killer.next_at())
+        later = self.performer.next_due()
         if later is not None:
             due.append(later)
-        return max(0.0, (min(due) - self.hands.clock.mono()) / NS_PER_S)
+        return max(0.0, (min(due) - self.performer.clock.mono()) / NS_PER_S)
 
     def apply(self, event: Event) -> list[Effect]:
         """Put one event through the engine and perform what follows."""
         effects = engine.step(self.node, event)
         if effects:
-            self.hands.perform(effects)
+            self.performer.perform(effects)
         return effects
 
     def keep_runs(self) -> None:
@@ -197,7 +197,7 @@ class Daemon:
         The engine does so every few seconds; a run that begins, a brake that is set and our own end do not wait.
         """
         self._is_new_to_journal = False
-        self.hands.perform([keep(self.node, self.hands.clock.mono())])
+        self.performer.perform([persist(self.node, self.performer.clock.mono())])
 
     # --- sources of events -------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Daemon:
 
     def _drain_inbox(self) -> None:
         refused: set[ConnectionId] = set()
-        for arrival in self.hands.inbox.receive():
+        for arrival in self.performer.inbox.receive():
             match arrival:
                 case Packet():
                     if arrival.connection not in refused and self._on_packet(arrival):
@@ -242,7 +242,7 @@ class Daemon:
     def _forget(self, connection: ConnectionId) -> None:
         self._complaints.pop(connection, None)
         self._reader.forget(connection)
-        at = self.hands.clock.mono()
+        at = self.performer.clock.mono()
         if self.recorder is not None:
             self.recorder.lost(connection, at)
         self.apply(Disconnected(at, connection))
@@ -250,7 +250,7 @@ class Daemon:
     def _note_rejected(self, arrival: Rejected) -> None:
         """Say it once a second at the most: a connect loop must not fill the log."""
         self.health.rejected_total += 1
-        at = self.hands.clock.mono()
+        at = self.performer.clock.mono()
         if at - self._rejected_said_at >= NS_PER_S:
             self._rejected_said_at = at
             total = self.health.rejected_total
@@ -258,7 +258,7 @@ class Daemon:
 
     def _on_packet(self, packet: Packet) -> bool:
         """Return whether its sender was refused, and so is closed."""
-        for event in self._reader.read(packet, self.hands.clock.mono()):
+        for event in self._reader.read(packet, self.performer.clock.mono()):
             if isinstance(event, (FramesLost, BadHello)) and event.why != frames.DROPPED_BY_SENDER:
                 self._complain(packet, event.why)
             effects = self.apply(event)
@@ -280,11 +280,11 @@ class Daemon:
 
     def _find_launchers(self, hello: Hello) -> None:
         try:
-            table = self.hands.processes.table()
+            table = self.performer.processes.table()
         except OSError as error:  # Out of descriptors: the halt looks for them again, from the ranks up.
             log.error("process_table_unreadable", reason=error.strerror)
             return
-        found = find_launchers(table, hello.peer.process, self.hands.killings.own_pid)
+        found = find_launchers(table, hello.peer.process, self.performer.process_killer.own_pid)
         # Another run of this user may speak to our socket: our command is not above it, and must not end with it.
         own = hello.run == self.own_run or descends(table, hello.peer.process, self.own_command)
         launchers = tuple(dict.fromkeys((*self.own_command, *found))) if own else found
@@ -309,7 +309,7 @@ class Daemon:
     # --- time --------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        clock = self.hands.clock
+        clock = self.performer.clock
         at = clock.mono()
         lag_ms = max(0.0, (at - self._next_tick) / NS_PER_MS)
         self.health.loop_lag_ms += (lag_ms - self.health.loop_lag_ms) * LAG_SMOOTHING
@@ -325,10 +325,10 @@ class Daemon:
         tick = Tick(clock.mono(), clock.boot(), clock.wall())
         self.apply(tick)
         if self.recorder is not None:
-            self.hands.perform(self.recorder.tick(tick.at))
+            self.performer.perform(self.recorder.tick(tick.at))
         if self._is_new_to_journal:
             self.keep_runs()
-        self.hands.observer.tick(self.node, at)
+        self.performer.observer.tick(self.node, at)
         if self._notify_every_ns and at - self._notified_at >= self._notify_every_ns:
             self._notified_at = at
             self.service.notify("WATCHDOG=1", f"STATUS={self._status_line()}")
@@ -336,21 +336,21 @@ class Daemon:
     def _notice_exits(self, at: MonoNs) -> None:
         """A run whose announced ranks have all exited is over, however it ended. A command that is gone has no rest."""
         launched = self.node.launched
-        if launched is not None and all(self.hands.processes.is_gone(process) for process in launched.processes):
+        if launched is not None and all(self.performer.processes.is_gone(process) for process in launched.processes):
             self.apply(LauncherExited(at))
-        for tracked in list(self.node.runs.values()):
-            run = tracked.run
+        for managed in list(self.node.runs.values()):
+            run = managed.run
             if not run.alive or run.jsonl_only or run.connected_ranks():
                 continue
             # Ranks that ended while we were away never say hello again: the journal knows who they were.
-            if all(self.hands.processes.is_gone(process) for process in tracked.processes()):
+            if all(self.performer.processes.is_gone(process) for process in managed.processes()):
                 self.apply(TrainerExited(at, run.run, None))
 
     # --- policies ----------------------------------------------------------------------------------------
 
     def reload(self) -> bool:
         """Read the policies again; an invalid file changes nothing and is said."""
-        clock = self.hands.clock
+        clock = self.performer.clock
         self.service.notify("RELOADING=1", f"MONOTONIC_USEC={clock.mono() // 1000}")
         policies, problems = self.load_policies()
         self.health.last_reload_ok = policies is not None
@@ -360,11 +360,11 @@ class Daemon:
         else:
             self.health.reload_error = None
             self.health.last_reload_wall_ns = clock.wall()
-            self.hands.perform(engine.reload(self.node, policies))
+            self.performer.perform(engine.reload(self.node, policies))
             log.info("reloaded", policies=[policy.name for policy in policies.policies], digest=policies.digest)
         self.service.notify("READY=1", f"STATUS={self._status_line()}")
         return policies is not None
 
     def _status_line(self) -> str:
-        live = [tracked.run.run for tracked in self.node.runs.values() if tracked.run.alive]
+        live = [managed.run.run for managed in self.node.runs.values() if managed.run.alive]
         return f"watching {len(live)} run(s): {', '.join(live[:3])}" if live else "no run yet"

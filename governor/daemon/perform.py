@@ -19,17 +19,17 @@ import structlog
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.idle.state import NODE
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.events.effects import (
     Alarm,
     Ask,
     CloseIncident,
     Confirm,
     Effect,
-    KeepIncident,
-    KeepRuns,
     Kill,
     Page,
+    PersistIncident,
+    PersistRuns,
     ReadBilling,
     ReadCheckpoint,
     Record,
@@ -41,9 +41,9 @@ from governor.core.events.inputs import BillingAnswer, BillingRead, CheckpointRe
 from governor.core.halt.incident import TARGETS_MAX
 from governor.core.money.charges import charge_row
 from governor.daemon.observers import Observers
-from governor.daemon.process_killer import Killings
+from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
-from governor.wire.frames import confirm_packet, letter_packet, refuse_packet
+from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 
 # Calls of a kind that may be under way at once, each kind for itself: neither a hung disk nor reads that hang may take
 # the place of a stop. Provider calls end by their own time-outs; so many at once means that none of them does.
@@ -55,7 +55,7 @@ log = structlog.get_logger("costgov")
 
 
 @dataclass(slots=True)
-class Hands:
+class Performer:
     """Everything that effects may touch. `post` hands an event to the loop and may be called from any thread."""
 
     node: Node
@@ -65,7 +65,7 @@ class Hands:
     journal: Journal
     checkpoints: Checkpoints
     observer: Observers
-    killings: Killings
+    process_killer: ProcessKiller
     post: Callable[[Event], None]
     cloud: Cloud | None = None
     _later: list[tuple[MonoNs, int, Effect]] = field(default_factory=list)
@@ -77,9 +77,9 @@ class Hands:
     def perform(self, effects: Iterable[Effect]) -> None:
         """Do them in order. What is kept is committed before the act behind it, and once: each commit waits for the
         disk. Observers hear of it afterwards: their reports may not hold up a trainer's bell."""
-        kept: list[Record | KeepIncident] = []
+        kept: list[Record | PersistIncident] = []
         for effect in effects:
-            if isinstance(effect, Record | KeepIncident):
+            if isinstance(effect, Record | PersistIncident):
                 kept.append(effect)
             else:
                 self._keep(kept)
@@ -106,10 +106,10 @@ class Hands:
     def _row(self, kind: str, run: str | None, incident_id: str | None, data: Mapping[str, Any]) -> Row:
         return Row(kind, run, incident_id, self.clock.mono(), self.clock.wall(), self.clock.boot_id, data)
 
-    def _keep(self, kept: Sequence[Record | KeepIncident]) -> None:
+    def _keep(self, kept: Sequence[Record | PersistIncident]) -> None:
         records = [effect for effect in kept if isinstance(effect, Record)]
         rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in records]
-        incidents = [effect for effect in kept if isinstance(effect, KeepIncident)]
+        incidents = [effect for effect in kept if isinstance(effect, PersistIncident)]
         for incident in incidents[:-1]:
             self._keep_incident(incident, [])
         if incidents:
@@ -117,21 +117,21 @@ class Hands:
         elif rows:
             self.journal.append(rows, full=any(record.durable for record in records))
 
-    def _keep_incident(self, effect: KeepIncident, rows: Sequence[Row]) -> None:
+    def _keep_incident(self, effect: PersistIncident, rows: Sequence[Row]) -> None:
         keep = self.journal.close_incident if effect.closed else self.journal.save_incident
         snapshot = effect.snapshot
         if not keep(effect.incident_id, snapshot, rows):
             # A full or frozen disk may cost a record; it may not stop a halt.
-            tracked = self.node.of_incident(effect.incident_id)
-            if tracked is not None and tracked.incident is not None:
-                tracked.incident.undurable = True
+            managed = self.node.of_incident(effect.incident_id)
+            if managed is not None and managed.incident is not None:
+                managed.incident.undurable = True
             snapshot = {**snapshot, "undurable": True}  # Also when this was the last row of the halt.
         self._untold.append(partial(self.observer.incident, snapshot))
 
     def _record(self, effect: Record) -> None:
         self._keep([effect])
 
-    def keep_runs(self, effect: KeepRuns) -> None:
+    def keep_runs(self, effect: PersistRuns) -> None:
         rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in effect.records]
         charges = [charge_row(charge) for charge in effect.charges]
         self.journal.save_runs(effect.runs, charges, rows, full=effect.durable)
@@ -150,7 +150,7 @@ class Hands:
         self._untold.append(partial(self.observer.alarm, "needs_human", effect.run, text))
 
     def close_incident(self, effect: CloseIncident) -> None:
-        self.killings.end(effect.incident_id)
+        self.process_killer.end(effect.incident_id)
         log.info("halted", run=effect.run, incident_id=effect.incident_id)
 
     # --- ranks -----------------------------------------------------------------------------------------
@@ -164,10 +164,10 @@ class Hands:
 
     def ask(self, effect: Ask) -> None:
         """Letter first, then the bell; the letter alone obliges, so a rank without a handler is not rung."""
-        tracked = self.node.runs.get(effect.run)
-        if tracked is None:
+        managed = self.node.runs.get(effect.run)
+        if managed is None:
             return
-        packet = letter_packet(
+        packet = request_packet(
             incident=effect.incident_id,
             checkpoint=effect.checkpoint,
             deadline_mono_ns=effect.deadline,
@@ -175,7 +175,7 @@ class Hands:
             reason=effect.reason,
         )
         sent = []
-        for rank in tracked.run.connected_ranks():
+        for rank in managed.run.connected_ranks():
             if effect.rank in (None, rank.rank):
                 assert rank.connection is not None
                 sent.append((rank, self.inbox.send(rank.connection, packet)))
@@ -203,12 +203,12 @@ class Hands:
         self._end(effect.incident_id, effect.run, signal.SIGKILL)
 
     def _end(self, incident_id: str, run: str, signum: signal.Signals) -> None:
-        tracked: Tracked | None = self.node.runs.get(run)
-        launchers = tracked.incident.launchers if tracked is not None and tracked.incident is not None else ()
-        uid = tracked.run.uid if tracked is not None else -1
-        hit = self.killings.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum)
-        if tracked is not None and tracked.incident is not None and hit:
-            tracked.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
+        managed: ManagedRun | None = self.node.runs.get(run)
+        launchers = managed.incident.launchers if managed is not None and managed.incident is not None else ()
+        uid = managed.run.uid if managed is not None else -1
+        hit = self.process_killer.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum)
+        if managed is not None and managed.incident is not None and hit:
+            managed.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
         data = {"effect": signum.name, "targets": hit[:TARGETS_MAX], "targets_total": len(hit)}
         self._record(Record("effect", run, incident_id, data))
 
@@ -290,17 +290,17 @@ _AT_ONCE_MAX: Final[dict[type, int]] = {
     ReadCheckpoint: CHECKPOINT_READS_AT_ONCE_MAX,
 }
 
-_DO: Final[dict[type, Callable[[Hands, Any], None]]] = {
-    Alarm: Hands.alarm,
-    Ask: Hands.ask,
-    CloseIncident: Hands.close_incident,
-    Confirm: Hands.confirm,
-    KeepRuns: Hands.keep_runs,
-    Kill: Hands.kill,
-    Page: Hands.page,
-    ReadBilling: Hands.read_billing,
-    ReadCheckpoint: Hands.read_checkpoint,
-    Refuse: Hands.refuse,
-    StopCompute: Hands.stop_compute,
-    Term: Hands.term,
+_DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
+    Alarm: Performer.alarm,
+    Ask: Performer.ask,
+    CloseIncident: Performer.close_incident,
+    Confirm: Performer.confirm,
+    PersistRuns: Performer.keep_runs,
+    Kill: Performer.kill,
+    Page: Performer.page,
+    ReadBilling: Performer.read_billing,
+    ReadCheckpoint: Performer.read_checkpoint,
+    Refuse: Performer.refuse,
+    StopCompute: Performer.stop_compute,
+    Term: Performer.term,
 }

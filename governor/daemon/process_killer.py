@@ -28,7 +28,7 @@ Table = Mapping[int, ProcessFacts]
 
 
 @dataclass(slots=True)
-class Killing:
+class KillInProgress:
     """One halt's processes. `signum` is the strongest signal sent so far."""
 
     ranks: tuple[ProcessId, ...]  # Announced: nobody is "gone" before each of them is, also one that we may not end.
@@ -43,12 +43,12 @@ class Killing:
 
 
 @dataclass(slots=True)
-class Killings:
+class ProcessKiller:
     """All halts whose processes are being ended. False when there is none."""
 
     processes: Processes
     own_pid: int
-    _open: dict[str, Killing] = field(default_factory=dict)
+    _open: dict[str, KillInProgress] = field(default_factory=dict)
     _is_blind: bool = False
 
     def __bool__(self) -> bool:
@@ -63,13 +63,13 @@ class Killings:
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Signal everybody of the run, launchers first. Repeatable; returns whom, and what came of each signal."""
         known = self._open.get(incident_id)
-        killing = Killing(tuple(dict.fromkeys(ranks)), tuple(launchers), uid, signum)
+        killing = KillInProgress(tuple(dict.fromkeys(ranks)), tuple(launchers), uid, signum)
         killing.members = known.members if known is not None else None
         self._open[incident_id] = killing
         table = self._table()
         return self._begin(killing, table) if table is not None else []
 
-    def _begin(self, killing: Killing, table: Table) -> list[dict[str, Any]]:
+    def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
         made = kill_set(table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid)
         assert made is not None, "a run has a uid"
         killing.members = made if killing.members is None else made.joined(killing.members)
@@ -114,7 +114,7 @@ class Killings:
             return []
         return [seen for name, killing in due.items() if (seen := self._scan_one(name, killing, table, at)) is not None]
 
-    def _scan_one(self, incident_id: str, killing: Killing, table: Table, at: MonoNs) -> ProcessesSeen | None:
+    def _scan_one(self, incident_id: str, killing: KillInProgress, table: Table, at: MonoNs) -> ProcessesSeen | None:
         if killing.members is None:
             self._begin(killing, table)  # The signals that a table which could not be read has held up.
         assert killing.members is not None

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import Ack, Event, Hello
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
@@ -65,11 +65,11 @@ class Recorder:
         """A frame was read and judged. One that the engine took from nobody's connection is nobody's."""
         self._wake(event.at)
         held = self.node.connections.get(packet.connection)
-        tracked = self.node.runs.get(held[0]) if held is not None else None
-        if tracked is None:
+        managed = self.node.runs.get(held[0]) if held is not None else None
+        if managed is None:
             return
-        run = tracked.run.run
-        is_halted, was_on = tracked.incident is not None, self._is_on.get(run)
+        run = managed.run.run
+        is_halted, was_on = managed.incident is not None, self._is_on.get(run)
         if was_on and not is_halted and not isinstance(event, Hello | Ack):  # Nearly always.
             self.recordings.put(run, Heard(event.at, packet.connection, packet.data))
             return
@@ -83,7 +83,7 @@ class Recorder:
             self.recordings.put(run, line)
         self._is_on[run] = not is_halted
         if is_halted and was_on:
-            self._halted(tracked, event.at)
+            self._halted(managed, event.at)
 
     def lost(self, connection: ConnectionId, at: MonoNs) -> None:
         """A connection has ended. Before the engine, which forgets whose it was."""
@@ -97,26 +97,26 @@ class Recorder:
         """The machine has shown something: each run's rules were shown their part of it."""
         self._wake(event.at)
         if isinstance(event, GpuSample) and event.run is None:
-            for tracked in self._recorded():
-                own = tracked.run.gpus
+            for managed in self._recorded():
+                own = managed.run.gpus
                 if own is not None and own.at == event.at:
-                    self.recordings.note(tracked.run.run, event.at, recording.gpus(own))
+                    self.recordings.note(managed.run.run, event.at, recording.gpus(own))
         elif isinstance(event, HostMemory):
-            for tracked in self._recorded():
-                if event.run in (None, tracked.run.run):
-                    self.recordings.note(tracked.run.run, event.at, recording.memory(event))
+            for managed in self._recorded():
+                if event.run in (None, managed.run.run):
+                    self.recordings.note(managed.run.run, event.at, recording.memory(event))
         elif isinstance(event, SpotNotice) and event.action is not None:
-            for tracked in self._recorded():
-                self.recordings.note(tracked.run.run, event.at, recording.spot(event))
+            for managed in self._recorded():
+                self.recordings.note(managed.run.run, event.at, recording.spot(event))
 
     def tick(self, at: MonoNs) -> list[Alarm]:
         """After the engine's: halts that time decided, runs that have ended, and what is wrong with the disk, once."""
         self._wake(at)
         for run in list(self._is_on):
-            tracked = self.node.runs.get(run)
-            if tracked is not None and tracked.incident is not None and self._is_on[run]:
-                self._halted(tracked, at)
-            if tracked is None or not tracked.run.alive:
+            managed = self.node.runs.get(run)
+            if managed is not None and managed.incident is not None and self._is_on[run]:
+                self._halted(managed, at)
+            if managed is None or not managed.run.alive:
                 self.recordings.note(run, at, recording.exited(at))
                 self.recordings.end(run)
                 del self._is_on[run]
@@ -131,19 +131,19 @@ class Recorder:
         slept_at, self._awake_at = self._awake_at, max(at, self._awake_at or at)
         if slept_at is None or at - slept_at < BLIND_AFTER_NS:
             return
-        for tracked in self._recorded():
-            self.recordings.note(tracked.run.run, slept_at, recording.gap(slept_at, 0))
-            self.recordings.again(tracked.run.run, at)
+        for managed in self._recorded():
+            self.recordings.note(managed.run.run, slept_at, recording.gap(slept_at, 0))
+            self.recordings.again(managed.run.run, at)
 
-    def _recorded(self) -> Iterator[Tracked]:
+    def _recorded(self) -> Iterator[ManagedRun]:
         for run, is_on in self._is_on.items():
-            tracked = self.node.runs.get(run)
-            if is_on and tracked is not None:
-                yield tracked
+            managed = self.node.runs.get(run)
+            if is_on and managed is not None:
+                yield managed
 
-    def _halted(self, tracked: Tracked, at: MonoNs) -> None:
-        assert tracked.incident is not None
-        run = tracked.run.run
+    def _halted(self, managed: ManagedRun, at: MonoNs) -> None:
+        assert managed.incident is not None
+        run = managed.run.run
         self._is_on[run] = False
-        self.recordings.note(run, at, recording.halted(at, tracked.incident.incident_id))
+        self.recordings.note(run, at, recording.halted(at, managed.incident.incident_id))
         self.recordings.flush(run)  # The machine itself may be stopped next.

@@ -13,7 +13,7 @@ from governor.planner.model.candidates import EXPERT_RANKS, Limits, Offer, Space
 from governor.planner.model.predict import Prediction, predict
 from governor.planner.model.run_cost import RunCost, Spread, failures_mtbf_s, run_cost, saving_of
 from governor.planner.model.setup import Checkpointing, Gpu, Offload, Setup
-from governor.planner.model.training_stages import STAGES, Stage
+from governor.planner.model.training_stages import STAGES, TrainingStage
 
 # Listed with machines of eight of both GPUs, in the middle of those who are.
 PROVIDER: Final = "Lambda"
@@ -38,7 +38,7 @@ class Costed:
 class StagePlan:
     """`elsewhere`: the fallback on as many of the other GPU. `tried` set-ups were searched, `fitting` of them fit."""
 
-    stage: Stage
+    stage: TrainingStage
     primary: Costed
     fallback: Costed
     elsewhere: Costed
@@ -56,7 +56,7 @@ def stage_plans() -> tuple[StagePlan, ...]:
     return tuple(_planned(stage) for stage in STAGES)
 
 
-def setups_of(stage: Stage, gpu: Gpu) -> Iterator[Setup]:
+def setups_of(stage: TrainingStage, gpu: Gpu) -> Iterator[Setup]:
     """The space that is searched: the stage's machines, ZeRO, micro-batches, no or full checkpointing. Of a mixture,
     experts over 1 to 8 ranks: DeepSpeed's own mixtures, which take ZeRO up to 2."""
     if stage.shape.is_moe:
@@ -64,7 +64,7 @@ def setups_of(stage: Stage, gpu: Gpu) -> Iterator[Setup]:
     return _of_space(stage, gpu, Space(stage.gpus, zero_stages=(1, 2, 3)))
 
 
-def resorts_of(stage: Stage, gpu: Gpu) -> Iterator[Setup]:
+def resorts_of(stage: TrainingStage, gpu: Gpu) -> Iterator[Setup]:
     """To fall back to where nothing of the space takes less memory: a mixture whose experts ZeRO-3 gathers whole, and
     a dense model whose optimizer steps on the host."""
     if stage.shape.is_moe:
@@ -72,7 +72,7 @@ def resorts_of(stage: Stage, gpu: Gpu) -> Iterator[Setup]:
     return _of_space(stage, gpu, Space(stage.gpus, zero_stages=(2, 3), fixed={"offload": Offload.OPTIMIZER_CPU}))
 
 
-def _of_space(stage: Stage, gpu: Gpu, space: Space) -> Iterator[Setup]:
+def _of_space(stage: TrainingStage, gpu: Gpu, space: Space) -> Iterator[Setup]:
     space = replace(space, micro_batches=MICRO_BATCHES, checkpointings=CHECKPOINTINGS)
     for setup in candidates(stage.shape, (gpu,), stage.seq_len, stage.step_tokens, space):
         if setup.tokens_per_step == stage.step_tokens:
@@ -89,7 +89,7 @@ def costed(setup: Setup, tokens: float) -> Costed:
     return Costed(prediction, price, cost)
 
 
-def _planned(stage: Stage) -> StagePlan:
+def _planned(stage: TrainingStage) -> StagePlan:
     gpu = gpu_named(GPU)
     setups = list(setups_of(stage, gpu))
     offer = Offer(gpu, listed_price(gpu, gpu.gpus_per_node, PROVIDER, "on-demand").gpu_hour_usd, PROVIDER)

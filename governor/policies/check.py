@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from governor.core.base.findings import Response
-from governor.core.base.policy import ALL, AT_ONCE, Hold, HoldKind, Member, Mode, Policy, Rule
+from governor.core.base.policy import ALL, AT_ONCE, Member, Mode, Persistence, PersistenceKind, Policy, Rule
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, UsdMicros, format_duration, format_usd
 from governor.core.engine.node import NodeFacts
 from governor.core.rules.expressions import Token, never_true, tokens_of
@@ -110,7 +110,7 @@ def doubts(policy: Policy, reader: Reader) -> list[PolicyError]:
 def _repeated(rules: Sequence[Rule]) -> Iterator[Doubt]:
     for index, rule in enumerate(rules):
         for other in rules[:index]:
-            same = _asks_same(rule, other) and (rule.hold, rule.response) == (other.hold, other.response)
+            same = _asks_same(rule, other) and (rule.persistence, rule.response) == (other.persistence, other.response)
             if same and rule.warmup == other.warmup:
                 yield Doubt(("rule", index, "name"), f'says the same as rule "{other.name}": one of them is enough')
                 break
@@ -124,12 +124,12 @@ def _never_sooner(rules: Sequence[Rule]) -> Iterator[Doubt]:
                 continue
             if rule.response is Response.HALT and (rule.mode is Mode.OBSERVE or _says_same(rule, other)):
                 continue  # What another limit would do, or what _repeated says.
-            if rule.resume_with and index < place and rule.hold == other.hold:
+            if rule.resume_with and index < place and rule.persistence == other.persistence:
                 continue  # Of two halts at one moment the first one counts, and its words name a way out.
             if not _covers(other, rule) or other.warmup not in (None, rule.warmup):
                 continue
             key = _later_key(rule, other)
-            if key is not None and _is_held_as_long(rule.hold, other.hold):
+            if key is not None and _is_held_as_long(rule.persistence, other.persistence):
                 halts = f'comes no sooner than the halt of rule "{other.name}"'
                 yield Doubt(("rule", index, key), f"{halts}: {_LATER.get(key, 'its limit is no stricter')}")
                 break
@@ -139,7 +139,7 @@ _LATER: Final = {"for": "its `for` is no longer", "at_frac": "that is at a small
 
 
 def _says_same(rule: Rule, other: Rule) -> bool:
-    return _asks_same(rule, other) and (rule.hold, rule.warmup) == (other.hold, other.warmup)
+    return _asks_same(rule, other) and (rule.persistence, rule.warmup) == (other.persistence, other.warmup)
 
 
 def _covers(wide: Rule, narrow: Rule) -> bool:
@@ -163,13 +163,13 @@ def _later_key(rule: Rule, other: Rule) -> str | None:
     return None
 
 
-def _is_held_as_long(hold: Hold, other: Hold) -> bool:
+def _is_held_as_long(hold: Persistence, other: Persistence) -> bool:
     """Whether whatever has fired for `hold` has fired for `other` by then."""
     if other == AT_ONCE:
         return True
     if hold.kind is not other.kind:
         return False
-    if hold.kind is not HoldKind.STEPS:
+    if hold.kind is not PersistenceKind.STEPS:
         return hold.need >= other.need
     # Of the firing steps in the longer window, one of the shorter ones that it is made of has its share at least.
     windows = -(-hold.of // other.of)
@@ -193,7 +193,7 @@ def _never(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
                         yield Doubt((*path, "run"), f"halts a run that keeps to its plan: {planned[1]}")
                 case "usd_per_mtok" if policy.expected.usd_micros_per_mtok is None:
                     yield Doubt((*path, "trigger"), "never fires: [expected] has no usd_per_mtok to compare with")
-                case "restart_loop" if rule.warmup is not None and rule.warmup.kind is not HoldKind.DURATION:
+                case "restart_loop" if rule.warmup is not None and rule.warmup.kind is not PersistenceKind.DURATION:
                     text = "is never over in what it is about: attempts that do not get so far; give a time"
                     yield Doubt(("rule", index, "warmup"), text)
 
@@ -203,14 +203,14 @@ def _outlived(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
     ends = [*_ends_of_plan(policy), *_ends_by_rule(rules)]
     tokens = policy.budget.tokens
     for index, rule in enumerate(rules):
-        lasts: list[tuple[str, HoldKind, int]] = [("for", rule.hold.kind, rule.hold.need)]
+        lasts: list[tuple[str, PersistenceKind, int]] = [("for", rule.persistence.kind, rule.persistence.need)]
         if rule.warmup is not None:
             lasts.append(("warmup", rule.warmup.kind, rule.warmup.need))
         for key, kind, need in lasts:
             for end, why, by in ends:
-                if kind is HoldKind.DURATION and need >= end and rule.name != by:
+                if kind is PersistenceKind.DURATION and need >= end and rule.name != by:
                     yield Doubt(("rule", index, key), f"is never over: {why}")
-            if kind is HoldKind.TOKENS and tokens and need >= tokens:
+            if kind is PersistenceKind.TOKENS and tokens and need >= tokens:
                 yield Doubt(("rule", index, key), f"is never over: the run is complete at {tokens:,} tokens")
 
 
@@ -233,7 +233,7 @@ def _ends_by_rule(rules: Sequence[Rule]) -> Iterator[tuple[int, str, str]]:
         for limit, said in (("run", "a run"), ("attempt", "an attempt")):
             if limit_ns := rule.params.get(limit, 0):
                 why = f'rule "{rule.name}" halts {said} that is {format_duration(limit_ns)} old'
-                yield limit_ns + rule.hold.need, why, rule.name
+                yield limit_ns + rule.persistence.need, why, rule.name
 
 
 def _conditions(rules: Sequence[Rule]) -> Iterator[Doubt]:

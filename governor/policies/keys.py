@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from governor.core.base.findings import Response
-from governor.core.base.policy import ALL, AT_ONCE, Budget, Hold, HoldKind, Mode, Rule, WarmUp
+from governor.core.base.policy import ALL, AT_ONCE, Budget, Mode, Persistence, PersistenceKind, Rule, WarmUp
 from governor.core.base.units import parse_count
 from governor.core.rules.triggers.base import Key
 
@@ -33,7 +33,7 @@ class PolicyError(NamedTuple):
         return f"{self.file}:{self.line}: {key}{self.message}"
 
 
-def parse_hold(text: object) -> Hold:
+def parse_for(text: object) -> Persistence:
     """Read a rule's `for`: "3 steps", "3 of 5 steps", "90s", "2M tokens". ValueError says what is accepted."""
     accepted = 'write for example "3 steps", "3 of 5 steps", "90s" or "2M tokens"'
     if not isinstance(text, str):
@@ -44,13 +44,13 @@ def parse_hold(text: object) -> Hold:
         of = int(steps.group(2) or need)
         if not 1 <= need <= of <= 10_000:  # A window of ten thousand steps is hours of blindness after a restart.
             raise ValueError(f'"{text[:40]}" is impossible: it needs 1 <= N <= M <= 10000 in "N of M steps"')
-        return Hold(HoldKind.STEPS, need, of)
+        return Persistence(PersistenceKind.STEPS, need, of)
     tokens = _TOKENS.fullmatch(text.strip())
     try:
         if tokens is not None:
             need = parse_count(tokens.group(1))
-            return Hold(HoldKind.TOKENS, need) if need else AT_ONCE
-        return Hold(HoldKind.DURATION, DURATION.parse(text))
+            return Persistence(PersistenceKind.TOKENS, need) if need else AT_ONCE
+        return Persistence(PersistenceKind.DURATION, DURATION.parse(text))
     except ValueError:
         raise ValueError(f'"{text[:40]}" is not a time to hold; {accepted}') from None
 
@@ -63,11 +63,11 @@ def parse_warmup(text: object) -> WarmUp:
     steps, tokens = _STEPS.fullmatch(text.strip()), _TOKENS.fullmatch(text.strip())
     try:
         if steps is not None and steps.group(2) is None:
-            warmup = WarmUp(HoldKind.STEPS, parse_count(steps.group(1)))
+            warmup = WarmUp(PersistenceKind.STEPS, parse_count(steps.group(1)))
         elif tokens is not None:
-            warmup = WarmUp(HoldKind.TOKENS, parse_count(tokens.group(1)))
+            warmup = WarmUp(PersistenceKind.TOKENS, parse_count(tokens.group(1)))
         else:
-            warmup = WarmUp(HoldKind.DURATION, DURATION.parse(text))
+            warmup = WarmUp(PersistenceKind.DURATION, DURATION.parse(text))
     except ValueError:
         raise ValueError(f'"{text[:40]}" is not a warm-up; {accepted}') from None
     if warmup.need == 0:
@@ -88,7 +88,7 @@ def alert_rules(budget: Budget, rules: Sequence[Rule], source: str) -> list[Rule
             name=name,
             trigger="budget",
             params={"at_frac": frac},
-            hold=AT_ONCE,
+            persistence=AT_ONCE,
             response=Response.WARN,
             mode=Mode.ENFORCE,
             checkpoint="none",

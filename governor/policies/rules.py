@@ -8,11 +8,22 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from governor.core.base.findings import Response
-from governor.core.base.policy import ALL, AT_ONCE, Budget, HaltSettings, Hold, HoldKind, Member, Mode, Rule, WarmUp
+from governor.core.base.policy import (
+    ALL,
+    AT_ONCE,
+    Budget,
+    HaltSettings,
+    Member,
+    Mode,
+    Persistence,
+    PersistenceKind,
+    Rule,
+    WarmUp,
+)
 from governor.core.base.units import DurationNs
 from governor.core.rules.triggers import load
 from governor.core.rules.triggers.base import Trigger, defaults
-from governor.policies.keys import CHECKPOINTS, DURATION, RULE_KEYS, did_you_mean, hint, parse_hold, parse_warmup
+from governor.policies.keys import CHECKPOINTS, DURATION, RULE_KEYS, did_you_mean, hint, parse_for, parse_warmup
 from governor.policies.reader import Reader
 from governor.wire.toml_file import KeyPath
 
@@ -156,7 +167,7 @@ def _rule(reader: Reader, path: KeyPath, table: Mapping[str, Any], mode: Mode, h
         name=name,
         trigger=one.trigger,
         params=one.params,
-        hold=_hold(reader, path, table, members),
+        persistence=_hold(reader, path, table, members),
         response=given.response,
         mode=given.mode,
         checkpoint=given.checkpoint,
@@ -192,16 +203,16 @@ def _given(reader: Reader, path: KeyPath, table: Mapping[str, Any], mode: Mode, 
     return _Given(response, own, checkpoint)
 
 
-def _hold(reader: Reader, path: KeyPath, table: Mapping[str, Any], members: Sequence[Member]) -> Hold:
+def _hold(reader: Reader, path: KeyPath, table: Mapping[str, Any], members: Sequence[Member]) -> Persistence:
     if "for" not in table:
         return AT_ONCE
     try:
-        hold = parse_hold(table["for"])
+        hold = parse_for(table["for"])
     except ValueError as error:
         reader.fail((*path, "for"), str(error))
         return AT_ONCE
     stands = next((member.trigger for member in members if not load()[member.trigger].STEPPED), None)
-    if hold.kind is not HoldKind.DURATION and stands is not None:
+    if hold.kind is not PersistenceKind.DURATION and stands is not None:
         reader.fail(
             (*path, "for"),
             f'"{table["for"]}" can never be reached: "{stands}" fires while no steps come; give a time',
@@ -258,5 +269,10 @@ def check_reached(reader: Reader, match: Mapping[str, tuple[str, ...]], budget: 
                 text = f"never holds: the policy takes only runs with {label} = {' or '.join(taken)}"
                 reader.fail((*path, "match"), text)
         warmup = rule.warmup
-        if warmup is not None and warmup.kind is HoldKind.TOKENS and budget.tokens and warmup.need >= budget.tokens:
+        if (
+            warmup is not None
+            and warmup.kind is PersistenceKind.TOKENS
+            and budget.tokens
+            and warmup.need >= budget.tokens
+        ):
             reader.fail((*path, "warmup"), f"is never over: the run is complete at {budget.tokens:,} tokens")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from governor.core.base.findings import Response
-from governor.core.base.policy import AT_ONCE, Budget, Hold, HoldKind, Mode, Policy, Rule, WarmUp
+from governor.core.base.policy import AT_ONCE, Budget, Mode, Persistence, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_usd
 from governor.core.money.reports.cost import exact_usd
 from governor.core.rules.triggers import load
@@ -83,7 +83,7 @@ def _rule(rule: Rule, width: int) -> str:
         acts = f"observe only (would {acts})"
     if rule.response in (Response.HALT, Response.CHECKPOINT):
         acts += {"good": ", saving", "suspect": ", saving as suspect", "none": ", saving nothing"}[rule.checkpoint]
-    held = "" if rule.hold == AT_ONCE else f" for {format_hold(rule.hold)}"
+    held = "" if rule.persistence == AT_ONCE else f" for {format_for(rule.persistence)}"
     asked = " and ".join(member.trigger for member in rule.conditions)
     return f"  {rule.name:<{width}}  {asked}{held}: {acts}{_when(rule)}{_changed(rule)}"
 
@@ -112,7 +112,7 @@ def _changed(rule: Rule) -> str:
 
 
 def format_warmup(warmup: WarmUp) -> str:
-    if warmup.kind is HoldKind.DURATION:
+    if warmup.kind is PersistenceKind.DURATION:
         return format_span(warmup.need)
     return f"{warmup.need:,} {warmup.kind.value}"
 
@@ -121,15 +121,15 @@ def format_match(match: Mapping[str, tuple[str, ...]]) -> str:
     return "runs with " + ", ".join(f"{label} = {' or '.join(values)}" for label, values in match.items())
 
 
-def format_hold(hold: Hold) -> str:
+def format_for(hold: Persistence) -> str:
     match hold.kind:
-        case HoldKind.STEPS if hold.need == hold.of:
+        case PersistenceKind.STEPS if hold.need == hold.of:
             return f"{hold.need} step{'s' if hold.need > 1 else ''}"
-        case HoldKind.STEPS:
+        case PersistenceKind.STEPS:
             return f"{hold.need} of {hold.of} steps"
-        case HoldKind.TOKENS:
+        case PersistenceKind.TOKENS:
             return f"{hold.need:,} tokens"
-        case HoldKind.DURATION:
+        case PersistenceKind.DURATION:
             return format_span(hold.need)
 
 
@@ -260,19 +260,19 @@ def say(key: Key, value: Any) -> str:
 
 
 def _held(rule: Rule) -> str:
-    if rule.hold == AT_ONCE:
+    if rule.persistence == AT_ONCE:
         return ""
-    match rule.hold.kind:
-        case HoldKind.STEPS if rule.hold.need == rule.hold.of == 1:
+    match rule.persistence.kind:
+        case PersistenceKind.STEPS if rule.persistence.need == rule.persistence.of == 1:
             return "; one step is enough"
-        case HoldKind.STEPS if rule.hold.need == rule.hold.of:
-            return f", in {format_hold(rule.hold)} in a row"
-        case HoldKind.STEPS:
-            return f", in {format_hold(rule.hold)}"
-        case HoldKind.TOKENS:
-            return f", while {format_hold(rule.hold)} are trained on end"
-        case HoldKind.DURATION:
-            return f", for {format_hold(rule.hold)} on end"
+        case PersistenceKind.STEPS if rule.persistence.need == rule.persistence.of:
+            return f", in {format_for(rule.persistence)} in a row"
+        case PersistenceKind.STEPS:
+            return f", in {format_for(rule.persistence)}"
+        case PersistenceKind.TOKENS:
+            return f", while {format_for(rule.persistence)} are trained on end"
+        case PersistenceKind.DURATION:
+            return f", for {format_for(rule.persistence)} on end"
 
 
 def _when_sentence(rule: Rule) -> list[str]:

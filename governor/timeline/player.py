@@ -25,12 +25,12 @@ from governor.core.base.units import (
     parse_duration,
 )
 from governor.core.engine import verdicts
-from governor.core.engine.node import NodeFacts, Tracked, new_node
+from governor.core.engine.node import ManagedRun, NodeFacts, new_node
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
 from governor.core.events.machine import GpuSample, MachineEvent
 from governor.core.money.budgets import Cap
-from governor.core.rules.evaluate import RuleBook
+from governor.core.rules.evaluate import Rules
 from governor.core.runs import intake
 from governor.core.runs.state import Run
 
@@ -91,10 +91,10 @@ class Player:
         self.run = Run("run", uid=1000, first_seen_at=MonoNs(0), jsonl_only=log)
         self.run.world_size = world_size
         self.run.stage, self.run.labels = stage, dict(labels or {})
-        self.book = RuleBook(policy, self.run)
+        self.rules = Rules(policy, self.run)
         # What a verdict leads to is decided as in the daemon: halts are opened here, and go no further.
         self._node = new_node(NodeFacts("test", "boot"), PolicySet((policy,), ""), BootNs(0), WallNs(0))
-        self._tracked = Tracked(self.run, policy, self.book)
+        self._managed = ManagedRun(self.run, policy, self.rules)
         self.verdicts: list[Decided] = []
         self.accrues = False  # The ledger charges the run at its rate, with each tick.
         self.gpus_busy: tuple[float | None, ...] = ()  # As the driver, or the log, says from now on.
@@ -114,14 +114,14 @@ class Player:
             if self.run.attempt != hello.attempt:
                 intake.begin_attempt(self.run, hello.attempt, hello.at)
             intake.apply_hello(self.run, hello)
-            self.book.observe(hello)
+            self.rules.observe(hello)
 
     def attempt(self) -> None:
         """The run is launched again; where it was halted, that is over."""
         self._attempt += 1
-        self._tracked.incident = None
+        self._managed.incident = None
         self.hello()
-        self.book.new_attempt()
+        self.rules.new_attempt()
 
     def one_step(
         self, dt_ns: int, fields: Mapping[str, Any], *, micro: int = 1, stride: int = 1,
@@ -198,12 +198,12 @@ class Player:
         """A rank's connection is lost."""
         connection = connection_of(rank)
         intake.lose_connection(self.run, connection, MonoNs(self.now))
-        self.book.observe(Disconnected(MonoNs(self.now), connection))
+        self.rules.observe(Disconnected(MonoNs(self.now), connection))
 
     def bye(self, rank: int) -> None:
         """A rank leaves in order."""
         self.run.ranks[rank].said_bye = True
-        self.book.observe(Bye(MonoNs(self.now), connection_of(rank), "run", rank, 9))
+        self.rules.observe(Bye(MonoNs(self.now), connection_of(rank), "run", rank, 9))
 
     def saved(self) -> None:
         """A good checkpoint now."""
@@ -213,14 +213,14 @@ class Player:
 
     def restart(self) -> None:
         """The governor is: the rules are saved, thrown away and restored."""
-        saved = json.dumps(self.book.snapshot(), allow_nan=False)
-        self.book = RuleBook(self.policy, self.run)
-        self.book.restore(json.loads(saved))
-        self._tracked.book = self.book
+        saved = json.dumps(self.rules.snapshot(), allow_nan=False)
+        self.rules = Rules(self.policy, self.run)
+        self.rules.restore(json.loads(saved))
+        self._managed.rules = self.rules
 
     def hold(self, duration_ns: int) -> None:
         """An operator's: no rule halts the run for so long."""
-        self._tracked.hold_until, self._tracked.hold_reason = MonoNs(self.now + duration_ns), "hold"
+        self._managed.hold_until, self._managed.hold_reason = MonoNs(self.now + duration_ns), "hold"
 
     def put_cap(self, cap: Cap) -> None:
         """One a scope; the newest counts."""
@@ -261,17 +261,17 @@ class Player:
         elif isinstance(event, Tick) and self.accrues and run.spend_rate_usd_micros_per_hour is not None:
             charged = run.spend_rate_usd_micros_per_hour * TICK_NS // NS_PER_HOUR
             run.spend_usd_micros = UsdMicros(run.spend_usd_micros + charged)
-        self.book.observe(event)
+        self.rules.observe(event)
         if isinstance(event, Step | Tick):
             self.judge(event if isinstance(event, Step) else None)
         if isinstance(event, Tick):
             self._retry()
 
     def judge(self, event: Step | None = None) -> None:
-        for effect in verdicts.judge(self._node, self._tracked, MonoNs(self.now), event):
+        for effect in verdicts.judge(self._node, self._managed, MonoNs(self.now), event):
             self._note(effect)
         if self.history:
-            findings = self.book.findings
+            findings = self.rules.findings
             for rule, changes in self.history.items():
                 finding = findings.get(rule)
                 if finding is not None and (not changes or not _alike(changes[-1][1], finding)):
@@ -287,15 +287,15 @@ class Player:
 
     def _retry(self) -> None:
         """A halt that was held back, and still stands: it comes without another verdict."""
-        before = self._tracked.incident
-        verdicts.retry_held_back(self._node, self._tracked, MonoNs(self.now))
-        incident = self._tracked.incident
+        before = self._managed.incident
+        verdicts.retry_held_back(self._node, self._managed, MonoNs(self.now))
+        incident = self._managed.incident
         if incident is not None and incident is not before:
             self.verdicts.append(Decided(self.now, incident.rule, incident.reason, Response.HALT.value))
 
     def findings(self) -> Mapping[str, Finding]:
         """What each rule's trigger says now."""
-        return self.book.findings
+        return self.rules.findings
 
 
 def _at(event: Event) -> MonoNs:

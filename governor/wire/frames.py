@@ -147,7 +147,7 @@ def _is_hello(packet: PacketLike) -> bool:
 # --- governor -> rank ------------------------------------------------------------------------------------
 
 
-def letter_packet(
+def request_packet(
     *, incident: str, checkpoint: str, deadline_mono_ns: MonoNs, exit_after: bool, reason: str,
     exit_code: int = HALT_EXIT_CODE,
 ) -> bytes:  # fmt: skip

@@ -18,7 +18,7 @@ import pytest
 from governor.adapters.control_socket import ControlServer
 from governor.adapters.journal.writer import SqliteJournal, open_journal
 from governor.app import requests
-from governor.daemon.incident_queries import QUESTIONS_AT_ONCE_MAX, Archive, answer_line
+from governor.daemon.incident_queries import QUESTIONS_AT_ONCE_MAX, IncidentQueries, answer_line
 from governor.wire.control_client import INCIDENTS_MAX, Answer, ask
 from tests.contract.fakes import FakeJournal
 
@@ -31,8 +31,8 @@ class Loop:
     def __init__(self, journal: Any, path: Path) -> None:
         self.control = ControlServer(str(path))
         self.path = str(path)
-        self.hands = SimpleNamespace(journal=journal)
-        self.archive = Archive()
+        self.performer = SimpleNamespace(journal=journal)
+        self.archive = IncidentQueries()
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.reply = self.control.reply
 
@@ -50,12 +50,12 @@ class Loop:
                     self.control.reply(request.conn, answered[-1])
         return answered
 
-    def finish(self, asker: threading.Thread) -> None:
+    def finish(self, poller: threading.Thread) -> None:
         """Make the calls that came from other threads, and send until the client has it all."""
         self.calls.get(timeout=DEADLINE_S)()
-        while asker.is_alive():
+        while poller.is_alive():
             self.control.poll()
-            asker.join(0.01)
+            poller.join(0.01)
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def asking(path: str, request: dict[str, Any], answers: list[Answer]) -> threadi
 
 def ask_of(loop: Loop, **request: Any) -> Any:
     answers: list[Answer] = []
-    asker = asking(loop.path, {"cmd": "incidents", **request}, answers)
+    poller = asking(loop.path, {"cmd": "incidents", **request}, answers)
     assert loop.turn() == [None], "the answer comes later"
-    loop.finish(asker)
+    loop.finish(poller)
     assert answers[0].ok, answers[0].error
     return [found["incident_id"] for found in answers[0].data]
 
@@ -136,8 +136,8 @@ def test_while_the_disk_does_not_answer_the_loop_goes_on_and_questions_do_not_pi
     journal.let.set()
     for _ in askers:
         loop.calls.get(timeout=DEADLINE_S)()
-    for asker in askers:
-        asker.join(DEADLINE_S)
+    for poller in askers:
+        poller.join(DEADLINE_S)
     assert [answer.ok for answer in answers].count(True) == QUESTIONS_AT_ONCE_MAX + 1
     assert ask_of(loop) == []
     loop.control.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 
-from governor.adapters.machine.host_watch import Asker, NoticeWatch
+from governor.adapters.machine.host_watch import NoticeWatch, Poller
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, WallNs
 from governor.core.events.machine import SpotNotice
 from governor.ports import Notice
@@ -20,7 +20,7 @@ class Oracle:
     def __init__(self) -> None:
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._answers: SimpleQueue[str | None] = SimpleQueue()
-        self.asker = Asker("oracle", 0.0, self._ask)
+        self.poller = Poller("oracle", 0.0, self._ask)
 
     def _ask(self) -> str | None:
         self._asked.put(None)
@@ -38,24 +38,24 @@ class Oracle:
             self.is_asked()
 
     def close(self) -> None:
-        self.asker.close()
+        self.poller.close()
         self._answers.put(None)
 
 
 def test_the_loop_does_not_wait_for_an_answer_and_takes_the_newest_once() -> None:
     oracle = Oracle()
-    assert oracle.asker.take() is None, "the question is under way"
+    assert oracle.poller.take() is None, "the question is under way"
     oracle.is_asked()
     oracle.answers("one", "two", None)
-    assert oracle.asker.take() == "two", "no answer does not take away the one before"
-    assert oracle.asker.take() is None
+    assert oracle.poller.take() == "two", "no answer does not take away the one before"
+    assert oracle.poller.take() is None
     oracle.close()
 
 
 def test_who_is_closed_asks_no_more() -> None:
     oracle = Oracle()
-    oracle.asker.close()
-    assert oracle.asker.take() is None
+    oracle.poller.close()
+    assert oracle.poller.take() is None
     assert oracle.was_never_asked()
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from governor.adapters.exporters.prometheus import PrometheusExporter
 from governor.core.base.units import NS_PER_MS, UsdMicros, WallNs
-from governor.core.views.metrics import GovernorHealth, LagReading, RunReading, Snapshot
+from governor.core.views.metrics import GovernorHealth, LagReading, MetricsSnapshot, RunReading
 
 DEADLINE_S = 60.0
 PACE_S = 0.1
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 
-def snapshot(step: int, halt_stage: str | None) -> Snapshot:
+def snapshot(step: int, halt_stage: str | None) -> MetricsSnapshot:
     run = RunReading(
         run="llama",
         stage="8b",
@@ -54,7 +54,7 @@ def snapshot(step: int, halt_stage: str | None) -> Snapshot:
         incidents_total=int(halt_stage is not None),
         halt_stage=halt_stage,
     )
-    return Snapshot(
+    return MetricsSnapshot(
         node="gpu-17",
         cloud_instance="i-0abc",
         can_stop=True,

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from governor.core.events.effects import KeepIncident, KeepRuns
+from governor.core.events.effects import PersistIncident, PersistRuns
 from tests.sim import ceiling, node_invariants
 from tests.sim.ceiling import summary
 from tests.sim.engine_driver import run_engine_schedule
@@ -91,7 +91,7 @@ def play_nodes(seeds: range, *, tells: bool) -> int:
         stops += judge.stops > 0
         abandoned += any('"halt_stage": "abandoned"' in text for text, _ in world.incidents.values())
         if tells:
-            told = [(at, effect) for at, effect in world.log if not isinstance(effect, KeepRuns | KeepIncident)]
+            told = [(at, effect) for at, effect in world.log if not isinstance(effect, PersistRuns | PersistIncident)]
             print(world.schedule, *(f"{at:5}  {effect}" for at, effect in told), sep="\n")
     print(f"{len(seeds)} nodes: {stops} were asked to stop, {abandoned} of these stops were given up at least once")
     return 0

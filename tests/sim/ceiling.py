@@ -183,7 +183,7 @@ def excused(world: World) -> bool:
         return True
     if not world.cloud.ended_at or world.cloud.restarted_at:
         return True
-    asked_at = [done.at for done in world.hands.performed if isinstance(done.effect, StopCompute)]
+    asked_at = [done.at for done in world.performer.performed if isinstance(done.effect, StopCompute)]
     return bool(asked_at) and world.cloud.ended_at[-1] - asked_at[0] > world.plan.verify_ns
 
 

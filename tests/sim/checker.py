@@ -6,11 +6,11 @@ from typing import NoReturn
 
 from governor.core.base.units import NS_PER_S
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.table import Halt, Stage
+from governor.core.halt.table import Halt, HaltState
 from tests.sim.governor import Step
 from tests.sim.world import World
 
-RANK = {stage: n for n, stage in enumerate(Stage)}
+RANK = {stage: n for n, stage in enumerate(HaltState)}
 DOWN_NS = 10 * NS_PER_S  # The longest restart.
 
 

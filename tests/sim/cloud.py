@@ -80,10 +80,10 @@ class Cloud:
         if not self.billing:
             self.machine_up = False
             self.world.trainer.machine_off()
-            self.world.hands.on_machine_off()
+            self.world.performer.on_machine_off()
 
     def _restart(self) -> None:
-        if self.restarts_left > 0 and not self.billing and not self.world.healed and not self.world.hands.closed:
+        if self.restarts_left > 0 and not self.billing and not self.world.healed and not self.world.performer.closed:
             self.restarts_left -= 1
             self._stopping += 1
             self.restarted_at.append(self.world.now)
@@ -104,10 +104,10 @@ class Cloud:
         elif faults.read_stale and not self.billing and self.world.now - self.ended_at[-1] < 20 * NS_PER_S:
             answer = BillingAnswer.RUNNING
         if answer is BillingAnswer.ENDED:
-            self.world.hands.ended_samples.append(self.world.now)
+            self.world.performer.ended_samples.append(self.world.now)
         self.world.tell(lambda at: BillingRead(at, INCIDENT, answer, answer.value), rng.randrange(1, NS_PER_S))
 
     def _bystander_reads(self) -> None:
-        if not self.world.healed and not self.world.hands.closed:
+        if not self.world.healed and not self.world.performer.closed:
             self.read()
             self.world.after(around(self.world.rng, 5 * NS_PER_S), self._bystander_reads)

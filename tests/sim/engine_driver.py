@@ -26,10 +26,10 @@ from governor.core.events.effects import (
     Confirm,
     Effect,
     HaltEffect,
-    KeepIncident,
-    KeepRuns,
     Kill,
     Page,
+    PersistIncident,
+    PersistRuns,
     ReadBilling,
     StopCompute,
     Term,
@@ -46,7 +46,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.events.inputs import Step as StepFrame
-from governor.core.halt.table import Fact, Halt, Stage, StopTarget, billing_fact, open_halt, stop_fact
+from governor.core.halt.table import Fact, Halt, HaltState, StopTarget, billing_fact, open_halt, stop_fact
 from tests.sim.faults import INCIDENT, RUN, Schedule, draw_schedule
 from tests.sim.governor import GRID_NS, Step
 from tests.sim.schedule import Result, run_schedule
@@ -85,7 +85,7 @@ class Kept:
     lives: int
 
 
-FROM_TERMED = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN)
+FROM_TERMED = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
 
 
 class EngineDriver:
@@ -106,15 +106,15 @@ class EngineDriver:
     def halt(self) -> Halt:
         if self._closed is not None:
             return self._closed
-        tracked = self.node.runs.get(RUN)
-        if tracked is None or tracked.incident is None:
+        managed = self.node.runs.get(RUN)
+        if managed is None or managed.incident is None:
             return open_halt(INCIDENT, RUN, "", MonoNs(0))
-        return tracked.incident.halt
+        return managed.incident.halt
 
     # --- what happens ------------------------------------------------------------------------------------
 
     def verdict(self, at: MonoNs, *, asked: bool) -> Sequence[Step]:
-        if self.halt.stage is not Stage.ARMED:
+        if self.halt.stage is not HaltState.ARMED:
             self._charge(at)
             return self._put(OperatorHalt(at, RUN, "by hand", UID), None, at)
         self._hear(self._tick(self.began_at))
@@ -149,7 +149,7 @@ class EngineDriver:
         self.began_at, self.lives = kept.began_at, kept.lives + 1
         self.node = self._new_node(BootNs(at))
         effects = restore_runs(self.node, [json.loads(text) for text in kept.runs.values()], BootNs(at), at)
-        if kept.halt.stage is Stage.HALTED:
+        if kept.halt.stage is HaltState.HALTED:
             self._closed = kept.halt
             return (CloseIncident(INCIDENT, RUN),)  # Closed with the row; there is nothing left to be done.
         # A deadline that passed meanwhile is fed by the clock, in its turn; here the ranks come back.
@@ -162,7 +162,7 @@ class EngineDriver:
     def _charge(self, at: MonoNs) -> None:
         """The last tick before this moment: the grid's others would change nothing."""
         deadline = self.halt.deadline
-        if self.halt.stage is not Stage.HALTED:
+        if self.halt.stage is not HaltState.HALTED:
             self._hear(self._tick(at if deadline is None or at < deadline else MonoNs(deadline - 1)))
 
     # --- the engine ----------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class EngineDriver:
     def _put(self, event: Event, fact: Fact | None, at: MonoNs) -> Sequence[Step]:
         before = self.halt
         effects = self._hear(event)
-        if before.stage is Stage.HALTED:
+        if before.stage is HaltState.HALTED:
             return ()  # Whoever is launched now is another attempt, with a halt of its own if need be.
         ordered = _ordered(effects)
         if fact is None:
@@ -182,12 +182,12 @@ class EngineDriver:
 
     def _hear(self, event: Event) -> list[Effect]:
         effects = self._decide(event)
-        kept_first = [type(effect) for effect in effects if isinstance(effect, (KeepIncident, *_HALT_EFFECTS))]
-        assert not kept_first or kept_first[0] is KeepIncident or isinstance(event, Hello), "done before it is kept"
+        kept_first = [type(effect) for effect in effects if isinstance(effect, (PersistIncident, *_HALT_EFFECTS))]
+        assert not kept_first or kept_first[0] is PersistIncident or isinstance(event, Hello), "done before it is kept"
         for position, effect in enumerate(effects):
             later = effects[position + 1 :]
             if isinstance(effect, Confirm) and isinstance(event, Ack):
-                assert not any(isinstance(one, KeepIncident) for one in later), "confirmed before it is kept"
+                assert not any(isinstance(one, PersistIncident) for one in later), "confirmed before it is kept"
         self._remember(effects)
         return effects
 
@@ -196,11 +196,11 @@ class EngineDriver:
 
     def _remember(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, KeepRuns):
+            if isinstance(effect, PersistRuns):
                 self._runs |= {name: json.dumps(snapshot) for name, snapshot in effect.runs.items()}
                 self._charged |= {charge.charge_id: charge.usd_micros for charge in effect.charges}
                 self._check_charges()
-            elif isinstance(effect, KeepIncident):
+            elif isinstance(effect, PersistIncident):
                 text = json.dumps(effect.snapshot)
                 halt = incident_of(json.loads(text)).halt
                 if effect.incident_id != INCIDENT:
@@ -232,10 +232,10 @@ class EngineDriver:
                 return Fact.RESPAWNED if event.respawned else Fact.EXITED
             case TrainerExited():
                 # Only the ranks: once a scan runs, it alone tells who else is gone.
-                return Fact.EXITED if self.halt.stage in (Stage.ASKED, Stage.SAVING) else None
+                return Fact.EXITED if self.halt.stage in (HaltState.ASKED, HaltState.SAVING) else None
             case Hello():
-                tracked = self.node.runs.get(RUN)
-                incident = tracked.incident if tracked is not None else None
+                managed = self.node.runs.get(RUN)
+                incident = managed.incident if managed is not None else None
                 known = incident is None or event.peer.process in incident.rank_processes
                 return Fact.RESPAWNED if not known and self.halt.stage in FROM_TERMED else None
             case StopReplied():

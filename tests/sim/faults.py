@@ -12,7 +12,7 @@ from random import Random
 from typing import TypeVar
 
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs
-from governor.core.halt.table import Plan, StopTarget
+from governor.core.halt.table import HaltPlan, StopTarget
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ HEALED = Faults()
 class Schedule:
     """All that is settled before the first moment."""
 
-    plan: Plan
+    plan: HaltPlan
     faults: Faults
     ranks: int
     asked: bool  # The verdict asks for a checkpoint.
@@ -80,7 +80,7 @@ class Schedule:
     governor_inside: bool  # On the machine that it stops: then it cannot see the end.
 
 
-def some_moment(rng: Random, plan: Plan) -> int:
+def some_moment(rng: Random, plan: HaltPlan) -> int:
     """A delay from the verdict that falls into any stage, the short ones as often as the long ones."""
     ends_ns = [plan.grace_ns * rng.random()]
     for lasts_ns in (plan.term_grace_ns, plan.kill_grace_ns, plan.stop_reply_ns, plan.verify_ns, plan.retry_max_ns):
@@ -101,12 +101,12 @@ def draw_schedule(rng: Random) -> Schedule:
     )
 
 
-def draw_plan(rng: Random) -> Plan:
+def draw_plan(rng: Random) -> HaltPlan:
     def between(low_s: float, high_s: float) -> DurationNs:
         return DurationNs(round(rng.uniform(low_s, high_s) * NS_PER_S))
 
     grace = between(5, 180)
-    return Plan(
+    return HaltPlan(
         checkpoint=rng.choice(("good", "suspect", "suspect", "none")),
         grace_ns=grace,
         save_grace_ns=DurationNs(round(grace * rng.choice((0.3, 0.8, 1.0)))),
@@ -119,7 +119,7 @@ def draw_plan(rng: Random) -> Plan:
     )
 
 
-def draw_faults(rng: Random, plan: Plan) -> Faults:
+def draw_faults(rng: Random, plan: HaltPlan) -> Faults:
     def swarm(fault: Callable[[], T], off: T) -> T:
         return fault() if rng.random() < 0.5 else off
 

@@ -22,7 +22,7 @@ from governor.core.events.inputs import (
     StopReplied,
     TrainerExited,
 )
-from governor.core.halt.table import Fact, Halt, Stage, billing_fact, open_halt, resume, step, stop_fact
+from governor.core.halt.table import Fact, Halt, HaltState, billing_fact, open_halt, resume, step, stop_fact
 from tests.sim.disk import Disk
 from tests.sim.faults import INCIDENT, RUN
 from tests.sim.trainer import ACK_FACTS
@@ -82,7 +82,7 @@ class TableDriver:
                 return self._feed(Fact.RESPAWNED if event.respawned else Fact.EXITED, event.at)
             case TrainerExited():
                 # The ranks are gone; who else is, only a scan tells, and scans begin with TERM.
-                asked = self.halt.stage in (Stage.ARMED, Stage.ASKED, Stage.SAVING)
+                asked = self.halt.stage in (HaltState.ARMED, HaltState.ASKED, HaltState.SAVING)
                 return self._feed(Fact.EXITED, event.at) if asked else ()
             case Hello():
                 return ()  # Whom a connection belongs to is the engine's business.
@@ -194,14 +194,14 @@ class Governor:
 
     def _act(self, effect: HaltEffect) -> None:
         self.judge.on_effect(effect, self.driver.halt, self.disk.newest())
-        self.world.hands.do(effect)
+        self.world.performer.do(effect)
 
     # --- dying and resuming --------------------------------------------------------------------------------
 
     def _crash(self, where: str) -> None:
         self.world.note(f"!! governor killed {where}")
         self.down = True
-        self.world.hands.on_crash()
+        self.world.performer.on_crash()
         self.world.after(self.rng.randrange(NS_PER_S // 10, 10 * NS_PER_S), self._restart)
 
     def _restart(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.table import Fact, Halt, Stage
+from governor.core.halt.table import Fact, Halt, HaltState
 from tests.sim import invariants_money as money
 from tests.sim import invariants_sequence as sequence
 from tests.sim.checker import Checker
@@ -37,7 +37,7 @@ class Invariants:
 
     def __init__(self, world: World) -> None:
         checkers = [checker(world) for checker in CHECKERS]
-        self.cells: set[tuple[Stage, Fact]] = set()
+        self.cells: set[tuple[HaltState, Fact]] = set()
         # Most checkers watch one of these only, and there are thousands of steps in a schedule.
         self._on_step = [one.on_step for one in checkers if type(one).on_step is not Checker.on_step]
         self._on_effect = [one.on_effect for one in checkers if type(one).on_effect is not Checker.on_effect]

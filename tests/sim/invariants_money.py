@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import CloseIncident, HaltEffect, Kill, ReadBilling, StopCompute
-from governor.core.halt.table import STOP_ATTEMPTS_PER_RUNG_MAX, Fact, Halt, Stage, StopTarget
+from governor.core.halt.table import STOP_ATTEMPTS_PER_RUNG_MAX, Fact, Halt, HaltState, StopTarget
 from tests.sim.checker import DOWN_NS, Checker
 from tests.sim.governor import GRID_NS, Step
 from tests.sim.world import World
@@ -27,7 +27,7 @@ class StopsAreBounded(Checker):
         self.numbers.add(effect.attempt)
         if effect.rung > self.plan.rung_max:
             self.broken(f"rung {effect.rung} is beyond policy")
-        if halt.stage is not Stage.NEEDS_HUMAN:
+        if halt.stage is not HaltState.NEEDS_HUMAN:
             self.sent[effect.rung] = self.sent.get(effect.rung, 0) + 1
             if self.sent[effect.rung] > STOP_ATTEMPTS_PER_RUNG_MAX:
                 self.broken(f"{self.sent[effect.rung]} stops on rung {effect.rung}")
@@ -41,12 +41,12 @@ class NeverGivesUp(Checker):
     """With a person called, the next attempt is never further away than the longest interval."""
 
     def on_step(self, step: Step) -> None:
-        if step.after.stage is Stage.NEEDS_HUMAN:
+        if step.after.stage is HaltState.NEEDS_HUMAN:
             assert step.after.deadline is not None
             if step.after.deadline - self.world.now > max(self.plan.retry_max_ns, self.plan.verify_ns):
                 self.broken("the next attempt is too far away")
         tried = any(isinstance(effect, StopCompute | Kill) for effect in step.effects)
-        if step.before.stage is Stage.NEEDS_HUMAN and step.fact is Fact.DEADLINE and not tried:
+        if step.before.stage is HaltState.NEEDS_HUMAN and step.fact is Fact.DEADLINE and not tried:
             self.broken("a round in which nothing is tried")
 
 
@@ -58,7 +58,7 @@ class ReadsKeepComing(Checker):
         self.reads_at: list[MonoNs] = []
 
     def on_step(self, step: Step) -> None:
-        asking = step.before.stage in (Stage.VERIFYING, Stage.NEEDS_HUMAN)
+        asking = step.before.stage in (HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
         awaited = step.before.poll_due is None or step.at >= step.before.poll_due
         answered = step.fact in (Fact.BILLING_RUNNING, Fact.BILLING_UNKNOWN)
         polled = any(isinstance(effect, ReadBilling) for effect in step.effects)
@@ -77,8 +77,8 @@ class TheEndIsNoticed(Checker):
     """From the first stop on, a read that says "ended" closes the incident there and then."""
 
     def on_step(self, step: Step) -> None:
-        asking = step.before.stage in (Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN)
-        if asking and step.fact is Fact.BILLING_ENDED and step.after.stage is not Stage.HALTED:
+        asking = step.before.stage in (HaltState.STOPPING, HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
+        if asking and step.fact is Fact.BILLING_ENDED and step.after.stage is not HaltState.HALTED:
             self.broken(f"billing ended, and {step.before.stage.name} went on")
 
 
@@ -87,13 +87,13 @@ class NothingIsDestroyedBlindly(Checker):
 
     def on_step(self, step: Step) -> None:
         before, after = step.before, step.after
-        if after.rung <= before.rung or after.stage is not Stage.STOPPING:
+        if after.rung <= before.rung or after.stage is not HaltState.STOPPING:
             return
         if step.fact is not Fact.DEADLINE:
             self.broken(f"climbed to rung {after.rung} on {step.fact.name}")
-        if before.stage is Stage.VERIFYING and self.world.now - before.since < self.plan.verify_ns:
+        if before.stage is HaltState.VERIFYING and self.world.now - before.since < self.plan.verify_ns:
             self.broken(f"climbed to rung {after.rung} before the stop had its time")
-        if before.stage is Stage.STOPPING and before.stop_reply is not Fact.STOP_REFUSED:
+        if before.stage is HaltState.STOPPING and before.stop_reply is not Fact.STOP_REFUSED:
             self.broken(f"climbed to rung {after.rung} without a refusal")
 
 
@@ -104,7 +104,7 @@ class RefusalsAreReadBack(Checker):
 
     def on_step(self, step: Step) -> None:
         bad = step.fact in (Fact.STOP_BUSY, Fact.STOP_REFUSED, Fact.STOP_UNKNOWN)
-        if step.before.stage is Stage.STOPPING and bad and step.before.stop_reply is None:
+        if step.before.stage is HaltState.STOPPING and bad and step.before.stop_reply is None:
             self.unread = not any(isinstance(effect, ReadBilling) for effect in step.effects)
         if self.unread and any(isinstance(effect, StopCompute) for effect in step.effects):
             self.broken("the next stop went out before billing was read")
@@ -119,7 +119,7 @@ class OnlyWhatIsOurs(Checker):
     def on_effect(self, effect: HaltEffect, halt: Halt, journaled: object) -> None:
         if self.plan.stop is StopTarget.PROCESSES and isinstance(effect, StopCompute | ReadBilling):
             self.broken(f"{type(effect).__name__} for a halt of processes")
-        if isinstance(effect, CloseIncident) and halt.stage is not Stage.HALTED:
+        if isinstance(effect, CloseIncident) and halt.stage is not HaltState.HALTED:
             self.broken("closed before it was halted")
 
 
@@ -138,7 +138,7 @@ class MoneyIsReachedInTime(Checker):
         allowed += 4 * GRID_NS + self.restarts * (
             DOWN_NS + GRID_NS + max(self.plan.term_grace_ns, self.plan.kill_grace_ns)
         )
-        live = step.before.stage is not Stage.HALTED
+        live = step.before.stage is not HaltState.HALTED
         waits = self.plan.stop is not StopTarget.PROCESSES and not self.stopped
         if live and waits and self.world.now - self.verdict_at > allowed:
             self.broken("the first stop is late")

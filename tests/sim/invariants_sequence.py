@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Ask, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
-from governor.core.halt.table import RENEWALS_MAX, Fact, Halt, Stage, StopTarget
+from governor.core.halt.table import RENEWALS_MAX, Fact, Halt, HaltState, StopTarget
 from tests.sim.checker import DOWN_NS, RANK, Checker
 from tests.sim.governor import GRID_NS, Step
 from tests.sim.world import STAMP_AGE_NS_MAX, START, World
 
 SCAN_MAX_NS = 3 * NS_PER_S  # Birth of a newcomer to its being seen.
-FROM_TERMED = frozenset(stage for stage in Stage if RANK[stage] >= RANK[Stage.TERMED]) - {Stage.HALTED}
+FROM_TERMED = frozenset(stage for stage in HaltState if RANK[stage] >= RANK[HaltState.TERMED]) - {HaltState.HALTED}
 
 
 class EscalationNeverGoesBack(Checker):
@@ -23,7 +23,7 @@ class EscalationNeverGoesBack(Checker):
             self.broken(f"the halt changed between two facts: {self.last} became {step.before}")
         self.last = step.after
         if RANK[step.after.stage] < RANK[step.before.stage]:
-            climbs = (step.before.stage, step.after.stage) == (Stage.VERIFYING, Stage.STOPPING)
+            climbs = (step.before.stage, step.after.stage) == (HaltState.VERIFYING, HaltState.STOPPING)
             if not (climbs and step.after.rung > step.before.rung):
                 self.broken(f"{step.before.stage.name} -> {step.after.stage.name} on {step.fact.name}")
 
@@ -46,15 +46,15 @@ class HaltedIsTrue(Checker):
         self.resumed_at = self.world.now
 
     def on_step(self, step: Step) -> None:
-        if step.after.stage is not Stage.HALTED or step.before.stage is Stage.HALTED:
+        if step.after.stage is not HaltState.HALTED or step.before.stage is HaltState.HALTED:
             return
-        cloud, hands = self.world.cloud, self.world.hands
-        if self.plan.stop is not StopTarget.PROCESSES and not (cloud.ended_at and hands.ended_samples):
+        cloud, performer = self.world.cloud, self.world.performer
+        if self.plan.stop is not StopTarget.PROCESSES and not (cloud.ended_at and performer.ended_samples):
             self.broken(f"HALTED on {step.fact.name}, but nobody saw the invoice end")
         if (
             self.plan.stop is not StopTarget.PROCESSES
             and cloud.billing
-            and not cloud.restarted_since(hands.ended_samples[-1])
+            and not cloud.restarted_since(performer.ended_samples[-1])
         ):
             self.broken(f"HALTED on {step.fact.name} while the invoice runs")
         for process in self.world.trainer.alive():
@@ -82,10 +82,10 @@ class SigkillAfterGrace(Checker):
     restarts = 0
 
     def on_resume(self, halt: Halt) -> None:
-        self.restarts += halt.stage is Stage.TERMED
+        self.restarts += halt.stage is HaltState.TERMED
 
     def on_step(self, step: Step) -> None:
-        self.all_gone = self.all_gone or (step.fact is Fact.EXITED and step.before.stage is Stage.TERMED)
+        self.all_gone = self.all_gone or (step.fact is Fact.EXITED and step.before.stage is HaltState.TERMED)
 
     def on_effect(self, effect: HaltEffect, halt: Halt, journaled: object) -> None:
         if isinstance(effect, Term) and self.termed_at is None:
@@ -110,10 +110,10 @@ class GraceIsKept(Checker):
         self.restarts += 1
 
     def on_step(self, step: Step) -> None:
-        asked = step.before.stage in (Stage.ASKED, Stage.SAVING)
+        asked = step.before.stage in (HaltState.ASKED, HaltState.SAVING)
         if step.before.grace_until is not None and step.after.grace_until != step.before.grace_until:
             self.broken(f"{step.fact.name} moved the grace")
-        if asked and step.after.stage is not step.before.stage and step.after.stage is not Stage.SAVING:
+        if asked and step.after.stage is not step.before.stage and step.after.stage is not HaltState.SAVING:
             until = step.before.grace_until
             assert until is not None
             if self.world.now > until + GRID_NS + self.restarts * DOWN_NS:
@@ -128,12 +128,12 @@ class EveryStageDoesItsWork(Checker):
     """A stage is not left by its deadline before its effect was performed at least once, whatever crashed."""
 
     WORK = {  # noqa: RUF012
-        Stage.ASKED: Ask,
-        Stage.TERMED: Term,
-        Stage.KILLED: Kill,
-        Stage.STOPPING: StopCompute,
-        Stage.VERIFYING: ReadBilling,
-        Stage.NEEDS_HUMAN: Page,
+        HaltState.ASKED: Ask,
+        HaltState.TERMED: Term,
+        HaltState.KILLED: Kill,
+        HaltState.STOPPING: StopCompute,
+        HaltState.VERIFYING: ReadBilling,
+        HaltState.NEEDS_HUMAN: Page,
     }
 
     def __init__(self, world: World) -> None:
@@ -161,7 +161,7 @@ class DeadlinesMove(Checker):
     """A deadline that has come must end, or be set anew: else the clock spins, or nothing ever happens again."""
 
     def on_step(self, step: Step) -> None:
-        live = step.after.stage is not Stage.HALTED
+        live = step.after.stage is not HaltState.HALTED
         if live and step.after.deadline is None:
             self.broken(f"{step.after.stage.name} has no deadline")
         if live and step.fact is Fact.DEADLINE and step.after.deadline == step.before.deadline:
@@ -201,11 +201,11 @@ class EventuallyHalted(Checker):
     """Once the faults have healed, the halt ends, is closed, and the money has stopped."""
 
     def on_end(self, halt: Halt) -> None:
-        if self.world.hands.dark:
+        if self.world.performer.dark:
             if self.world.cloud.ended_at:
                 return  # Our own machine went down: the end that nobody on it can see.
             self.broken("dark, but the invoice never ended")
-        if halt.stage is not Stage.HALTED:
+        if halt.stage is not HaltState.HALTED:
             self.broken(f"still {halt.stage.name} long after the faults healed")
-        if not self.world.hands.closed:
+        if not self.world.performer.closed:
             self.broken("halted, but never closed")

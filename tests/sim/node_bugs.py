@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from governor.core.engine.idle.messages import ABANDONED
 from governor.core.engine.idle.state import NODE
-from governor.core.events.effects import Alarm, Effect, KeepIncident, StopCompute
+from governor.core.events.effects import Alarm, Effect, PersistIncident, StopCompute
 from governor.core.events.inputs import Event, Hello, OperatorHold, Tick
 from governor.core.events.machine import GpuProcessesSeen
 from tests.sim.node_invariants import BrokenError, play
@@ -89,7 +89,7 @@ def _never_closed(_world: World, effects: list[Effect]) -> list[Effect]:
     """A stop that was given up stays open in the journal."""
     return [
         replace(effect, closed=False)
-        if isinstance(effect, KeepIncident) and effect.snapshot["halt_stage"] == ABANDONED
+        if isinstance(effect, PersistIncident) and effect.snapshot["halt_stage"] == ABANDONED
         else effect
         for effect in effects
     ]
@@ -97,7 +97,9 @@ def _never_closed(_world: World, effects: list[Effect]) -> list[Effect]:
 
 def _repeats_at_once(world: World, effects: list[Effect]) -> list[Effect]:
     """A resumed stop asks the provider again before anybody has looked."""
-    resumed = [e for e in effects if isinstance(e, KeepIncident) and e.snapshot["timeline"][-1]["what"] == "restored"]
+    resumed = [
+        e for e in effects if isinstance(e, PersistIncident) and e.snapshot["timeline"][-1]["what"] == "restored"
+    ]
     again: list[Effect] = [StopCompute(effect.incident_id, NODE, 2, 0) for effect in resumed]
     return [*effects, *again]
 

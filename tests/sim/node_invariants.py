@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from governor.core.engine.idle.state import NODE
-from governor.core.events.effects import Alarm, Ask, Effect, KeepIncident, Kill, StopCompute, Term
+from governor.core.events.effects import Alarm, Ask, Effect, Kill, PersistIncident, StopCompute, Term
 from governor.core.events.inputs import Event
 from tests.sim.node_world import FOR_EVER, World, draw, snapshot_of
 
@@ -34,7 +34,7 @@ class Judge:
     def __call__(self, world: World, effect: Effect) -> None:
         if isinstance(effect, Alarm):
             self.warned_at = world.now if effect.name == "node_idle" else self.warned_at
-        elif isinstance(effect, KeepIncident) and effect.snapshot["run"] == NODE:
+        elif isinstance(effect, PersistIncident) and effect.snapshot["run"] == NODE:
             self.kept.add(effect.incident_id)
         elif isinstance(effect, Ask | Term | Kill) and effect.run == NODE:
             raise BrokenError(f"NobodyIsEnded: {effect}")

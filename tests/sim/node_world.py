@@ -19,7 +19,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.idle.state import NODE
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.events.effects import Effect, KeepIncident, KeepRuns, ReadBilling, StopCompute
+from governor.core.events.effects import Effect, PersistIncident, PersistRuns, ReadBilling, StopCompute
 from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
@@ -252,9 +252,9 @@ class World:
         )
         for effect in effects:
             self.on_effect(self, effect)
-            if isinstance(effect, KeepRuns):
+            if isinstance(effect, PersistRuns):
                 self.runs |= {name: json.dumps(row) for name, row in effect.runs.items()}
-            elif isinstance(effect, KeepIncident):
+            elif isinstance(effect, PersistIncident):
                 self.incidents[effect.incident_id] = (json.dumps(effect.snapshot), effect.closed)
             elif dies and isinstance(effect, StopCompute):
                 break  # Journaled, and never done.

@@ -12,11 +12,30 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.events.effects import Confirm, Effect, HaltEffect, KeepIncident, Kill, Page, ReadBilling, StopCompute
+from governor.core.events.effects import (
+    Confirm,
+    Effect,
+    HaltEffect,
+    Kill,
+    Page,
+    PersistIncident,
+    ReadBilling,
+    StopCompute,
+)
 from governor.core.events.inputs import Event, ProcessesSeen, TrainerExited
 from governor.core.halt import acts
 from governor.core.halt.acts import Act
-from governor.core.halt.table import TRANSITIONS, Cell, Fact, Halt, Outcome, Plan, Stage, StopTarget, entry_effects
+from governor.core.halt.table import (
+    TRANSITIONS,
+    Cell,
+    Fact,
+    Halt,
+    HaltPlan,
+    HaltState,
+    Outcome,
+    StopTarget,
+    entry_effects,
+)
 from tests.sim.disk import Disk
 from tests.sim.engine_driver import EngineDriver, Kept, engine_schedule
 from tests.sim.faults import INCIDENT, Schedule, draw_schedule
@@ -26,7 +45,7 @@ from tests.sim.world import World
 
 SEEDS_MAX = 2_000  # As many as one check plays: a bug that needs more would live for a while.
 
-Cells = Mapping[tuple[Stage, Fact], Act]
+Cells = Mapping[tuple[HaltState, Fact], Act]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +62,7 @@ def planted(cells: Cells) -> Iterator[None]:
     """The table with these cells replaced, for as long as the block lasts."""
     sound = {key: TRANSITIONS[key] for key in cells}
     for key, act in cells.items():
-        TRANSITIONS[key] = Cell(tuple(Stage), act, "A planted bug.")
+        TRANSITIONS[key] = Cell(tuple(HaltState), act, "A planted bug.")
     try:
         yield
     finally:
@@ -64,9 +83,9 @@ def hunt(bug: Bug, seeds: int = SEEDS_MAX) -> FailedError | None:
 # --- wrong acts ------------------------------------------------------------------------------------------
 
 
-def _to(stage: Stage, *, lasts_s: float = 60.0) -> Act:
-    def act(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
-        deadline = None if stage is Stage.HALTED else MonoNs(at + round(lasts_s * NS_PER_S))
+def _to(stage: HaltState, *, lasts_s: float = 60.0) -> Act:
+    def act(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
+        deadline = None if stage is HaltState.HALTED else MonoNs(at + round(lasts_s * NS_PER_S))
         moved = replace(halt, stage=stage, since=at, deadline=deadline, page_reason="planted")
         return moved, entry_effects(moved, plan)
 
@@ -74,7 +93,7 @@ def _to(stage: Stage, *, lasts_s: float = 60.0) -> Act:
 
 
 def _wait(lasts_s: float = 60.0) -> Act:
-    def act(halt: Halt, at: MonoNs, _plan: Plan) -> Outcome:
+    def act(halt: Halt, at: MonoNs, _plan: HaltPlan) -> Outcome:
         return replace(halt, deadline=MonoNs(at + round(lasts_s * NS_PER_S))), ()
 
     return act
@@ -83,66 +102,66 @@ def _wait(lasts_s: float = 60.0) -> Act:
 def _without(kind: type[object], act: Act) -> Act:
     """The sound act, but for one kind of effect that it forgets."""
 
-    def forgetful(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+    def forgetful(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
         after, effects = act(halt, at, plan)
         return after, tuple(effect for effect in effects if not isinstance(effect, kind))
 
     return forgetful
 
 
-def _sound(stage: Stage, fact: Fact) -> Act:
+def _sound(stage: HaltState, fact: Fact) -> Act:
     return TRANSITIONS[stage, fact].act
 
 
-def _extend_grace(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _extend_grace(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return replace(halt, deadline=MonoNs(at + plan.save_grace_ns)), ()
 
 
-def _resend_for_ever(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _resend_for_ever(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     if halt.stop_reply is Fact.STOP_REFUSED:
         return acts.stop_again(halt, at, plan)
     return acts.stop_again(replace(halt, rung_attempts=1), at, plan)
 
 
-def _climb_at_once(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _climb_at_once(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return acts.climb(halt, at, plan)
 
 
-def _same_rung_again(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _same_rung_again(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     harsher, effects = acts.climb(halt, at, plan)
-    if harsher.stage is not Stage.STOPPING:
+    if harsher.stage is not HaltState.STOPPING:
         return harsher, effects
     again = replace(harsher, rung=halt.rung, rung_attempts=halt.rung_attempts + 1)
     return again, (StopCompute(halt.incident_id, halt.run, again.stop_attempts, again.rung),)
 
 
-def _poll_each_answer(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _poll_each_answer(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return acts.poll(replace(halt, poll_due=None, poll_n=0), at, plan)
 
 
-def _page_each_round(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _page_each_round(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     after, effects = acts.retry(halt, at, plan)
     return after, (Page(halt.incident_id, halt.run, halt.page_reason), *effects)
 
 
-def _hurry(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _hurry(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     after, effects = acts.retry(halt, at, plan)
     return replace(after, deadline=MonoNs(at + plan.retry_min_ns // 2)), effects
 
 
-def _beyond_policy(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _beyond_policy(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return acts.climb(halt, at, replace(plan, rung_max=min(2, plan.rung_max + 1)))
 
 
-def _billing_for_processes(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _billing_for_processes(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return acts.after_exit(halt, at, replace(plan, stop=StopTarget.INSTANCE))
 
 
-def _unkillable_is_halted(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _unkillable_is_halted(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return acts.halted(halt, at, plan) if plan.stop is StopTarget.PROCESSES else acts.after_unkillable(halt, at, plan)
 
 
-def _refused_and_blind(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def _refused_and_blind(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return replace(halt, stop_reply=Fact.STOP_REFUSED, deadline=MonoNs(at + NS_PER_S)), ()
 
 
@@ -158,7 +177,7 @@ class ResumeForgetsEffects(TableDriver):
 class ResumeAsksAgain(TableDriver):
     def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
         super().resume(kept, at)
-        if self.halt.stage is Stage.ASKED:
+        if self.halt.stage is HaltState.ASKED:
             self.halt = replace(self.halt, deadline=MonoNs(at + self.plan.grace_ns))
         return entry_effects(self.halt, self.plan)
 
@@ -205,14 +224,14 @@ class RanksAreEverybody(EngineDriver):
     """The simulator found this one: a launcher outlived its ranks, and the halt of processes was declared over."""
 
     def _decide(self, event: Event) -> list[Effect]:
-        if isinstance(event, TrainerExited) and self.halt.stage not in (Stage.ARMED, Stage.HALTED):
+        if isinstance(event, TrainerExited) and self.halt.stage not in (HaltState.ARMED, HaltState.HALTED):
             event = ProcessesSeen(event.at, INCIDENT, ())
         return super()._decide(event)
 
 
 class DoesBeforeItKeeps(EngineDriver):
     def _decide(self, event: Event) -> list[Effect]:
-        return sorted(super()._decide(event), key=lambda effect: isinstance(effect, KeepIncident))
+        return sorted(super()._decide(event), key=lambda effect: isinstance(effect, PersistIncident))
 
 
 class ConfirmsBeforeItKeeps(EngineDriver):
@@ -232,7 +251,7 @@ class KeepsOnlyTransitions(EngineDriver):
         before = self.halt.stage
         effects = super()._decide(event)
         moved = self.halt.stage is not before
-        return [effect for effect in effects if moved or not isinstance(effect, KeepIncident)]
+        return [effect for effect in effects if moved or not isinstance(effect, PersistIncident)]
 
 
 class ForgetsItsDowntime(EngineDriver):
@@ -248,60 +267,70 @@ def in_engine(name: str, driver: Callable[[World], Driver]) -> Bug:
     return Bug(name, driver=driver, draw=engine_schedule)
 
 
-_ENTERED = {stage: _to(stage) for stage in Stage}
-_late = tuple(stage for stage in Stage if stage.value in ("killed", "stopping", "verifying", "needs_human"))
+_ENTERED = {stage: _to(stage) for stage in HaltState}
+_late = tuple(stage for stage in HaltState if stage.value in ("killed", "stopping", "verifying", "needs_human"))
 
 BUGS: tuple[Bug, ...] = (
-    Bug("accepted is taken for stopped", {(Stage.STOPPING, Fact.STOP_ACCEPTED): acts.halted}),
-    Bug("accepted is taken for stopped, late", {(Stage.NEEDS_HUMAN, Fact.STOP_ACCEPTED): acts.halted}),
-    Bug("a time-out is taken for stopped", {(Stage.STOPPING, Fact.STOP_UNKNOWN): acts.halted}),
-    Bug("not knowing is taken for ended", {(Stage.VERIFYING, Fact.BILLING_UNKNOWN): acts.halted}),
-    Bug("billing ended under a trainer that lives: halted", {(Stage.ASKED, Fact.BILLING_ENDED): acts.halted}),
-    Bug("the same while it saves", {(Stage.SAVING, Fact.BILLING_ENDED): acts.halted}),
-    Bug("exit while asked is declared halted", {(Stage.ASKED, Fact.EXITED): acts.halted}),
-    Bug("exit is declared halted, the machine bills on", {(Stage.TERMED, Fact.EXITED): acts.halted}),
-    Bug("exit with a person called is declared halted", {(Stage.NEEDS_HUMAN, Fact.EXITED): acts.halted}),
-    Bug("D state is waited for", {(Stage.KILLED, Fact.DEADLINE): _wait()}),
-    Bug("D state is declared halted", {(Stage.KILLED, Fact.DEADLINE): _unkillable_is_halted}),
-    Bug("no deadline edge while stopping", {(Stage.STOPPING, Fact.DEADLINE): acts.stay}),
-    Bug("no stop is sent again", {(Stage.STOPPING, Fact.DEADLINE): _wait()}),
-    Bug("a late ack resurrects the grace after TERM", {(Stage.TERMED, Fact.SAVING): _ENTERED[Stage.SAVING]}),
-    Bug("a late ack resurrects the grace after KILL", {(Stage.KILLED, Fact.SAVING): _ENTERED[Stage.SAVING]}),
-    Bug("a late SAVED sends TERM again", {(Stage.STOPPING, Fact.SAVED): acts.saved_then_term}),
-    Bug("progress extends the grace", {(Stage.SAVING, Fact.SAVING): _extend_grace}),
-    Bug("saved, and the grace is waited out", {(Stage.SAVING, Fact.SAVED): acts.note_saved}),
-    Bug("received is taken for saved", {(Stage.ASKED, Fact.RECEIVED): acts.saved_then_term}),
-    Bug("SIGKILL without SIGTERM", {(Stage.ASKED, Fact.DEADLINE): acts.kill}),
-    Bug("SIGKILL without SIGTERM, no ask", {(Stage.ARMED, Fact.VERDICT_NO_ASK): acts.kill}),
-    Bug("newcomers get SIGKILL within SIGTERM's grace", {(Stage.TERMED, Fact.RESPAWNED): acts.kill_again}),
+    Bug("accepted is taken for stopped", {(HaltState.STOPPING, Fact.STOP_ACCEPTED): acts.halted}),
+    Bug("accepted is taken for stopped, late", {(HaltState.NEEDS_HUMAN, Fact.STOP_ACCEPTED): acts.halted}),
+    Bug("a time-out is taken for stopped", {(HaltState.STOPPING, Fact.STOP_UNKNOWN): acts.halted}),
+    Bug("not knowing is taken for ended", {(HaltState.VERIFYING, Fact.BILLING_UNKNOWN): acts.halted}),
+    Bug("billing ended under a trainer that lives: halted", {(HaltState.ASKED, Fact.BILLING_ENDED): acts.halted}),
+    Bug("the same while it saves", {(HaltState.SAVING, Fact.BILLING_ENDED): acts.halted}),
+    Bug("exit while asked is declared halted", {(HaltState.ASKED, Fact.EXITED): acts.halted}),
+    Bug("exit is declared halted, the machine bills on", {(HaltState.TERMED, Fact.EXITED): acts.halted}),
+    Bug("exit with a person called is declared halted", {(HaltState.NEEDS_HUMAN, Fact.EXITED): acts.halted}),
+    Bug("D state is waited for", {(HaltState.KILLED, Fact.DEADLINE): _wait()}),
+    Bug("D state is declared halted", {(HaltState.KILLED, Fact.DEADLINE): _unkillable_is_halted}),
+    Bug("no deadline edge while stopping", {(HaltState.STOPPING, Fact.DEADLINE): acts.stay}),
+    Bug("no stop is sent again", {(HaltState.STOPPING, Fact.DEADLINE): _wait()}),
+    Bug("a late ack resurrects the grace after TERM", {(HaltState.TERMED, Fact.SAVING): _ENTERED[HaltState.SAVING]}),
+    Bug("a late ack resurrects the grace after KILL", {(HaltState.KILLED, Fact.SAVING): _ENTERED[HaltState.SAVING]}),
+    Bug("a late SAVED sends TERM again", {(HaltState.STOPPING, Fact.SAVED): acts.saved_then_term}),
+    Bug("progress extends the grace", {(HaltState.SAVING, Fact.SAVING): _extend_grace}),
+    Bug("saved, and the grace is waited out", {(HaltState.SAVING, Fact.SAVED): acts.note_saved}),
+    Bug("received is taken for saved", {(HaltState.ASKED, Fact.RECEIVED): acts.saved_then_term}),
+    Bug("SIGKILL without SIGTERM", {(HaltState.ASKED, Fact.DEADLINE): acts.kill}),
+    Bug("SIGKILL without SIGTERM, no ask", {(HaltState.ARMED, Fact.VERDICT_NO_ASK): acts.kill}),
+    Bug("newcomers get SIGKILL within SIGTERM's grace", {(HaltState.TERMED, Fact.RESPAWNED): acts.kill_again}),
     Bug("newcomers are ignored from KILL on", {(stage, Fact.RESPAWNED): acts.stay for stage in _late}),
-    Bug("newcomers are ignored while stopping", {(Stage.STOPPING, Fact.RESPAWNED): acts.stay}),
-    Bug("newcomers are ignored with a person called", {(Stage.NEEDS_HUMAN, Fact.RESPAWNED): acts.stay}),
-    Bug("a newcomer starts the ladder again", {(Stage.VERIFYING, Fact.RESPAWNED): acts.kill}),
-    Bug("a busy provider is asked for ever", {(Stage.STOPPING, Fact.DEADLINE): _resend_for_ever}),
-    Bug("a busy provider makes us climb", {(Stage.STOPPING, Fact.STOP_BUSY): _climb_at_once}),
-    Bug("a refusal makes us climb unread", {(Stage.STOPPING, Fact.STOP_REFUSED): _climb_at_once}),
-    Bug("a refusal is not read back", {(Stage.STOPPING, Fact.STOP_REFUSED): _refused_and_blind}),
-    Bug("accepted in vain, and the same rung again", {(Stage.VERIFYING, Fact.DEADLINE): _same_rung_again}),
-    Bug("the ladder is climbed beyond policy", {(Stage.VERIFYING, Fact.DEADLINE): _beyond_policy}),
-    Bug("a late refusal restarts the stop", {(Stage.VERIFYING, Fact.STOP_REFUSED): _ENTERED[Stage.STOPPING]}),
-    Bug("reading stops at the first RUNNING", {(Stage.VERIFYING, Fact.BILLING_RUNNING): acts.stay}),
-    Bug("reading stops with a person called", {(Stage.NEEDS_HUMAN, Fact.BILLING_RUNNING): acts.stay}),
-    Bug("doubled answers multiply the polls", {(Stage.VERIFYING, Fact.BILLING_RUNNING): _poll_each_answer}),
-    Bug("the end of billing is not noticed while stopping", {(Stage.STOPPING, Fact.BILLING_ENDED): acts.stay}),
-    Bug("the end of billing is not noticed later", {(Stage.NEEDS_HUMAN, Fact.BILLING_ENDED): acts.stay}),
-    Bug("with a person called, nothing is tried", {(Stage.NEEDS_HUMAN, Fact.DEADLINE): _wait()}),
-    Bug("with a person called, tried next day", {(Stage.NEEDS_HUMAN, Fact.DEADLINE): _wait(86_400)}),
-    Bug("a page each round", {(Stage.NEEDS_HUMAN, Fact.DEADLINE): _page_each_round}),
-    Bug("rounds without a pause", {(Stage.NEEDS_HUMAN, Fact.DEADLINE): _hurry}),
-    Bug("a halt of processes stops the machine", {(Stage.TERMED, Fact.EXITED): _billing_for_processes}),
-    Bug("a second verdict asks again", {(Stage.TERMED, Fact.VERDICT): _ENTERED[Stage.ARMED]}),
-    Bug("a second verdict kills the save", {(Stage.SAVING, Fact.VERDICT): acts.term}),
-    Bug("TERM is forgotten", {(Stage.ASKED, Fact.DEADLINE): _without(object, _sound(Stage.ASKED, Fact.DEADLINE))}),
-    Bug("KILL is forgotten", {(Stage.TERMED, Fact.DEADLINE): _without(Kill, _sound(Stage.TERMED, Fact.DEADLINE))}),
+    Bug("newcomers are ignored while stopping", {(HaltState.STOPPING, Fact.RESPAWNED): acts.stay}),
+    Bug("newcomers are ignored with a person called", {(HaltState.NEEDS_HUMAN, Fact.RESPAWNED): acts.stay}),
+    Bug("a newcomer starts the ladder again", {(HaltState.VERIFYING, Fact.RESPAWNED): acts.kill}),
+    Bug("a busy provider is asked for ever", {(HaltState.STOPPING, Fact.DEADLINE): _resend_for_ever}),
+    Bug("a busy provider makes us climb", {(HaltState.STOPPING, Fact.STOP_BUSY): _climb_at_once}),
+    Bug("a refusal makes us climb unread", {(HaltState.STOPPING, Fact.STOP_REFUSED): _climb_at_once}),
+    Bug("a refusal is not read back", {(HaltState.STOPPING, Fact.STOP_REFUSED): _refused_and_blind}),
+    Bug("accepted in vain, and the same rung again", {(HaltState.VERIFYING, Fact.DEADLINE): _same_rung_again}),
+    Bug("the ladder is climbed beyond policy", {(HaltState.VERIFYING, Fact.DEADLINE): _beyond_policy}),
+    Bug("a late refusal restarts the stop", {(HaltState.VERIFYING, Fact.STOP_REFUSED): _ENTERED[HaltState.STOPPING]}),
+    Bug("reading stops at the first RUNNING", {(HaltState.VERIFYING, Fact.BILLING_RUNNING): acts.stay}),
+    Bug("reading stops with a person called", {(HaltState.NEEDS_HUMAN, Fact.BILLING_RUNNING): acts.stay}),
+    Bug("doubled answers multiply the polls", {(HaltState.VERIFYING, Fact.BILLING_RUNNING): _poll_each_answer}),
+    Bug("the end of billing is not noticed while stopping", {(HaltState.STOPPING, Fact.BILLING_ENDED): acts.stay}),
+    Bug("the end of billing is not noticed later", {(HaltState.NEEDS_HUMAN, Fact.BILLING_ENDED): acts.stay}),
+    Bug("with a person called, nothing is tried", {(HaltState.NEEDS_HUMAN, Fact.DEADLINE): _wait()}),
+    Bug("with a person called, tried next day", {(HaltState.NEEDS_HUMAN, Fact.DEADLINE): _wait(86_400)}),
+    Bug("a page each round", {(HaltState.NEEDS_HUMAN, Fact.DEADLINE): _page_each_round}),
+    Bug("rounds without a pause", {(HaltState.NEEDS_HUMAN, Fact.DEADLINE): _hurry}),
+    Bug("a halt of processes stops the machine", {(HaltState.TERMED, Fact.EXITED): _billing_for_processes}),
+    Bug("a second verdict asks again", {(HaltState.TERMED, Fact.VERDICT): _ENTERED[HaltState.ARMED]}),
+    Bug("a second verdict kills the save", {(HaltState.SAVING, Fact.VERDICT): acts.term}),
+    Bug(
+        "TERM is forgotten",
+        {(HaltState.ASKED, Fact.DEADLINE): _without(object, _sound(HaltState.ASKED, Fact.DEADLINE))},
+    ),
+    Bug(
+        "KILL is forgotten",
+        {(HaltState.TERMED, Fact.DEADLINE): _without(Kill, _sound(HaltState.TERMED, Fact.DEADLINE))},
+    ),
     Bug(
         "the first read is forgotten",
-        {(Stage.STOPPING, Fact.STOP_ACCEPTED): _without(ReadBilling, _sound(Stage.STOPPING, Fact.STOP_ACCEPTED))},
+        {
+            (HaltState.STOPPING, Fact.STOP_ACCEPTED): _without(
+                ReadBilling, _sound(HaltState.STOPPING, Fact.STOP_ACCEPTED)
+            )
+        },
     ),
     Bug("a resume forgets the effects", driver=ResumeForgetsEffects),
     Bug("a resume begins the grace again", driver=ResumeAsksAgain),

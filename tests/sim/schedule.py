@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from governor.core.base.units import NS_PER_S
-from governor.core.halt.table import Fact, Plan, Stage
+from governor.core.halt.table import Fact, HaltPlan, HaltState
 from tests.sim.faults import Schedule, draw_schedule
 from tests.sim.governor import Driver, Governor, TableDriver
 from tests.sim.invariants import Invariants
@@ -23,9 +23,9 @@ DrawSchedule = Callable[[Random], Schedule]
 class Result:
     seed: int
     schedule: Schedule
-    stage: Stage
+    stage: HaltState
     dark: bool
-    cells: frozenset[tuple[Stage, Fact]]
+    cells: frozenset[tuple[HaltState, Fact]]
     took_ns: int  # Simulated.
     log: tuple[str, ...]
 
@@ -74,7 +74,7 @@ def run_schedule(
         seed,
         schedule,
         governor.driver.halt.stage,
-        world.hands.dark,
+        world.performer.dark,
         frozenset(invariants.cells),
         world.now - START,
         tuple(world.log),
@@ -85,8 +85,8 @@ def _play(world: World, governor: Governor) -> None:
     world.start(governor)
     governor.verdict(asked=world.schedule.asked)
     end_at = START + world.schedule.healed_after_ns + liveness_ns(world.schedule.plan)
-    while not world.hands.dark:
-        if world.hands.closed:
+    while not world.performer.dark:
+        if world.performer.closed:
             end_at = min(end_at, world.now + AFTER_HALT_NS)
         event_at, clock_at = world.next_at(), governor.next_clock_at()
         candidates = [at for at in (event_at, clock_at) if at is not None]
@@ -100,7 +100,7 @@ def _play(world: World, governor: Governor) -> None:
             governor.clock()
 
 
-def liveness_ns(plan: Plan) -> int:
+def liveness_ns(plan: HaltPlan) -> int:
     """How long a halt may take from the moment at which everything obeys, wherever it stood."""
     before_stop = plan.grace_ns + plan.term_grace_ns + plan.kill_grace_ns
     ladder = (plan.rung_max + 1) * (plan.stop_reply_ns + plan.verify_ns)

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-from governor.core.halt.table import TRANSITIONS, Fact, Stage
+from governor.core.halt.table import TRANSITIONS, Fact, HaltState
 from tests.sim.engine_driver import run_engine_schedule
 from tests.sim.schedule import Result, run_schedule
 
@@ -31,13 +31,13 @@ ENGINE_SEEDS = 100  # Of each range.
 _REPLIES = (Fact.STOP_ACCEPTED, Fact.STOP_BUSY, Fact.STOP_REFUSED, Fact.STOP_UNKNOWN)
 UNREACHABLE = {
     "an incident is opened and its verdict fed in one step": set(
-        product([Stage.ARMED], set(Fact) - {Fact.VERDICT, Fact.VERDICT_NO_ASK})
+        product([HaltState.ARMED], set(Fact) - {Fact.VERDICT, Fact.VERDICT_NO_ASK})
     ),
     "no stop is sent before STOPPING, and nothing goes back": set(
-        product([Stage.ASKED, Stage.SAVING, Stage.TERMED, Stage.KILLED], _REPLIES)
+        product([HaltState.ASKED, HaltState.SAVING, HaltState.TERMED, HaltState.KILLED], _REPLIES)
     ),
     "hands look for newcomers from the first SIGTERM on": set(
-        product([Stage.ASKED, Stage.SAVING], [Fact.RESPAWNED]),
+        product([HaltState.ASKED, HaltState.SAVING], [Fact.RESPAWNED]),
     ),
 }
 
@@ -58,7 +58,7 @@ def played() -> tuple[Result, ...]:
 
 def test_every_invariant_holds_in_every_schedule() -> None:
     results = played()
-    assert {result.stage for result in results if not result.dark} == {Stage.HALTED}
+    assert {result.stage for result in results if not result.dark} == {HaltState.HALTED}
     assert any(result.dark for result in results), "no schedule took the governor's own machine down"
 
 
@@ -75,7 +75,7 @@ def test_the_engine_keeps_every_invariant_too() -> None:
     """Fewer schedules: each step writes and reads real snapshots. The table's own search is above."""
     seeds = [*FIXED_SEEDS[:ENGINE_SEEDS], *fresh_seeds()[:ENGINE_SEEDS]]
     results = [run_engine_schedule(seed) for seed in seeds]
-    assert {result.stage for result in results if not result.dark} == {Stage.HALTED}
+    assert {result.stage for result in results if not result.dark} == {HaltState.HALTED}
 
 
 def test_the_same_seed_writes_the_same_journal_whatever_the_hash_seed() -> None:

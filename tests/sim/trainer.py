@@ -168,7 +168,7 @@ class Trainer:
             process.newcomer = True
             self.exit_reported = False
             self.world.note(f"respawned {process.pid}")
-            self.world.hands.on_birth(process)
+            self.world.performer.on_birth(process)
             if self.world.rng.random() < 0.5:
                 self.world.after(self.world.rng.randrange(1, 3 * NS_PER_S), partial(self._say_hello, process))
 
@@ -189,4 +189,4 @@ class Trainer:
         if not self._ranks() and not self.exit_reported:
             self.exit_reported = True
             self.world.tell(lambda at: TrainerExited(at, RUN, 1), NS_PER_MS, lossy=False)
-        self.world.hands.on_death()
+        self.world.performer.on_death()

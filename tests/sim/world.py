@@ -50,7 +50,7 @@ class World:
         self.log: list[str] = []
         self.trainer = Trainer(self)
         self.cloud = Cloud(self)
-        self.hands = Hands(self)
+        self.performer = Performer(self)
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
         self._pushed = 0
         self._governor: Receiver | None = None
@@ -128,7 +128,7 @@ class Performed:
 
 
 @dataclass(slots=True)
-class Hands:
+class Performer:
     """Do effects to the world, watch the processes, and report what is observed. Dies with the governor."""
 
     world: World

@@ -8,7 +8,7 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.metering import keep
+from governor.core.engine.metering import persist
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.engine.node_money import ABSENCE_MAX_NS
 from governor.core.engine.resume import restore_runs
@@ -56,11 +56,11 @@ class Billed(World):
 
     def keep(self) -> None:
         """As the daemon does behind a hello, and at its end."""
-        self.take([keep(self.node, MonoNs(self.mono))])
+        self.take([persist(self.node, MonoNs(self.mono))])
 
     def speak(self, run: str, attempt: str, pid: int) -> None:
-        tracked = self.node.runs.get(run)
-        self.launches[run] += tracked is None or tracked.run.attempt != attempt or not tracked.run.alive
+        managed = self.node.runs.get(run)
+        self.launches[run] += managed is None or managed.run.attempt != attempt or not managed.run.alive
         self.play(
             hello(
                 0,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.effects import HaltEffect
-from governor.core.halt.table import Fact, Plan, Stage, StopTarget, open_halt, step
+from governor.core.halt.table import Fact, HaltPlan, HaltState, StopTarget, open_halt, step
 
 START = MonoNs(1_000 * NS_PER_S)
 
@@ -15,7 +15,7 @@ def seconds(count: float) -> DurationNs:
     return DurationNs(round(count * NS_PER_S))
 
 
-PLAN = Plan(
+PLAN = HaltPlan(
     checkpoint="suspect",
     grace_ns=seconds(60),
     save_grace_ns=seconds(40),
@@ -32,7 +32,7 @@ PROCESSES = replace(PLAN, stop=StopTarget.PROCESSES)
 class Driver:
     """One halt under a clock that only moves when told; remembers what was asked of the world."""
 
-    def __init__(self, plan: Plan = PLAN) -> None:
+    def __init__(self, plan: HaltPlan = PLAN) -> None:
         self.plan = plan
         self.at = START
         self.halt = open_halt("incident-1", "run-1", "loss_nan", START)
@@ -50,14 +50,14 @@ class Driver:
         return self.feed(Fact.DEADLINE)
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> HaltState:
         return self.halt.stage
 
 
-def at_stopping(plan: Plan = PLAN) -> Driver:
+def at_stopping(plan: HaltPlan = PLAN) -> Driver:
     driver = Driver(plan)
     driver.feed(Fact.VERDICT, Fact.SAVED, Fact.EXITED)
-    assert driver.stage is Stage.STOPPING
+    assert driver.stage is HaltState.STOPPING
     return driver
 
 

@@ -13,7 +13,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.idle.state import NODE
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.events.effects import Alarm, Effect, KeepIncident, KeepRuns, StopCompute
+from governor.core.events.effects import Alarm, Effect, PersistIncident, PersistRuns, StopCompute
 from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
@@ -70,9 +70,9 @@ class Idle:
     def _take(self, effects: list[Effect]) -> None:
         self.effects += [(self.now, effect) for effect in effects]
         for effect in effects:
-            if isinstance(effect, KeepIncident):
+            if isinstance(effect, PersistIncident):
                 self.incidents[effect.incident_id] = json.loads(json.dumps(effect.snapshot)) | {"_": effect.closed}
-            elif isinstance(effect, KeepRuns):
+            elif isinstance(effect, PersistRuns):
                 self.kept |= json.loads(json.dumps(dict(effect.runs)))
 
     def until(self, second: int) -> list[Effect]:

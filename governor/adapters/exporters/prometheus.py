@@ -24,7 +24,14 @@ from prometheus_client.registry import Collector
 
 from governor.adapters.exporters.prometheus_metrics import METRICS, Metric, build_info, shown
 from governor.core.base.units import MonoNs
-from governor.core.views.metrics import LAG_BOUNDS_S, GovernorHealth, LagMeter, LagReading, Snapshot, take_snapshot
+from governor.core.views.metrics import (
+    LAG_BOUNDS_S,
+    GovernorHealth,
+    LagMeter,
+    LagReading,
+    MetricsSnapshot,
+    take_snapshot,
+)
 
 CONNECTIONS_MAX: Final = 16  # Two Prometheus servers and a person, several times over.
 REQUEST_BYTES_MAX: Final = 8 * 1024  # Prometheus sends some 300 bytes.
@@ -177,7 +184,7 @@ class SnapshotCollector(Collector):
     """Turns the newest snapshot into metric families. Before the first one there are none."""
 
     def __init__(self) -> None:
-        self.snapshot: Snapshot | None = None  # Replaced as a whole: no lock.
+        self.snapshot: MetricsSnapshot | None = None  # Replaced as a whole: no lock.
         self._metrics = (*METRICS, build_info(version("costgov")))
 
     def describe(self) -> Iterable[Family]:
@@ -223,7 +230,7 @@ class PrometheusExporter:
         self._server = ScrapeServer(address, port, self.render, CONTENT_TYPE)
         self.url = f"http://{f'[{address}]' if ':' in address else address}:{self._server.port}/metrics"
 
-    def publish(self, snapshot: Snapshot) -> None:
+    def publish(self, snapshot: MetricsSnapshot) -> None:
         """Show this from now on."""
         self._collector.snapshot = snapshot
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros
-from governor.core.halt.state import Stage
-from governor.core.views.metrics import AlertCounts, BudgetReading, RunReading, Snapshot
+from governor.core.halt.state import HaltState
+from governor.core.views.metrics import AlertCounts, BudgetReading, MetricsSnapshot, RunReading
 
 RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 30 series is still a small scrape.
 LABEL_CHARS_MAX: Final = 128
@@ -33,10 +33,10 @@ class Metric:
     type: str  # gauge | counter | histogram
     labels: tuple[str, ...]
     meaning: str
-    samples: Callable[[Snapshot], Iterable[Sample]]
+    samples: Callable[[MetricsSnapshot], Iterable[Sample]]
 
 
-def shown(snapshot: Snapshot) -> Snapshot:
+def shown(snapshot: MetricsSnapshot) -> MetricsSnapshot:
     """Bound and clean what labels will carry: few runs, short printable names, no two alike.
 
     Two samples with the same labels make a scraper refuse the whole page, so a run that would collide is summed up.
@@ -80,8 +80,8 @@ def number(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _of_runs(pick: Callable[[RunReading], float | None]) -> Callable[[Snapshot], Iterable[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+def _of_runs(pick: Callable[[RunReading], float | None]) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
+    def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         for run in snapshot.runs:
             value = pick(run)
             if value is not None:
@@ -90,14 +90,14 @@ def _of_runs(pick: Callable[[RunReading], float | None]) -> Callable[[Snapshot],
     return samples
 
 
-def _stop_stages(snapshot: Snapshot) -> Iterable[Sample]:
+def _stop_stages(snapshot: MetricsSnapshot) -> Iterable[Sample]:
     """As of a run's halt, for the stop of a node that nobody uses."""
-    for stage in Stage if snapshot.stop_stage is not None else ():
+    for stage in HaltState if snapshot.stop_stage is not None else ():
         yield (snapshot.node, snapshot.cloud_instance, stage.value), float(stage.value == snapshot.stop_stage)
 
 
-def _of_node(pick: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Iterable[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+def _of_node(pick: Callable[[MetricsSnapshot], float | None]) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
+    def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         value = pick(snapshot)
         if value is not None:
             yield (clean(snapshot.node), clean(snapshot.cloud_instance)), number(value)
@@ -105,8 +105,8 @@ def _of_node(pick: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], I
     return samples
 
 
-def _of_governor(pick: Callable[[Snapshot], float | None]) -> Callable[[Snapshot], Iterable[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+def _of_governor(pick: Callable[[MetricsSnapshot], float | None]) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
+    def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         value = pick(snapshot)
         if value is not None:
             yield (), number(value)
@@ -114,24 +114,24 @@ def _of_governor(pick: Callable[[Snapshot], float | None]) -> Callable[[Snapshot
     return samples
 
 
-def _run_labels(snapshot: Snapshot, run: RunReading) -> tuple[str, ...]:
+def _run_labels(snapshot: MetricsSnapshot, run: RunReading) -> tuple[str, ...]:
     return tuple(map(clean, (run.run, run.stage, snapshot.node, snapshot.cloud_instance, run.scheduler_job)))
 
 
-def _run_info(snapshot: Snapshot) -> Iterable[Sample]:
+def _run_info(snapshot: MetricsSnapshot) -> Iterable[Sample]:
     for run in snapshot.runs:
         if run.run != OTHER_RUNS:
             yield (*_run_labels(snapshot, run), clean(run.attempt), run.mode), 1.0
 
 
-def _halt_stages(snapshot: Snapshot) -> Iterable[Sample]:
+def _halt_stages(snapshot: MetricsSnapshot) -> Iterable[Sample]:
     for run in snapshot.runs:
         name, _, *rest = _run_labels(snapshot, run)
-        for stage in Stage if run.halt_stage is not None else ():
+        for stage in HaltState if run.halt_stage is not None else ():
             yield (name, *rest, stage.value), float(stage.value == run.halt_stage)
 
 
-def _lines(snapshot: Snapshot) -> Iterable[Sample]:
+def _lines(snapshot: MetricsSnapshot) -> Iterable[Sample]:
     for kind, name, micros in snapshot.lines:
         yield (clean(snapshot.node), clean(snapshot.cloud_instance), kind, clean(name)), micros / MICROS_PER_USD
 
@@ -144,8 +144,8 @@ def _in_s(ns: int | None) -> float | None:
     return None if ns is None else ns / NS_PER_S
 
 
-def _of_budgets(pick: Callable[[BudgetReading], int]) -> Callable[[Snapshot], Iterable[Sample]]:
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+def _of_budgets(pick: Callable[[BudgetReading], int]) -> Callable[[MetricsSnapshot], Iterable[Sample]]:
+    def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         for budget in snapshot.budgets:
             yield (clean_scope(budget.scope), clean(snapshot.node)), pick(budget) / MICROS_PER_USD
 
@@ -165,12 +165,12 @@ def _run(name: str, kind: str, meaning: str, pick: Callable[[RunReading], float 
     return Metric(name, kind, RUN_LABELS, meaning, _of_runs(pick))
 
 
-def _governor(name: str, kind: str, meaning: str, pick: Callable[[Snapshot], float | None]) -> Metric:
+def _governor(name: str, kind: str, meaning: str, pick: Callable[[MetricsSnapshot], float | None]) -> Metric:
     return Metric(name, kind, (), meaning, _of_governor(pick))
 
 
 def _receiver(name: str, meaning: str, pick: Callable[[AlertCounts], int]) -> Metric:
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+    def samples(snapshot: MetricsSnapshot) -> Iterable[Sample]:
         for counts in snapshot.health.alerts:
             yield (clean(counts.receiver),), number(pick(counts))
 

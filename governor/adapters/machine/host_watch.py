@@ -16,7 +16,7 @@ from governor.ports import Clock, Cloud, Notice, Processes
 Answer = TypeVar("Answer")
 
 
-class Asker(Generic[Answer]):
+class Poller(Generic[Answer]):
     """Asks every `period_s`, from the first `take` on. An answer that nobody has taken gives way to the next one."""
 
     def __init__(self, name: str, period_s: float, ask: Callable[[], Answer | None]) -> None:
@@ -151,14 +151,14 @@ class MemoryWatch:
     proc: Path = PROC
     cgroups: Path = CGROUPS
     _wanted: Pids = field(default_factory=dict)
-    _asker: Asker[Mapping[str | None, Left]] = field(init=False)
+    _poller: Poller[Mapping[str | None, Left]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._asker = Asker("memory", MEMORY_PERIOD_S, self.look)
+        self._poller = Poller("memory", MEMORY_PERIOD_S, self.look)
 
     def poll(self, at: MonoNs) -> list[Event]:
         self._wanted = self.pids()
-        found = self._asker.take()
+        found = self._poller.take()
         if found is None:
             return []
         return [HostMemory(at, left.available_bytes, left.total_bytes, run, left.group) for run, left in found.items()]
@@ -176,7 +176,7 @@ class MemoryWatch:
         return found
 
     def close(self) -> None:
-        self._asker.close()
+        self._poller.close()
 
 
 # Whether the provider takes this machine back, asked for again and again beside the loop, and told as events.
@@ -191,23 +191,23 @@ class NoticeWatch:
 
     cloud: Cloud | None
     clock: Clock
-    _asker: Asker[Notice] | None = field(init=False)
+    _poller: Poller[Notice] | None = field(init=False)
 
     def __post_init__(self) -> None:
         cloud = self.cloud
         gives = cloud is not None and cloud.gives_notice
-        self._asker = Asker("notices", NOTICE_PERIOD_S, cloud.notice) if cloud is not None and gives else None
+        self._poller = Poller("notices", NOTICE_PERIOD_S, cloud.notice) if cloud is not None and gives else None
 
     def poll(self, at: MonoNs) -> list[Event]:
-        notice = self._asker.take() if self._asker is not None else None
+        notice = self._poller.take() if self._poller is not None else None
         if notice is None:
             return []
         left = None if notice.at_wall is None else DurationNs(max(0, notice.at_wall - self.clock.wall()))
         return [SpotNotice(at, notice.action, left)]
 
     def close(self) -> None:
-        if self._asker is not None:
-            self._asker.close()
+        if self._poller is not None:
+            self._poller.close()
 
 
 # Other governors of this machine: what they watch is not ours to know, and not ours to stop.
@@ -218,7 +218,7 @@ WORDS_LOOKED_AT: Final = 6  # "python", "-u", "-m", "governor" and the command, 
 
 
 @dataclass(slots=True)
-class NeighbourWatch:
+class GovernorWatch:
     """A source of the loop. To the service, each `costgov run` is somebody; beside one command, the service is too."""
 
     processes: Processes

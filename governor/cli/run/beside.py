@@ -23,7 +23,7 @@ from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched
-from governor.core.halt.state import Stage
+from governor.core.halt.state import HaltState
 from governor.core.views.status import run_status
 from governor.daemon.logs import configure
 from governor.ports import Processes
@@ -164,7 +164,7 @@ def _run_governed(
             if _watch(governor, command, name, argv, console.say):
                 if command.poll() is None:
                     console.say(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
-                governor.daemon.hands.perform(left_behind(governor, command, name))
+                governor.daemon.performer.perform(left_behind(governor, command, name))
                 for line in _closing_lines(governor, command, outcome):
                     console.say(f"costgov: {line}")
                 return _exit_code(command, outcome)
@@ -210,7 +210,7 @@ def pass_on(governor: Governor, command: Command, say: Callable[[str], None], si
     saving = [
         t.incident.incident_id
         for t in governor.node.runs.values()
-        if t.incident is not None and t.incident.halt.stage in (Stage.ASKED, Stage.SAVING)
+        if t.incident is not None and t.incident.halt.stage in (HaltState.ASKED, HaltState.SAVING)
     ]
     if not saving or command.was_held_back:
         return command.pass_on(signum)
@@ -306,7 +306,7 @@ def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]
 
 
 def _was_announced(governor: Governor) -> bool:
-    return any(tracked.was_announced for tracked in governor.node.runs.values())
+    return any(managed.was_announced for managed in governor.node.runs.values())
 
 
 def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
@@ -323,7 +323,7 @@ def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> li
         ended = f"ended with exit code {code}"
     at = governor.clock.mono()
     ours = [t for t in governor.node.runs.values() if t.was_announced or t.run.run == outcome.run]
-    lines = [closing_line(run_status(tracked, at), ended) for tracked in ours]
+    lines = [closing_line(run_status(managed, at), ended) for managed in ours]
     return lines or [f"{outcome.run}: {ended}; no step was seen"]
 
 

@@ -39,11 +39,11 @@ class Console:
         if at - self._shown_at < period:
             return
         lines = [
-            live_line(run_status(tracked, at))
-            for tracked in node.runs.values()
-            if tracked.run.alive
-            and (tracked.run.step is not None or tracked.is_unattached)
-            and tracked.incident is None
+            live_line(run_status(managed, at))
+            for managed in node.runs.values()
+            if managed.run.alive
+            and (managed.run.step is not None or managed.is_unattached)
+            and managed.incident is None
         ]
         if not lines:
             return
@@ -106,8 +106,8 @@ class JsonConsole(Console):
         if at - self._shown_at < PERIOD_NS:
             return
         self._shown_at = at
-        for tracked in node.runs.values():
-            self._object("run", run_status(tracked, at))
+        for managed in node.runs.values():
+            self._object("run", run_status(managed, at))
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         stage = str(snapshot["halt_stage"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
 from governor.core.engine.idle.state import NODE
-from governor.core.halt.state import Stage
+from governor.core.halt.state import HaltState
 
 if TYPE_CHECKING:  # It and all below it take a tenth of a command's start.
     from governor.core.engine.node import Node
@@ -207,10 +207,10 @@ def of_test(node: str, wall: WallNs) -> Alert:
 
 def _said_of_halt(run: str, stage: str, snapshot: Mapping[str, Any]) -> str:
     why, who = str(snapshot["text"]), "the node" if run == NODE else f"run {run}"
-    if stage == Stage.HALTED.name:
+    if stage == HaltState.HALTED.name:
         billed = "; ".join(map(str, snapshot["stays_billed"]))
         return f"{who} is halted: {why}; stays billed: {billed or 'nothing that is known'}"
-    if stage == Stage.NEEDS_HUMAN.name:
+    if stage == HaltState.NEEDS_HUMAN.name:
         return f"the halt of {who} needs a person, and keeps trying: {why}"
     if snapshot["closed_wall_ns"] is not None:
         return f"the halt of {who} is closed ({stage}): {why}"
@@ -218,10 +218,10 @@ def _said_of_halt(run: str, stage: str, snapshot: Mapping[str, Any]) -> str:
 
 
 def _with_run(alert: Alert, node: Node) -> Alert:
-    tracked = node.runs.get(alert.run) if alert.run is not None else None
-    if tracked is None:
+    managed = node.runs.get(alert.run) if alert.run is not None else None
+    if managed is None:
         return alert
-    run = tracked.run
+    run = managed.run
     is_known = run.spend_usd_micros > 0 or run.spend_rate_usd_micros_per_hour is not None
     spend = run.spend_usd_micros if is_known else None  # Without a price, nothing was metered: that is not 0.
     return replace(
@@ -229,7 +229,7 @@ def _with_run(alert: Alert, node: Node) -> Alert:
         stage=shown(run.stage, LABEL_CHARS_MAX) if run.stage else alert.stage,
         labels={shown(key, LABEL_CHARS_MAX): shown(value, LABEL_CHARS_MAX) for key, value in run.labels.items()},
         spend_usd_micros=alert.spend_usd_micros if alert.spend_usd_micros is not None else spend,
-        ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
+        ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
     )
 
 

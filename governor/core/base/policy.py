@@ -19,7 +19,7 @@ class Mode(Enum):
     OBSERVE = "observe"  # Decide and record, touch nothing.
 
 
-class HoldKind(Enum):
+class PersistenceKind(Enum):
     """What a rule's `for` counts. Readings that are UNKNOWN neither count nor reset."""
 
     STEPS = "steps"  # `need` steps out of the last `of` (equal: in a row).
@@ -28,23 +28,23 @@ class HoldKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Persistence:
     """How long a trigger must fire before its rule decides: "3 steps", "3 of 5 steps", "90s", "2M tokens"."""
 
-    kind: HoldKind
+    kind: PersistenceKind
     need: int
     of: int = 0  # STEPS only: the window, at least `need`.
 
     def __post_init__(self) -> None:
         assert self.need >= 0
-        assert self.kind is not HoldKind.STEPS or self.of >= self.need >= 1
+        assert self.kind is not PersistenceKind.STEPS or self.of >= self.need >= 1
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
     """What an attempt must have behind it before a rule may decide: "200 steps", "10m", "5M tokens"."""
 
-    kind: HoldKind
+    kind: PersistenceKind
     need: int
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class WarmUp:
 
 
 HALTS_PER_DAY_MAX = 3  # The breaker: more halts of a run than this a day are our fault until a person has looked.
-AT_ONCE = Hold(HoldKind.DURATION, 0)
+AT_ONCE = Persistence(PersistenceKind.DURATION, 0)
 COMMAND_LINE = "command line"  # Source of what was typed.
 ALL = "all"  # Stands where a rule of several triggers would name one.
 
@@ -72,7 +72,7 @@ class Rule:
     name: str  # Unique within its policy.
     trigger: str  # KIND of a file in governor/core/rules/triggers; ALL where there are members.
     params: Mapping[str, Any]  # Every key of the trigger, parsed; see triggers.base. Empty where there are members.
-    hold: Hold
+    persistence: Persistence
     response: Response
     mode: Mode
     checkpoint: str  # good | suspect | none: what to ask for when this rule checkpoints or halts.
@@ -234,7 +234,7 @@ def _enforces_at_once(rule: Rule) -> bool:
         rule.trigger == "budget"
         and rule.response is Response.HALT
         and rule.mode is Mode.ENFORCE
-        and rule.hold == AT_ONCE
+        and rule.persistence == AT_ONCE
         and not rule.match
         and rule.warmup is None
         and rule.params.get("at_frac", 1.0) >= 1
@@ -246,7 +246,7 @@ def _enforcing(policy: Policy, name: str, source: str) -> Rule:
         name=name,
         trigger="budget",
         params={},
-        hold=AT_ONCE,
+        persistence=AT_ONCE,
         response=Response.HALT,
         mode=Mode.ENFORCE,
         checkpoint=policy.halt.checkpoint,

@@ -8,7 +8,7 @@ from typing import Final
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
-from governor.core.engine.node import Displaced, Node, Tracked
+from governor.core.engine.node import ManagedRun, Node, SupersededRank
 from governor.core.events.effects import Alarm, Effect, Refuse
 from governor.core.events.inputs import BadHello, Hello, Step
 from governor.core.runs.state import Rank, is_nonfinite
@@ -40,38 +40,38 @@ def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: Mo
 
 
 # A launcher's restart kills the old ranks before it begins the new ones; their hang-ups arrive within a moment.
-DISPLACED_AFTER_NS: Final = DurationNs(5 * NS_PER_S)
+SUPERSEDED_AFTER_NS: Final = DurationNs(5 * NS_PER_S)
 DISPLACED_PERIOD_NS: Final = DurationNs(60 * NS_PER_S)  # Of one run: two launches that fight for a name are one news.
 PIDS_NAMED_MAX: Final = 8
 REMEDY: Final = "ranks of one launch need RANK and WORLD_SIZE, other launches a name each: attach(engine, run=…)"
 
 
-def displace(node: Node, tracked: Tracked, rank: Rank, by: Hello) -> None:
+def supersede(node: Node, managed: ManagedRun, rank: Rank, by: Hello) -> None:
     """The rank's connection speaks for nobody from here on. Under a halt it is the halt's business."""
     assert rank.connection is not None
     node.connections.pop(rank.connection, None)
     # A process may begin an attempt of its own anew.
-    if tracked.incident is None and not rank.said_bye and rank.peer.process != by.peer.process:
-        one = Displaced(by.run, tracked.run.attempt, rank.peer.process.pid, by.at)
-        node.displaced[rank.connection] = node.unheard[rank.connection] = one
+    if managed.incident is None and not rank.said_bye and rank.peer.process != by.peer.process:
+        one = SupersededRank(by.run, managed.run.attempt, rank.peer.process.pid, by.at)
+        node.superseded[rank.connection] = node.unheard[rank.connection] = one
 
 
-def displaced_alarms(node: Node, at: MonoNs) -> list[Effect]:
+def superseded_alarms(node: Node, at: MonoNs) -> list[Effect]:
     """Say which runs have lost their name to another attempt and go on: a restart's old ranks are gone by now."""
     pids: dict[tuple[str, str], list[int]] = {}
-    for connection, rank in list(node.displaced.items()):
-        if at - rank.since >= DISPLACED_AFTER_NS:
-            del node.displaced[connection]
+    for connection, rank in list(node.superseded.items()):
+        if at - rank.since >= SUPERSEDED_AFTER_NS:
+            del node.superseded[connection]
             pids.setdefault((rank.run, rank.attempt), []).append(rank.pid)
     effects: list[Effect] = []
     for (name, attempt), found in pids.items():
-        tracked = node.runs.get(name)
-        said_at = tracked.displaced_alarmed_at if tracked is not None else None
-        if tracked is None or (said_at is not None and at - said_at < DISPLACED_PERIOD_NS):
+        managed = node.runs.get(name)
+        said_at = managed.superseded_reported_at if managed is not None else None
+        if managed is None or (said_at is not None and at - said_at < DISPLACED_PERIOD_NS):
             continue
-        tracked.displaced_alarmed_at = at
+        managed.superseded_reported_at = at
         text = (
-            f"attempt {tracked.run.attempt} has taken the name of run {name} over, and {len(found)} rank(s) of attempt "
+            f"attempt {managed.run.attempt} has taken the name of run {name} over, and {len(found)} rank(s) of attempt "
             f"{attempt} train on UNWATCHED (pid {', '.join(map(str, sorted(found)[:PIDS_NAMED_MAX]))}"
             f"{', …' if len(found) > PIDS_NAMED_MAX else ''}): end one of the two, or give each run its name ({REMEDY})"
         )
@@ -79,7 +79,7 @@ def displaced_alarms(node: Node, at: MonoNs) -> list[Effect]:
     return effects
 
 
-def on_displaced_step(node: Node, event: Step) -> list[Effect]:
+def on_superseded_step(node: Node, event: Step) -> list[Effect]:
     """A step of nobody's: said once a rank where its loss is no number, for no rule will."""
     assert event.connection is not None
     one = node.unheard[event.connection]
@@ -100,20 +100,20 @@ def on_displaced_step(node: Node, event: Step) -> list[Effect]:
 LOSS_DUE_STEPS: Final = 20
 
 
-def no_loss_alarms(tracked: Tracked) -> list[Effect]:
+def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
     """Say once an attempt that "nonfinite" cannot judge: it reads UNKNOWN for ever, which `status` shows too."""
-    run = tracked.run
+    run = managed.run
     attempt = (run.attempt, run.attempt_at)
     if run.jsonl_only:
         return []  # What a foreign log holds, and how often, is its writer's business.
-    if run.attempt_step < LOSS_DUE_STEPS or tracked.lossless_alarmed == attempt:
+    if run.attempt_step < LOSS_DUE_STEPS or managed.lossless_alarmed == attempt:
         return []
     if run.loss is not None:
         return []  # The last step told one: nobody has to be asked.
-    findings = tracked.book.findings
+    findings = managed.rules.findings
     blind = [
         rule.name
-        for rule in tracked.policy.rules
+        for rule in managed.policy.rules
         if (finding := findings.get(rule.name)) is not None
         and finding.reading is Reading.UNKNOWN
         and finding.reason == "no_loss_seen"
@@ -121,7 +121,7 @@ def no_loss_alarms(tracked: Tracked) -> list[Effect]:
     # The stage of a pipeline that has the loss may be on another node, whose governor sees it.
     if not blind or (run.framework == "pipeline" and not run.covers_world()):
         return []
-    tracked.lossless_alarmed = attempt
+    managed.lossless_alarmed = attempt
     text = (
         f'no loss is seen in {run.attempt_step} steps: rule "{blind[0]}" cannot judge run {run.run}; let the model '
         "return its loss, or pass it through `shim.loss(loss)` before backward()"

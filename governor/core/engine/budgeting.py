@@ -23,11 +23,11 @@ from governor.core.base.units import (
 )
 from governor.core.engine import launched_command
 from governor.core.engine.halt_plan import UNSAVED_MIN_NS, bounds_ns, grace_now
-from governor.core.engine.metering import checkpoint_reserve, keep
-from governor.core.engine.node import Node, NodeFacts, Tracked
+from governor.core.engine.metering import checkpoint_reserve, persist
+from governor.core.engine.node import ManagedRun, Node, NodeFacts
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import OperatorBudget
-from governor.core.money.budgets import BUDGETS_MAX, Cap, Said, Scope, ScopedBudget, ScopeKind, scopes_of
+from governor.core.money.budgets import BUDGETS_MAX, BudgetReport, Cap, Scope, ScopedBudget, ScopeKind, scopes_of
 from governor.core.money.ledger import reserve
 
 UNREAD_SHOWN: Final = 5  # Of live budgets that cannot be read; an alarm is bounded.
@@ -36,26 +36,26 @@ _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 
 def apply(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, when every run's money is known and before any is judged: put its caps on it, and warn."""
-    for tracked in node.runs.values():
-        tracked.run.caps = ()
+    for managed in node.runs.values():
+        managed.run.caps = ()
     in_force = node.budgets.in_force()
     if not in_force:
         node.budgets.caps = ()
         return []
-    covered: dict[str, list[Tracked]] = {}  # By scope: once for all budgets, of which there may be many.
+    covered: dict[str, list[ManagedRun]] = {}  # By scope: once for all budgets, of which there may be many.
     caps: dict[str, Cap] = {}
     effects: list[Effect] = []
-    for tracked in node.runs.values():
-        for text in scopes_of(tracked.run.run, tracked.run.stage, tracked.run.labels):
-            covered.setdefault(text, []).append(tracked)
+    for managed in node.runs.values():
+        for text in scopes_of(managed.run.run, managed.run.stage, managed.run.labels):
+            covered.setdefault(text, []).append(managed)
     for budget in in_force:
         cap = caps[budget.scope.text] = _standing(node, budget, covered.get(budget.scope.text, []), at)
         effects += _warned(node, budget, cap, at)
     # In the order in which they are in force, and not of a set: a replay must name the same one.
     groups = [budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN]
     for text in groups:  # A run's own is in its policy.
-        for tracked in covered.get(text, ()):
-            tracked.run.caps += (caps[text],)
+        for managed in covered.get(text, ()):
+            managed.run.caps += (caps[text],)
     node.budgets.caps = tuple(caps.values())
     return effects
 
@@ -65,16 +65,16 @@ def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
     return _standing(node, budget, [one for one in node.runs.values() if _covers(budget.scope, one)], at)
 
 
-def _standing(node: Node, budget: ScopedBudget, covered: Iterable[Tracked], at: MonoNs) -> Cap:
+def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], at: MonoNs) -> Cap:
     scope = budget.scope
-    members = [tracked for tracked in covered if _spends(tracked)]
+    members = [managed for managed in covered if _spends(managed)]
     known = node.ledger.usd_micros_per_hour
     rate = known if scope.kind in _WHOLE_NODE else _together(members)
     if known is None:
         return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at))
     # The whole machine is paid until the last of them is gone, however few of its ranks each holds.
-    longest = max((_bounds_ns(node, tracked, at) for tracked in members), default=0)
-    uploads = sum(checkpoint_reserve(node, tracked) for tracked in members)
+    longest = max((_bounds_ns(node, managed, at) for managed in members), default=0)
+    uploads = sum(checkpoint_reserve(node, managed) for managed in members)
     to_reset = float("inf")
     if scope.kind is ScopeKind.DAY:  # What a halt costs behind midnight is the next day's.
         wall = node.wall(at)
@@ -89,8 +89,8 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
     groups = node.charges.groups
     match scope.kind:
         case ScopeKind.RUN:
-            tracked = node.runs.get(scope.name)
-            return launched_command.spend(node, tracked) if tracked is not None else node.ledger.spend(scope.name)
+            managed = node.runs.get(scope.name)
+            return launched_command.spend(node, managed) if managed is not None else node.ledger.spend(scope.name)
         case ScopeKind.DAY:
             return UsdMicros(groups.of_day(node.wall(at)))
         case ScopeKind.NODE:
@@ -98,25 +98,25 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
         case _:
             # Who stands in for a command spends what is nobody's in the counters yet.
             standing_in = [one for one in node.runs.values() if one.is_unattached and _covers(scope, one)]
-            unclaimed = sum(launched_command.unclaimed(node, tracked) for tracked in standing_in)
+            unclaimed = sum(launched_command.unclaimed(node, managed) for managed in standing_in)
             return UsdMicros(groups.of_key(scope.text) + unclaimed)
 
 
-def _covers(scope: Scope, tracked: Tracked) -> bool:
-    run = tracked.run
+def _covers(scope: Scope, managed: ManagedRun) -> bool:
+    run = managed.run
     return scope.covers(run.run, run.stage, run.labels)
 
 
-def _spends(tracked: Tracked) -> bool:
-    return tracked.run.alive and not (tracked.incident is not None and tracked.incident.is_closed)
+def _spends(managed: ManagedRun) -> bool:
+    return managed.run.alive and not (managed.incident is not None and managed.incident.is_closed)
 
 
-def _together(members: Iterable[Tracked]) -> int:
-    return sum(tracked.run.spend_rate_usd_micros_per_hour or 0 for tracked in members)
+def _together(members: Iterable[ManagedRun]) -> int:
+    return sum(managed.run.spend_rate_usd_micros_per_hour or 0 for managed in members)
 
 
-def _bounds_ns(node: Node, tracked: Tracked, at: MonoNs) -> int:
-    return grace_now(tracked.policy, tracked.run, at) + bounds_ns(node.facts, tracked.policy)
+def _bounds_ns(node: Node, managed: ManagedRun, at: MonoNs) -> int:
+    return grace_now(managed.policy, managed.run, at) + bounds_ns(node.facts, managed.policy)
 
 
 # --- warnings -----------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effe
     if said is not None and said.ceiling_usd_micros != cap.ceiling_usd_micros:
         before = max((frac for frac in crossed if frac <= before), default=0.0)
     now = max(crossed, default=0.0)
-    fresh = Said(max(before, now), cap.ceiling_usd_micros, day)
+    fresh = BudgetReport(max(before, now), cap.ceiling_usd_micros, day)
     if fresh == said or (said is None and now == 0.0):
         return []
     node.budgets.said[cap.scope] = fresh
@@ -189,10 +189,10 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
 
 def would_complete(node: Node, scope: Scope, tokens: int | None) -> str | None:
     """Why a run cannot be given so few tokens: it has trained them, and its halt would follow at its next step."""
-    tracked = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
-    if tracked is None or tokens is None or tokens == tracked.policy.budget.tokens:
+    managed = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
+    if managed is None or tokens is None or tokens == managed.policy.budget.tokens:
         return None  # What counts already is not what this would do.
-    trained = tracked.run.tokens_total or 0
+    trained = managed.run.tokens_total or 0
     if trained < tokens:
         return None
     return (
@@ -234,13 +234,13 @@ def after_clearing(node: Node, scope: Scope) -> ScopedBudget | None:
 
 def tokens_after_clearing(node: Node, scope: Scope) -> int | None:
     """The token budget of this run without its live budget; None: it has none, or there is no such run."""
-    tracked = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
-    if tracked is None:
+    managed = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
+    if managed is None:
         return None
     configured = node.budgets.configured.get(scope.text)
     if configured is not None and configured.tokens is not None:
         return configured.tokens
-    return node.policies.for_run(tracked.run.labels, tracked.run.stage).budget.tokens
+    return node.policies.for_run(managed.run.labels, managed.run.stage).budget.tokens
 
 
 def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
@@ -254,8 +254,8 @@ def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
     pin(node)
     if budgets.of(scope) is None:
         budgets.said.pop(scope.text, None)  # Or every scope that ever had a budget would stay in each snapshot.
-    for tracked in node.runs.values():
-        refit(node, tracked)
+    for managed in node.runs.values():
+        refit(node, managed)
     after = budgets.of(scope) or after_clearing(node, scope)
     data = {
         "act": "budget_clear" if event.budget is None else "budget_set",
@@ -267,20 +267,20 @@ def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
         "tokens": after.tokens if after is not None else None,
     }
     record = Record("operator", scope.name if scope.kind is ScopeKind.RUN else None, None, data, durable=True)
-    return [keep(node, event.at, durable=True), record]  # In this order, as an operator's hold.
+    return [persist(node, event.at, durable=True), record]  # In this order, as an operator's hold.
 
 
 def pin(node: Node) -> None:
     node.charges.groups.pinned = {*node.budgets.configured, *node.budgets.live}
 
 
-def refit(node: Node, tracked: Tracked) -> None:
+def refit(node: Node, managed: ManagedRun) -> None:
     """Judge the run by what covers it now; rules whose meaning is unchanged keep what they have counted."""
-    run = tracked.run
+    run = managed.run
     policy = node.policy_for(run.run, run.stage, run.labels)
-    if policy != tracked.policy:
-        tracked.policy = policy
-        tracked.book = tracked.book.with_policy(policy)
+    if policy != managed.policy:
+        managed.policy = policy
+        managed.rules = managed.rules.with_policy(policy)
 
 
 # --- for people ---------------------------------------------------------------------------------------------
@@ -289,9 +289,9 @@ def refit(node: Node, tracked: Tracked) -> None:
 def listed(node: Node, at: MonoNs) -> list[dict[str, Any]]:
     """Every budget in force, and every ceiling that a live run has of its policy. Dollars are floats: for eyes."""
     budgets = {budget.scope.text: budget for budget in node.budgets.in_force()}
-    for tracked in node.runs.values():
-        scope = Scope(ScopeKind.RUN, tracked.run.run)
-        if tracked.run.alive and scope.text not in budgets:
+    for managed in node.runs.values():
+        scope = Scope(ScopeKind.RUN, managed.run.run)
+        if managed.run.alive and scope.text not in budgets:
             policys = after_clearing(node, scope)
             if policys is not None:
                 budgets[scope.text] = policys

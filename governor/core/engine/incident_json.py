@@ -10,7 +10,7 @@ from typing import Any
 from governor.core.base.units import MonoNs, WallNs
 from governor.core.engine.node import Node
 from governor.core.halt.incident import Incident, process_of, process_row
-from governor.core.halt.table import Fact, Halt, Plan, Stage, StopTarget
+from governor.core.halt.table import Fact, Halt, HaltPlan, HaltState, StopTarget
 
 # Fields that are written and read as they stand.
 _PLAIN = (
@@ -45,7 +45,7 @@ _PLAIN = (
     "opened_wall",
     "closed_wall",
 )
-_ENUMS: dict[str, type[Enum]] = {"stage": Stage, "stop_reply": Fact, "stop": StopTarget}
+_ENUMS: dict[str, type[Enum]] = {"stage": HaltState, "stop_reply": Fact, "stop": StopTarget}
 
 
 def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
@@ -92,17 +92,17 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
         opened_wall=WallNs(int(snapshot["opened_wall_ns"])),
         closed_wall=WallNs(int(closed)) if closed is not None else None,
         halt=Halt(**_typed(Halt, snapshot["halt"])),
-        plan=Plan(**_typed(Plan, snapshot["plan"])),
+        plan=HaltPlan(**_typed(HaltPlan, snapshot["plan"])),
         rank_processes=tuple(process_of(row) for row in snapshot["rank_processes"]),
         launchers=tuple(process_of(row) for row in snapshot["launchers"]),
     )
 
 
-def _plain_of(value: Halt | Plan) -> dict[str, Any]:
+def _plain_of(value: Halt | HaltPlan) -> dict[str, Any]:
     return {name: field.name if isinstance(field, Enum) else field for name, field in asdict(value).items()}
 
 
-def _typed(kind: type[Halt] | type[Plan], plain: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(kind: type[Halt] | type[HaltPlan], plain: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(kind)}
     return {
         name: _ENUMS[name][value] if name in _ENUMS and value is not None else value

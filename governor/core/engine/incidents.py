@@ -11,7 +11,7 @@ from governor.core.engine import metering
 from governor.core.engine.halt_plan import FAILURES, checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.metering import hand_over
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.engine.overrun import note_overrun
 from governor.core.events.effects import (
     Alarm,
@@ -19,9 +19,9 @@ from governor.core.events.effects import (
     CloseIncident,
     Effect,
     HaltEffect,
-    KeepIncident,
     Kill,
     Page,
+    PersistIncident,
     ReadBilling,
     ReadCheckpoint,
     Record,
@@ -39,24 +39,24 @@ from governor.core.events.inputs import (
 )
 from governor.core.halt import table
 from governor.core.halt.incident import Incident, process_row, rank_rows
-from governor.core.halt.table import Fact, Stage, StopTarget
+from governor.core.halt.table import Fact, HaltState, StopTarget
 
 DAY_NS = 24 * NS_PER_HOUR
 PIDS_NOTED_MAX = 16  # A launcher brings back a node's ranks; what brings back more is told by its number.
 
 
 def open_incident(
-    node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs, *, operator_uid: int | None = None
+    node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, operator_uid: int | None = None
 ) -> list[Effect]:
     """Begin the halt of a run. The caller has settled that none is open and that it may."""
-    run = tracked.run
-    in_vain = checkpoint_obstacle(tracked, verdict, at)
-    hand_over(node, tracked, at)  # Who is halted before anybody spoke for it has spent what was nobody's.
-    tracked.incidents_total += 1
-    incident_id = f"{run.run}.{node.facts.node}.{tracked.incidents_total}"  # `number_of` reads it back.
-    plan = plan_for(node, tracked, verdict, at)
+    run = managed.run
+    in_vain = checkpoint_obstacle(managed, verdict, at)
+    hand_over(node, managed, at)  # Who is halted before anybody spoke for it has spent what was nobody's.
+    managed.incidents_total += 1
+    incident_id = f"{run.run}.{node.facts.node}.{managed.incidents_total}"  # `number_of` reads it back.
+    plan = plan_for(node, managed, verdict, at)
     wall = node.wall(at)
-    tracked.halts_wall = [*(w for w in tracked.halts_wall if wall - w < DAY_NS), wall]
+    managed.halts_wall = [*(w for w in managed.halts_wall if wall - w < DAY_NS), wall]
     incident = Incident(
         incident_id=incident_id,
         run=run.run,
@@ -77,27 +77,27 @@ def open_incident(
         step=run.step,
         loss=run.loss,
         tokens_total=run.tokens_total,
-        rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *tracked.named),
-        launchers=tracked.launchers,
+        rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *managed.named),
+        launchers=managed.launchers,
         ranks=rank_rows(run),
         last_good=run.last_good,
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
         usd_micros_per_mtok=run.usd_micros_per_mtok,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
-        resume=_resume_command(tracked),
+        resume=_resume_command(managed),
     )
-    incident.targets = [{**process_row(p), "role": "launcher"} for p in tracked.launchers]
+    incident.targets = [{**process_row(p), "role": "launcher"} for p in managed.launchers]
     incident.targets += [
-        {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in tracked.launchers
+        {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in managed.launchers
     ]
-    tracked.incident = incident
+    managed.incident = incident
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
     if in_vain is not None:
         incident.note(at, wall, "save_failed", reason=in_vain)
     longest = run.save_longest_ns
     fact = table.verdict_fact(plan, DurationNs(longest) if longest is not None else None)
-    return feed(node, tracked, fact, at)
+    return feed(node, managed, fact, at)
 
 
 def number_of(incident_id: str) -> int:
@@ -106,37 +106,37 @@ def number_of(incident_id: str) -> int:
     return int(last) if last.isdecimal() else 1
 
 
-def _resume_command(tracked: Tracked) -> str | None:
+def _resume_command(managed: ManagedRun) -> str | None:
     """The command that launched the run: a script that calls resume() goes on from its newest whole checkpoint."""
-    argv = tracked.command or tracked.run.resume_argv
+    argv = managed.command or managed.run.resume_argv
     if not argv:
         return None
-    directory = tracked.run.cwd
+    directory = managed.run.cwd
     return f"cd {shlex.quote(directory)} && {shlex.join(argv)}" if directory else shlex.join(argv)
 
 
-def merge(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> list[Effect]:
+def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:
     """A second halt of the same attempt joins the first: suspect if either is."""
-    incident = tracked.incident
+    incident = managed.incident
     assert incident is not None
     incident.note(at, node.wall(at), "merged", rule=verdict.rule, reason=verdict.finding.reason)
     if verdict.checkpoint != "suspect" or incident.plan.checkpoint != "good":
-        return [keep(node, tracked)]
+        return [keep(node, managed)]
     incident.plan = replace(incident.plan, checkpoint="suspect")
-    again = table.entry_effects(incident.halt, incident.plan) if incident.halt.stage is Stage.ASKED else ()
-    return [keep(node, tracked), *again]
+    again = table.entry_effects(incident.halt, incident.plan) if incident.halt.stage is HaltState.ASKED else ()
+    return [keep(node, managed), *again]
 
 
-def ask_again(tracked: Tracked, rank: int) -> list[Ask]:
+def ask_again(managed: ManagedRun, rank: int) -> list[Ask]:
     """Repeat the letter for the one rank that (re)connected in the middle of it; the others hold theirs."""
-    assert tracked.incident is not None
-    letters = table.entry_effects(tracked.incident.halt, tracked.incident.plan)
+    assert managed.incident is not None
+    letters = table.entry_effects(managed.incident.halt, managed.incident.plan)
     return [replace(letter, rank=rank) for letter in letters if isinstance(letter, Ask)]
 
 
-def feed(node: Node, tracked: Tracked, fact: Fact, at: MonoNs) -> list[Effect]:
+def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect]:
     """Put one fact to the table. The incident is kept before the effects that follow from it."""
-    incident = tracked.incident
+    incident = managed.incident
     assert incident is not None
     if incident.is_closed:
         return []
@@ -150,9 +150,9 @@ def feed(node: Node, tracked: Tracked, fact: Fact, at: MonoNs) -> list[Effect]:
         data = {"from": before.stage.name, "to": incident.halt.stage.name, "fact": fact.name}
         effects.append(Record("transition", incident.run, incident.incident_id, data, durable=True))
     if incident.is_closed:
-        _close(node, tracked, at)
+        _close(node, managed, at)
         effects.extend(_still_billed(node, incident))
-    return [keep(node, tracked), *effects, *ordered]
+    return [keep(node, managed), *effects, *ordered]
 
 
 def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...], at: MonoNs) -> None:
@@ -175,13 +175,13 @@ def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...
                 pass
 
 
-def _close(node: Node, tracked: Tracked, at: MonoNs) -> None:
-    incident = tracked.incident
+def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
+    incident = managed.incident
     assert incident is not None
     incident.closed_wall = node.wall(at)
-    note_overrun(node, tracked, at)
+    note_overrun(node, managed, at)
     incident.note(at, node.wall(at), "halted")
-    tracked.run.ended_at = at
+    managed.run.ended_at = at
 
 
 def _still_billed(node: Node, incident: Incident) -> list[Effect]:
@@ -191,11 +191,11 @@ def _still_billed(node: Node, incident: Incident) -> list[Effect]:
     return [Alarm("still_billed", incident.run, text)]
 
 
-def keep(node: Node, tracked: Tracked) -> KeepIncident:
-    incident = tracked.incident
+def keep(node: Node, managed: ManagedRun) -> PersistIncident:
+    incident = managed.incident
     assert incident is not None
     incident.spend_usd_micros = node.spent_by(incident.run)
-    return KeepIncident(incident.incident_id, incident_snapshot(node, incident), closed=incident.is_closed)
+    return PersistIncident(incident.incident_id, incident_snapshot(node, incident), closed=incident.is_closed)
 
 
 # --- what happens, as facts ---------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ _ACK_FACTS = {
 }
 
 
-def on_ack(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
-    incident = tracked.incident
+def on_ack(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
+    incident = managed.incident
     assert incident is not None
     wall = node.wall(ack.at)
     effects: list[Effect] = []
@@ -231,10 +231,10 @@ def on_ack(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
     incident.note(ack.at, wall, "save_failed" if ack.what in FAILURES else ack.what,
                   **_ack_detail(ack))  # fmt: skip
     if ack.what == "saved":
-        effects.extend(_pay_for_checkpoint(node, tracked, ack))
-        effects.extend(_take_checkpoint(tracked, ack))
+        effects.extend(_pay_for_checkpoint(node, managed, ack))
+        effects.extend(_take_checkpoint(managed, ack))
     fact = _ACK_FACTS.get(ack.what)
-    return [*effects, *(feed(node, tracked, fact, ack.at) if fact is not None else [])]
+    return [*effects, *(feed(node, managed, fact, ack.at) if fact is not None else [])]
 
 
 def _ack_detail(ack: Ack) -> dict[str, object]:
@@ -248,37 +248,37 @@ def _ack_detail(ack: Ack) -> dict[str, object]:
     return detail
 
 
-def _pay_for_checkpoint(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
+def _pay_for_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
     """Kept before the incident knows of the checkpoint: then its acknowledgement is not taken a second time."""
-    held = metering.checkpoint_reserve(node, tracked)
-    paid = metering.charge_checkpoint(node, tracked, ack)
+    held = metering.checkpoint_reserve(node, managed)
+    paid = metering.charge_checkpoint(node, managed, ack)
     if paid is None:
         return []
-    if paid > held and tracked.incident is not None:
-        tracked.incident.note(ack.at, node.wall(ack.at), "egress", usd_micros=paid, reserved_usd_micros=held)
-    return [metering.keep(node, ack.at)]
+    if paid > held and managed.incident is not None:
+        managed.incident.note(ack.at, node.wall(ack.at), "egress", usd_micros=paid, reserved_usd_micros=held)
+    return [metering.persist(node, ack.at)]
 
 
-def _take_checkpoint(tracked: Tracked, ack: Ack) -> list[Effect]:
-    incident = tracked.incident
+def _take_checkpoint(managed: ManagedRun, ack: Ack) -> list[Effect]:
+    incident = managed.incident
     assert incident is not None
     assert ack.checkpoint is not None
     incident.checkpoint = {**ack.checkpoint, "step": ack.step, "verified_by": "trainer"}
     asked_at = incident.at_of("asked")
     if asked_at is not None:
-        tracked.run.save_longest_ns = max(tracked.run.save_longest_ns or 0, ack.at - asked_at)
+        managed.run.save_longest_ns = max(managed.run.save_longest_ns or 0, ack.at - asked_at)
     if ack.checkpoint.get("kind") == "good":
-        tracked.run.last_good = {"step": ack.step, "path": ack.checkpoint.get("path")}
-        tracked.run.last_good_at = ack.at
-        incident.last_good = tracked.run.last_good
+        managed.run.last_good = {"step": ack.step, "path": ack.checkpoint.get("path")}
+        managed.run.last_good_at = ack.at
+        incident.last_good = managed.run.last_good
     path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
     if not (isinstance(path, str) and isinstance(manifest, str)):
         return []
     return [ReadCheckpoint(incident.incident_id, incident.run, path, manifest)]
 
 
-def on_checkpoint_read(node: Node, tracked: Tracked, read: CheckpointRead) -> list[Effect]:
-    incident = tracked.incident
+def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) -> list[Effect]:
+    incident = managed.incident
     assert incident is not None
     incident.note(
         read.at, node.wall(read.at), "checkpoint_read",
@@ -289,22 +289,22 @@ def on_checkpoint_read(node: Node, tracked: Tracked, read: CheckpointRead) -> li
             incident.checkpoint.update(verified_by="governor", files=read.files, hashes_equal=read.hashed)
         elif read.whole is False:
             incident.checkpoint.update(verified_by="nobody", fault=read.reason)
-    effects: list[Effect] = [keep(node, tracked)]
+    effects: list[Effect] = [keep(node, managed)]
     if read.whole is False:
         text = f"checkpoint of incident {incident.incident_id} is not whole: {read.reason}"
         effects.append(Alarm("checkpoint_torn", incident.run, text))
     return effects
 
 
-def on_processes(node: Node, tracked: Tracked, seen: ProcessesSeen) -> list[Effect]:
-    incident = tracked.incident
+def on_processes(node: Node, managed: ManagedRun, seen: ProcessesSeen) -> list[Effect]:
+    incident = managed.incident
     assert incident is not None
     effects: list[Effect] = []
     if seen.respawned:
         pids = [process.pid for process in seen.respawned[:PIDS_NOTED_MAX]]
         incident.note(seen.at, node.wall(seen.at), "respawned", pids=pids, count=len(seen.respawned))
         incident.add_processes(seen.respawned)
-        effects.extend(feed(node, tracked, Fact.RESPAWNED, seen.at))
+        effects.extend(feed(node, managed, Fact.RESPAWNED, seen.at))
     elif not seen.alive and not incident.rank_processes and not incident.launchers:
         # Nobody told us who the run is: that we see none of it is no observation.
         if incident.at_of("nobody_named") is None:
@@ -313,10 +313,10 @@ def on_processes(node: Node, tracked: Tracked, seen: ProcessesSeen) -> list[Effe
             effects.append(Alarm("nobody_named", incident.run, text))
     elif not seen.alive:
         # Before TERM only the ranks are known to be gone; what they left behind is looked for next.
-        what = "ranks_exited" if incident.halt.stage in (Stage.ASKED, Stage.SAVING) else "exited"
+        what = "ranks_exited" if incident.halt.stage in (HaltState.ASKED, HaltState.SAVING) else "exited"
         if incident.at_of(what) is None:
             incident.note(seen.at, node.wall(seen.at), what)
-        effects.extend(feed(node, tracked, Fact.EXITED, seen.at))
+        effects.extend(feed(node, managed, Fact.EXITED, seen.at))
     return effects
 
 
@@ -327,21 +327,21 @@ _STOP_WORDS = {
 }
 
 
-def on_stop_replied(node: Node, tracked: Tracked, reply: StopReplied) -> list[Effect]:
-    incident = tracked.incident
+def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list[Effect]:
+    incident = managed.incident
     assert incident is not None
     incident.note(reply.at, node.wall(reply.at), _STOP_WORDS[reply.answer], reason=reply.reason)
     effects: list[Effect] = []
     if reply.destroys and not incident.halt.destroyed:
         # Kept at once: after a restart nobody else remembers why the provider knows no such machine.
         incident.halt = replace(incident.halt, destroyed=True)
-        effects.append(keep(node, tracked))
-    return [*effects, *feed(node, tracked, table.stop_fact(reply.answer, reply.retryable), reply.at)]
+        effects.append(keep(node, managed))
+    return [*effects, *feed(node, managed, table.stop_fact(reply.answer, reply.retryable), reply.at)]
 
 
-def on_billing(node: Node, tracked: Tracked, read: BillingRead) -> list[Effect]:
-    incident = tracked.incident
+def on_billing(node: Node, managed: ManagedRun, read: BillingRead) -> list[Effect]:
+    incident = managed.incident
     assert incident is not None
     what = "verified" if read.answer is BillingAnswer.ENDED else "billing"
     incident.note(read.at, node.wall(read.at), what, state=read.provider_state)
-    return feed(node, tracked, table.billing_fact(read.answer), read.at)
+    return feed(node, managed, table.billing_fact(read.answer), read.at)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from governor.core.base.findings import Response
 from governor.core.base.policy import Mode
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
-from governor.core.engine.node import RUNS_MAX, CommandLeft, Node, Tracked, track
+from governor.core.engine.node import RUNS_MAX, CommandLeft, ManagedRun, Node, track
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched, LauncherExited, StreamOpened
 from governor.core.halt.incident import process_of, process_row
@@ -34,8 +34,8 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     if left is not None and set(left.processes) == set(event.processes):
         # Our own crash, not a launch: what the command had cost by then counts towards its ceiling.
         node.goes_on, node.left = True, None
-        node.account, node.nobodys_since = left.account, left.nobodys_since
-        node.charges.take_up_nobodys(left.nobodys, left.nobodys_older_usd_micros)
+        node.account, node.unallocated_since = left.account, left.unallocated_since
+        node.charges.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
     return watch(node, event.at)  # At once: a command may end before the first tick.
 
 
@@ -57,7 +57,7 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
     launched = node.launched
     if launched is None:
         return []
-    standing = next((tracked for tracked in node.runs.values() if tracked.is_unattached), None)
+    standing = next((managed for managed in node.runs.values() if managed.is_unattached), None)
     if standing is None:
         _stand_in(node, launched, at)
     elif at - standing.stands_in_since >= ATTACH_EXPECTED_NS and not standing.unattached_alarmed:
@@ -67,43 +67,43 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
 
 
 def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
-    if any(_speaks(tracked) or _has_ended(tracked, launched) for tracked in node.runs.values()):
+    if any(_speaks(managed) or _has_ended(managed, launched) for managed in node.runs.values()):
         return
-    tracked = node.runs.get(node.account) if node.account is not None else None
-    if tracked is not None and tracked.incident is None:
-        _go_on(tracked)
+    managed = node.runs.get(node.account) if node.account is not None else None
+    if managed is not None and managed.incident is None:
+        _go_on(managed)
     else:
-        tracked = _begin(node, launched, node.account if node.account is not None and tracked is None else launched.run)
-        if tracked is None:
+        managed = _begin(node, launched, node.account if node.account is not None and managed is None else launched.run)
+        if managed is None:
             return
-    tracked.stands_in_since = at if node.was_held else launched.at
+    managed.stands_in_since = at if node.was_held else launched.at
     if node.was_held:
-        node.was_held, node.nobodys_since = False, node.ledger.charged_to
-    tracked.run.uid = launched.uid  # Whom a halt now ends.
-    tracked.run.jsonl_only = False
-    tracked.run.last_frame_at = None  # What was said before, or the journal: nothing is missed of who never spoke.
-    tracked.named = tracked.launchers = launched.processes
-    tracked.command = launched.command
-    tracked.is_unattached, tracked.unattached_alarmed = True, False
+        node.was_held, node.unallocated_since = False, node.ledger.charged_to
+    managed.run.uid = launched.uid  # Whom a halt now ends.
+    managed.run.jsonl_only = False
+    managed.run.last_frame_at = None  # What was said before, or the journal: nothing is missed of who never spoke.
+    managed.named = managed.launchers = launched.processes
+    managed.command = launched.command
+    managed.is_unattached, managed.unattached_alarmed = True, False
 
 
-def _speaks(tracked: Tracked) -> bool:
-    is_halted = tracked.incident is not None and tracked.incident.is_closed
-    return tracked.run.alive and not tracked.is_beside and not is_halted
+def _speaks(managed: ManagedRun) -> bool:
+    is_halted = managed.incident is not None and managed.incident.is_closed
+    return managed.run.alive and not managed.is_beside and not is_halted
 
 
-def _has_ended(tracked: Tracked, launched: CommandLaunched) -> bool:
+def _has_ended(managed: ManagedRun, launched: CommandLaunched) -> bool:
     """A halt of this run was seen to its end, and the command was among those whom it ended."""
-    incident = tracked.incident
+    incident = managed.incident
     if incident is None or not incident.is_closed:
         return False
     return not set(launched.processes).isdisjoint((*incident.launchers, *incident.rank_processes))
 
 
-def _go_on(tracked: Tracked) -> None:
+def _go_on(managed: ManagedRun) -> None:
     """The rest of the command is the attempt's own: what it has trained stays, and its ranks are gone."""
-    tracked.book.new_attempt()  # What the last steps were like is no evidence against what follows them.
-    run = tracked.run
+    managed.rules.new_attempt()  # What the last steps were like is no evidence against what follows them.
+    run = managed.run
     run.ended_at = None
     run.completed = run.ended_well
     run.ranks.clear()
@@ -111,49 +111,49 @@ def _go_on(tracked: Tracked) -> None:
     run.working_since = None  # Nobody is left who could save: a halt waits for nobody, and no ceiling reserves for it.
 
 
-def _begin(node: Node, launched: CommandLaunched, name: str) -> Tracked | None:
+def _begin(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | None:
     """Without a rank of this launch that could be gone; None while there is no room for one more run."""
-    tracked = node.runs.get(name)
-    if tracked is None:
+    managed = node.runs.get(name)
+    if managed is None:
         if len(node.runs) >= RUNS_MAX and all(known.run.alive for known in node.runs.values()):
             return None
-        tracked = track(node, name, launched.uid, None, {}, launched.at)
+        managed = track(node, name, launched.uid, None, {}, launched.at)
     else:  # Of an earlier launch under this name: one budget, and a latch that was the old attempt's.
-        tracked.incident = None
-        tracked.book.new_attempt()
-    intake.begin_attempt(tracked.run, "", launched.at)
-    return tracked
+        managed.incident = None
+        managed.rules.new_attempt()
+    intake.begin_attempt(managed.run, "", launched.at)
+    return managed
 
 
-def _line(node: Node, tracked: Tracked, at: MonoNs) -> str:
-    since = format_duration(at - tracked.stands_in_since)
-    ended = "" if tracked.run.run != node.account else "the run has ended, its command goes on, and "
+def _line(node: Node, managed: ManagedRun, at: MonoNs) -> str:
+    since = format_duration(at - managed.stands_in_since)
+    ended = "" if managed.run.run != node.account else "the run has ended, its command goes on, and "
     return (
-        f"{ended}nobody has attached for {since}: {_shield(tracked)}, and no NaN, hang or checkpoint "
+        f"{ended}nobody has attached for {since}: {_shield(managed)}, and no NaN, hang or checkpoint "
         "is seen; add `shim = trainer_shim.attach(engine)` to the training script"
     )
 
 
-def _shield(tracked: Tracked) -> str:
+def _shield(managed: ManagedRun) -> str:
     """What ends this command, if anything does: a ceiling that is only observed ends nobody."""
-    own = tracked.policy.budget.ceiling_usd_micros
-    budgets = [r for r in tracked.policy.rules if r.trigger == "budget" and r.response is Response.HALT]
+    own = managed.policy.budget.ceiling_usd_micros
+    budgets = [r for r in managed.policy.rules if r.trigger == "budget" and r.response is Response.HALT]
     halting = [rule for rule in budgets if rule.mode is Mode.ENFORCE]
     ceilings = [format_usd(own)] if own is not None and any(not r.params.get("caps_only") for r in halting) else []
-    ceilings += [f"{format_usd(cap.ceiling_usd_micros)} of {cap.scope}" for cap in tracked.run.caps if halting]
+    ceilings += [f"{format_usd(cap.ceiling_usd_micros)} of {cap.scope}" for cap in managed.run.caps if halting]
     if ceilings:
         return f"only the ceiling {' and '.join(ceilings)} protects this run"
     observed = f" (the ceiling {format_usd(own)} is only observed)" if own is not None else ""
     return f"nothing protects this run{observed}"
 
 
-def spend(node: Node, tracked: Tracked) -> UsdMicros:
+def spend(node: Node, managed: ManagedRun) -> UsdMicros:
     """What the run has cost, with what is nobody's yet and would be its own."""
-    return UsdMicros(node.ledger.spend(tracked.run.run) + unclaimed(node, tracked))
+    return UsdMicros(node.ledger.spend(managed.run.run) + unclaimed(node, managed))
 
 
-def unclaimed(node: Node, tracked: Tracked) -> UsdMicros:
-    return node.charges.unclaimed_usd_micros() if tracked.is_unattached else UsdMicros(0)
+def unclaimed(node: Node, managed: ManagedRun) -> UsdMicros:
+    return node.charges.unclaimed_usd_micros() if managed.is_unattached else UsdMicros(0)
 
 
 # --- over our own crash -------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
         "run": node.launched.run,
         "processes": [process_row(process) for process in node.launched.processes],
         "account": node.account,
-        "nobodys_since": node.nobodys_since,
+        "nobodys_since": node.unallocated_since,
         "nobodys": [charge_row(charge) for charge in charges],
         "nobodys_older_usd_micros": older,
     }
@@ -181,7 +181,7 @@ def command_left(row: Mapping[str, Any]) -> CommandLeft:
         run=str(run) if run is not None else None,
         processes=tuple(process_of(process) for process in row["processes"]),
         account=str(account) if account is not None else None,
-        nobodys_since=BootNs(int(row["nobodys_since"])),
+        unallocated_since=BootNs(int(row["nobodys_since"])),
         nobodys=tuple(charge_of(charge) for charge in row["nobodys"]),
-        nobodys_older_usd_micros=UsdMicros(int(row["nobodys_older_usd_micros"])),
+        unallocated_older_usd_micros=UsdMicros(int(row["nobodys_older_usd_micros"])),
     )

@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.node import Node, Rise, Tracked, forget, payer_of, run_snapshot
+from governor.core.engine.node import ManagedRun, Node, Rise, forget, payer_of, run_snapshot
 from governor.core.engine.node_money import boot_of, node_snapshot
 from governor.core.engine.run_forecast import plan_of, tokens_goal
-from governor.core.events.effects import Alarm, Effect, KeepRuns, Record
+from governor.core.events.effects import Alarm, Effect, PersistRuns, Record
 from governor.core.events.inputs import Ack, PriceRead, Step, Tick
 from governor.core.money.charges import UNALLOCATED, Line, Part
 from governor.core.money.forecast import WindowRow, forecast, window_row
 from governor.core.money.lines import Split, compute_line
 from governor.core.money.token_windows import TokenMeter
 
-KEEP_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
+PERSIST_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
 WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is read in one go closes thousands.
 
 
@@ -25,11 +25,11 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     """Charge the time since the last tick to those who hold the node."""
     _leave_out(node, holders)
     held = (node.runs[name] for name in holders if name != UNALLOCATED)
-    node.was_held = node.was_held or any(not tracked.is_beside for tracked in held)
+    node.was_held = node.was_held or any(not managed.is_beside for managed in held)
     _charge(node, tick.boot, tick.wall, holders)
 
 
-def close_gap(node: Node, newcomer: Tracked | None) -> None:
+def close_gap(node: Node, newcomer: ManagedRun | None) -> None:
     """Before anybody new holds the node: what passed while nobody governed is theirs who held it then.
 
     Ranks and logs are heard before the first tick. Whoever only speaks again waits for it: by then we know who of the
@@ -77,25 +77,25 @@ def enter(
     node.unkept += node.charges.add(line, at, lasts, parts, reconstructed=reconstructed)
 
 
-def hand_over(node: Node, tracked: Tracked, at: MonoNs) -> None:
+def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """`costgov run` launched the run that comes first, or next: its start-up, nobody's until now, is its own."""
-    if tracked.is_beside:
+    if managed.is_beside:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:
         other.is_unattached = False
-        if other is not tracked:
-            _make_way(node, other, tracked, at)
+        if other is not managed:
+            _make_way(node, other, managed, at)
     if not node.facts.exclusive:
         return
     if node.was_held:
-        node.account = node.account or tracked.run.run
+        node.account = node.account or managed.run.run
         return
-    node.account, node.was_held = tracked.run.run, True
-    if tracked.meter is None:
-        tracked.paid_from = node.nobodys_since
-    closed, amount = node.charges.hand_over(payer_of(tracked))
+    node.account, node.was_held = managed.run.run, True
+    if managed.meter is None:
+        managed.paid_from = node.unallocated_since
+    closed, amount = node.charges.hand_over(payer_of(managed))
     node.unkept += closed
-    node.ledger.hand_over(tracked.run.run, amount)
+    node.ledger.hand_over(managed.run.run, amount)
 
 
 def settle(node: Node, at: MonoNs) -> list[Effect]:
@@ -106,63 +106,63 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     left, node.left = node.left, None
     if left is None or node.launched is None or left.run != node.launched.run:
         return []
-    tracked = node.runs.get(left.account if left.account is not None else left.run)
-    if tracked is None:
+    managed = node.runs.get(left.account if left.account is not None else left.run)
+    if managed is None:
         return []
-    node.charges.take_up_nobodys(left.nobodys, left.nobodys_older_usd_micros)
-    closed, amount = node.charges.hand_over(payer_of(tracked))
+    node.charges.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
+    closed, amount = node.charges.hand_over(payer_of(managed))
     node.unkept += closed
-    node.ledger.hand_over(tracked.run.run, amount)
-    return [keep(node, at, tracked)]
+    node.ledger.hand_over(managed.run.run, amount)
+    return [persist(node, at, managed)]
 
 
-def _make_way(node: Node, other: Tracked, tracked: Tracked, at: MonoNs) -> None:
+def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) -> None:
     """It stood in for the command. What speaks now takes the operator's hold along, unless its own is the longer."""
-    if other.hold_until is not None and (tracked.hold_until is None or other.hold_until > tracked.hold_until):
-        tracked.hold_until, tracked.hold_reason = other.hold_until, other.hold_reason
+    if other.hold_until is not None and (managed.hold_until is None or other.hold_until > managed.hold_until):
+        managed.hold_until, managed.hold_reason = other.hold_until, other.hold_reason
     if other.run.run == node.account:
         other.run.ended_at = at  # It has trained in this command: its end is told.
     else:
         forget(node, other)
 
 
-def meter_tokens(node: Node, tracked: Tracked, step: Step) -> None:
+def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     """Charge the step's tokens to the window they belong to. One that it closes is kept together with its meter."""
-    run, spent, boot = tracked.run, node.ledger.spend(tracked.run.run), node.ledger.charged_to
+    run, spent, boot = managed.run, node.ledger.spend(managed.run.run), node.ledger.charged_to
     assert run.tokens_total is not None, "the caller looked"
     if step.attempt_step is not None:
-        began, counted, newest = tracked.metered
+        began, counted, newest = managed.metered
         # A process that attaches anew counts its attempt's steps from one again, and trains on.
         if began == run.attempt_at and step.attempt_step <= counted and step.step <= newest:
             return  # Told twice, or late: what it trained is counted.
-        tracked.metered = run.attempt_at, step.attempt_step, step.step
-    if tracked.meter is None:
-        tracked.meter = TokenMeter(window_tokens=tracked.policy.budget.window_tokens)
+        managed.metered = run.attempt_at, step.attempt_step, step.step
+    if managed.meter is None:
+        managed.meter = TokenMeter(window_tokens=managed.policy.budget.window_tokens)
         # All that the run has spent before its first step is that window's; what it trained before we saw it is not.
         trained = max(0, run.tokens_total - (step.tokens or 0))
-        tracked.meter.begin(trained, tracked.paid_before, tracked.paid_from)
+        managed.meter.begin(trained, managed.paid_before, managed.paid_from)
         node.kept_at = None  # With the next tick: a governor after us would begin further on, with all of the money.
-    then_tokens = tracked.policy.budget.window_tokens
-    window = tracked.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
+    then_tokens = managed.policy.budget.window_tokens
+    window = managed.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
     if window is None:
         return
-    tracked.windows.append(window)
-    goal = tokens_goal(tracked)
+    managed.windows.append(window)
+    goal = tokens_goal(managed)
     # What was lost has to be trained again before there is progress; it takes and costs as long.
-    tracked.left = forecast(tuple(tracked.windows), goal - run.tokens_total) if goal is not None else None
+    managed.left = forecast(tuple(managed.windows), goal - run.tokens_total) if goal is not None else None
     is_unpriced = node.ledger.compute.metered is None
-    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(tracked), is_unpriced))
+    row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), is_unpriced))
     node.windows_unkept.append(Record("window", run.run, None, row))
 
 
-def keep_due(node: Node, at: MonoNs) -> list[KeepRuns]:
+def persist_due(node: Node, at: MonoNs) -> list[PersistRuns]:
     """At the first tick, every ten seconds, and when a charge or many windows were closed."""
     many = node.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
-    due = node.kept_at is None or many or at - node.kept_at >= KEEP_PERIOD_NS
-    return [keep(node, at)] if due else []
+    due = node.kept_at is None or many or at - node.kept_at >= PERSIST_PERIOD_NS
+    return [persist(node, at)] if due else []
 
 
-def keep(node: Node, at: MonoNs, *ended: Tracked, durable: bool = False) -> KeepRuns:
+def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -> PersistRuns:
     """Everything at this moment: `ended` are runs that are not alive any more and have changed since they were kept.
 
     So have those whom a charge or a window names that goes along: what is said of a run's money is in one commit.
@@ -174,12 +174,12 @@ def keep(node: Node, at: MonoNs, *ended: Tracked, durable: bool = False) -> Keep
     node.windows_unkept.clear()
     told = {charge.payer.run for charge in charges} | {record.run for record in records}
     runs = {
-        name: run_snapshot(node, tracked, at)
-        for name, tracked in node.runs.items()
-        if tracked.run.alive or name in told
+        name: run_snapshot(node, managed, at)
+        for name, managed in node.runs.items()
+        if managed.run.alive or name in told
     }
-    runs |= {tracked.run.run: run_snapshot(node, tracked, at) for tracked in ended}
-    return KeepRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records, durable)
+    runs |= {managed.run.run: run_snapshot(node, managed, at) for managed in ended}
+    return PersistRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records, durable)
 
 
 # What a launch and a checkpoint add to the bill: charged to their run at the moment at which they happen.
@@ -190,43 +190,43 @@ CHECKPOINT_BYTES_MAX = 10**14  # Five times the state of a model of a trillion p
 CHECKPOINTS_REMEMBERED_MAX: Final = 16
 
 
-def charge_launch(node: Node, tracked: Tracked, at: MonoNs) -> None:
+def charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Charge what each attempt of a run costs. Behind its hello: its stage and labels stand in the charge."""
     for line in node.facts.lines.per_launch:
-        _charge_one_off(node, tracked, line, 1, at)
+        _charge_one_off(node, managed, line, 1, at)
 
 
-def charge_checkpoint(node: Node, tracked: Tracked, ack: Ack) -> UsdMicros | None:
+def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | None:
     """Charge the bytes of a checkpoint that is whole, once however often it is told.
 
     Returns what that came to, which is to be kept at once; None: nothing was charged.
     """
-    lines = node.facts.lines.per_gb if tracked.run.alive else ()  # What has ended is not kept any more.
+    lines = node.facts.lines.per_gb if managed.run.alive else ()  # What has ended is not kept any more.
     size = ack.checkpoint.get("bytes") if ack.checkpoint is not None else None
     if not lines or not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= CHECKPOINT_BYTES_MAX:
         return None
     assert ack.checkpoint is not None
-    named = f"{tracked.run.attempt}/{ack.incident_id}/{ack.step}/{ack.checkpoint.get('path')}"
+    named = f"{managed.run.attempt}/{ack.incident_id}/{ack.step}/{ack.checkpoint.get('path')}"
     name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]  # A frame may be as long as 64 KiB.
-    if name in tracked.checkpoints_charged:
+    if name in managed.checkpoints_charged:
         return None
-    tracked.checkpoints_charged = (*tracked.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
-    tracked.checkpoint_bytes_max = max(tracked.checkpoint_bytes_max, size)
-    return UsdMicros(sum(_charge_one_off(node, tracked, line, size, ack.at) for line in lines))
+    managed.checkpoints_charged = (*managed.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
+    managed.checkpoint_bytes_max = max(managed.checkpoint_bytes_max, size)
+    return UsdMicros(sum(_charge_one_off(node, managed, line, size, ack.at) for line in lines))
 
 
-def checkpoint_reserve(node: Node, tracked: Tracked) -> UsdMicros:
+def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
     """What the checkpoint of a halt may cost to upload, by the largest that the run has saved. 0 before the first."""
     units = (
-        (line.price_usd_micros * tracked.checkpoint_bytes_max, line.unit.base_units) for line in node.facts.lines.per_gb
+        (line.price_usd_micros * managed.checkpoint_bytes_max, line.unit.base_units) for line in node.facts.lines.per_gb
     )
     return UsdMicros(sum(-(-amount // base_units) for amount, base_units in units))
 
 
-def _charge_one_off(node: Node, tracked: Tracked, line: Line, quantity: int, at: MonoNs) -> int:
-    run, price = tracked.run.run, line.price_usd_micros
+def _charge_one_off(node: Node, managed: ManagedRun, line: Line, quantity: int, at: MonoNs) -> int:
+    run, price = managed.run.run, line.price_usd_micros
     amount = node.ledger.charge_piece(line.name, price, quantity, line.unit.base_units, run)
-    part = Part(payer_of(tracked), quantity, amount)
+    part = Part(payer_of(managed), quantity, amount)
     enter(node, line, node.wall(at), DurationNs(0), [part])
     return amount
 
@@ -269,4 +269,4 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
         "credit": ledger.compute.credit,
     }
     # Kept at once: whoever comes after us knows the price of then, and when it began, and charges nothing twice.
-    return [*effects, Record("price", None, None, data, durable=True), keep(node, read.at)]
+    return [*effects, Record("price", None, None, data, durable=True), persist(node, read.at)]

@@ -10,18 +10,18 @@ from typing import Any
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.idle.state import NODE, Idleness
+from governor.core.engine.idle.state import NODE, IdleState
 from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
 from governor.core.halt.incident import Incident, process_row
 from governor.core.money.budgets import Budgets, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, Charge, ChargeBook, Payer, Place, labels_of
-from governor.core.money.forecast import RECENT_WINDOWS, CeilingTold, Forecast
+from governor.core.money.forecast import RECENT_WINDOWS, CeilingReport, Forecast
 from governor.core.money.ledger import Ledger, TokenWindow, new_ledger
 from governor.core.money.lines import Lines, compute_line
 from governor.core.money.token_windows import TokenMeter, Window
-from governor.core.rules.evaluate import RuleBook
+from governor.core.rules.evaluate import Rules
 from governor.core.runs.state import Run
 
 RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
@@ -61,12 +61,12 @@ class NodeFacts:
 
 
 @dataclass(slots=True)
-class Tracked:
+class ManagedRun:
     """One run with the policy that judges it and the halt that may be under way."""
 
     run: Run
     policy: Policy
-    book: RuleBook
+    rules: Rules
     window: TokenWindow = field(default_factory=TokenWindow)
     paid_from: BootNs = BootNs(0)  # When it began to hold the node: its first window begins there,
     paid_before: UsdMicros = UsdMicros(0)  # and what it had spent by then is in no window of ours.
@@ -96,9 +96,9 @@ class Tracked:
     unattached_alarmed: bool = False
     lossless_alarmed: tuple[str, MonoNs] | None = None  # The attempt that was said to show no loss.
     unwatched_alarmed: bool = False
-    displaced_alarmed_at: MonoNs | None = None
+    superseded_reported_at: MonoNs | None = None
     price_alarmed: bool = False
-    ceilings_told: dict[str, CeilingTold] = field(default_factory=dict)  # By the scope of the ceiling.
+    ceilings_reported: dict[str, CeilingReport] = field(default_factory=dict)  # By the scope of the ceiling.
 
     def processes(self) -> tuple[ProcessId, ...]:
         """Who the run is: its announced ranks, or those named for it, or as many as the journal knew."""
@@ -134,13 +134,13 @@ class CommandLeft:
     run: str | None
     processes: tuple[ProcessId, ...]
     account: str | None
-    nobodys_since: BootNs
+    unallocated_since: BootNs
     nobodys: tuple[Charge, ...]
-    nobodys_older_usd_micros: UsdMicros
+    unallocated_older_usd_micros: UsdMicros
 
 
 @dataclass(frozen=True, slots=True)
-class Displaced:
+class SupersededRank:
     """A rank that is connected and whom nobody listens to: another attempt has taken its run's name."""
 
     run: str
@@ -167,7 +167,7 @@ class Node:
     charges: ChargeBook
     began: BootNs  # When this governor's metering began,
     began_wall: WallNs  # and what the wall clock said then.
-    nobodys_since: BootNs  # When what hand_over() would move began.
+    unallocated_since: BootNs  # When what hand_over() would move began.
     metered_wall: WallNs  # What it said at the last moment that is charged.
     away_ns: DurationNs = DurationNs(0)  # Within this boot: how long nobody had governed when we began.
     budgets: Budgets = field(default_factory=Budgets)
@@ -177,19 +177,21 @@ class Node:
     account: str | None = None  # The run to which the command's time was handed over last.
     was_held: bool = False  # Has a run held the node since the launch, or since the last one that did has ended?
     price_rise: Rise | None = None  # The last one.
-    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no KeepRuns has taken along yet.
+    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no PersistRuns has taken along yet.
     windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
-    runs: dict[str, Tracked] = field(default_factory=dict)
+    runs: dict[str, ManagedRun] = field(default_factory=dict)
     past: dict[str, Past] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
-    displaced: dict[ConnectionId, Displaced] = field(default_factory=dict)  # As many as the inbox has connections.
-    unheard: dict[ConnectionId, Displaced] = field(default_factory=dict)  # Likewise: until they hang up.
+    superseded: dict[ConnectionId, SupersededRank] = field(
+        default_factory=dict
+    )  # As many as the inbox has connections.
+    unheard: dict[ConnectionId, SupersededRank] = field(default_factory=dict)  # Likewise: until they hang up.
     refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
     incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
     gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
     gpu_pids_own: frozenset[int] = frozenset()  # Of these, whoever stands below the launched command.
     spot_notice: SpotNotice | None = None  # What the provider said last.
-    idle: Idleness = field(default_factory=Idleness)
+    idle: IdleState = field(default_factory=IdleState)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     kept_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
     unread: set[str] | None = None  # Runs whose snapshots could not be read; None: no node's was there, either.
@@ -206,20 +208,20 @@ class Node:
         """
         held: dict[str, int] = {}
         is_unspoken_for = False
-        for name, tracked in self.runs.items():
-            if not tracked.run.alive:
+        for name, managed in self.runs.items():
+            if not managed.run.alive:
                 continue
-            if tracked.is_unattached:
+            if managed.is_unattached:
                 is_unspoken_for = True
-            elif tracked.incident is None or not tracked.incident.is_closed:
-                held[name] = max(1, len(tracked.run.ranks))
+            elif managed.incident is None or not managed.incident.is_closed:
+                held[name] = max(1, len(managed.run.ranks))
         if held and is_unspoken_for:
             held[UNALLOCATED] = 1
         return held
 
     def unannounced(self) -> frozenset[int]:
         """GPU processes that no run announced."""
-        return self.gpu_pids - {p.pid for tracked in self.runs.values() for p in tracked.processes()}
+        return self.gpu_pids - {p.pid for managed in self.runs.values() for p in managed.processes()}
 
     def strangers(self) -> frozenset[int]:
         """Of these, tenants of this machine whom nobody asked: what the command started itself is none."""
@@ -231,7 +233,7 @@ class Node:
         self.incidents = {i: run for i, run in self.incidents.items() if i in current or run == NODE}
         self.incidents[incident.incident_id] = incident.run
 
-    def of_incident(self, incident_id: str) -> Tracked | None:
+    def of_incident(self, incident_id: str) -> ManagedRun | None:
         name = self.incidents.get(incident_id)
         if name == NODE:
             return self.idle.stop
@@ -245,10 +247,10 @@ class Node:
 
     def announced(self, incident_id: str) -> tuple[ProcessId, ...]:
         """The rank processes that this halt is about, dead or alive, of every attempt since it opened."""
-        tracked = self.of_incident(incident_id)
-        if tracked is None or tracked.incident is None:
+        managed = self.of_incident(incident_id)
+        if managed is None or managed.incident is None:
             return ()
-        return tracked.incident.rank_processes
+        return managed.incident.rank_processes
 
     def policy_for(self, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
         """What judges a run: its policy, held to every budget that covers it."""
@@ -264,11 +266,11 @@ class Node:
 
     def payers(self) -> dict[str, Payer]:
         """Every run as it is charged now, and nobody."""
-        return {UNALLOCATED: Payer()} | {name: payer_of(tracked) for name, tracked in self.runs.items()}
+        return {UNALLOCATED: Payer()} | {name: payer_of(managed) for name, managed in self.runs.items()}
 
 
-def payer_of(tracked: Tracked) -> Payer:
-    run = tracked.run
+def payer_of(managed: ManagedRun) -> Payer:
+    run = managed.run
     return Payer(run.run, run.attempt, run.stage, labels_of(run.labels))
 
 
@@ -288,7 +290,7 @@ def new_node(
         charges=charges,
         began=boot,
         began_wall=wall,
-        nobodys_since=boot,
+        unallocated_since=boot,
         metered_wall=wall,
         budgets=configured,
     )
@@ -296,66 +298,66 @@ def new_node(
 
 def owner_of(node: Node, name: str) -> int | None:
     """The uid to whom this name belongs, tracked or forgotten; None: it is free."""
-    tracked, past = node.runs.get(name), node.past.get(name)
-    return tracked.run.uid if tracked is not None else past.uid if past is not None else None
+    managed, past = node.runs.get(name), node.past.get(name)
+    return managed.run.uid if managed is not None else past.uid if past is not None else None
 
 
-def forget(node: Node, tracked: Tracked) -> None:
+def forget(node: Node, managed: ManagedRun) -> None:
     """Track the run no longer."""
-    run = tracked.run
+    run = managed.run
     node.runs.pop(run.run, None)
     node.past[run.run] = Past(
         uid=run.uid,
-        incidents_total=tracked.incidents_total,
-        halts_wall=tuple(tracked.halts_wall),
-        hold_until=tracked.hold_until,
-        hold_reason=tracked.hold_reason,
+        incidents_total=managed.incidents_total,
+        halts_wall=tuple(managed.halts_wall),
+        hold_until=managed.hold_until,
+        hold_reason=managed.hold_reason,
         step=run.step,
         tokens_total=run.tokens_total,
         counted_step=run.counted_step,
         furthest=run.furthest,
-        paid_from=tracked.paid_from,
-        paid_before=tracked.paid_before,
-        meter=tracked.meter,
+        paid_from=managed.paid_from,
+        paid_before=managed.paid_before,
+        meter=managed.meter,
     )
     folded = node.ledger.forget(run.run)
     if folded is not None:
         node.past.pop(folded, None)
 
 
-def recall(node: Node, tracked: Tracked) -> None:
+def recall(node: Node, managed: ManagedRun) -> None:
     """The run is tracked, for the first time or again: then with what is known of it."""
-    run = tracked.run
+    run = managed.run
     node.ledger.recall(run.run)
-    node.runs[run.run] = tracked
+    node.runs[run.run] = managed
     past = node.past.pop(run.run, None)
     if past is None:
-        tracked.paid_from, tracked.paid_before = node.ledger.charged_to, node.ledger.spend(run.run)
+        managed.paid_from, managed.paid_before = node.ledger.charged_to, node.ledger.spend(run.run)
         return
-    tracked.incidents_total = past.incidents_total
-    tracked.halts_wall = list(past.halts_wall)
-    tracked.hold_until, tracked.hold_reason = past.hold_until, past.hold_reason
+    managed.incidents_total = past.incidents_total
+    managed.halts_wall = list(past.halts_wall)
+    managed.hold_until, managed.hold_reason = past.hold_until, past.hold_reason
     run.step, run.tokens_total, run.counted_step = past.step, past.tokens_total, past.counted_step
     run.furthest = past.furthest
-    tracked.paid_from, tracked.paid_before = past.paid_from, past.paid_before
-    tracked.meter = past.meter
+    managed.paid_from, managed.paid_before = past.paid_from, past.paid_before
+    managed.meter = past.meter
 
 
-def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> Tracked:
+def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> ManagedRun:
     """Enter a run that is not tracked; the caller has settled that there is room, if only an ended one's."""
     if len(node.runs) >= RUNS_MAX:
         forget(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
     policy = node.policy_for(name, stage, labels)
-    tracked = Tracked(run, policy, RuleBook(policy, run))
-    recall(node, tracked)
+    managed = ManagedRun(run, policy, Rules(policy, run))
+    recall(node, managed)
     node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.
-    return tracked
+    return managed
 
 
-def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
+def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, Any]:
     """What a restarted governor must know of a run. Plain JSON."""
-    run = tracked.run
+    run = managed.run
     return {
         "run": run.run,
         "uid": run.uid,
@@ -365,11 +367,11 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "boot_id": node.facts.boot_id,
         "boot_ns": node.ledger.charged_to,
         "wall_ns": node.wall(at),
-        "alive": run.alive and not tracked.is_unattached,  # A stand-in is made anew.
-        "processes": [process_row(process) for process in tracked.processes()],
+        "alive": run.alive and not managed.is_unattached,  # A stand-in is made anew.
+        "processes": [process_row(process) for process in managed.processes()],
         "spend_usd_micros": node.ledger.spend(run.run),
-        "paid_from": tracked.paid_from,
-        "paid_before_usd_micros": tracked.paid_before,
+        "paid_from": managed.paid_from,
+        "paid_before_usd_micros": managed.paid_before,
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
         "furthest": list(run.furthest) if run.furthest is not None else None,
@@ -380,15 +382,15 @@ def run_snapshot(node: Node, tracked: Tracked, at: MonoNs) -> Mapping[str, Any]:
         "first_step_at": run.first_step_at,
         "working_since": run.working_since,
         "last_good_at": run.last_good_at,
-        "incidents_total": tracked.incidents_total,
-        "hold_until": tracked.hold_until,
-        "hold_reason": tracked.hold_reason,
-        "halts_wall": list(tracked.halts_wall),
-        "checkpoint_bytes_max": tracked.checkpoint_bytes_max,
-        "checkpoints_charged": list(tracked.checkpoints_charged),
-        "ceilings_told": {scope: told.row() for scope, told in tracked.ceilings_told.items()},
-        "tokens": tracked.meter.snapshot() if tracked.meter is not None else None,
-        "rules": tracked.book.snapshot(),
+        "incidents_total": managed.incidents_total,
+        "hold_until": managed.hold_until,
+        "hold_reason": managed.hold_reason,
+        "halts_wall": list(managed.halts_wall),
+        "checkpoint_bytes_max": managed.checkpoint_bytes_max,
+        "checkpoints_charged": list(managed.checkpoints_charged),
+        "ceilings_told": {scope: told.row() for scope, told in managed.ceilings_reported.items()},
+        "tokens": managed.meter.snapshot() if managed.meter is not None else None,
+        "rules": managed.rules.snapshot(),
         # Beside what the rules made of the lines before it: whoever goes on from here counts no line twice.
-        "stream_position": dict(tracked.stream_position) if tracked.stream_position is not None else None,
+        "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,
     }

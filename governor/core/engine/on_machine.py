@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from governor.core.base.units import format_duration
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SpotNotice
 from governor.core.rules.gpu_idle_since import STALE_NS
@@ -18,32 +18,34 @@ HELD_BYTES_MIN: Final = 4_000_000_000
 
 def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
     if sample.run is not None:
-        tracked = node.runs.get(sample.run)
-        if tracked is not None and tracked.run.alive:
+        managed = node.runs.get(sample.run)
+        if managed is not None and managed.run.alive:
             node.frames_total += 1
-            tracked.run.last_frame_at = sample.at  # The log goes on, though no step has come.
-            tracked.run.last_frame_wall_ns = node.wall(sample.at)
-            asked_at = tracked.gpus_asked_at
+            managed.run.last_frame_at = sample.at  # The log goes on, though no step has come.
+            managed.run.last_frame_wall_ns = node.wall(sample.at)
+            asked_at = managed.gpus_asked_at
             if asked_at is None or sample.at - asked_at > STALE_NS:  # Else both would tell of the same, by other names.
-                _show(tracked, sample)
+                _show(managed, sample)
         return []
     live = _live(node)
-    for tracked in live:
-        below = node.gpu_pids_own if tracked.is_unattached else frozenset()
-        places, is_certain = own_places(sample, tracked, below, is_alone=len(live) == 1)
+    for managed in live:
+        below = node.gpu_pids_own if managed.is_unattached else frozenset()
+        places, is_certain = own_places(sample, managed, below, is_alone=len(live) == 1)
         if places:
-            tracked.gpus_asked_at = sample.at
-            shown = of_places(sample, places, tracked.run.run)
-            _show(tracked, shown if is_certain else replace(shown, uuids=()))
+            managed.gpus_asked_at = sample.at
+            shown = of_places(sample, places, managed.run.run)
+            _show(managed, shown if is_certain else replace(shown, uuids=()))
     return []
 
 
-def _show(tracked: Tracked, event: MachineEvent) -> None:
-    intake.apply_machine(tracked.run, event)
-    tracked.book.observe(event)
+def _show(managed: ManagedRun, event: MachineEvent) -> None:
+    intake.apply_machine(managed.run, event)
+    managed.rules.observe(event)
 
 
-def own_places(sample: GpuSample, tracked: Tracked, below: frozenset[int], *, is_alone: bool) -> tuple[list[int], bool]:
+def own_places(
+    sample: GpuSample, managed: ManagedRun, below: frozenset[int], *, is_alone: bool
+) -> tuple[list[int], bool]:
     """Return the places of the run's own GPUs in a sample of the node, and whether they certainly are; none where
     nobody can tell which they are.
 
@@ -52,12 +54,12 @@ def own_places(sample: GpuSample, tracked: Tracked, below: frozenset[int], *, is
     they are shown without names, as a log's: nobody is judged by the idlest of them. An unused GPU is nobody's, and
     starves of nothing. `below`: what computes below its command, where that is all that is known of it.
     """
-    own = below | {process.pid for process in tracked.processes()}
+    own = below | {process.pid for process in managed.processes()}
     places = range(len(sample.busy_frac))
     computing = [place for place in places if sample.pids and own & (sample.pids[place] or frozenset())]
     if computing:
         return computing, True
-    announced = {uuid for rank in tracked.run.ranks.values() for uuid in rank.gpu_uuids}
+    announced = {uuid for rank in managed.run.ranks.values() for uuid in rank.gpu_uuids}
     named = [place for place in places if sample.uuids and sample.uuids[place] in announced]
     if named or not is_alone:
         return named, True
@@ -85,9 +87,9 @@ def of_places(sample: GpuSample, places: list[int], run: str) -> GpuSample:
 
 
 def on_host_memory(node: Node, event: HostMemory) -> list[Effect]:
-    for tracked in _live(node):
-        if event.run is None or event.run == tracked.run.run:
-            _show(tracked, event)
+    for managed in _live(node):
+        if event.run is None or event.run == managed.run.run:
+            _show(managed, event)
     return []
 
 
@@ -95,8 +97,8 @@ def on_spot_notice(node: Node, event: SpotNotice) -> list[Effect]:
     """The runs' rules answer it with a checkpoint; that it came is said once, also where no run is."""
     was = node.spot_notice.action if node.spot_notice is not None else None
     node.spot_notice = event
-    for tracked in _live(node):
-        _show(tracked, event)
+    for managed in _live(node):
+        _show(managed, event)
     if event.action is None or event.action == was:
         return []
     left = f"in {format_duration(event.left)}" if event.left is not None else "soon"
@@ -105,5 +107,5 @@ def on_spot_notice(node: Node, event: SpotNotice) -> list[Effect]:
     return [Alarm("spot_notice", None, text), Record("spot_notice", None, None, data)]
 
 
-def _live(node: Node) -> list[Tracked]:
-    return [tracked for tracked in node.runs.values() if tracked.run.alive]
+def _live(node: Node) -> list[ManagedRun]:
+    return [managed for managed in node.runs.values() if managed.run.alive]

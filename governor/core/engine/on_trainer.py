@@ -11,8 +11,8 @@ from governor.core.base.units import MonoNs
 from governor.core.engine import alarms, budgeting, halt_plan, incidents, launched_command, metering, verdicts
 from governor.core.engine.alarms import refuse
 from governor.core.engine.idle import limit
-from governor.core.engine.metering import close_gap, hand_over, keep, meter_tokens
-from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, Tracked, owner_of, track
+from governor.core.engine.metering import close_gap, hand_over, meter_tokens, persist
+from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, ManagedRun, Node, owner_of, track
 from governor.core.events.effects import Alarm, Confirm, Effect, Record
 from governor.core.events.inputs import (
     Ack,
@@ -30,50 +30,50 @@ from governor.core.events.inputs import (
     StreamState,
     TrainerExited,
 )
-from governor.core.halt.table import Fact, Stage
+from governor.core.halt.table import Fact, HaltState
 from governor.core.runs import intake
 from governor.core.runs.state import RANKS_MAX, Rank
 
-_PAST_ASKING = (Stage.TERMED, Stage.KILLED, Stage.STOPPING, Stage.VERIFYING, Stage.NEEDS_HUMAN)
+_PAST_ASKING = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
 
 
 def on_hello(node: Node, hello: Hello) -> list[Effect]:
     refusal = _refusal(node, hello)
     if refusal is not None:
         return refuse(node, hello.connection, hello.peer, refusal, hello.at)
-    tracked = node.runs.get(hello.run)
-    close_gap(node, tracked)
-    if tracked is None:
-        tracked = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
-    if tracked.is_unattached:
-        tracked.run.uid = hello.peer.uid  # The command may have become another user: the ranks say who the run is.
-        tracked.named = ()
+    managed = node.runs.get(hello.run)
+    close_gap(node, managed)
+    if managed is None:
+        managed = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
+    if managed.is_unattached:
+        managed.run.uid = hello.peer.uid  # The command may have become another user: the ranks say who the run is.
+        managed.named = ()
     effects: list[Effect] = []
-    node.displaced.pop(hello.connection, None)
+    node.superseded.pop(hello.connection, None)
     node.unheard.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
     if held is not None and held != (hello.run, hello.rank):
         # One connection speaks for one rank: what it said it was before would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
-    is_launch = tracked.run.attempt != hello.attempt or not tracked.run.alive or tracked.is_unattached
-    if tracked.run.attempt != hello.attempt:
-        effects.extend(_begin_attempt(node, tracked, hello))
-    elif not tracked.run.alive or tracked.is_unattached:
-        effects.extend(_come_back(tracked, hello))
-    known_as = tracked.run.stage, tracked.run.labels
-    rank = intake.apply_hello(tracked.run, hello)
-    if known_as != (tracked.run.stage, tracked.run.labels):
-        budgeting.refit(node, tracked)  # Other labels: other budgets cover it.
-    tracked.is_beside, tracked.was_announced = False, True
-    hand_over(node, tracked, hello.at)  # Behind its attempt, stage and labels: they stand in its charges.
+    is_launch = managed.run.attempt != hello.attempt or not managed.run.alive or managed.is_unattached
+    if managed.run.attempt != hello.attempt:
+        effects.extend(_begin_attempt(node, managed, hello))
+    elif not managed.run.alive or managed.is_unattached:
+        effects.extend(_come_back(managed, hello))
+    known_as = managed.run.stage, managed.run.labels
+    rank = intake.apply_hello(managed.run, hello)
+    if known_as != (managed.run.stage, managed.run.labels):
+        budgeting.refit(node, managed)  # Other labels: other budgets cover it.
+    managed.is_beside, managed.was_announced = False, True
+    hand_over(node, managed, hello.at)  # Behind its attempt, stage and labels: they stand in its charges.
     if is_launch:
-        metering.charge_launch(node, tracked, hello.at)
-    tracked.run.jsonl_only = False  # Also where a stream of its name was opened first.
+        metering.charge_launch(node, managed, hello.at)
+    managed.run.jsonl_only = False  # Also where a stream of its name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
-    tracked.book.observe(hello)
+    managed.rules.observe(hello)
     effects.append(Confirm(hello.connection, hello.seq))
-    if tracked.incident is not None and not tracked.incident.is_closed:
-        effects.extend(_rejoin(node, tracked, rank, hello.at))
+    if managed.incident is not None and not managed.incident.is_closed:
+        effects.extend(_rejoin(node, managed, rank, hello.at))
     return effects
 
 
@@ -86,7 +86,7 @@ def _refusal(node: Node, hello: Hello) -> str | None:
     if owner not in (None, hello.peer.uid) and not (known is not None and known.is_unattached):
         return f"run {hello.run} belongs to uid {owner}; choose another name than uid {hello.peer.uid} did"
     if known is None:
-        if len(node.runs) >= RUNS_MAX and not any(not tracked.run.alive for tracked in node.runs.values()):
+        if len(node.runs) >= RUNS_MAX and not any(not managed.run.alive for managed in node.runs.values()):
             return f"{RUNS_MAX} runs are alive on this node already"
         if sum(t.run.alive and t.run.uid == hello.peer.uid for t in node.runs.values()) >= RUNS_PER_UID_MAX:
             return f"uid {hello.peer.uid} has {RUNS_PER_UID_MAX} runs alive on this node already"
@@ -107,53 +107,53 @@ def _refusal(node: Node, hello: Hello) -> str | None:
 
 def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     """A run without ranks: judged by its log, ended through the processes that its owner named."""
-    tracked = node.runs.get(event.run)
-    if tracked is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
+    managed = node.runs.get(event.run)
+    if managed is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
     begins = True
-    close_gap(node, tracked)
-    if tracked is None:
-        tracked = track(node, event.run, event.uid, event.stage, event.labels, event.at)
-        intake.begin_attempt(tracked.run, "stream", event.at)
-    elif begins := tracked.is_unattached or (
-        bool(event.processes) and (not tracked.run.alive or _launched_while_away(tracked, event))
+    close_gap(node, managed)
+    if managed is None:
+        managed = track(node, event.run, event.uid, event.stage, event.labels, event.at)
+        intake.begin_attempt(managed.run, "stream", event.at)
+    elif begins := managed.is_unattached or (
+        bool(event.processes) and (not managed.run.alive or _launched_while_away(managed, event))
     ):
-        tracked.incident = None  # Launched anew: the latch was the old attempt's.
-        tracked.run.stage = event.stage if event.stage is not None else tracked.run.stage
-        tracked.run.labels = event.labels or tracked.run.labels
-        budgeting.refit(node, tracked)  # Who stood in for a command had neither.
-        intake.begin_attempt(tracked.run, "stream", event.at)
-        tracked.book.new_attempt()
-    tracked.is_beside = not tracked.run.ranks and not launched_command.is_of_command(node, event)
-    hand_over(node, tracked, event.at)
+        managed.incident = None  # Launched anew: the latch was the old attempt's.
+        managed.run.stage = event.stage if event.stage is not None else managed.run.stage
+        managed.run.labels = event.labels or managed.run.labels
+        budgeting.refit(node, managed)  # Who stood in for a command had neither.
+        intake.begin_attempt(managed.run, "stream", event.at)
+        managed.rules.new_attempt()
+    managed.is_beside = not managed.run.ranks and not launched_command.is_of_command(node, event)
+    hand_over(node, managed, event.at)
     if begins:
-        metering.charge_launch(node, tracked, event.at)
-    tracked.run.jsonl_only = not tracked.run.ranks
-    tracked.named = event.processes
-    if event.processes and tracked.run.jsonl_only:
-        tracked.run.uid = event.uid  # Before its processes were known, the file's owner stood for them.
+        metering.charge_launch(node, managed, event.at)
+    managed.run.jsonl_only = not managed.run.ranks
+    managed.named = event.processes
+    if event.processes and managed.run.jsonl_only:
+        managed.run.uid = event.uid  # Before its processes were known, the file's owner stood for them.
     return []
 
 
-def _launched_while_away(tracked: Tracked, event: StreamOpened) -> bool:
+def _launched_while_away(managed: ManagedRun, event: StreamOpened) -> bool:
     """None of those whom the journal knew is left, and others stand under the run's name. An open halt goes on."""
-    known = tracked.remembered if tracked.incident is None and not tracked.named else ()
+    known = managed.remembered if managed.incident is None and not managed.named else ()
     return bool(known) and not set(known) & set(event.processes)
 
 
 def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:
-    tracked = node.runs.get(event.run)
-    if tracked is not None:
-        tracked.stream_position = event.position
+    managed = node.runs.get(event.run)
+    if managed is not None:
+        managed.stream_position = event.position
     return []
 
 
 def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
     """A file that cannot be read is missing data: what becomes of it is the tick's business."""
-    tracked = node.runs.get(event.run)
-    if tracked is None:
+    managed = node.runs.get(event.run)
+    if managed is None:
         return []
-    run = tracked.run
+    run = managed.run
     run.stream_problem = event.problem
     if event.problem is None and run.stream_lost_at is not None:
         run.stream_lost_at, run.stream_back_at = None, event.at
@@ -162,22 +162,22 @@ def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
     return []
 
 
-def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
-    incident = tracked.incident
-    first = tracked.run.attempt == ""
+def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect]:
+    incident = managed.incident
+    first = managed.run.attempt == ""
     if incident is not None and incident.is_closed:
-        tracked.incident = None  # The latch was the old attempt's.
-    for rank in tracked.run.connected_ranks():
-        alarms.displace(node, tracked, rank, hello)
+        managed.incident = None  # The latch was the old attempt's.
+    for rank in managed.run.connected_ranks():
+        alarms.supersede(node, managed, rank, hello)
     # As apply_hello() will have it: who says no stage now is charged, and so judged, as of the one it said before.
-    stage, labels = hello.stage if hello.stage is not None else tracked.run.stage, hello.labels or tracked.run.labels
+    stage, labels = hello.stage if hello.stage is not None else managed.run.stage, hello.labels or managed.run.labels
     policy = node.policy_for(hello.run, stage, labels)
-    if policy != tracked.policy:
-        tracked.policy = policy
-        tracked.book = tracked.book.with_policy(policy)
-    intake.begin_attempt(tracked.run, hello.attempt, hello.at if hello.started_at is None else hello.started_at)
+    if policy != managed.policy:
+        managed.policy = policy
+        managed.rules = managed.rules.with_policy(policy)
+    intake.begin_attempt(managed.run, hello.attempt, hello.at if hello.started_at is None else hello.started_at)
     if not first:
-        tracked.book.new_attempt()
+        managed.rules.new_attempt()
     data = {"attempt": hello.attempt, "policy": policy.name, "uid": hello.peer.uid, "world_size": hello.world_size}
     effects: list[Effect] = [Record("run", hello.run, None, data)]
     if node.policies.for_run(labels, stage) is NO_POLICY:
@@ -188,87 +188,87 @@ def _begin_attempt(node: Node, tracked: Tracked, hello: Hello) -> list[Effect]:
     return effects
 
 
-def _come_back(tracked: Tracked, hello: Hello) -> list[Effect]:
+def _come_back(managed: ManagedRun, hello: Hello) -> list[Effect]:
     """The attempt was over (every rank had exited) and goes on: a launcher that numbers its restarts alike."""
-    intake.begin_attempt(tracked.run, hello.attempt, hello.at)
-    tracked.book.new_attempt()
-    if tracked.incident is None:
+    intake.begin_attempt(managed.run, hello.attempt, hello.at)
+    managed.rules.new_attempt()
+    if managed.incident is None:
         return []
     # The halt of this attempt is done and did not hold: its latch would leave what trains now unjudged.
-    text = f"run {hello.run} trains again after incident {tracked.incident.incident_id}: pid {hello.peer.process.pid}"
-    tracked.incident = None
+    text = f"run {hello.run} trains again after incident {managed.incident.incident_id}: pid {hello.peer.process.pid}"
+    managed.incident = None
     return [Alarm("back_after_halt", hello.run, text)]
 
 
-def _rejoin(node: Node, tracked: Tracked, rank: Rank, at: MonoNs) -> list[Effect]:
+def _rejoin(node: Node, managed: ManagedRun, rank: Rank, at: MonoNs) -> list[Effect]:
     """A rank appears while its run is being halted: it gets the letter, or its death, like the others."""
-    incident = tracked.incident
+    incident = managed.incident
     assert incident is not None
     effects: list[Effect] = []
     if rank.peer.process not in incident.rank_processes:
         incident.add_processes((rank.peer.process,))
         if incident.halt.stage in _PAST_ASKING:
             incident.note(at, node.wall(at), "respawned", pids=[rank.peer.process.pid])
-            return incidents.feed(node, tracked, Fact.RESPAWNED, at)
-    if incident.halt.stage in (Stage.ASKED, Stage.SAVING):
-        effects.extend(incidents.ask_again(tracked, rank.rank))
+            return incidents.feed(node, managed, Fact.RESPAWNED, at)
+    if incident.halt.stage in (HaltState.ASKED, HaltState.SAVING):
+        effects.extend(incidents.ask_again(managed, rank.rank))
     return effects
 
 
 def on_step(node: Node, event: Step) -> list[Effect]:
-    tracked: Tracked | None
+    managed: ManagedRun | None
     rank: Rank | None
     if event.connection is None:
-        tracked, rank = node.runs.get(event.run), None  # A JSONL stream has a run and no ranks.
+        managed, rank = node.runs.get(event.run), None  # A JSONL stream has a run and no ranks.
     else:
-        tracked, rank = _rank_of(node, event.connection) or (None, None)
-    if tracked is None:
-        return alarms.on_displaced_step(node, event) if event.connection in node.unheard else []
-    run = tracked.run
+        managed, rank = _rank_of(node, event.connection) or (None, None)
+    if managed is None:
+        return alarms.on_superseded_step(node, event) if event.connection in node.unheard else []
+    run = managed.run
     node.frames_total += 1
-    if event.connection is None and run.ended_at is not None and not tracked.processes() and tracked.incident is None:
-        _speaks_again(node, tracked, event.at)
+    if event.connection is None and run.ended_at is not None and not managed.processes() and managed.incident is None:
+        _speaks_again(node, managed, event.at)
     leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = event.at + node.wall_offset_ns
     if leads and run.tokens_total is not None:
-        tracked.window.add(run.tokens_total, node.ledger.spend(run.run), tracked.policy.budget.window_tokens)
-        run.usd_micros_per_mtok = tracked.window.usd_micros_per_mtok()
-        meter_tokens(node, tracked, event)
-    return verdicts.judge(node, tracked, event.at, event) if tracked.book.observe(event) else []
+        managed.window.add(run.tokens_total, node.ledger.spend(run.run), managed.policy.budget.window_tokens)
+        run.usd_micros_per_mtok = managed.window.usd_micros_per_mtok()
+        meter_tokens(node, managed, event)
+    return verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else []
 
 
-def _speaks_again(node: Node, tracked: Tracked, at: MonoNs) -> None:
+def _speaks_again(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """A stream's run of an earlier boot, whose processes nobody names: that its log goes on is all that shows it."""
-    close_gap(node, tracked)
-    intake.begin_attempt(tracked.run, "stream", at)
-    tracked.book.new_attempt()
-    metering.charge_launch(node, tracked, at)
+    close_gap(node, managed)
+    intake.begin_attempt(managed.run, "stream", at)
+    managed.rules.new_attempt()
+    metering.charge_launch(node, managed, at)
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:
     found = _rank_of(node, event.connection)
     if found is None:
         return []
-    tracked, rank = found
+    managed, rank = found
     node.frames_total += 1
-    intake.apply_beat(tracked.run, rank, event)
-    tracked.run.last_frame_wall_ns = node.wall(event.at)
-    tracked.book.observe(event)
+    intake.apply_beat(managed.run, rank, event)
+    managed.run.last_frame_wall_ns = node.wall(event.at)
+    managed.rules.observe(event)
     return []  # Conditions that beats can meet are of time: the next tick judges them.
 
 
 def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
-    tracked: Tracked | None
+    managed: ManagedRun | None
     rank: Rank | None
     if event.connection is None:
-        tracked, rank = node.runs.get(event.run), None
+        managed, rank = node.runs.get(event.run), None
     else:
-        tracked, rank = _rank_of(node, event.connection) or (None, None)
-    if tracked is None:
+        managed, rank = _rank_of(node, event.connection) or (None, None)
+    if managed is None:
         return []
     node.frames_total += 1
-    intake.apply_phase(tracked.run, rank, event)
-    tracked.book.observe(event)
+    intake.apply_phase(managed.run, rank, event)
+    managed.rules.observe(event)
     return []
 
 
@@ -281,65 +281,65 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     found = _rank_of(node, event.connection)
     if found is None:
         return []
-    tracked, rank = found
+    managed, rank = found
     intake.heard(rank, event.at, None)
-    incident = tracked.incident
+    incident = managed.incident
     if incident is not None and event.incident_id == incident.incident_id:
-        return incidents.on_ack(node, tracked, event)
-    if incident is not None and not incident.is_closed and halt_plan.is_merged(tracked, event):
-        return incidents.on_ack(node, tracked, replace(event, incident_id=incident.incident_id))
+        return incidents.on_ack(node, managed, event)
+    if incident is not None and not incident.is_closed and halt_plan.is_merged(managed, event):
+        return incidents.on_ack(node, managed, replace(event, incident_id=incident.incident_id))
     if incident is not None and not incident.is_closed and event.merged_into:
         incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank)
         return []
     if event.exit_after and event.what in ("received", "agreed", "saving") and (
         incident is None or incident.is_closed
     ):  # fmt: skip
-        return _join(node, tracked, event)
-    if halt_plan.is_asked(tracked, event) and event.what in halt_plan.FAILURES:
-        return halt_plan.tell_failed(tracked, event)
+        return _join(node, managed, event)
+    if halt_plan.is_asked(managed, event) and event.what in halt_plan.FAILURES:
+        return halt_plan.tell_failed(managed, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
-        tracked.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}
-        tracked.run.last_good_at = event.at
-    if event.what == "saved" and metering.charge_checkpoint(node, tracked, event) is not None:
-        return [keep(node, event.at)]
+        managed.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}
+        managed.run.last_good_at = event.at
+    if event.what == "saved" and metering.charge_checkpoint(node, managed, event) is not None:
+        return [persist(node, event.at)]
     return []
 
 
-def _join(node: Node, tracked: Tracked, ack: Ack) -> list[Effect]:
+def _join(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
     """Ranks here obey an incident that another node's governor opened: halt this node too, by our own policy."""
     finding = Finding(
         Reading.FIRING, "joined", f"ranks obey incident {ack.incident_id} of another governor", {"rank": ack.rank}
     )
-    if node.facts.observe or tracked.policy.mode is Mode.OBSERVE:
+    if node.facts.observe or managed.policy.mode is Mode.OBSERVE:
         text = f"{finding.text} (observe mode: would halt)"
-        return [Alarm("joined", tracked.run.run, text)]
-    verdict = verdicts.verdict_by_hand(tracked, finding, "join", "good")
-    return verdicts.on_halt_verdict(node, tracked, verdict, ack.at)
+        return [Alarm("joined", managed.run.run, text)]
+    verdict = verdicts.verdict_by_hand(managed, finding, "join", "good")
+    return verdicts.on_halt_verdict(node, managed, verdict, ack.at)
 
 
 def on_bye(node: Node, event: Bye) -> list[Effect]:
     found = _rank_of(node, event.connection)
     kept: list[Effect] = []
     if found is not None:
-        tracked, rank = found
+        managed, rank = found
         rank.said_bye = True
-        tracked.book.observe(event)
+        managed.rules.observe(event)
         if event.completed and not rank.completed:
-            rank.completed = tracked.run.completed = True
-            if tracked.run.ended_well:  # Confirmed last, as an ack is: a governor after us hears no rank say it again.
-                record = Record("run", event.run, None, {"completed": True, "step": tracked.run.step}, durable=True)
-                kept = [keep(node, event.at, tracked, durable=True), record]
+            rank.completed = managed.run.completed = True
+            if managed.run.ended_well:  # Confirmed last, as an ack is: a governor after us hears no rank say it again.
+                record = Record("run", event.run, None, {"completed": True, "step": managed.run.step}, durable=True)
+                kept = [persist(node, event.at, managed, durable=True), record]
     return [*kept, Confirm(event.connection, event.seq)]
 
 
 def on_disconnected(node: Node, event: Disconnected) -> list[Effect]:
-    node.displaced.pop(event.connection, None)
+    node.superseded.pop(event.connection, None)
     node.unheard.pop(event.connection, None)
     held = node.connections.pop(event.connection, None)
-    tracked = node.runs.get(held[0]) if held is not None else None
-    if tracked is not None:
-        intake.lose_connection(tracked.run, event.connection, event.at)
-        tracked.book.observe(event)
+    managed = node.runs.get(held[0]) if held is not None else None
+    if managed is not None:
+        intake.lose_connection(managed.run, event.connection, event.at)
+        managed.rules.observe(event)
     return []
 
 
@@ -349,42 +349,42 @@ def on_frames_lost(node: Node, event: FramesLost) -> list[Effect]:
 
 
 def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
-    tracked = node.runs.get(event.run)
-    if tracked is not None:
-        tracked.launchers = event.launchers
-        tracked.command = event.command
+    managed = node.runs.get(event.run)
+    if managed is not None:
+        managed.launchers = event.launchers
+        managed.command = event.command
     return []
 
 
 def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
     """The announced ranks are gone. A halt that still asks goes on to the sweep; without one the run has ended."""
-    tracked = node.runs.get(event.run)
-    if tracked is None:
+    managed = node.runs.get(event.run)
+    if managed is None:
         return []
-    if tracked.incident is not None and not tracked.incident.is_closed:
-        if tracked.incident.halt.stage in _PAST_ASKING:
+    if managed.incident is not None and not managed.incident.is_closed:
+        if managed.incident.halt.stage in _PAST_ASKING:
             return []  # Launchers and children may outlive the ranks: from TERM on, only the scan says who is left.
-        return incidents.on_processes(node, tracked, ProcessesSeen(event.at, tracked.incident.incident_id, ()))
-    if not tracked.run.alive:
+        return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
+    if not managed.run.alive:
         return []
-    if tracked.is_unattached:  # Nobody ever spoke for the command: what it has cost is its own.
-        hand_over(node, tracked, event.at)
-        tracked.named = ()
+    if managed.is_unattached:  # Nobody ever spoke for the command: what it has cost is its own.
+        hand_over(node, managed, event.at)
+        managed.named = ()
         node.launched = None
-    tracked.run.ended_at = event.at
-    finished = limit.on_ended(node, tracked, event.at)
-    data = {"completed": tracked.run.completed, "exit_code": event.exit_code, "step": tracked.run.step}
+    managed.run.ended_at = event.at
+    finished = limit.on_ended(node, managed, event.at)
+    data = {"completed": managed.run.completed, "exit_code": event.exit_code, "step": managed.run.step}
     record = Record("ended", event.run, None, data)
-    return [record, keep(node, event.at, tracked), *finished]
+    return [record, persist(node, event.at, managed), *finished]
 
 
-def _rank_of(node: Node, connection: ConnectionId) -> tuple[Tracked, Rank] | None:
+def _rank_of(node: Node, connection: ConnectionId) -> tuple[ManagedRun, Rank] | None:
     """The run and rank behind a connection; None for one that we never accepted."""
     held = node.connections.get(connection)
     if held is None:
         return None
-    tracked = node.runs.get(held[0])
-    if tracked is None:
+    managed = node.runs.get(held[0])
+    if managed is None:
         return None
-    rank = tracked.run.ranks.get(held[1])
-    return (tracked, rank) if rank is not None and rank.connection == connection else None
+    rank = managed.run.ranks.get(held[1])
+    return (managed, rank) if rank is not None and rank.connection == connection else None

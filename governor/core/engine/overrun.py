@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from governor.core.base.units import TICK_NS, MonoNs, UsdMicros, format_duration, format_usd
 from governor.core.engine.budgeting import spent
-from governor.core.engine.node import Node, Rise, Tracked
+from governor.core.engine.node import ManagedRun, Node, Rise
 from governor.core.halt.incident import Incident
 from governor.core.money.budgets import Cap
 
 JUST_BEFORE_NS = 2 * TICK_NS  # What a price that was read late makes up for may itself reach the ceiling, next tick.
 
 
-def note_overrun(node: Node, tracked: Tracked, at: MonoNs) -> None:
+def note_overrun(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Put into the timeline by how much the run has passed its ceiling, and every cause that was observed.
 
     Likewise of the group whose budget ended it. A day's is that of the moment: at 00:00 it has spent nothing.
     """
-    incident, ceiling = tracked.incident, tracked.policy.budget.ceiling_usd_micros
+    incident, ceiling = managed.incident, managed.policy.budget.ceiling_usd_micros
     assert incident is not None, "the caller has just closed one"
-    own, rate = f"run:{incident.run}", tracked.run.spend_rate_usd_micros_per_hour
+    own, rate = f"run:{incident.run}", managed.run.spend_rate_usd_micros_per_hour
     if ceiling is not None:
         spend = node.ledger.spend(incident.run)
         _note(node, incident, Cap(own, ceiling, spend, rate_usd_micros_per_hour=rate), at)

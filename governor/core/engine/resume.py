@@ -19,17 +19,17 @@ from governor.core.engine.idle.stop import resume_stop
 from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import keep, number_of
 from governor.core.engine.metering import enter_splits
-from governor.core.engine.node import RUNS_MAX, Node, Tracked, forget
+from governor.core.engine.node import RUNS_MAX, ManagedRun, Node, forget
 from governor.core.engine.node_money import absence_doubt, absences, charge_since, restore_node
-from governor.core.events.effects import Alarm, Effect, KeepIncident, Record
+from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.incident import process_of
-from governor.core.halt.table import Stage
+from governor.core.halt.table import HaltState
 from governor.core.money.budgets import TORN
 from governor.core.money.charges import UNALLOCATED
-from governor.core.money.forecast import told_of
+from governor.core.money.forecast import ceiling_report_of
 from governor.core.money.token_windows import TokenMeter
-from governor.core.rules.evaluate import RuleBook
+from governor.core.rules.evaluate import Rules
 from governor.core.runs.state import Run
 
 SUPERSEDED = "superseded_by_reboot"
@@ -70,25 +70,25 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
                 node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
                 node.ledger.forget(str(snapshot["run"]))
                 continue
-            tracked = _tracked_of(node, snapshot, at)
+            managed = _tracked_of(node, snapshot, at)
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
         except TORN as error:
             effects.append(_unreadable("run", str(snapshot.get("run")), error))
             if node.unread is not None:
                 node.unread.add(str(snapshot.get("run")))
             continue
-        node.ledger.carry_in(tracked.run.run, spend)
+        node.ledger.carry_in(managed.run.run, spend)
         taken_up.append(snapshot)
         if snapshot["boot_id"] == node.facts.boot_id:
             moments.append(since)
         if place < len(known) - RUNS_MAX:
-            forget(node, tracked)  # It may come back, and its budget with it.
+            forget(node, managed)  # It may come back, and its budget with it.
             continue
-        node.runs[tracked.run.run] = tracked
-        if tracked.run.alive:
+        node.runs[managed.run.run] = managed
+        if managed.run.alive:
             is_continued = True
             data = {"down_s": round((boot - since) / NS_PER_S, 3), "spend_carried": True}
-            effects.append(Record("restored", tracked.run.run, None, data))
+            effects.append(Record("restored", managed.run.run, None, data))
     if not has_counters:
         budgeting.count_before(node, taken_up)
     newest = max(moments, default=None)
@@ -128,7 +128,7 @@ def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[E
     return finish_left(node, at)
 
 
-def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
+def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
     run.attempt = str(snapshot["attempt"])
     run.attempt_at = at
@@ -144,35 +144,37 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
     run.last_good = snapshot["last_good"]
     run.save_longest_ns = snapshot["save_longest_ns"]
     policy = node.policy_for(run.run, run.stage, run.labels)
-    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
-    tracked.incidents_total = int(snapshot["incidents_total"])
-    tracked.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # A journal of before has none.
-    tracked.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
-    tracked.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
+    managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
+    managed.incidents_total = int(snapshot["incidents_total"])
+    managed.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # A journal of before has none.
+    managed.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
+    managed.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     tokens = snapshot.get("tokens")  # A journal of before has none.
     same_boot = snapshot["boot_id"] == node.facts.boot_id
     if tokens is not None:
-        tracked.meter = TokenMeter.restored(tokens, same_boot=same_boot)
+        managed.meter = TokenMeter.restored(tokens, same_boot=same_boot)
     # Of an earlier boot the moment means nothing here: as for a meter, its money is in the window and its time is not.
-    tracked.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
-    tracked.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
+    managed.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
+    managed.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
     if not same_boot:
         run.ended_at = at  # Its processes are gone by definition, and its monotonic times mean nothing here.
-        return tracked
+        return managed
     run.first_step_at = snapshot["first_step_at"]
     run.working_since = snapshot["working_since"]
     run.last_good_at = snapshot["last_good_at"]
     run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
     run.ended_at = None if snapshot["alive"] else at
-    tracked.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
-    tracked.stream_position = snapshot.get("stream_position")
+    managed.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
+    managed.stream_position = snapshot.get("stream_position")
     # A journal of before has none.
-    tracked.ceilings_told = {scope: told_of(row) for scope, row in dict(snapshot.get("ceilings_told", {})).items()}
-    tracked.hold_until = snapshot["hold_until"]
-    tracked.hold_reason = snapshot["hold_reason"]
-    tracked.book.restore(snapshot["rules"])
-    tracked.is_held_back = True  # It may be: a verdict that was reported and waits for a hold's end is reported once.
-    return tracked
+    managed.ceilings_reported = {
+        scope: ceiling_report_of(row) for scope, row in dict(snapshot.get("ceilings_told", {})).items()
+    }
+    managed.hold_until = snapshot["hold_until"]
+    managed.hold_reason = snapshot["hold_reason"]
+    managed.rules.restore(snapshot["rules"])
+    managed.is_held_back = True  # It may be: a verdict that was reported and waits for a hold's end is reported once.
+    return managed
 
 
 def _unreadable(kind: str, name: str, error: Exception) -> Alarm:
@@ -195,42 +197,42 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             if incident.run == NODE:
                 effects.extend(resume_stop(node, incident, at))
                 continue
-            tracked = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
+            managed = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
         except (*TORN, AssertionError) as error:
             # It stays open in the journal for a version that can read it; its run is judged anew meanwhile.
             effects.append(_unreadable("incident", str(snapshot.get("incident_id")), error))
             continue
-        tracked.incident = incident
+        managed.incident = incident
         # Kept every few seconds, the run's count may be older than this incident: no number is given twice.
-        tracked.incidents_total = max(tracked.incidents_total, number_of(incident.incident_id))
-        if not any(opened == incident.opened_wall for opened in tracked.halts_wall):
-            tracked.halts_wall.append(incident.opened_wall)
-        tracked.launchers = incident.launchers
-        tracked.remembered = tracked.remembered or incident.rank_processes
-        tracked.run.ended_at = None
+        managed.incidents_total = max(managed.incidents_total, number_of(incident.incident_id))
+        if not any(opened == incident.opened_wall for opened in managed.halts_wall):
+            managed.halts_wall.append(incident.opened_wall)
+        managed.launchers = incident.launchers
+        managed.remembered = managed.remembered or incident.rank_processes
+        managed.run.ended_at = None
         node.enter(incident)
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)
         incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
-        effects.append(keep(node, tracked))
+        effects.append(keep(node, managed))
         effects.extend(repeated)
     return effects
 
 
-def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Tracked:
+def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
     """The run's own snapshot is not there or cannot be read: the incident's is enough to finish its halt."""
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at, attempt=str(snapshot["attempt"]))
     policy = node.policy_for(run.run, snapshot["stage"], {})
-    tracked = Tracked(run=run, policy=policy, book=RuleBook(policy, run))
-    node.runs[run.run] = tracked
+    managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
+    node.runs[run.run] = managed
     # A run that was never kept began after the node was: its time since then is still to be charged.
     if node.unread is None or run.run in node.unread:
         node.ledger.carry_in(run.run, UsdMicros(int(snapshot["spend_usd_micros"])))
-    return tracked
+    return managed
 
 
 def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
     incident = incident_of(snapshot)
-    incident.halt = replace(incident.halt, stage=Stage.HALTED, deadline=None)
+    incident.halt = replace(incident.halt, stage=HaltState.HALTED, deadline=None)
     incident_id = incident.incident_id
     note = {
         "mono_ns": 0,
@@ -248,4 +250,4 @@ def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
     text = (
         f"incident {incident_id} was at {snapshot['halt_stage']} when the machine went down; it is up again, and {anew}"
     )
-    return [KeepIncident(incident_id, closed, closed=True), Alarm(SUPERSEDED, incident.run, text)]
+    return [PersistIncident(incident_id, closed, closed=True), Alarm(SUPERSEDED, incident.run, text)]

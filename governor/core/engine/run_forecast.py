@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, format_usd, utc_text
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.events.effects import Alarm
 from governor.core.money.budgets import Cap, ScopeKind
 from governor.core.money.forecast import (
     CeilingHit,
-    CeilingTold,
+    CeilingReport,
     ExpectedCost,
     Forecast,
     burn_rate,
@@ -58,46 +58,46 @@ class Outlook:
     run_pace: Pace | None  # From the first metered token to the last window's end.
 
 
-def outlook(tracked: Tracked) -> Outlook:
-    goal, plan = tokens_goal(tracked), plan_of(tracked)
-    bound = binding_ceiling(tracked)
-    last = tracked.windows[-1] if tracked.windows else None
+def outlook(managed: ManagedRun) -> Outlook:
+    goal, plan = tokens_goal(managed), plan_of(managed)
+    bound = binding_ceiling(managed)
+    last = managed.windows[-1] if managed.windows else None
     return Outlook(
         tokens_goal=goal,
-        left=forecast_of(tracked, goal),
-        ceiling=hit_of(tracked, bound, goal) if bound is not None else None,
+        left=forecast_of(managed, goal),
+        ceiling=hit_of(managed, bound, goal) if bound is not None else None,
         binding=bound,
         plan=plan,
         last=last,
         last_pace=None if last is None else _pace(last.usd_micros, last.usd_micros, last.tokens, plan),
-        run_pace=_run_pace(tracked, plan),
+        run_pace=_run_pace(managed, plan),
     )
 
 
-def tokens_goal(tracked: Tracked) -> int | None:
+def tokens_goal(managed: ManagedRun) -> int | None:
     """How many tokens the run is to train: its budget's, else its schedule's, where every step takes as many."""
-    run = tracked.run
-    if tracked.policy.budget.tokens is not None:
-        return tracked.policy.budget.tokens
+    run = managed.run
+    if managed.policy.budget.tokens is not None:
+        return managed.policy.budget.tokens
     if run.total_steps is not None and run.tokens_per_step is not None:
         return run.total_steps * run.tokens_per_step
     return None
 
 
-def plan_of(tracked: Tracked) -> ExpectedCost:
-    expected = tracked.policy.expected
+def plan_of(managed: ManagedRun) -> ExpectedCost:
+    expected = managed.policy.expected
     return ExpectedCost(
         usd_micros_per_mtok=expected.usd_micros_per_mtok,
         tokens_per_s=expected.tokens_per_s,
-        ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
-        tokens_goal=tokens_goal(tracked),
-        began_tokens=tracked.meter.began_tokens if tracked.meter is not None else 0,
+        ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
+        tokens_goal=tokens_goal(managed),
+        began_tokens=managed.meter.began_tokens if managed.meter is not None else 0,
     )
 
 
-def binding_ceiling(tracked: Tracked) -> Binding | None:
+def binding_ceiling(managed: ManagedRun) -> Binding | None:
     """None without one that is met before it begins anew, while the price is unknown, and once the run has ended."""
-    run, ceiling = tracked.run, tracked.policy.budget.ceiling_usd_micros
+    run, ceiling = managed.run, managed.policy.budget.ceiling_usd_micros
     caps = list(run.caps)
     if ceiling is not None:
         reserve, rate = run.reserve_usd_micros or UsdMicros(0), run.spend_rate_usd_micros_per_hour
@@ -112,19 +112,19 @@ def binding_ceiling(tracked: Tracked) -> Binding | None:
     return Binding(cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own=is_own)
 
 
-def forecast_of(tracked: Tracked, goal: int | None) -> Forecast | None:
+def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
     """What is left, as of the last window's end; None without a goal, and before the first window."""
-    meter, left = tracked.meter, tracked.left
-    if goal is None or meter is None or not tracked.windows:
+    meter, left = managed.meter, managed.left
+    if goal is None or meter is None or not managed.windows:
         return None
     tokens_left = max(0, goal - meter.from_tokens)
     # Another goal than when that window closed: it counts from now on, and not from the next one's end.
-    return left if left is not None and left.tokens_left == tokens_left else forecast(tracked.windows, tokens_left)
+    return left if left is not None and left.tokens_left == tokens_left else forecast(managed.windows, tokens_left)
 
 
-def hit_of(tracked: Tracked, bound: Binding, goal: int | None) -> CeilingHit | None:
+def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit | None:
     """When the run meets this ceiling at the present rate; None while it spends nothing."""
-    left = forecast_of(tracked, goal)
+    left = forecast_of(managed, goal)
     # The windows' speed has the pauses in it; that of the last steps has to do until there are enough windows.
     speed = left.tokens_per_s if left is not None and left.hours_left.low is not None else None
     return ceiling_hit(
@@ -132,19 +132,19 @@ def hit_of(tracked: Tracked, bound: Binding, goal: int | None) -> CeilingHit | N
         reserve_usd_micros=bound.reserve_usd_micros,
         ceiling_usd_micros=bound.ceiling_usd_micros,
         rate_usd_micros_per_hour=bound.rate_usd_micros_per_hour,
-        tokens_total=tracked.run.tokens_total,
-        tokens_per_s=speed if speed is not None else tracked.run.tokens_per_s,
+        tokens_total=managed.run.tokens_total,
+        tokens_per_s=speed if speed is not None else managed.run.tokens_per_s,
         tokens_budget=goal,
     )
 
 
-def _run_pace(tracked: Tracked, plan: ExpectedCost) -> Pace | None:
+def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace | None:
     """Beside the windows' money the burn rate has what the run spent before its first metered token: it is gone too."""
-    meter = tracked.meter
+    meter = managed.meter
     if meter is None or meter.from_tokens <= meter.began_tokens:
         return None
     spent = meter.from_usd_micros
-    return _pace(spent - tracked.paid_before, spent, meter.from_tokens - meter.began_tokens, plan)
+    return _pace(spent - managed.paid_before, spent, meter.from_tokens - meter.began_tokens, plan)
 
 
 def _pace(usd_micros: int, against_ceiling: int, tokens: int, plan: ExpectedCost) -> Pace:
@@ -175,26 +175,26 @@ USED_FRAC_MIN: Final = 0.5  # Who gives a run an hour's money knows so; until ha
 FASTER: Final = 1.25
 
 
-def warn_of_ceiling(node: Node, tracked: Tracked, at: MonoNs) -> list[Alarm]:
+def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
     """At every tick, of a run that lives and is not being halted."""
-    bound = binding_ceiling(tracked)
+    bound = binding_ceiling(managed)
     if bound is None:
         return []
-    goal = tokens_goal(tracked)
-    hit = hit_of(tracked, bound, goal)
+    goal = tokens_goal(managed)
+    hit = hit_of(managed, bound, goal)
     if hit is None or hit.after_ns == 0:
         return []  # It is there: the trigger's business.
-    landing = _landing(tracked, bound, goal)
+    landing = _landing(managed, bound, goal)
     day = node.wall(at) // NS_PER_DAY if bound.scope == ScopeKind.DAY.value else None
-    told = tracked.ceilings_told.get(bound.scope)
+    told = managed.ceilings_reported.get(bound.scope)
     if told is not None and (told.day != day or _has_changed(told, bound, goal, landing)):
-        del tracked.ceilings_told[bound.scope]
+        del managed.ceilings_reported[bound.scope]
         told = None
     if told is not None or not _is_due(bound, hit, landing):
         return []
     rate = bound.rate_usd_micros_per_hour
-    tracked.ceilings_told[bound.scope] = CeilingTold(bound.ceiling_usd_micros, goal, rate, day)
-    return [Alarm("ceiling_ahead", tracked.run.run, _text(node, tracked, bound, hit, landing, at))]
+    managed.ceilings_reported[bound.scope] = CeilingReport(bound.ceiling_usd_micros, goal, rate, day)
+    return [Alarm("ceiling_ahead", managed.run.run, _text(node, managed, bound, hit, landing, at))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +207,13 @@ class _Landing:
     high: float
 
 
-def _landing(tracked: Tracked, bound: Binding, goal: int | None) -> _Landing | None:
+def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing | None:
     """By what the windows cost, and by how long they took at the present rate: where these differ, what lies between.
 
     A price that has just changed is in the rate and not yet in the windows; a share of the node that changes for a
     minute is in the rate alone. None without an interval.
     """
-    left, meter = forecast_of(tracked, goal), tracked.meter
+    left, meter = forecast_of(managed, goal), managed.meter
     if goal is None or left is None or meter is None:
         return None
     hours, cost = left.hours_left, left.cost_left
@@ -240,16 +240,18 @@ def _is_due(bound: Binding, hit: CeilingHit, landing: _Landing | None) -> bool:
     return is_near and hit.before_end is not False
 
 
-def _has_changed(told: CeilingTold, bound: Binding, goal: int | None, landing: _Landing | None) -> bool:
+def _has_changed(told: CeilingReport, bound: Binding, goal: int | None, landing: _Landing | None) -> bool:
     fits = landing is not None and landing.high <= bound.ceiling_usd_micros - bound.reserve_usd_micros
     another = (told.ceiling_usd_micros, told.tokens_goal) != (bound.ceiling_usd_micros, goal)
     return fits or another or bound.rate_usd_micros_per_hour > FASTER * told.rate_usd_micros_per_hour
 
 
-def _text(node: Node, tracked: Tracked, bound: Binding, hit: CeilingHit, landing: _Landing | None, at: MonoNs) -> str:
+def _text(
+    node: Node, managed: ManagedRun, bound: Binding, hit: CeilingHit, landing: _Landing | None, at: MonoNs
+) -> str:
     whose = "" if bound.is_own else f" of {bound.scope}"
     when = utc_text(node.wall(at) + hit.after_ns)[:16].replace("T", " ")
-    where = [place for place in (_step(tracked, hit), f"{when} UTC") if place]
+    where = [place for place in (_step(managed, hit), f"{when} UTC") if place]
     said = f"at this rate the ceiling {format_usd(bound.ceiling_usd_micros)}{whose} is hit at {', '.join(where)}"
     if landing is None:
         reserve = format_usd(bound.reserve_usd_micros)
@@ -259,9 +261,9 @@ def _text(node: Node, tracked: Tracked, bound: Binding, hit: CeilingHit, landing
     return f"{said}, before the goal of {landing.tokens_goal:,} tokens, by which {mid}{between} would be spent"
 
 
-def _step(tracked: Tracked, hit: CeilingHit) -> str | None:
+def _step(managed: ManagedRun, hit: CeilingHit) -> str | None:
     """Where the step would stand, as its steps are now; None while nobody knows how many tokens one has."""
-    run = tracked.run
+    run = managed.run
     if hit.tokens_total is None or run.tokens_total is None or run.step is None:
         return None
     if not run.step_tokens:

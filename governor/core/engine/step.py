@@ -25,8 +25,8 @@ from governor.core.engine import (
 )
 from governor.core.engine.idle import limit, occupancy, stop
 from governor.core.engine.idle.state import NODE
-from governor.core.engine.metering import keep
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.metering import persist
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import (
     Ack,
@@ -75,8 +75,8 @@ def reload(node: Node, policies: PolicySet) -> list[Effect]:
     """Put new policies in force. A halt under way keeps the plan of its verdict; rules keep their windows."""
     node.policies = policies.observing() if node.facts.observe else policies
     node.idle.warned_at = None  # The time that was said may be another now.
-    for tracked in node.runs.values():
-        budgeting.refit(node, tracked)
+    for managed in node.runs.values():
+        budgeting.refit(node, managed)
     return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]
 
 
@@ -85,54 +85,54 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     holders = node.holders()
     metering.meter(node, tick, holders)
     # Before anything is decided: an incident must not know of a spend that its run's snapshot does not.
-    effects: list[Effect] = [*launched_command.watch(node, tick.at), *metering.keep_due(node, tick.at)]
-    for tracked in node.runs.values():
-        _meter(node, tracked, holders, tick.at)
+    effects: list[Effect] = [*launched_command.watch(node, tick.at), *metering.persist_due(node, tick.at)]
+    for managed in node.runs.values():
+        _meter(node, managed, holders, tick.at)
     effects.extend(budgeting.apply(node, tick.at))
-    for tracked in node.runs.values():
-        if tracked.incident is not None and not tracked.incident.is_closed:
-            effects.extend(_deadlines(node, tracked, tick.at))
-        elif tracked.run.alive:
-            tracked.book.observe(tick)
-            effects.extend(verdicts.judge(node, tracked, tick.at, None))
-            effects.extend(_silence(tracked, tick.at))
-            effects.extend(alarms.no_loss_alarms(tracked))
-            effects.extend(verdicts.retry_held_back(node, tracked, tick.at))
-            effects.extend(run_forecast.warn_of_ceiling(node, tracked, tick.at))
-    if node.displaced:
-        effects.extend(alarms.displaced_alarms(node, tick.at))
+    for managed in node.runs.values():
+        if managed.incident is not None and not managed.incident.is_closed:
+            effects.extend(_deadlines(node, managed, tick.at))
+        elif managed.run.alive:
+            managed.rules.observe(tick)
+            effects.extend(verdicts.judge(node, managed, tick.at, None))
+            effects.extend(_silence(managed, tick.at))
+            effects.extend(alarms.no_loss_alarms(managed))
+            effects.extend(verdicts.retry_held_back(node, managed, tick.at))
+            effects.extend(run_forecast.warn_of_ceiling(node, managed, tick.at))
+    if node.superseded:
+        effects.extend(alarms.superseded_alarms(node, tick.at))
     effects.extend(stop.watch(node, tick.at))
     return effects
 
 
-def _meter(node: Node, tracked: Tracked, holders: dict[str, int], at: MonoNs) -> None:
-    run = tracked.run
-    run.spend_usd_micros = launched_command.spend(node, tracked)
-    if tracked.is_unattached:
+def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs) -> None:
+    run = managed.run
+    run.spend_usd_micros = launched_command.spend(node, managed)
+    if managed.is_unattached:
         run.spend_rate_usd_micros_per_hour = node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1} | holders)
     elif run.run in holders:
         run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
     if run.spend_rate_usd_micros_per_hour is not None:
-        bounds_ns = halt_plan.grace_now(tracked.policy, run, at) + halt_plan.bounds_ns(node.facts, tracked.policy)
+        bounds_ns = halt_plan.grace_now(managed.policy, run, at) + halt_plan.bounds_ns(node.facts, managed.policy)
         held = reserve(run.spend_rate_usd_micros_per_hour, bounds_ns)
-        run.reserve_usd_micros = UsdMicros(held + metering.checkpoint_reserve(node, tracked))
+        run.reserve_usd_micros = UsdMicros(held + metering.checkpoint_reserve(node, managed))
 
 
-def _deadlines(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
-    incident = tracked.incident
+def _deadlines(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
+    incident = managed.incident
     assert incident is not None
     if incident.halt.deadline is None or at < incident.halt.deadline:
         return []
-    return incidents.feed(node, tracked, Fact.DEADLINE, at)
+    return incidents.feed(node, managed, Fact.DEADLINE, at)
 
 
-def _silence(tracked: Tracked, at: MonoNs) -> list[Effect]:
+def _silence(managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """A lost connection or an unreadable log is missing data: said once, never acted on alone; its end is said too."""
-    unwatched = tracked.run.is_unwatched(at)
-    if unwatched == tracked.unwatched_alarmed:
+    unwatched = managed.run.is_unwatched(at)
+    if unwatched == managed.unwatched_alarmed:
         return []
-    tracked.unwatched_alarmed = unwatched
-    run = tracked.run
+    managed.unwatched_alarmed = unwatched
+    run = managed.run
     if not unwatched:
         return [Alarm("watched_again", run.run, f"run {run.run} is heard again")]
     since = run.stream_lost_at if run.jsonl_only else run.last_frame_at
@@ -146,18 +146,18 @@ def _silence(tracked: Tracked, at: MonoNs) -> list[Effect]:
 
 
 def _on_incident_event(node: Node, event: Any) -> list[Effect]:
-    tracked = node.of_incident(event.incident_id)
-    if tracked is None or tracked.incident is None or tracked.incident.incident_id != event.incident_id:
+    managed = node.of_incident(event.incident_id)
+    if managed is None or managed.incident is None or managed.incident.incident_id != event.incident_id:
         return []  # An answer about an incident that is over.
-    if tracked is node.idle.stop:
-        return stop.on_answer(node, tracked, event)
-    effects = _INCIDENT_HANDLERS[type(event)](node, tracked, event)
-    if tracked.incident.is_closed:
-        effects.append(metering.keep(node, event.at, tracked))
+    if managed is node.idle.stop:
+        return stop.on_answer(node, managed, event)
+    effects = _INCIDENT_HANDLERS[type(event)](node, managed, event)
+    if managed.incident.is_closed:
+        effects.append(metering.persist(node, event.at, managed))
     return effects
 
 
-_INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, Tracked, Any], list[Effect]]]] = {
+_INCIDENT_HANDLERS: Final[dict[type, Callable[[Node, ManagedRun, Any], list[Effect]]]] = {
     StopReplied: incidents.on_stop_replied,
     BillingRead: incidents.on_billing,
     ProcessesSeen: incidents.on_processes,
@@ -172,35 +172,35 @@ def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
 def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
     """Nobody of it is left: whoever stands in for it has ended, too."""
     node.launched = None
-    standing_in = [name for name, tracked in node.runs.items() if tracked.is_unattached]
+    standing_in = [name for name, managed in node.runs.items() if managed.is_unattached]
     ends = [on_trainer.on_exited(node, TrainerExited(event.at, name, event.exit_code)) for name in standing_in]
     return [*(effect for end in ends for effect in end), *limit.on_command_exited(node, event)]
 
 
 def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
-    tracked = node.runs.get(event.run)
-    if tracked is None or not tracked.run.alive:
+    managed = node.runs.get(event.run)
+    if managed is None or not managed.run.alive:
         return [Alarm("operator_halt", event.run, f"no live run {event.run} to halt")]
     finding = Finding(Reading.FIRING, "operator", event.reason, {"uid": event.uid})
-    verdict = verdicts.verdict_by_hand(tracked, finding, "operator", tracked.policy.halt.checkpoint)
+    verdict = verdicts.verdict_by_hand(managed, finding, "operator", managed.policy.halt.checkpoint)
     audit = Record("operator", event.run, None, {"act": "halt", "uid": event.uid, "reason": event.reason}, durable=True)
-    if tracked.incident is not None and not tracked.incident.is_closed:
-        return [audit, *incidents.merge(node, tracked, verdict, event.at)]
-    tracked.incident = None  # A person may halt again what a latch would leave alone.
-    return [audit, *incidents.open_incident(node, tracked, verdict, event.at, operator_uid=event.uid)]
+    if managed.incident is not None and not managed.incident.is_closed:
+        return [audit, *incidents.merge(node, managed, verdict, event.at)]
+    managed.incident = None  # A person may halt again what a latch would leave alone.
+    return [audit, *incidents.open_incident(node, managed, verdict, event.at, operator_uid=event.uid)]
 
 
 def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
     if event.run == NODE:
         return stop.on_hold(node, event)
-    tracked = node.runs.get(event.run)
-    if tracked is None:
+    managed = node.runs.get(event.run)
+    if managed is None:
         return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
-    tracked.hold_until = MonoNs(event.at + event.duration)
-    tracked.hold_reason = event.reason
+    managed.hold_until = MonoNs(event.at + event.duration)
+    managed.hold_reason = event.reason
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
     # In this order: no record tells of a brake that is not kept. Answered for, it outlives our own crash.
-    kept = keep(node, event.at, tracked, durable=True)
+    kept = persist(node, event.at, managed, durable=True)
     return [kept, Record("operator", event.run, None, data, durable=True)]
 
 

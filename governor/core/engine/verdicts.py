@@ -5,19 +5,19 @@ from __future__ import annotations
 from governor.core.base.findings import Finding, Response, Verdict
 from governor.core.base.units import MonoNs
 from governor.core.engine import halt_plan, incidents
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import Step
 
 
-def judge(node: Node, tracked: Tracked, at: MonoNs, event: Step | None) -> list[Effect]:
+def judge(node: Node, managed: ManagedRun, at: MonoNs, event: Step | None) -> list[Effect]:
     effects: list[Effect] = []
-    for verdict in tracked.book.judge(at, event):
-        effects.extend(on_verdict(node, tracked, verdict, at))
+    for verdict in managed.rules.judge(at, event):
+        effects.extend(on_verdict(node, managed, verdict, at))
     return effects
 
 
-def on_verdict(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> list[Effect]:
+def on_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:
     data = {
         "rule": verdict.rule,
         "trigger": verdict.trigger,
@@ -33,31 +33,31 @@ def on_verdict(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> li
         would = "" if verdict.response is Response.WARN else f" (observe mode: would {verdict.response.value})"
         effects.append(Alarm(f"rule_{verdict.rule}", verdict.run, f"{verdict.finding.text}{would}"))
     if verdict.enforced and verdict.response is Response.HALT:
-        effects.extend(on_halt_verdict(node, tracked, verdict, at))
+        effects.extend(on_halt_verdict(node, managed, verdict, at))
     elif verdict.enforced and verdict.response is Response.CHECKPOINT:
-        effects.append(halt_plan.ask_for_checkpoint(tracked, verdict, at))
+        effects.append(halt_plan.ask_for_checkpoint(managed, verdict, at))
     return effects
 
 
-def on_halt_verdict(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> list[Effect]:
-    incident = tracked.incident
+def on_halt_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:
+    incident = managed.incident
     if incident is not None:
         # One halt per attempt: a closed one keeps its latch until the run is launched anew.
-        return [] if incident.is_closed else incidents.merge(node, tracked, verdict, at)
-    obstacle = _obstacle(node, tracked, verdict, at)
-    tracked.is_held_back = obstacle is not None
+        return [] if incident.is_closed else incidents.merge(node, managed, verdict, at)
+    obstacle = _obstacle(node, managed, verdict, at)
+    managed.is_held_back = obstacle is not None
     if obstacle is not None:
         return [obstacle, Record("held", verdict.run, None, {"rule": verdict.rule, "by": obstacle.name})]
-    return incidents.open_incident(node, tracked, verdict, at)
+    return incidents.open_incident(node, managed, verdict, at)
 
 
-def _obstacle(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Alarm | None:
+def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Alarm | None:
     """What stands in a halt's way: the operator's hold, or the breaker. A ceiling is never held back by the breaker."""
-    if tracked.hold_until is not None and at < tracked.hold_until:
-        text = f"halt for {verdict.finding.reason} held back by the operator: {tracked.hold_reason}"
+    if managed.hold_until is not None and at < managed.hold_until:
+        text = f"halt for {verdict.finding.reason} held back by the operator: {managed.hold_reason}"
         return Alarm("halt_held", verdict.run, text)
-    day = [wall for wall in tracked.halts_wall if node.wall(at) - wall < incidents.DAY_NS]
-    if verdict.trigger != "budget" and len(day) >= tracked.policy.halts_per_day_max:
+    day = [wall for wall in managed.halts_wall if node.wall(at) - wall < incidents.DAY_NS]
+    if verdict.trigger != "budget" and len(day) >= managed.policy.halts_per_day_max:
         text = (
             f"{len(day)} halts of run {verdict.run} in a day: the breaker is open, {verdict.finding.reason} is not "
             "acted on; look at `costgov incident list`"
@@ -66,27 +66,27 @@ def _obstacle(node: Node, tracked: Tracked, verdict: Verdict, at: MonoNs) -> Ala
     return None
 
 
-def retry_held_back(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
+def retry_held_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """Act on a halt that still stands once nothing is in its way any more; verdicts themselves come only once."""
-    if tracked.hold_until is not None and at >= tracked.hold_until:
-        tracked.hold_until = None
-    if not tracked.is_held_back:
+    if managed.hold_until is not None and at >= managed.hold_until:
+        managed.hold_until = None
+    if not managed.is_held_back:
         return []
-    tracked.is_held_back = any(v.enforced and v.response is Response.HALT for v in tracked.book.reported())
-    standing = [v for v in tracked.book.standing() if v.enforced and v.response is Response.HALT]
-    free = next((v for v in standing if _obstacle(node, tracked, v, at) is None), None)
-    return on_halt_verdict(node, tracked, free, at) if free is not None else []
+    managed.is_held_back = any(v.enforced and v.response is Response.HALT for v in managed.rules.reported())
+    standing = [v for v in managed.rules.standing() if v.enforced and v.response is Response.HALT]
+    free = next((v for v in standing if _obstacle(node, managed, v, at) is None), None)
+    return on_halt_verdict(node, managed, free, at) if free is not None else []
 
 
-def verdict_by_hand(tracked: Tracked, finding: Finding, rule: str, checkpoint: str) -> Verdict:
+def verdict_by_hand(managed: ManagedRun, finding: Finding, rule: str, checkpoint: str) -> Verdict:
     return Verdict(
-        run=tracked.run.run,
-        policy=tracked.policy.name,
+        run=managed.run.run,
+        policy=managed.policy.name,
         rule=rule,
         trigger=rule,
         response=Response.HALT,
         enforced=True,
         finding=finding,
-        step=tracked.run.step,
+        step=managed.run.step,
         checkpoint=checkpoint,
     )

@@ -119,7 +119,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepRuns:
+class PersistRuns:
     """Replace what a restarted governor must know of runs and node, with their charges and the windows that were closed
     meanwhile, all in one commit: a spend and the charges that it is the sum of must not be of different moments, and a
     window that is told must be known to the meter that goes on from it."""
@@ -131,7 +131,7 @@ class KeepRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepIncident:
+class PersistIncident:
     """Replace what a restarted governor needs to resume the halt. Durable before the effects that follow it."""
 
     incident_id: str
@@ -148,4 +148,4 @@ class Alarm:
     text: str
 
 
-Effect = HaltEffect | ReadCheckpoint | Confirm | Refuse | Record | KeepRuns | KeepIncident | Alarm
+Effect = HaltEffect | ReadCheckpoint | Confirm | Refuse | Record | PersistRuns | PersistIncident | Alarm

@@ -11,17 +11,17 @@ from typing import Final
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Ask, CloseIncident, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
-from governor.core.halt.state import Fact, Halt, Plan, Stage, StopTarget
+from governor.core.halt.state import Fact, Halt, HaltPlan, HaltState, StopTarget
 
 STOP_ATTEMPTS_PER_RUNG_MAX: Final = 5  # With the pauses between them about a minute of 429 or 5xx; then a person.
 RENEWALS_MAX: Final = 3  # Of one stage's deadline, by restarts in it.
 DOUBLINGS_MAX: Final = 10  # Keeps 2**n small; every interval has reached its upper bound long before.
 
 Outcome = tuple[Halt, tuple[HaltEffect, ...]]
-Act = Callable[[Halt, MonoNs, Plan], Outcome]
+Act = Callable[[Halt, MonoNs, HaltPlan], Outcome]
 
 
-def resume(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def resume(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     """Go on after a restart, in the middle of a stage: its effects once more, and for what is repeated its time.
 
     An ask keeps its deadline, for grace is money. But a SIGTERM that was journaled and never sent must still come its
@@ -30,14 +30,14 @@ def resume(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
     seconds must not hold up the halt for ever. The Halt that comes back is to be journaled like any other.
     """
     lasts_ns = {
-        Stage.TERMED: plan.term_grace_ns,
-        Stage.KILLED: plan.kill_grace_ns,
-        Stage.STOPPING: plan.stop_reply_ns,
-        Stage.VERIFYING: plan.stop_reply_ns,
-        Stage.NEEDS_HUMAN: plan.stop_reply_ns,
+        HaltState.TERMED: plan.term_grace_ns,
+        HaltState.KILLED: plan.kill_grace_ns,
+        HaltState.STOPPING: plan.stop_reply_ns,
+        HaltState.VERIFYING: plan.stop_reply_ns,
+        HaltState.NEEDS_HUMAN: plan.stop_reply_ns,
     }.get(halt.stage)
     # Reads and replies that were under way died with us: the next answer is to a new question.
-    halt = replace(halt, poll_due=None, stop_reply=None if halt.stage is Stage.STOPPING else halt.stop_reply)
+    halt = replace(halt, poll_due=None, stop_reply=None if halt.stage is HaltState.STOPPING else halt.stop_reply)
     if lasts_ns is not None and halt.renewals < RENEWALS_MAX:
         assert halt.deadline is not None
         deadline = MonoNs(max(halt.deadline, at + lasts_ns))
@@ -45,76 +45,76 @@ def resume(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
     return halt, entry_effects(halt, plan)
 
 
-def entry_effects(halt: Halt, plan: Plan) -> tuple[HaltEffect, ...]:
+def entry_effects(halt: Halt, plan: HaltPlan) -> tuple[HaltEffect, ...]:
     """What this stage has asked of the world, once more: for a governor that restarted in the middle of it."""
     match halt.stage:
-        case Stage.ARMED:
+        case HaltState.ARMED:
             return ()
-        case Stage.ASKED | Stage.SAVING:  # Ranks that know the incident already ignore the second letter.
+        case HaltState.ASKED | HaltState.SAVING:  # Ranks that know the incident already ignore the second letter.
             return _ask(halt, plan)
-        case Stage.TERMED:
+        case HaltState.TERMED:
             return (Term(halt.incident_id, halt.run),)
-        case Stage.KILLED:
+        case HaltState.KILLED:
             return (Kill(halt.incident_id, halt.run),)
         # From here on Kill is for what comes back: hands that forgot whom to look for begin to look again.
-        case Stage.STOPPING:
+        case HaltState.STOPPING:
             return (Kill(halt.incident_id, halt.run), _stop_compute(halt), _read(halt, 0.0))
-        case Stage.VERIFYING:
+        case HaltState.VERIFYING:
             return (Kill(halt.incident_id, halt.run), _read(halt, 0.0))
-        case Stage.NEEDS_HUMAN:
+        case HaltState.NEEDS_HUMAN:
             effects = (Page(halt.incident_id, halt.run, halt.page_reason), Kill(halt.incident_id, halt.run))
             return effects if plan.stop is StopTarget.PROCESSES else (*effects, _read(halt, 0.0))
-        case Stage.HALTED:
+        case HaltState.HALTED:
             return (CloseIncident(halt.incident_id, halt.run),)
 
 
 # --- before the processes are gone -----------------------------------------------------------------------
 
 
-def stay(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+def stay(halt: Halt, _at: MonoNs, _plan: HaltPlan) -> Outcome:
     return halt, ()
 
 
-def start_asking(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def start_asking(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     assert plan.checkpoint != "none", "nothing to ask for: feed VERDICT_NO_ASK"
-    halt = replace(_move(halt, Stage.ASKED, at, plan.grace_ns), grace_until=MonoNs(at + plan.grace_ns))
+    halt = replace(_move(halt, HaltState.ASKED, at, plan.grace_ns), grace_until=MonoNs(at + plan.grace_ns))
     return halt, _ask(halt, plan)
 
 
-def start_saving(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def start_saving(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     assert halt.grace_until is not None
-    return _move(halt, Stage.SAVING, at, max(0, min(halt.grace_until - at, plan.save_grace_ns))), ()
+    return _move(halt, HaltState.SAVING, at, max(0, min(halt.grace_until - at, plan.save_grace_ns))), ()
 
 
-def term(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
-    return _move(halt, Stage.TERMED, at, plan.term_grace_ns), (Term(halt.incident_id, halt.run),)
+def term(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
+    return _move(halt, HaltState.TERMED, at, plan.term_grace_ns), (Term(halt.incident_id, halt.run),)
 
 
-def saved_then_term(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def saved_then_term(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return term(replace(halt, saved=True), at, plan)
 
 
-def note_saved(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+def note_saved(halt: Halt, _at: MonoNs, _plan: HaltPlan) -> Outcome:
     return replace(halt, saved=True), ()
 
 
-def term_again(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+def term_again(halt: Halt, _at: MonoNs, _plan: HaltPlan) -> Outcome:
     return halt, (Term(halt.incident_id, halt.run),)
 
 
-def kill(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
-    return _move(halt, Stage.KILLED, at, plan.kill_grace_ns), (Kill(halt.incident_id, halt.run),)
+def kill(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
+    return _move(halt, HaltState.KILLED, at, plan.kill_grace_ns), (Kill(halt.incident_id, halt.run),)
 
 
-def kill_again(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+def kill_again(halt: Halt, _at: MonoNs, _plan: HaltPlan) -> Outcome:
     return halt, (Kill(halt.incident_id, halt.run),)
 
 
-def after_exit(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def after_exit(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return halted(halt, at, plan) if plan.stop is StopTarget.PROCESSES else _send_stop(halt, at, plan, 0)
 
 
-def after_unkillable(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def after_unkillable(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     if plan.stop is StopTarget.PROCESSES:
         return _call_human(halt, at, plan, "processes survive SIGKILL")
     return _send_stop(halt, at, plan, 0)
@@ -123,19 +123,19 @@ def after_unkillable(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
 # --- ending the spending ---------------------------------------------------------------------------------
 
 
-def note_busy(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def note_busy(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return _note_reply(halt, at, plan, Fact.STOP_BUSY)
 
 
-def note_refused(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def note_refused(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return _note_reply(halt, at, plan, Fact.STOP_REFUSED)
 
 
-def note_unknown(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def note_unknown(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return _note_reply(halt, at, plan, Fact.STOP_UNKNOWN)
 
 
-def stop_again(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def stop_again(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     if halt.stop_reply is Fact.STOP_REFUSED:
         if halt.rung < plan.rung_max:
             return _send_stop(halt, at, plan, halt.rung + 1)
@@ -146,12 +146,12 @@ def stop_again(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
     return _call_human(halt, at, plan, "the provider does not answer the stop")
 
 
-def start_verifying(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
-    halt = replace(_move(halt, Stage.VERIFYING, at, plan.verify_ns), stop_reply=Fact.STOP_ACCEPTED)
+def start_verifying(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
+    halt = replace(_move(halt, HaltState.VERIFYING, at, plan.verify_ns), stop_reply=Fact.STOP_ACCEPTED)
     return poll(halt, at, plan)
 
 
-def poll(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def poll(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     """Plan the next read, once per answer: doubled or late answers must not multiply the polls."""
     if plan.stop is StopTarget.PROCESSES or (halt.poll_due is not None and at < halt.poll_due):
         return halt, ()
@@ -160,21 +160,21 @@ def poll(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
     return replace(halt, poll_n=halt.poll_n + 1, poll_due=due), (_read(halt, after_s),)
 
 
-def climb(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def climb(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     if halt.rung < plan.rung_max:
         return _send_stop(halt, at, plan, halt.rung + 1)
     return _call_human(halt, at, plan, "the stop was accepted, billing goes on")
 
 
-def halted(halt: Halt, at: MonoNs, _plan: Plan) -> Outcome:
-    halt = replace(halt, stage=Stage.HALTED, since=at, deadline=None)
+def halted(halt: Halt, at: MonoNs, _plan: HaltPlan) -> Outcome:
+    halt = replace(halt, stage=HaltState.HALTED, since=at, deadline=None)
     return halt, (CloseIncident(halt.incident_id, halt.run),)
 
 
 # --- with a person called --------------------------------------------------------------------------------
 
 
-def retry(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def retry(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     """The ladder goes on where it stood, then round again: what a person repairs may be any rung of it."""
     pause_ns = int(_doubled(plan.retry_min_ns, plan.retry_max_ns, halt.retry_n + 1))
     halt = replace(halt, retry_n=halt.retry_n + 1, deadline=MonoNs(at + pause_ns))
@@ -185,7 +185,7 @@ def retry(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
     return halt, (_stop_compute(halt), _read(halt, 0.0))
 
 
-def accepted_at_last(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def accepted_at_last(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     if plan.stop is StopTarget.PROCESSES or halt.stop_reply is Fact.STOP_ACCEPTED:
         return halt, ()
     # The stop gets its full time to show: otherwise rungs would be burnt faster than machines stop.
@@ -193,22 +193,22 @@ def accepted_at_last(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
     return poll(halt, at, plan)
 
 
-def refused_again(halt: Halt, _at: MonoNs, _plan: Plan) -> Outcome:
+def refused_again(halt: Halt, _at: MonoNs, _plan: HaltPlan) -> Outcome:
     return replace(halt, stop_reply=Fact.STOP_REFUSED), ()
 
 
-def gone_at_last(halt: Halt, at: MonoNs, plan: Plan) -> Outcome:
+def gone_at_last(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     return halted(halt, at, plan) if plan.stop is StopTarget.PROCESSES else (halt, ())
 
 
 # --- shared ----------------------------------------------------------------------------------------------
 
 
-def _move(halt: Halt, stage: Stage, at: MonoNs, lasts_ns: int) -> Halt:
+def _move(halt: Halt, stage: HaltState, at: MonoNs, lasts_ns: int) -> Halt:
     return replace(halt, stage=stage, since=at, deadline=MonoNs(at + lasts_ns), renewals=0)
 
 
-def _ask(halt: Halt, plan: Plan) -> tuple[HaltEffect, ...]:
+def _ask(halt: Halt, plan: HaltPlan) -> tuple[HaltEffect, ...]:
     assert halt.grace_until is not None
     return (Ask(halt.incident_id, halt.run, plan.checkpoint, halt.grace_until, exit_after=True, reason=halt.reason),)
 
@@ -221,9 +221,9 @@ def _read(halt: Halt, after_s: float) -> ReadBilling:
     return ReadBilling(halt.incident_id, halt.run, after_s, halt.destroyed)
 
 
-def _send_stop(halt: Halt, at: MonoNs, plan: Plan, rung: int) -> Outcome:
+def _send_stop(halt: Halt, at: MonoNs, plan: HaltPlan, rung: int) -> Outcome:
     first = halt.stop_attempts == 0
-    halt = _count_stop(_move(halt, Stage.STOPPING, at, plan.stop_reply_ns), rung)
+    halt = _count_stop(_move(halt, HaltState.STOPPING, at, plan.stop_reply_ns), rung)
     # From the second stop on, billing is read beside it: an earlier one may have worked, its answer lost.
     return halt, (_stop_compute(halt),) if first else (_stop_compute(halt), _read(halt, 0.0))
 
@@ -240,7 +240,7 @@ def _count_stop(halt: Halt, rung: int) -> Halt:
     )
 
 
-def _note_reply(halt: Halt, at: MonoNs, plan: Plan, fact: Fact) -> Outcome:
+def _note_reply(halt: Halt, at: MonoNs, plan: HaltPlan, fact: Fact) -> Outcome:
     """Not accepted: look whether billing ended all the same, pause, and let the deadline send the next stop."""
     worse = fact is Fact.STOP_REFUSED and halt.stop_reply is not Fact.STOP_REFUSED
     if halt.stop_reply is not None and not worse:
@@ -249,8 +249,8 @@ def _note_reply(halt: Halt, at: MonoNs, plan: Plan, fact: Fact) -> Outcome:
     return replace(halt, stop_reply=fact, deadline=MonoNs(at + pause_ns)), (_read(halt, 0.0),)
 
 
-def _call_human(halt: Halt, at: MonoNs, plan: Plan, reason: str) -> Outcome:
-    halt = _move(halt, Stage.NEEDS_HUMAN, at, plan.retry_min_ns)
+def _call_human(halt: Halt, at: MonoNs, plan: HaltPlan, reason: str) -> Outcome:
+    halt = _move(halt, HaltState.NEEDS_HUMAN, at, plan.retry_min_ns)
     halt = replace(halt, page_reason=reason, retry_n=0, poll_n=0, poll_due=None)
     return halt, entry_effects(halt, plan)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from governor.core.base.identity import ProcessId
 from governor.core.base.units import MonoNs, WallNs
-from governor.core.halt.table import Halt, Plan, Stage
+from governor.core.halt.table import Halt, HaltPlan, HaltState
 from governor.core.runs.state import RANKS_MAX, Run
 
 TARGETS_MAX = 256  # Four times the ranks of a node: beyond it, who was signalled is a number and no list.
@@ -27,7 +27,7 @@ class Incident:
     reason: str
     text: str
     halt: Halt
-    plan: Plan
+    plan: HaltPlan
     opened_at: MonoNs
     opened_wall: WallNs
     policy: str = ""
@@ -59,7 +59,7 @@ class Incident:
 
     @property
     def is_closed(self) -> bool:
-        return self.halt.stage is Stage.HALTED
+        return self.halt.stage is HaltState.HALTED
 
     def note(self, at: MonoNs, wall: WallNs, what: str, **detail: Any) -> None:
         """Add to the timeline. An entry that repeats the last one is counted in it instead."""

@@ -8,7 +8,7 @@ from enum import Enum
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 
 
-class Stage(Enum):
+class HaltState(Enum):
     """In order of escalation, but for HALTED, which may follow any stage that can observe the end."""
 
     ARMED = "armed"
@@ -48,7 +48,7 @@ class StopTarget(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HaltPlan:
     """How to halt this run: policy, provider and what was measured of the trainer, fixed at the verdict."""
 
     checkpoint: str  # good | suspect | none
@@ -82,7 +82,7 @@ class Halt:
     run: str
     reason: str
     opened_at: MonoNs
-    stage: Stage
+    stage: HaltState
     since: MonoNs  # When this stage was entered.
     deadline: MonoNs | None = None  # When the engine feeds DEADLINE.
     grace_until: MonoNs | None = None  # The letter's deadline. No ack moves it.

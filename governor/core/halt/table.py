@@ -24,19 +24,19 @@ from governor.core.base.units import DurationNs, MonoNs
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.core.halt import acts
 from governor.core.halt.acts import RENEWALS_MAX, STOP_ATTEMPTS_PER_RUNG_MAX, Act, Outcome, entry_effects, resume
-from governor.core.halt.state import Fact, Halt, Plan, Stage, StopTarget
+from governor.core.halt.state import Fact, Halt, HaltPlan, HaltState, StopTarget
 
 __all__ = [
-    "LIVE_STAGES",
+    "LIVE_STATES",
     "RENEWALS_MAX",
     "STOP_ATTEMPTS_PER_RUNG_MAX",
     "TRANSITIONS",
     "Cell",
     "Fact",
     "Halt",
+    "HaltPlan",
+    "HaltState",
     "Outcome",
-    "Plan",
-    "Stage",
     "StopTarget",
     "billing_fact",
     "entry_effects",
@@ -47,17 +47,17 @@ __all__ = [
     "verdict_fact",
 ]
 
-LIVE_STAGES: Final = tuple(stage for stage in Stage if stage is not Stage.HALTED)
+LIVE_STATES: Final = tuple(stage for stage in HaltState if stage is not HaltState.HALTED)
 
 
 def open_halt(incident_id: str, run: str, reason: str, at: MonoNs) -> Halt:
     """Return an incident that has done nothing yet; feed VERDICT or VERDICT_NO_ASK next."""
-    return Halt(incident_id, run, reason, at, Stage.ARMED, at)
+    return Halt(incident_id, run, reason, at, HaltState.ARMED, at)
 
 
-def step(halt: Halt, fact: Fact, at: MonoNs, plan: Plan) -> Outcome:
+def step(halt: Halt, fact: Fact, at: MonoNs, plan: HaltPlan) -> Outcome:
     """Return the next Halt (to be journaled first) and what to do then. HALTED is final: nothing moves it."""
-    if halt.stage is Stage.HALTED:
+    if halt.stage is HaltState.HALTED:
         return halt, ()
     # Threads stamp what they meet before the loop takes it: an answer may be a moment older than the stage it finds.
     at = max(at, halt.since)
@@ -68,7 +68,7 @@ def step(halt: Halt, fact: Fact, at: MonoNs, plan: Plan) -> Outcome:
     return after, effects
 
 
-def verdict_fact(plan: Plan, save_expected_ns: DurationNs | None) -> Fact:
+def verdict_fact(plan: HaltPlan, save_expected_ns: DurationNs | None) -> Fact:
     """Ask only where a checkpoint is wanted and the measured save time (None: not measured yet) fits the grace."""
     hopeless = save_expected_ns is not None and save_expected_ns > min(plan.grace_ns, plan.save_grace_ns)
     return Fact.VERDICT_NO_ASK if plan.checkpoint == "none" or plan.grace_ns == 0 or hopeless else Fact.VERDICT
@@ -95,12 +95,12 @@ def billing_fact(answer: BillingAnswer) -> Fact:
 class Cell:
     """`to`: where it may lead, for the drawing and as a check on `act`. `why`: for whoever is surprised."""
 
-    to: tuple[Stage, ...]
+    to: tuple[HaltState, ...]
     act: Act
     why: str
 
 
-Row = dict[Fact, tuple[tuple[Stage, ...] | None, Act, str]]
+Row = dict[Fact, tuple[tuple[HaltState, ...] | None, Act, str]]
 
 
 def _stay(why: str, *facts: Fact) -> Row:
@@ -112,12 +112,12 @@ def _do(act: Act, why: str, *facts: Fact) -> Row:
     return dict.fromkeys(facts, (None, act, why))
 
 
-def _go(fact: Fact, act: Act, why: str, *to: Stage) -> Row:
+def _go(fact: Fact, act: Act, why: str, *to: HaltState) -> Row:
     return {fact: (to, act, why)}
 
 
-def _table(rows: dict[Stage, tuple[Row, ...]]) -> dict[tuple[Stage, Fact], Cell]:
-    table: dict[tuple[Stage, Fact], Cell] = {}
+def _table(rows: dict[HaltState, tuple[Row, ...]]) -> dict[tuple[HaltState, Fact], Cell]:
+    table: dict[tuple[HaltState, Fact], Cell] = {}
     for stage, parts in rows.items():
         for part in parts:
             for fact, (to, act, why) in part.items():
@@ -138,61 +138,65 @@ _BROUGHT_BACK = "Something brought the run back: SIGKILL again, without moving a
 
 TRANSITIONS: Final = _table(
     {
-        Stage.ARMED: (
-            _go(Fact.VERDICT, acts.start_asking, "The work is worth its grace.", Stage.ASKED),
-            _go(Fact.VERDICT_NO_ASK, acts.term, "Nothing to save, or no time to save it in.", Stage.TERMED),
+        HaltState.ARMED: (
+            _go(Fact.VERDICT, acts.start_asking, "The work is worth its grace.", HaltState.ASKED),
+            _go(Fact.VERDICT_NO_ASK, acts.term, "Nothing to save, or no time to save it in.", HaltState.TERMED),
             _stay("Nothing was asked yet.", *_ACKS, Fact.SAVED),
             _stay("Nobody decided to halt yet.", Fact.EXITED, Fact.RESPAWNED, Fact.DEADLINE),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
-        Stage.ASKED: (
+        HaltState.ASKED: (
             _stay(_MERGED, Fact.VERDICT),
-            _go(Fact.VERDICT_NO_ASK, acts.term, "The earlier of two deadlines holds: this one is now.", Stage.TERMED),
+            _go(
+                Fact.VERDICT_NO_ASK, acts.term, "The earlier of two deadlines holds: this one is now.", HaltState.TERMED
+            ),
             _stay("Holding the letter is not yet obeying it; the grace runs on.", Fact.RECEIVED),
-            _go(Fact.SAVING, acts.start_saving, "The grace is not extended.", Stage.SAVING),
-            _go(Fact.SAVED, acts.saved_then_term, "The ack that saving began was lost.", Stage.TERMED),
-            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer buys nothing.", Stage.TERMED),
-            _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", Stage.TERMED),
+            _go(Fact.SAVING, acts.start_saving, "The grace is not extended.", HaltState.SAVING),
+            _go(Fact.SAVED, acts.saved_then_term, "The ack that saving began was lost.", HaltState.TERMED),
+            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer buys nothing.", HaltState.TERMED),
+            _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", HaltState.TERMED),
             _stay("The launcher restarted a rank: the deadline stands for the new one too.", Fact.RESPAWNED),
-            _go(Fact.DEADLINE, acts.term, "Deaf, hung or too slow.", Stage.TERMED),
+            _go(Fact.DEADLINE, acts.term, "Deaf, hung or too slow.", HaltState.TERMED),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
-        Stage.SAVING: (
+        HaltState.SAVING: (
             _stay(_MERGED, Fact.VERDICT),
             _stay("A save under way is worth its grace, and that is bounded.", Fact.VERDICT_NO_ASK),
             _stay("Progress extends nothing past the grace.", Fact.RECEIVED, Fact.SAVING),
-            _go(Fact.SAVED, acts.saved_then_term, "Whole and durable: every further second is waste.", Stage.TERMED),
-            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer buys nothing.", Stage.TERMED),
-            _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", Stage.TERMED),
+            _go(
+                Fact.SAVED, acts.saved_then_term, "Whole and durable: every further second is waste.", HaltState.TERMED
+            ),
+            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer buys nothing.", HaltState.TERMED),
+            _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", HaltState.TERMED),
             _stay("The launcher restarted a rank: the deadline stands for the new one too.", Fact.RESPAWNED),
-            _go(Fact.DEADLINE, acts.term, "A save that outlasts its grace costs more than it saves.", Stage.TERMED),
+            _go(Fact.DEADLINE, acts.term, "A save that outlasts its grace costs more than it saves.", HaltState.TERMED),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
-        Stage.TERMED: (
+        HaltState.TERMED: (
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
-            _go(Fact.EXITED, acts.after_exit, "Observed gone.", Stage.STOPPING, Stage.HALTED),
+            _go(Fact.EXITED, acts.after_exit, "Observed gone.", HaltState.STOPPING, HaltState.HALTED),
             _do(acts.term_again, "SIGKILL waits for SIGTERM's grace, also for newcomers.", Fact.RESPAWNED),
-            _go(Fact.DEADLINE, acts.kill, "SIGTERM is ignored.", Stage.KILLED),
+            _go(Fact.DEADLINE, acts.kill, "SIGTERM is ignored.", HaltState.KILLED),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
-        Stage.KILLED: (
+        HaltState.KILLED: (
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
-            _go(Fact.EXITED, acts.after_exit, "Observed gone.", Stage.STOPPING, Stage.HALTED),
+            _go(Fact.EXITED, acts.after_exit, "Observed gone.", HaltState.STOPPING, HaltState.HALTED),
             _do(acts.kill_again, _BROUGHT_BACK, Fact.RESPAWNED),
             _go(
                 Fact.DEADLINE,
                 acts.after_unkillable,
                 "What SIGKILL cannot end (D state), the machine stop ends.",
-                Stage.STOPPING,
-                Stage.NEEDS_HUMAN,
+                HaltState.STOPPING,
+                HaltState.NEEDS_HUMAN,
             ),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
-        Stage.STOPPING: (
+        HaltState.STOPPING: (
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
@@ -202,10 +206,10 @@ TRANSITIONS: Final = _table(
                 Fact.DEADLINE,
                 acts.stop_again,
                 "No answer, or the pause after a bad one is over.",
-                Stage.STOPPING,
-                Stage.NEEDS_HUMAN,
+                HaltState.STOPPING,
+                HaltState.NEEDS_HUMAN,
             ),
-            _go(Fact.STOP_ACCEPTED, acts.start_verifying, "Accepted is not stopped.", Stage.VERIFYING),
+            _go(Fact.STOP_ACCEPTED, acts.start_verifying, "Accepted is not stopped.", HaltState.VERIFYING),
             _do(acts.note_busy, "Pause, then the same rung.", Fact.STOP_BUSY),
             _do(
                 acts.note_refused,
@@ -213,10 +217,10 @@ TRANSITIONS: Final = _table(
                 Fact.STOP_REFUSED,
             ),
             _do(acts.note_unknown, "It may have stopped: read, pause, then the same rung.", Fact.STOP_UNKNOWN),
-            _go(Fact.BILLING_ENDED, acts.halted, "The stop worked, or somebody else's did.", Stage.HALTED),
+            _go(Fact.BILLING_ENDED, acts.halted, "The stop worked, or somebody else's did.", HaltState.HALTED),
             _stay("The deadline sends the next stop.", Fact.BILLING_RUNNING, Fact.BILLING_UNKNOWN),
         ),
-        Stage.VERIFYING: (
+        HaltState.VERIFYING: (
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
@@ -226,15 +230,15 @@ TRANSITIONS: Final = _table(
                 Fact.DEADLINE,
                 acts.climb,
                 "Accepted, and still billed: the next rung. The one step back.",
-                Stage.STOPPING,
-                Stage.NEEDS_HUMAN,
+                HaltState.STOPPING,
+                HaltState.NEEDS_HUMAN,
             ),
             _stay("An answer to an earlier stop; what billing says outranks it.", *_REPLIES),
-            _go(Fact.BILLING_ENDED, acts.halted, "Verified by reading back.", Stage.HALTED),
+            _go(Fact.BILLING_ENDED, acts.halted, "Verified by reading back.", HaltState.HALTED),
             _do(acts.poll, "Not yet.", Fact.BILLING_RUNNING),
             _do(acts.poll, "Not knowing is not having ended.", Fact.BILLING_UNKNOWN),
         ),
-        Stage.NEEDS_HUMAN: (
+        HaltState.NEEDS_HUMAN: (
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
@@ -242,20 +246,20 @@ TRANSITIONS: Final = _table(
                 Fact.EXITED,
                 acts.gone_at_last,
                 "Enough where processes were all we had to stop.",
-                Stage.NEEDS_HUMAN,
-                Stage.HALTED,
+                HaltState.NEEDS_HUMAN,
+                HaltState.HALTED,
             ),
             _do(acts.kill_again, _BROUGHT_BACK, Fact.RESPAWNED),
             _do(acts.retry, "Never give up, only slow down.", Fact.DEADLINE),
             _do(acts.accepted_at_last, "Accepted is not stopped, here neither.", Fact.STOP_ACCEPTED),
             _do(acts.refused_again, "The next round tries the next rung.", Fact.STOP_REFUSED),
             _stay("The next round tries the same rung.", Fact.STOP_BUSY, Fact.STOP_UNKNOWN),
-            _go(Fact.BILLING_ENDED, acts.halted, "The person, or the retry, ended it.", Stage.HALTED),
+            _go(Fact.BILLING_ENDED, acts.halted, "The person, or the retry, ended it.", HaltState.HALTED),
             _do(acts.poll, "Not yet.", Fact.BILLING_RUNNING),
             _do(acts.poll, "Not knowing is not having ended.", Fact.BILLING_UNKNOWN),
         ),
     }
 )
 
-_holes = set(product(LIVE_STAGES, Fact)) - TRANSITIONS.keys()
+_holes = set(product(LIVE_STATES, Fact)) - TRANSITIONS.keys()
 assert not _holes, f"halt table has holes: {_holes}"

@@ -149,7 +149,7 @@ class Cap:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class BudgetReport:
     """The largest part of a budget that was alarmed, of this ceiling and (for `day`) of this day."""
 
     frac: float
@@ -164,7 +164,7 @@ class Budgets:
     # By scope; [[budget]] of costgov.toml, but for runs where a ceiling of the command line stands over them.
     configured: Mapping[str, ScopedBudget] = field(default_factory=dict)
     live: dict[str, ScopedBudget] = field(default_factory=dict)  # By scope; survives restarts.
-    said: dict[str, Said] = field(default_factory=dict)
+    said: dict[str, BudgetReport] = field(default_factory=dict)
     caps: tuple[Cap, ...] = ()  # How each stood at the last tick.
 
     def in_force(self) -> list[ScopedBudget]:
@@ -208,7 +208,7 @@ class Budgets:
         for scope, told in said.items() if isinstance(said, Mapping) else ():
             try:
                 frac, ceiling, day = told
-                one = Said(float(frac), int(ceiling), None if day is None else int(day))
+                one = BudgetReport(float(frac), int(ceiling), None if day is None else int(day))
             except TORN:
                 continue
             if scope in self.live or scope in self.configured:

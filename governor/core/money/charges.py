@@ -19,7 +19,7 @@ from governor.core.money.group_totals import GroupSpend
 UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
 # A command that attaches a week after it was started is the longest that its first hours can be put on its account.
 # With three lines by time, two days: what is older stays nobody's.
-NOBODYS_MAX: Final = 168
+UNALLOCATED_MAX: Final = 168
 # Full hours at which one stretch is cut: a month. What was asleep or unmetered for longer is one charge from there on:
 # a year of hours would be 6 MB in one commit.
 CUTS_MAX: Final = 31 * 24
@@ -77,7 +77,7 @@ class Payer:
     labels: tuple[tuple[str, str], ...] = ()  # Sorted.
 
 
-NOBODY: Final = Payer()
+UNALLOCATED_PAYER: Final = Payer()
 # A charge of this name stands for others that a damaged journal has lost: of one moment, by the piece, without hours.
 LOST: Final = "node (charges lost in a damaged journal)"
 
@@ -194,7 +194,7 @@ class ChargeBook:
         self._prefix = f"{place.node}/{epoch // NS_PER_US:x}"
         self._opened_total = 0
         self._open: dict[tuple[str, LineKind, str], Charge] = {}
-        self._nobodys: deque[Charge] = deque(maxlen=NOBODYS_MAX)  # Closed ones that hand_over() may still move.
+        self._nobodys: deque[Charge] = deque(maxlen=UNALLOCATED_MAX)  # Closed ones that hand_over() may still move.
         self._nobodys_older_usd_micros = 0  # Of those before: they stay nobody's.
 
     def add(
@@ -270,7 +270,7 @@ class ChargeBook:
         standing = (charge for key, charge in self._open.items() if key[0] == UNALLOCATED)
         return (*self._nobodys, *standing), UsdMicros(self._nobodys_older_usd_micros)
 
-    def take_up_nobodys(self, charges: Iterable[Charge], older_usd_micros: UsdMicros) -> None:
+    def take_up_unallocated(self, charges: Iterable[Charge], older_usd_micros: UsdMicros) -> None:
         """Have hand_over() move, under their names, also those of the governor before us."""
         for charge in charges:
             self._keep_nobodys(charge)
@@ -283,12 +283,12 @@ class ChargeBook:
 
     def _close(self, key: tuple[str, LineKind, str]) -> Charge:
         charge = self._open.pop(key)
-        if charge.payer == NOBODY:
+        if charge.payer == UNALLOCATED_PAYER:
             self._keep_nobodys(charge)
         return charge
 
     def _keep_nobodys(self, charge: Charge) -> None:
-        if len(self._nobodys) == NOBODYS_MAX:
+        if len(self._nobodys) == UNALLOCATED_MAX:
             self._nobodys_older_usd_micros += self._nobodys[0].usd_micros
         self._nobodys.append(charge)
 

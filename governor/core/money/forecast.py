@@ -167,7 +167,7 @@ class CeilingHit:
 
 
 @dataclass(frozen=True, slots=True)
-class CeilingTold:
+class CeilingReport:
     """Of what it was last said that the ceiling comes first (core.ceiling_ahead).
 
     Kept with the run: a governor after us does not say it again.
@@ -182,10 +182,12 @@ class CeilingTold:
         return [self.ceiling_usd_micros, self.tokens_goal, self.rate_usd_micros_per_hour, self.day]
 
 
-def told_of(row: Any) -> CeilingTold:
-    """Read what `CeilingTold.row` wrote; TypeError or ValueError when it is something else."""
+def ceiling_report_of(row: Any) -> CeilingReport:
+    """Read what `CeilingReport.row` wrote; TypeError or ValueError when it is something else."""
     ceiling, goal, rate, day = row if len(row) == 4 else (*row, None)  # A journal of before has no day.
-    return CeilingTold(int(ceiling), None if goal is None else int(goal), int(rate), None if day is None else int(day))
+    return CeilingReport(
+        int(ceiling), None if goal is None else int(goal), int(rate), None if day is None else int(day)
+    )
 
 
 def forecast(recent: Sequence[Window], tokens_left: int) -> Forecast | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from governor.core.base.findings import Finding, Reading, Verdict, unknown
-from governor.core.base.policy import ALL, Hold, HoldKind, Policy, Rule, WarmUp
+from governor.core.base.policy import ALL, Persistence, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
 from governor.core.rules.triggers import load
@@ -115,7 +115,7 @@ def _together(findings: Sequence[tuple[str, Finding]]) -> Finding:
 # How long a rule's condition has lasted: the `for` of a rule.
 
 
-class HoldTimer:
+class PersistenceTimer:
     """Counts how long a rule's trigger has been firing.
 
     UNKNOWN neither counts nor resets: time and tokens are added only between two neighbouring FIRING readings, and a
@@ -124,7 +124,7 @@ class HoldTimer:
 
     __slots__ = ("_counted", "_fired", "_hold", "_last_at", "_last_tokens", "_steps")
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: Persistence) -> None:
         self._hold = hold
         # The last `of` steps with a known reading, and whether any rank's fired; how many of them did.
         self._steps: OrderedDict[int, bool] = OrderedDict()
@@ -140,7 +140,7 @@ class HoldTimer:
         first rank still broken, which makes the next step no broken one.
         """
         reading = finding.reading
-        if self._hold.kind is HoldKind.STEPS:
+        if self._hold.kind is PersistenceKind.STEPS:
             if isinstance(event, Step) and reading is not Reading.UNKNOWN:
                 fired = reading is Reading.FIRING
                 self._add_step(finding.evidence.get("step", event.step) if fired else event.step, fired)
@@ -173,7 +173,7 @@ class HoldTimer:
             self._fired += 1
 
     def _count(self, at: MonoNs, run: Run) -> None:
-        if self._hold.kind is HoldKind.DURATION:
+        if self._hold.kind is PersistenceKind.DURATION:
             if self._last_at is not None:
                 self._counted += max(0, at - self._last_at)  # A frame may have been stamped before a tick judged first.
             self._last_at = at if self._last_at is None else max(at, self._last_at)
@@ -238,11 +238,11 @@ class Attempt:
     def is_past(self, warmup: WarmUp, at: MonoNs, run: Run) -> bool:
         """The last step of a warm-up still belongs to it; a time is over at its end."""
         match warmup.kind:
-            case HoldKind.STEPS:
+            case PersistenceKind.STEPS:
                 return self._steps > warmup.need
-            case HoldKind.TOKENS:
+            case PersistenceKind.TOKENS:
                 return self._tokens > warmup.need
-            case HoldKind.DURATION:
+            case PersistenceKind.DURATION:
                 return at - self._began(run) >= warmup.need
 
     def _began(self, run: Run) -> MonoNs:

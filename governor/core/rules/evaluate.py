@@ -13,7 +13,7 @@ from governor.core.base.findings import Finding, Reading, Verdict, unknown
 from governor.core.base.policy import Mode, Policy, Rule
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Beat, Event, Step, Tick
-from governor.core.rules.condition import Attempt, HoldTimer, carried_on, condition_of
+from governor.core.rules.condition import Attempt, PersistenceTimer, carried_on, condition_of
 from governor.core.rules.triggers import load
 from governor.core.rules.triggers.base import Condition, listens
 from governor.core.runs.intake import is_paused
@@ -29,8 +29,16 @@ class _Watched:
     """One rule with its trigger, its timer and whether this episode has already been reported."""
 
     __slots__ = (
-        "calm", "condition", "finding", "is_moved_by_time", "is_of_last_step", "is_stepped", "rule", "standing",
-        "timer", "told_at",
+        "calm",
+        "condition",
+        "finding",
+        "is_moved_by_time",
+        "is_of_last_step",
+        "is_stepped",
+        "reported_at",
+        "rule",
+        "standing",
+        "timer",
     )  # fmt: skip
 
     def __init__(self, rule: Rule, condition: Condition) -> None:
@@ -41,24 +49,24 @@ class _Watched:
         self.is_stepped = any(trigger.STEPPED for trigger in triggers)
         self.is_of_last_step = bool(of_last_step)
         self.is_moved_by_time = len(of_last_step) < len(triggers)  # Its reading may be another without any event.
-        self.timer = HoldTimer(rule.hold)
+        self.timer = PersistenceTimer(rule.persistence)
         self.finding: Finding = NOT_JUDGED
         self.standing: Verdict | None = None  # Set from the verdict until the trigger is QUIET again.
-        self.told_at: MonoNs | None = None  # Its last verdict, of whichever attempt.
+        self.reported_at: MonoNs | None = None  # Its last verdict, of whichever attempt.
         # Nothing fires, is counted or stands: while that is so, it is asked only when it may fire.
         self.calm = False
 
     @property
     def meaning(self) -> list[Any]:
         """What a reported episode was about: when this changes, the rule must be able to report again."""
-        hold = self.rule.hold
+        hold = self.rule.persistence
         meaning = [hold.kind.value, hold.need, hold.of, self.rule.response.value, self.rule.mode.value]
         members = [[member.trigger for member in self.rule.members]] if self.rule.members else []
         return [self.rule.trigger, *meaning, *members]
 
     def may_tell(self, at: MonoNs) -> bool:
         """No second verdict within the cool-down; a condition that outlasts it is told at its end."""
-        return self.told_at is None or at - self.told_at >= self.rule.cooldown_ns
+        return self.reported_at is None or at - self.reported_at >= self.rule.cooldown_ns
 
     def put_aside(self) -> None:
         """It is for other runs. Until a reload or other labels it may have been for this one: that is over."""
@@ -67,7 +75,7 @@ class _Watched:
             self.finding, self.standing, self.calm = NOT_JUDGED, None, True
 
 
-class RuleBook:
+class Rules:
     """Judges one run by one policy. Feed every event to `observe`, then ask `judge` after step frames and ticks."""
 
     def __init__(self, policy: Policy, run: Run) -> None:
@@ -136,7 +144,7 @@ class RuleBook:
                     if not watched.may_tell(at):
                         continue
                     verdicts.append(verdict)
-                    watched.told_at = at
+                    watched.reported_at = at
                 watched.standing = verdict
             if not finding.is_firing and watched.standing is None and watched.timer.is_empty:
                 watched.timer.reset()  # Of a window in which no step fired, nothing is worth remembering.
@@ -214,17 +222,17 @@ class RuleBook:
             watched.calm = False
         self._restless = True
 
-    def with_policy(self, policy: Policy) -> RuleBook:
+    def with_policy(self, policy: Policy) -> Rules:
         """Return the book of a reloaded policy, taking over the state of every rule whose meaning is unchanged."""
-        book = RuleBook(policy, self._run)
+        book = Rules(policy, self._run)
         book._attempt = self._attempt
         for name, new in book._watched.items():
             old = self._watched.get(name)
             if old is None or (old.rule.trigger, old.rule.conditions) != (new.rule.trigger, new.rule.conditions):
                 continue
             new.condition = carried_on(old.condition, new.rule, policy)
-            new.told_at = old.told_at
-            if old.rule.hold == new.rule.hold:
+            new.reported_at = old.reported_at
+            if old.rule.persistence == new.rule.persistence:
                 new.timer = old.timer
             if old.meaning == new.meaning and policy.budget == self.policy.budget:
                 new.standing = old.standing
@@ -240,7 +248,7 @@ class RuleBook:
                 "timer": dict(watched.timer.snapshot()),
                 "meaning": watched.meaning,
                 "reported": watched.standing is not None,
-                "told_at": watched.told_at,
+                "told_at": watched.reported_at,
             }
             for name, watched in self._watched.items()
         }
@@ -260,8 +268,8 @@ class RuleBook:
             saved = snapshot.get(name)
             if saved is None or saved["trigger"] != watched.rule.trigger:
                 continue
-            told_at = saved.get("told_at")
-            watched.told_at = None if told_at is None else MonoNs(int(told_at))
+            reported_at = saved.get("told_at")
+            watched.reported_at = None if reported_at is None else MonoNs(int(reported_at))
             try:
                 watched.condition.restore(saved["state"])
             except (KeyError, TypeError, ValueError):

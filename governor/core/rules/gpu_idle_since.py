@@ -10,7 +10,7 @@ from governor.core.events.machine import GpuSample
 STALE_NS: Final = DurationNs(120 * NS_PER_S)  # Loggers sample every 2 to 60 s: two of the slowest missed.
 
 
-class IdleGpus:
+class GpusIdleSince:
     """Samples that are missing are no idleness: after a gap it is counted anew."""
 
     __slots__ = ("_frac", "_sampled_at", "_since")

@@ -26,7 +26,7 @@ def _clipped(value: float) -> float:
     return value if -VALUE_MAX <= value <= VALUE_MAX else min(max(value, -VALUE_MAX), VALUE_MAX)
 
 
-class Level:
+class RunningLevel:
     """A running mean that values above `limit` do not enter, unless they stay for `adopt` values: then they are it.
 
     The limit is the mean plus the greater of `rise` times its size and `noise` times the spread (the mean range of five
@@ -125,7 +125,7 @@ class Level:
             self._start(float(snapshot["mean"]), float(snapshot["spread"]), float(snapshot["first"]))
 
 
-class Blocks:
+class LevelBlocks:
     """Medians of every `size` values in a row, the newest `keep` of them, each with the step of its first value.
 
     A median of ten is blind to four spikes, and sorting ten values once in ten costs less than any window that slides.
@@ -181,7 +181,7 @@ WARMING_UP: Final = unknown("warming_up")
 _CUT_OFF: Final = unknown("no_connection")
 
 
-class Followed(ABC):
+class OneRank(ABC):
     """One rank is followed: under data parallelism each sees a loss of its own, and mixing them would double the noise.
 
     It is the first that reports the number in question. The answer is what its last record led to, or that nobody is
@@ -225,7 +225,7 @@ class Followed(ABC):
 # A number of the steps far above the level that it kept to: what `loss_spike` and `grad_norm` have in common.
 
 
-class Surge(Followed):
+class Spike(OneRank):
     """Follows one number. A trigger names the number, and has keys of these names and its own defaults:
     factor, noise, floor, floor_frac, mean_records, warmup_records, adopt_records.
     """
@@ -236,7 +236,7 @@ class Surge(Followed):
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._factor: float = params["factor"]
-        self._level = Level(
+        self._level = RunningLevel(
             rise=self._factor - 1,
             noise=params["noise"],
             floor=params["floor"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, WallNs
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.engine.run_forecast import Pace, outlook
 from governor.core.money.budgets import Cap
 from governor.core.money.charges import UNALLOCATED
@@ -116,7 +116,7 @@ class BudgetReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class MetricsSnapshot:
     node: str
     cloud_instance: str = ""
     can_stop: bool = False
@@ -134,10 +134,12 @@ class Snapshot:
     health: GovernorHealth = GovernorHealth()
 
 
-def take_snapshot(node: Node, at: MonoNs, health: GovernorHealth, lag: LagReading, scheduler_job: str) -> Snapshot:
+def take_snapshot(
+    node: Node, at: MonoNs, health: GovernorHealth, lag: LagReading, scheduler_job: str
+) -> MetricsSnapshot:
     """Read the engine's state. `scheduler_job` is the node's; a run's own label of that name comes before it."""
     unused = node_status(node, at)
-    return Snapshot(
+    return MetricsSnapshot(
         node=node.facts.node,
         cloud_instance=node.facts.instance_id or "",
         can_stop=node.facts.can_stop,
@@ -151,8 +153,8 @@ def take_snapshot(node: Node, at: MonoNs, health: GovernorHealth, lag: LagReadin
         lines=tuple((m.line.kind.value, m.line.name, m.usd_micros_per_hour) for m in node.ledger.beside),
         # Live runs first: where there is no room for all, those that spend are shown.
         runs=tuple(
-            _run_reading(tracked, at, scheduler_job)
-            for tracked in sorted(node.runs.values(), key=lambda tracked: not tracked.run.alive)
+            _run_reading(managed, at, scheduler_job)
+            for managed in sorted(node.runs.values(), key=lambda managed: not managed.run.alive)
         ),
         budgets=tuple(_budget_reading(cap) for cap in node.budgets.caps),
         frames_received_total=node.frames_total,
@@ -166,14 +168,14 @@ def _budget_reading(cap: Cap) -> BudgetReading:
     return BudgetReading(cap.scope, cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros)
 
 
-def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading:
-    run, ahead = tracked.run, outlook(tracked)
+def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunReading:
+    run, ahead = managed.run, outlook(managed)
     return RunReading(
         run=run.run,
         stage=run.stage or "",
         scheduler_job=run.labels.get("scheduler_job", scheduler_job),
         attempt=run.attempt,
-        mode=tracked.policy.mode.value,
+        mode=managed.policy.mode.value,
         alive=run.alive,
         watched=not run.is_unwatched(at) if run.alive else None,
         step=run.step,
@@ -186,8 +188,8 @@ def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading
         spend_usd_micros=run.spend_usd_micros,
         usd_micros_per_mtok=run.usd_micros_per_mtok,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
-        ceiling_usd_micros=tracked.policy.budget.ceiling_usd_micros,
-        tokens_wasted=tracked.meter.wasted_tokens if tracked.meter is not None else None,
+        ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
+        tokens_wasted=managed.meter.wasted_tokens if managed.meter is not None else None,
         left=ahead.left,
         ceiling=ahead.ceiling,
         plan=ahead.plan,
@@ -196,6 +198,6 @@ def _run_reading(tracked: Tracked, at: MonoNs, scheduler_job: str) -> RunReading
         last_frame_wall=WallNs(run.last_frame_wall_ns) if run.last_frame_wall_ns is not None else None,
         ranks_connected=len(run.connected_ranks()),
         world_size=run.world_size,
-        incidents_total=tracked.incidents_total,
-        halt_stage=tracked.incident.halt.stage.value if tracked.incident is not None else None,
+        incidents_total=managed.incidents_total,
+        halt_stage=managed.incident.halt.stage.value if managed.incident is not None else None,
     )

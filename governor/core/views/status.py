@@ -10,10 +10,10 @@ from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoN
 from governor.core.engine.idle.limit import due_at, limit
 from governor.core.engine.idle.messages import KEEP_IT, cannot_stop
 from governor.core.engine.idle.occupancy import occupants, unseen
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.events.machine import GpuSample, HostMemory
-from governor.core.halt.table import Stage
+from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED
 from governor.core.runs.state import Run
 
@@ -98,7 +98,7 @@ _STATE_OF_PHASE = {"eval": "eval", "checkpoint": "checkpoint", "compile": "compi
 
 def runs_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
     """One record a run, newest last. Dollars are floats here: for eyes, not for sums."""
-    return [run_status(tracked, at) for tracked in node.runs.values()]
+    return [run_status(managed, at) for managed in node.runs.values()]
 
 
 def lines_status(node: Node) -> list[dict[str, Any]]:
@@ -121,20 +121,20 @@ def lines_status(node: Node) -> list[dict[str, Any]]:
     ]
 
 
-def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
-    run = tracked.run
+def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
+    run = managed.run
     rate = run.spend_rate_usd_micros_per_hour
-    ceiling = tracked.policy.budget.ceiling_usd_micros
-    incident = tracked.incident
-    findings = tracked.book.findings
+    ceiling = managed.policy.budget.ceiling_usd_micros
+    incident = managed.incident
+    findings = managed.rules.findings
     return {
         "run": run.run,
         "uid": run.uid,
         "attempt": run.attempt,
         "stage": run.stage,
-        "policy": tracked.policy.name,
-        "mode": tracked.policy.mode.value,
-        "state": _state(tracked, at),
+        "policy": managed.policy.name,
+        "mode": managed.policy.mode.value,
+        "state": _state(managed, at),
         "step": run.step,
         "total_steps": run.total_steps,
         "loss": run.loss,
@@ -145,15 +145,15 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
         "spend_rate_usd_per_hour": _usd(rate),
         "usd_per_mtok": _usd(run.usd_micros_per_mtok),
         "ceiling_usd": _usd(ceiling),
-        "tokens_wasted": tracked.meter.wasted_tokens if tracked.meter is not None else None,
-        **_outlook(tracked),
-        "saves": _saves(tracked),
+        "tokens_wasted": managed.meter.wasted_tokens if managed.meter is not None else None,
+        **_outlook(managed),
+        "saves": _saves(managed),
         "world_size": run.world_size,
         "ranks_connected": len(run.connected_ranks()),
         "last_frame_age_s": (at - run.last_frame_at) / NS_PER_S if run.last_frame_at is not None else None,
         "last_good": dict(run.last_good) if run.last_good is not None else None,
         "machine": machine_status(run, at),
-        "hold": _hold(tracked, at),
+        "hold": _hold(managed, at),
         "halt": _halt(incident) if incident is not None else None,
         "findings": [
             {
@@ -163,22 +163,22 @@ def run_status(tracked: Tracked, at: MonoNs) -> dict[str, Any]:
                 "reason": finding.reason,
                 "text": finding.text,
             }
-            for rule in tracked.policy.rules
+            for rule in managed.policy.rules
             if (finding := findings.get(rule.name)) is not None
         ],
     }
 
 
-def _outlook(tracked: Tracked) -> dict[str, Any]:
+def _outlook(managed: ManagedRun) -> dict[str, Any]:
     """Intervals are [low, middle, high]; low and high are null while there are too few windows for them."""
-    ahead = outlook(tracked)
+    ahead = outlook(managed)
     left, hit = ahead.left, ahead.ceiling
     return {
         "tokens_goal": ahead.tokens_goal,
         "hours_left": [left.hours_left.low, left.hours_left.mid, left.hours_left.high] if left is not None else None,
         "cost_left_usd": (
             [left.cost_left.low, left.cost_left.mid, left.cost_left.high]
-            if left is not None and tracked.run.spend_rate_usd_micros_per_hour is not None
+            if left is not None and managed.run.spend_rate_usd_micros_per_hour is not None
             else None
         ),
         "binding": _binding(ahead.binding),
@@ -213,9 +213,9 @@ def _window(ahead: Outlook) -> dict[str, Any] | None:
     }
 
 
-def _saves(tracked: Tracked) -> dict[str, Any] | None:
+def _saves(managed: ManagedRun) -> dict[str, Any] | None:
     """None until two saves were seen. `mtbf_s` is assumed, and the last two rest on it (core.saves)."""
-    run = tracked.run
+    run = managed.run
     start_up_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
     told = advice(
         run.saves,
@@ -256,10 +256,10 @@ def _runway_s(cap: Binding | None) -> float | None:
     return max(0.0, (cap.ceiling_usd_micros - cap.spend_usd_micros) / cap.rate_usd_micros_per_hour * 3600)
 
 
-def _hold(tracked: Tracked, at: MonoNs) -> Mapping[str, Any] | None:
-    if tracked.hold_until is None or at >= tracked.hold_until:
+def _hold(managed: ManagedRun, at: MonoNs) -> Mapping[str, Any] | None:
+    if managed.hold_until is None or at >= managed.hold_until:
         return None
-    return {"left_s": (tracked.hold_until - at) / NS_PER_S, "reason": tracked.hold_reason}
+    return {"left_s": (managed.hold_until - at) / NS_PER_S, "reason": managed.hold_reason}
 
 
 def _halt(incident: Any) -> Mapping[str, Any]:
@@ -270,10 +270,10 @@ def _halt(incident: Any) -> Mapping[str, Any]:
     }
 
 
-def _state(tracked: Tracked, at: MonoNs) -> str:
-    run = tracked.run
-    if tracked.incident is not None:
-        return "halted" if tracked.incident.halt.stage is Stage.HALTED else "halting"
+def _state(managed: ManagedRun, at: MonoNs) -> str:
+    run = managed.run
+    if managed.incident is not None:
+        return "halted" if managed.incident.halt.stage is HaltState.HALTED else "halting"
     if not run.alive:
         return "finished"
     if run.is_unwatched(at):

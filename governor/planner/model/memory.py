@@ -11,10 +11,10 @@ from governor.planner.model.memory_states import (
     USUAL_CONSTANTS,
     MemoryConstants,
     Params,
-    Stage,
+    PipelineStage,
     States,
     params_of,
-    stage_of,
+    pipeline_stage_of,
     states_of,
 )
 from governor.planner.model.setup import Attention, Checkpointing, Framework, Precision, Setup
@@ -25,7 +25,7 @@ EAGER = frozenset({Framework.DEEPSPEED, Framework.DDP})
 EAGER_SCORES = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED})  # softmax in fp32, and cast
 
 
-def kept_of(setup: Setup, stage: Stage, index: int, c: MemoryConstants) -> tuple[float, float]:
+def kept_of(setup: Setup, stage: PipelineStage, index: int, c: MemoryConstants) -> tuple[float, float]:
     """Bytes that wait for the backward pass at the worst moment, and the working set of one layer while it is computed
     again (0 where nothing is)."""
     tokens = setup.tokens_per_micro_batch / setup.cp
@@ -58,7 +58,7 @@ def in_flight(setup: Setup, index: int) -> float:
     return min(warm_up + 1, micro_batches * chunks) / chunks
 
 
-def logits_of(setup: Setup, stage: Stage, c: MemoryConstants) -> float:
+def logits_of(setup: Setup, stage: PipelineStage, c: MemoryConstants) -> float:
     """Bytes at the loss. The vocabulary is divided over tp."""
     if not stage.scores or setup.fused_loss:
         return 0.0
@@ -232,7 +232,7 @@ def memory_of(setup: Setup, c: MemoryConstants = USUAL_CONSTANTS) -> Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class _OnStage:
+class _OnPipelineStage:
     """Bytes of one pipeline stage. Three moments can be its fullest: the loss, the backward pass of a layer that is
     computed again, and the optimizer's step."""
 
@@ -256,8 +256,8 @@ class _OnStage:
         return self.static + max(self.forward, self.step)
 
 
-def _on_stage(setup: Setup, index: int, c: MemoryConstants) -> _OnStage:
-    stage = stage_of(setup, index)
+def _on_stage(setup: Setup, index: int, c: MemoryConstants) -> _OnPipelineStage:
+    stage = pipeline_stage_of(setup, index)
     params = params_of(setup, stage)
     states = states_of(setup, params, c)
     kept, working = kept_of(setup, stage, index, c)
@@ -267,10 +267,10 @@ def _on_stage(setup: Setup, index: int, c: MemoryConstants) -> _OnStage:
         workspace += c.grouped_workspace
     if working > logits:
         kept, logits = kept + working, 0.0
-    return _OnStage(states, workspace, kept, logits, _gathered(setup, params, c), states.step)
+    return _OnPipelineStage(states, workspace, kept, logits, _gathered(setup, params, c), states.step)
 
 
-def _reserved(setup: Setup, stage: _OnStage, c: MemoryConstants) -> float:
+def _reserved(setup: Setup, stage: _OnPipelineStage, c: MemoryConstants) -> float:
     """States lie still and leave no gaps; what comes and goes does. The step's long tensors find no room among the
     freed activations, and so come on top of them, unless segments can grow."""
     if setup.framework is Framework.FSDP2:
@@ -312,5 +312,5 @@ def _capacity(setup: Setup) -> float:
 
 
 def states_and_params(setup: Setup, index: int, c: MemoryConstants = USUAL_CONSTANTS) -> tuple[Params, States]:
-    params = params_of(setup, stage_of(setup, index))
+    params = params_of(setup, pipeline_stage_of(setup, index))
     return params, states_of(setup, params, c)

@@ -102,7 +102,7 @@ BF16_ADAM = 4.0  # the two moments alone: the weights themselves are stepped
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """One pipeline stage: how many layers of each kind, and whether it embeds tokens or scores the vocabulary."""
 
     layers: float
@@ -140,7 +140,7 @@ class States:
     host: float
 
 
-def stage_of(setup: Setup, index: int) -> Stage:
+def pipeline_stage_of(setup: Setup, index: int) -> PipelineStage:
     """Layers are dealt evenly; where they do not divide, an outer stage is one of those that got more."""
     shape, pp = setup.shape, setup.pp
     layers = math.ceil(shape.layers / pp)
@@ -148,7 +148,7 @@ def stage_of(setup: Setup, index: int) -> Stage:
     if shape.experts is not None:
         share = layers / shape.layers
         moe = shape.moe_layers * share if shape.hybrid else max(layers - _first_dense(setup, index, layers), 0)
-    return Stage(layers, moe, embeds=index == 0, scores=index == pp - 1)
+    return PipelineStage(layers, moe, embeds=index == 0, scores=index == pp - 1)
 
 
 def _first_dense(setup: Setup, index: int, layers: int) -> float:
@@ -160,7 +160,7 @@ def _first_dense(setup: Setup, index: int, layers: int) -> float:
     return dense if index == 0 else max(dense - (setup.pp - 1) * layers, 0)
 
 
-def params_of(setup: Setup, stage: Stage) -> Params:
+def params_of(setup: Setup, stage: PipelineStage) -> Params:
     shape, tp = setup.shape, setup.tp
     share = stage.layers / shape.layers
     mixers = share * (

@@ -9,7 +9,7 @@ from governor.planner.model.shape import Experts, Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TrainingStage:
     name: str  # as in the policies' `match = { stage = "stage1" }`
     title: str
     shape: Shape
@@ -22,7 +22,7 @@ class Stage:
 # Vocabularies: GPT-2's, rounded up to a multiple of 128, and Llama 3's. Of a mixture every layer is one, and `ffn` is
 # what one token meets of it. Tokens a step grow with the model, as those of Llama 3 do (arXiv 2407.21783, 3.4.1).
 STAGES: Final = (
-    Stage(
+    TrainingStage(
         "stage1",
         "1B dense",  # 1.05B
         Shape("1B dense", 20, 2048, 16, 8, 128, 5632, 50304, tied=True),
@@ -31,7 +31,7 @@ STAGES: Final = (
         step_tokens=2**19,
         gpus=(8,),
     ),
-    Stage(
+    TrainingStage(
         "stage2",
         "3B MoE-small",  # 3.02B, 0.57B of them active
         Shape("3B MoE-small", 24, 1536, 12, 4, 128, 3072, 50304, experts=Experts(16, 2, 1536)),
@@ -40,7 +40,7 @@ STAGES: Final = (
         step_tokens=2**20,
         gpus=(8,),
     ),
-    Stage(
+    TrainingStage(
         "stage3",
         "8B dense-deep",  # 7.89B
         Shape("8B dense-deep", 52, 3584, 28, 4, 128, 9728, 128256),
@@ -49,7 +49,7 @@ STAGES: Final = (
         step_tokens=2**22,
         gpus=(32, 64),
     ),
-    Stage(
+    TrainingStage(
         "stage4",
         "70B MoE-large",  # 70.8B, 12.0B of them active
         Shape("70B MoE-large", 48, 5120, 40, 8, 128, 11264, 128256, experts=Experts(32, 4, 2816)),
@@ -61,5 +61,5 @@ STAGES: Final = (
 )
 
 
-def stage_named(name: str) -> Stage | None:
+def stage_named(name: str) -> TrainingStage | None:
     return next((stage for stage in STAGES if name in (stage.name, stage.title)), None)

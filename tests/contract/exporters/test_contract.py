@@ -101,11 +101,11 @@ def test_it_can_refuse_nothing(rig: Rig) -> None:
 
 def test_it_changes_nothing_of_what_it_is_shown(rig: Rig) -> None:
     node, incident = a_node(), snapshot()
-    before = [run_snapshot(node, tracked, at(3)) for tracked in node.runs.values()]
+    before = [run_snapshot(node, managed, at(3)) for managed in node.runs.values()]
     as_told = copy.deepcopy(incident)
     rig.observer.tick(node, at(3))
     rig.observer.incident(incident)
-    assert [run_snapshot(node, tracked, at(3)) for tracked in node.runs.values()] == before
+    assert [run_snapshot(node, managed, at(3)) for managed in node.runs.values()] == before
     assert incident == as_told
 
 
@@ -114,7 +114,7 @@ def test_it_keeps_nothing_of_the_node(rig: Rig) -> None:
     rig.observer.tick(node, at(3))
     kept = reached(rig.observer)
     assert id(node) not in kept
-    assert not [name for name, tracked in node.runs.items() if id(tracked) in kept or id(tracked.run) in kept]
+    assert not [name for name, managed in node.runs.items() if id(managed) in kept or id(managed.run) in kept]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=[ascii(text[:12]) for text in HOSTILE])

@@ -23,7 +23,7 @@ ASKS_FOR = 20.0  # Seconds until a test gives up on the thread that asks: the lo
 
 
 @dataclass
-class Hands:
+class Performer:
     """The clocks as they stand; all of them are moved together."""
 
     ns: int = 0
@@ -60,7 +60,7 @@ class Slow:
 @dataclass
 class Watched:
     watch: PriceWatch
-    clock: Hands
+    clock: Performer
 
     def after(self, ns: int) -> list[Event]:
         """So much later: whoever is asked then has answered."""
@@ -75,7 +75,7 @@ class Watched:
 
 
 def watched(directory: Path, rig: Rig, text: str = "", given: int | None = None) -> Watched:
-    read, clock, source = settings(directory, text), Hands(), rig.source()
+    read, clock, source = settings(directory, text), Performer(), rig.source()
     command_line = UsdMicros(given) if given is not None else None
     answer = pricing.ask(source)
     chosen = pricing.price_of(read, None, command_line, Day(clock.wall() // NS_PER_DAY), answer)
@@ -178,7 +178,11 @@ def test_who_did_not_answer_at_the_start_is_asked_again_soon(tmp_path: Path, ser
 def test_a_price_of_before_the_start_counts_on_until_somebody_answers(tmp_path: Path, server: Loopback) -> None:
     rig = rigs.runpod(server)
     rig.says(500)
-    read, clock, source = settings(tmp_path, '[price]\nsource = "runpod"\nask_again = "1h"\n'), Hands(), rig.source()
+    read, clock, source = (
+        settings(tmp_path, '[price]\nsource = "runpod"\nask_again = "1h"\n'),
+        Performer(),
+        rig.source(),
+    )
     left = Quote(UsdMicros(2_990_000), "RunPod", "2026-11-01", PriceKind.ON_DEMAND, "", Origin.LEFT)
     answer = pricing.ask(source)
     chosen = pricing.price_of(read, None, None, Day(clock.wall() // NS_PER_DAY), answer, left)
@@ -246,7 +250,7 @@ def test_an_answer_that_comes_after_it_was_given_up_is_not_taken_for_the_next_on
 
 def test_a_dated_price_that_nobody_is_asked_for_grows_stale_in_mid_run(tmp_path: Path) -> None:
     read = settings(tmp_path, '[node]\nprice_usd_per_hour = 22.0\nprice_as_of = "2026-11-01"\n')
-    clock = Hands()
+    clock = Performer()
     chosen = pricing.price_of(read, None, None, Day(clock.wall() // NS_PER_DAY), None)
     told = Watched(PriceWatch(read, clock, None, None, None, chosen), clock)
     assert told.after(0) == []

@@ -19,9 +19,9 @@ from governor.cli.run.console import Console
 from governor.core.base.units import MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
-from governor.core.events.effects import Effect, KeepIncident
+from governor.core.events.effects import Effect, PersistIncident
 from governor.core.events.inputs import Event, Tick
-from governor.daemon.perform import Hands
+from governor.daemon.perform import Performer
 
 
 class Fault:
@@ -34,7 +34,7 @@ class Fault:
             raise RuntimeError("a planted fault")
 
     def happen_in(self, node: Node) -> None:
-        if any(tracked.run.step_at is not None for tracked in node.runs.values()):  # Heard by this governor itself.
+        if any(managed.run.step_at is not None for managed in node.runs.values()):  # Heard by this governor itself.
             self.happen()
 
 
@@ -60,20 +60,20 @@ def plant(fault: Fault, step: Callable[[Node, Event], list[Effect]], perform: Ca
             fault.happen_in(node)
         return effects
 
-    def failing_perform(hands: Hands, effects: Iterable[Effect]) -> None:
+    def failing_perform(performer: Performer, effects: Iterable[Effect]) -> None:
         done = list(effects)
-        perform(hands, done)
-        if any(isinstance(effect, KeepIncident) for effect in done):
+        perform(performer, done)
+        if any(isinstance(effect, PersistIncident) for effect in done):
             fault.happen()
 
     engine.step = failing_step
-    Hands.perform = failing_perform  # type: ignore[method-assign]
+    Performer.perform = failing_perform  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
     fault, config, policy = Fault(int(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
     if sys.argv[4] == "engine":
-        plant(fault, engine.step, Hands.perform)
+        plant(fault, engine.step, Performer.perform)
     console = FailingConsole(fault) if sys.argv[4] == "console" else None
     settings, problems = load_settings(config)
     assert settings is not None, problems

@@ -98,16 +98,16 @@ def test_one_is_halted_and_the_other_trains_on_untouched(start: Start) -> None:
 def test_nobody_halts_holds_or_speaks_for_the_run_of_another_user(start: Start) -> None:
     governor, nobody, other = start("0666")  # Everybody may talk to it: what they may do is decided by who they are.
     processes = nobody.train("first"), other.train("second")
-    for asker, run in ((nobody, "second"), (other, "first")):
+    for poller, run in ((nobody, "second"), (other, "first")):
         for request in ({"cmd": "halt"}, {"cmd": "hold", "duration_ns": 10**9}):
-            answer = asker.ask(**request, run=run, reason="not mine")
+            answer = poller.ask(**request, run=run, reason="not mine")
             assert answer["code"] == "denied"
-            assert f"uid {asker.uid} neither owns run {run}" in answer["error"]
+            assert f"uid {poller.uid} neither owns run {run}" in answer["error"]
         ceiling = {"cmd": "budget_set", "ceiling_usd_micros": 10**9, "reason": "not mine"}
         for request in (ceiling, {"cmd": "budget_clear", "reason": "not mine"}):
-            assert asker.ask(**request, scope=f"run:{run}")["code"] == "denied"
-            assert asker.ask(**request, scope="day")["code"] == "denied"
-        assert asker.ask(cmd="reload")["code"] == "denied"
+            assert poller.ask(**request, scope=f"run:{run}")["code"] == "denied"
+            assert poller.ask(**request, scope="day")["code"] == "denied"
+        assert poller.ask(cmd="reload")["code"] == "denied"
     assert other.ask(cmd="hold", run="second", duration_ns=10**9, reason="mine")["ok"]
     assert other.ask(**ceiling, scope="run:second")["ok"]
 

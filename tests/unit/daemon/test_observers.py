@@ -66,12 +66,12 @@ def test_what_fails_at_every_tick_does_not_fill_the_log() -> None:
 
 def test_a_halt_goes_on_past_an_observer_that_fails() -> None:
     bench = Bench()
-    bench.hands.observer = Observers([Broken(), bench.reader])
+    bench.performer.observer = Observers([Broken(), bench.reader])
     play(bench.node, a_step(1), a_step(1, rank=1))
     effects = play(bench.node, a_step(2, loss=float("nan")))
-    bench.hands.perform(effects)
+    bench.performer.perform(effects)
     assert [len(trainer.letters) for trainer in bench.trainers] == [1, 1]
     assert [stage for stage, _, _ in bench.reader.told] == ["ASKED"]
-    bench.hands.perform([only(effects, Ask)])
+    bench.performer.perform([only(effects, Ask)])
     assert [len(trainer.letters) for trainer in bench.trainers] == [2, 2]
-    assert bench.hands.observer.errors_total == 1
+    assert bench.performer.observer.errors_total == 1

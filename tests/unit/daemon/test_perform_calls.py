@@ -13,8 +13,13 @@ import pytest
 from governor.core.events.effects import ReadBilling, ReadCheckpoint, StopCompute
 from governor.core.events.inputs import BillingAnswer, BillingRead, CheckpointRead, Event, StopAnswer, StopReplied
 from governor.daemon.observers import Observers
-from governor.daemon.perform import BILLING_READS_AT_ONCE_MAX, CHECKPOINT_READS_AT_ONCE_MAX, STOPS_AT_ONCE_MAX, Hands
-from governor.daemon.process_killer import Killings
+from governor.daemon.perform import (
+    BILLING_READS_AT_ONCE_MAX,
+    CHECKPOINT_READS_AT_ONCE_MAX,
+    STOPS_AT_ONCE_MAX,
+    Performer,
+)
+from governor.daemon.process_killer import ProcessKiller
 from governor.ports import BillingReply, CheckpointLook, StopReply
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses
 from tests.contract.fakes_cloud import FakeCloud
@@ -71,9 +76,9 @@ class Halting:
     def __init__(self, cloud: Any, disk: Any) -> None:
         processes = FakeProcesses()
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.hands = Hands(
+        self.performer = Performer(
             node=make_node(), clock=FakeClock(), inbox=FakeInbox(), processes=processes, journal=FakeJournal(),
-            checkpoints=disk, observer=Observers([]), killings=Killings(processes, 1), post=self.events.put,
+            checkpoints=disk, observer=Observers([]), process_killer=ProcessKiller(processes, 1), post=self.events.put,
             cloud=cloud,
         )  # fmt: skip
 
@@ -96,17 +101,17 @@ def disk() -> Iterator[HungDisk]:
 def test_a_disk_that_hangs_takes_no_place_of_a_stop_or_its_reading_back(disk: HungDisk) -> None:
     cloud = FakeCloud()
     halting = Halting(cloud, disk)
-    halting.hands.perform([CHECKPOINT] * MANY)
+    halting.performer.perform([CHECKPOINT] * MANY)
     disk.gate.until_held(CHECKPOINT_READS_AT_ONCE_MAX)
     for _ in range(MANY - CHECKPOINT_READS_AT_ONCE_MAX):
         unread = halting.answer()
         assert isinstance(unread, CheckpointRead)
         assert (unread.whole, unread.reason) == (None, "calls_in_flight"), "not read is not torn"
-    halting.hands.perform([STOP])
+    halting.performer.perform([STOP])
     stopped = halting.answer()
     assert isinstance(stopped, StopReplied)
     assert stopped.answer is StopAnswer.ACCEPTED
-    halting.hands.perform([BILLING])
+    halting.performer.perform([BILLING])
     read = halting.answer()
     assert isinstance(read, BillingRead)
     assert read.answer is BillingAnswer.ENDED
@@ -115,13 +120,13 @@ def test_a_disk_that_hangs_takes_no_place_of_a_stop_or_its_reading_back(disk: Hu
 def test_reads_that_hang_take_no_place_of_a_stop() -> None:
     cloud = HungReads()
     halting = Halting(cloud, HungDisk())
-    halting.hands.perform([BILLING] * MANY)
+    halting.performer.perform([BILLING] * MANY)
     cloud.gate.until_held(BILLING_READS_AT_ONCE_MAX)
     for _ in range(MANY - BILLING_READS_AT_ONCE_MAX):
         read = halting.answer()
         assert isinstance(read, BillingRead)
         assert (read.answer, read.provider_state) == (BillingAnswer.UNKNOWN, "calls_in_flight")
-    halting.hands.perform([STOP])
+    halting.performer.perform([STOP])
     stopped = halting.answer()
     assert isinstance(stopped, StopReplied)
     assert stopped.answer is StopAnswer.ACCEPTED
@@ -131,7 +136,7 @@ def test_reads_that_hang_take_no_place_of_a_stop() -> None:
 def test_stops_that_hang_are_answered_unknown_beyond_their_number_and_a_place_is_given_back() -> None:
     cloud = HungStops()
     halting = Halting(cloud, HungDisk())
-    halting.hands.perform([STOP] * (STOPS_AT_ONCE_MAX + 1))
+    halting.performer.perform([STOP] * (STOPS_AT_ONCE_MAX + 1))
     cloud.gate.until_held(STOPS_AT_ONCE_MAX)
     crowded = halting.answer()
     assert isinstance(crowded, StopReplied)

@@ -10,11 +10,11 @@ from typing import Any
 
 from governor.core.base.identity import Peer
 from governor.core.base.units import NS_PER_S, DurationNs
-from governor.core.events.effects import Ask, KeepIncident, KeepRuns, Record
+from governor.core.events.effects import Ask, PersistIncident, PersistRuns, Record
 from governor.core.events.inputs import OperatorHalt, OperatorHold
 from governor.daemon.observers import Observers
-from governor.daemon.perform import Hands
-from governor.daemon.process_killer import Killings
+from governor.daemon.perform import Performer
+from governor.daemon.process_killer import ProcessKiller
 from governor.ports import CheckpointLook, Row
 from tests.contract.fakes import FakeClock, FakeInbox, FakeJournal, FakeProcesses, FakeTrainer
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick
@@ -73,9 +73,9 @@ class Bench:
         play(self.node, tick(0))
         for rank, trainer in enumerate(self.trainers):
             play(self.node, replace(hello(rank), connection=trainer.connection, peer=trainer.peer))
-        self.hands = Hands(
+        self.performer = Performer(
             self.node, clock, inbox, self.processes, self.journal, NoFiles(), Observers([self.reader]),
-            Killings(self.processes, 1), post=lambda _event: None,
+            ProcessKiller(self.processes, 1), post=lambda _event: None,
         )  # fmt: skip
 
 
@@ -83,9 +83,9 @@ def test_a_verdict_waits_for_the_disk_once_and_before_the_first_letter() -> None
     bench = Bench()
     play(bench.node, a_step(1), a_step(1, rank=1))
     effects = play(bench.node, a_step(2, loss=float("nan")))
-    durable = [e for e in effects if isinstance(e, KeepIncident) or (isinstance(e, Record) and e.durable)]
+    durable = [e for e in effects if isinstance(e, PersistIncident) or (isinstance(e, Record) and e.durable)]
     assert len(durable) > 1, "more than one thing of this halt must be on disk"
-    bench.hands.perform(effects)
+    bench.performer.perform(effects)
     assert bench.journal.waits == [[0, 0]]
     assert [row.kind for row in bench.journal.rows()] == ["verdict", "transition", "effect"]
     assert [json.loads(trainer.letters[0])["kind"] for trainer in bench.trainers] == ["letter", "letter"]
@@ -95,7 +95,7 @@ def test_a_verdict_waits_for_the_disk_once_and_before_the_first_letter() -> None
 def test_the_audit_of_an_operators_halt_is_in_the_same_commit() -> None:
     bench = Bench()
     play(bench.node, a_step(1), a_step(1, rank=1))
-    bench.hands.perform(play(bench.node, OperatorHalt(at(2), "llama", "enough", 0)))
+    bench.performer.perform(play(bench.node, OperatorHalt(at(2), "llama", "enough", 0)))
     assert bench.journal.waits == [[0, 0]]
     assert [row.kind for row in bench.journal.rows()][:2] == ["operator", "transition"]
 
@@ -103,7 +103,7 @@ def test_the_audit_of_an_operators_halt_is_in_the_same_commit() -> None:
 def test_observers_hear_of_a_halt_when_every_rank_has_been_rung() -> None:
     bench = Bench()
     play(bench.node, a_step(1), a_step(1, rank=1))
-    bench.hands.perform(play(bench.node, a_step(2, loss=float("nan"))))
+    bench.performer.perform(play(bench.node, a_step(2, loss=float("nan"))))
     assert bench.reader.told == [("ASKED", [1, 1], [1, 1])]
 
 
@@ -111,7 +111,7 @@ def test_what_stands_behind_an_act_is_not_committed_before_it() -> None:
     bench = Bench()
     ask = Ask("i-1", "llama", "good", at(9), False, "r")
     first, second = (Record("operator", "llama", None, {"n": n}, durable=True) for n in (1, 2))
-    bench.hands.perform([first, ask, second])
+    bench.performer.perform([first, ask, second])
     assert bench.journal.waits == [[0, 0], [1, 1]]
 
 
@@ -119,7 +119,7 @@ def test_an_incident_that_is_not_durable_is_marked_and_its_halt_goes_on() -> Non
     bench = Bench()
     bench.journal.is_stuck = True
     play(bench.node, a_step(1), a_step(1, rank=1))
-    bench.hands.perform(play(bench.node, a_step(2, loss=float("nan"))))
+    bench.performer.perform(play(bench.node, a_step(2, loss=float("nan"))))
     incident = bench.node.runs["llama"].incident
     assert incident is not None
     assert incident.undurable
@@ -129,7 +129,7 @@ def test_an_incident_that_is_not_durable_is_marked_and_its_halt_goes_on() -> Non
 def test_an_operators_hold_is_kept_as_durably_as_the_record_of_it() -> None:
     """As chatter it would be lost beside a disk that has been full for long."""
     bench = Bench()
-    bench.hands.perform(play(bench.node, OperatorHold(at(1), "llama", DurationNs(100 * NS_PER_S), "debugging", 0)))
+    bench.performer.perform(play(bench.node, OperatorHold(at(1), "llama", DurationNs(100 * NS_PER_S), "debugging", 0)))
     assert len(bench.journal.waits) == 2
     assert bench.journal.runs()["llama"]["hold_until"] == at(101)
 
@@ -137,6 +137,6 @@ def test_an_operators_hold_is_kept_as_durably_as_the_record_of_it() -> None:
 def test_a_window_is_kept_in_the_commit_of_its_meter() -> None:
     bench = Bench()
     record = Record("window", "llama", None, {"to_tokens": 7})
-    bench.hands.perform([KeepRuns({"llama": {"tokens": 7}}, (), (record,))])
+    bench.performer.perform([PersistRuns({"llama": {"tokens": 7}}, (), (record,))])
     assert bench.journal.runs() == {"llama": {"tokens": 7}}
     assert [(row.kind, row.run, row.data) for row in bench.journal.rows()] == [("window", "llama", {"to_tokens": 7})]

@@ -10,7 +10,7 @@ import pytest
 
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.daemon.process_killer import EMPTY_SCANS, SCAN_NS, SENDS_MAX, Killings
+from governor.daemon.process_killer import EMPTY_SCANS, SCAN_NS, SENDS_MAX, ProcessKiller
 from governor.ports import Sent
 from tests.contract.fakes import FakeProcesses
 
@@ -29,23 +29,23 @@ class BlindProcesses(FakeProcesses):
         return super().table()
 
 
-def scans(killings: Killings, count: int, begin: int = 0) -> list[tuple[int, ...]]:
+def scans(process_killer: ProcessKiller, count: int, begin: int = 0) -> list[tuple[int, ...]]:
     """Who was said to be alive, scan by scan, for those scans that said something."""
     told = []
     for number in range(begin, begin + count):
-        told += [tuple(p.pid for p in seen.alive) for seen in killings.scan(MonoNs(number * NS_PER_S))]
+        told += [tuple(p.pid for p in seen.alive) for seen in process_killer.scan(MonoNs(number * NS_PER_S))]
     return told
 
 
 def test_a_rank_of_another_uid_that_lives_on_is_never_said_to_be_gone() -> None:
     processes = FakeProcesses()
     rank = processes.add(100, uid=1000)
-    killings = Killings(processes, OWN)
-    assert killings.begin("i", [rank], [], 2000, signal.SIGKILL) == []
-    assert scans(killings, EMPTY_SCANS + 3) == []
+    process_killer = ProcessKiller(processes, OWN)
+    assert process_killer.begin("i", [rank], [], 2000, signal.SIGKILL) == []
+    assert scans(process_killer, EMPTY_SCANS + 3) == []
     assert processes.by_pid[100].received == [], "it is not ours to end"
     processes.end(100)
-    assert scans(killings, EMPTY_SCANS + 3, begin=10) == [()]
+    assert scans(process_killer, EMPTY_SCANS + 3, begin=10) == [()]
 
 
 def test_without_a_process_table_nothing_is_gone_and_the_signal_comes_once_it_can_be_read() -> None:
@@ -53,13 +53,13 @@ def test_without_a_process_table_nothing_is_gone_and_the_signal_comes_once_it_ca
     rank = processes.add(100, dies_of=frozenset())
     worker = processes.add(101, ppid=100, dies_of=frozenset())
     processes.blind = 3
-    killings = Killings(processes, OWN)
-    assert killings.begin("i", [rank], [], 1000, signal.SIGTERM) == []
-    assert scans(killings, 2) == []
+    process_killer = ProcessKiller(processes, OWN)
+    assert process_killer.begin("i", [rank], [], 1000, signal.SIGTERM) == []
+    assert scans(process_killer, 2) == []
     assert processes.by_pid[100].received == []
-    assert killings.next_at() == MonoNs(NS_PER_S + SCAN_NS), "it looks again soon"
-    assert scans(killings, 1) == []
-    killings.scan(MonoNs(5 * NS_PER_S))
+    assert process_killer.next_at() == MonoNs(NS_PER_S + SCAN_NS), "it looks again soon"
+    assert scans(process_killer, 1) == []
+    process_killer.scan(MonoNs(5 * NS_PER_S))
     for process in (rank, worker):
         assert signal.SIGTERM in processes.by_pid[process.pid].received
 
@@ -90,20 +90,20 @@ class Crowd(FakeProcesses):
         del self.by_pid[pid]  # Everybody shares the rank's session: whose child one is does not matter, and costs O(n).
 
 
-def fork_bomb(size: int, **script: object) -> tuple[Crowd, Killings, ProcessId]:
+def fork_bomb(size: int, **script: object) -> tuple[Crowd, ProcessKiller, ProcessId]:
     processes = Crowd()
     rank = processes.add(100, **script)
     for pid in range(200_000, 200_000 + size - 1):
         processes.add(pid, ppid=100, **script)
-    return processes, Killings(processes, OWN), rank
+    return processes, ProcessKiller(processes, OWN), rank
 
 
 def test_a_fork_bomb_is_killed_whole_in_rounds_that_each_have_an_end() -> None:
     size = 2 * SENDS_MAX + 500
-    processes, killings, rank = fork_bomb(size)
-    assert len(killings.begin("i", [rank], [], 1000, signal.SIGKILL)) == SENDS_MAX
+    processes, process_killer, rank = fork_bomb(size)
+    assert len(process_killer.begin("i", [rank], [], 1000, signal.SIGKILL)) == SENDS_MAX
     assert len(processes.by_pid) == size - SENDS_MAX
-    assert scans(killings, 20) == [()]
+    assert scans(process_killer, 20) == [()]
     assert processes.by_pid == {}
     assert processes.sends_most <= SENDS_MAX
 
@@ -111,34 +111,34 @@ def test_a_fork_bomb_is_killed_whole_in_rounds_that_each_have_an_end() -> None:
 @pytest.mark.parametrize("at_once", [True, False])
 def test_everybody_of_a_fork_bomb_gets_its_sigterm_before_anybody_is_killed(at_once: bool) -> None:
     size = SENDS_MAX + 500
-    processes, killings, rank = fork_bomb(size if at_once else 1, dies_of=frozenset())
-    killings.begin("i", [rank], [], 1000, signal.SIGTERM)
+    processes, process_killer, rank = fork_bomb(size if at_once else 1, dies_of=frozenset())
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM)
     for pid in range(300_000, 300_000 + size - len(processes.by_pid)):
         processes.add(pid, ppid=100, dies_of=frozenset())
-    scans(killings, 20)
+    scans(process_killer, 20)
     assert sum(signal.SIGTERM in process.received for process in processes.by_pid.values()) == size
     assert all(process.received.count(signal.SIGTERM) == 1 for process in processes.by_pid.values())
 
 
 def test_those_whom_sigkill_cannot_end_do_not_stand_in_front_of_those_whom_it_can() -> None:
-    processes, killings, rank = fork_bomb(SENDS_MAX + 500)
+    processes, process_killer, rank = fork_bomb(SENDS_MAX + 500)
     for pid in [100, *range(200_000, 200_000 + SENDS_MAX - 1)]:
         processes.by_pid[pid].dies_of = frozenset()  # In uninterruptible sleep, and the first of the set.
-    killings.begin("i", [rank], [], 1000, signal.SIGKILL)
-    killings.scan(MonoNs(NS_PER_S))
+    process_killer.begin("i", [rank], [], 1000, signal.SIGKILL)
+    process_killer.scan(MonoNs(NS_PER_S))
     assert len(processes.by_pid) == SENDS_MAX
 
 
 def test_the_dead_of_a_fork_bomb_are_not_kept() -> None:
-    processes, killings, rank = fork_bomb(50)
+    processes, process_killer, rank = fork_bomb(50)
     processes.by_pid[rank.pid].dies_of = frozenset()
     processes.forks = 50
-    killings.begin("i", [rank], [], 1000, signal.SIGTERM)
+    process_killer.begin("i", [rank], [], 1000, signal.SIGTERM)
     for number in range(1, 100):
-        killings.scan(MonoNs(number * NS_PER_S))
-    kept = killings._open["i"].members
+        process_killer.scan(MonoNs(number * NS_PER_S))
+    kept = process_killer._open["i"].members
     assert kept is not None
     assert processes.next_pid > 1_000_000 + 4_000, "thousands came and went"
     assert len(kept.members) <= 200
     processes.end(rank.pid)
-    assert scans(killings, EMPTY_SCANS + 2, begin=200) == [()]
+    assert scans(process_killer, EMPTY_SCANS + 2, begin=200) == [()]

@@ -15,7 +15,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.node import NodeFacts, new_node
 from governor.core.events.inputs import Disconnected, Event, GpuSample, HostMemory, OperatorHalt, Tick, TrainerExited
 from governor.core.events.machine import SpotNotice
-from governor.core.halt.state import Stage
+from governor.core.halt.state import HaltState
 from governor.core.rules.triggers.hang import BLIND_AFTER_NS
 from governor.daemon.recorder import STOPPED, Recorder
 from governor.policies.parse import load_policies
@@ -142,7 +142,7 @@ def test_the_frame_that_decides_a_halt_is_the_last_until_somebody_trains_again()
     incident = loop.node.runs["anna"].incident
     assert incident is not None
     assert loop.kept.told["anna"][-1]["incident"] == incident.incident_id
-    incident.halt = replace(incident.halt, stage=Stage.HALTED)
+    incident.halt = replace(incident.halt, stage=HaltState.HALTED)
     loop.hello("anna", 3, attempt="b")
     loop.step(1, 3)
     assert loop.kinds()[4:] == ["again", "hello", "step"]

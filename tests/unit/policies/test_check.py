@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from governor.cli.policy.command import policy
 from governor.core.base.units import usd
 from governor.policies.check import check
-from governor.policies.keys import parse_hold
-from governor.policies.words import format_hold, format_span
+from governor.policies.keys import parse_for
+from governor.policies.words import format_for, format_span
 
 VALID = """
 [policy]
@@ -67,7 +67,7 @@ def test_a_policy_that_never_halts_says_so() -> None:
 
 def test_holds_and_spans_read_back_as_they_were_written() -> None:
     for text in ("1 step", "3 steps", "3 of 5 steps", "1m30s", "250ms", "2h"):
-        assert format_hold(parse_hold(text)) == text
+        assert format_for(parse_for(text)) == text
     assert format_span(0) == "0s"
 
 

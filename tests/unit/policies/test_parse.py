@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from governor.core.base.findings import Response
-from governor.core.base.policy import AT_ONCE, Expected, Hold, HoldKind, Mode, PolicySet
+from governor.core.base.policy import AT_ONCE, Expected, Mode, Persistence, PersistenceKind, PolicySet
 from governor.core.base.units import MICROS_PER_USD, MTOK, NS_PER_S
-from governor.policies.keys import parse_hold
+from governor.policies.keys import parse_for
 from governor.policies.parse import load_policies
 from tests.paths import ROOT
 
@@ -74,11 +74,11 @@ response = "halt"
     assert (policy.halt.grace_ns, policy.halt.term_grace_ns, policy.halt.kill_grace_ns) == (0, NS_PER_S, 2 * NS_PER_S)
     assert (policy.run_on_finish, policy.node_idle_stop_ns, policy.halts_per_day_max) == ("stop", 900 * NS_PER_S, 7)
     first, second, *alerts = policy.rules
-    assert first.hold == Hold(HoldKind.STEPS, 3, 5)
+    assert first.persistence == Persistence(PersistenceKind.STEPS, 3, 5)
     assert (first.response, first.mode, first.checkpoint) == (Response.CHECKPOINT, Mode.OBSERVE, "suspect")
     assert (first.params["skipped_streak"], first.params["vanished_records"]) == (9, 3)
     assert first.source == "p.toml:26"
-    assert (second.hold, second.checkpoint) == (AT_ONCE, "none")
+    assert (second.persistence, second.checkpoint) == (AT_ONCE, "none")
     assert [(rule.name, rule.response) for rule in alerts] == [
         ("budget-50pct", Response.WARN),
         ("budget-80pct", Response.WARN),
@@ -88,17 +88,17 @@ response = "halt"
 @pytest.mark.parametrize(
     ("text", "hold"),
     [
-        ("1 step", Hold(HoldKind.STEPS, 1, 1)),
-        ("3 steps", Hold(HoldKind.STEPS, 3, 3)),
-        ("3 of 5 steps", Hold(HoldKind.STEPS, 3, 5)),
-        ("90s", Hold(HoldKind.DURATION, 90 * NS_PER_S)),
-        ("2M tokens", Hold(HoldKind.TOKENS, 2_000_000)),
+        ("1 step", Persistence(PersistenceKind.STEPS, 1, 1)),
+        ("3 steps", Persistence(PersistenceKind.STEPS, 3, 3)),
+        ("3 of 5 steps", Persistence(PersistenceKind.STEPS, 3, 5)),
+        ("90s", Persistence(PersistenceKind.DURATION, 90 * NS_PER_S)),
+        ("2M tokens", Persistence(PersistenceKind.TOKENS, 2_000_000)),
         ("0s", AT_ONCE),
         ("0 tokens", AT_ONCE),
     ],
 )
-def test_holds(text: str, hold: Hold) -> None:
-    assert parse_hold(text) == hold
+def test_holds(text: str, hold: Persistence) -> None:
+    assert parse_for(text) == hold
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_holds(text: str, hold: Hold) -> None:
 )
 def test_impossible_holds(text: object) -> None:
     with pytest.raises(ValueError, match=r"steps"):
-        parse_hold(text)
+        parse_for(text)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from governor.core.base.policy import HoldKind, Member, Policy, WarmUp
+from governor.core.base.policy import Member, PersistenceKind, Policy, WarmUp
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S
 from governor.policies.keys import parse_warmup
 from governor.policies.parse import load_policies
@@ -42,18 +42,18 @@ def test_one_trigger_is_its_own_condition() -> None:
 
 def test_when_a_rule_may_speak() -> None:
     (rule,) = loaded(RULE + 'trigger = "hang"\nwarmup = "10m"\ncooldown = "1h"\nmatch = { stage = ["a", "b"] }').rules
-    assert rule.warmup == WarmUp(HoldKind.DURATION, 10 * NS_PER_MINUTE)
+    assert rule.warmup == WarmUp(PersistenceKind.DURATION, 10 * NS_PER_MINUTE)
     assert (rule.cooldown_ns, rule.match) == (60 * NS_PER_MINUTE, {"stage": ("a", "b")})
 
 
 @pytest.mark.parametrize(
     ("text", "warmup"),
     [
-        ("200 steps", WarmUp(HoldKind.STEPS, 200)),
-        ("20000 steps", WarmUp(HoldKind.STEPS, 20_000)),
-        ("1 step", WarmUp(HoldKind.STEPS, 1)),
-        ("5M tokens", WarmUp(HoldKind.TOKENS, 5_000_000)),
-        ("90s", WarmUp(HoldKind.DURATION, 90 * NS_PER_S)),
+        ("200 steps", WarmUp(PersistenceKind.STEPS, 200)),
+        ("20000 steps", WarmUp(PersistenceKind.STEPS, 20_000)),
+        ("1 step", WarmUp(PersistenceKind.STEPS, 1)),
+        ("5M tokens", WarmUp(PersistenceKind.TOKENS, 5_000_000)),
+        ("90s", WarmUp(PersistenceKind.DURATION, 90 * NS_PER_S)),
     ],
 )
 def test_warm_ups(text: str, warmup: WarmUp) -> None:

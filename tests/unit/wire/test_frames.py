@@ -19,8 +19,8 @@ from governor.wire.frames import (
     _is_valid,
     confirm_packet,
     decode,
-    letter_packet,
     refuse_packet,
+    request_packet,
 )
 from trainer_shim.wire import FRAME_BYTES_MAX, FRAMES, LETTERS, encode, faults, head
 
@@ -244,7 +244,7 @@ def test_what_the_sender_dropped_is_counted_once_also_over_a_reconnect() -> None
 
 def test_the_governors_packets_are_valid_by_the_wires_own_table() -> None:
     packets = [
-        letter_packet(
+        request_packet(
             incident="i-1",
             checkpoint="suspect",
             deadline_mono_ns=AT,

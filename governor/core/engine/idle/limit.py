@@ -9,7 +9,7 @@ from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 from governor.core.engine.idle.messages import cannot_stop, finish_promise, not_stopped_text, promise
 from governor.core.engine.idle.occupancy import Occupant
 from governor.core.engine.idle.state import NODE, Finish
-from governor.core.engine.node import Node, Tracked
+from governor.core.engine.node import ManagedRun, Node
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandExited
 
@@ -29,14 +29,14 @@ class Limit(NamedTuple):
     observed: bool  # Said, and not done.
 
 
-def on_ended(node: Node, tracked: Tracked, at: MonoNs) -> list[Effect]:
+def on_ended(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """A run has ended by itself. Beside a command of ours, the command's end counts, and its exit code."""
-    if node.facts.exclusive or not tracked.run.ended_well or tracked.incident is not None:
+    if node.facts.exclusive or not managed.run.ended_well or managed.incident is not None:
         return []
-    effects = _finish(node, tracked.run.run, tracked.policy, at)
+    effects = _finish(node, managed.run.run, managed.policy, at)
     finish = node.idle.finish
-    is_left = not tracked.was_announced and node.away_ns >= PATIENCE_NS  # As finish_left(): its end is seen only now.
-    if finish is None or finish.run != tracked.run.run or not is_left:
+    is_left = not managed.was_announced and node.away_ns >= PATIENCE_NS  # As finish_left(): its end is seen only now.
+    if finish is None or finish.run != managed.run.run or not is_left:
         return effects
     return _kept(node, finish, f"no governor was here for {format_duration(node.away_ns)}")
 
@@ -45,8 +45,8 @@ def on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
     idle = node.idle
     idle.command = None
     runs = [node.runs[name] for name in idle.last_runs or (event.run,) if name in node.runs]
-    is_well = event.exit_code == 0 and all(tracked.incident is None for tracked in runs)
-    if is_well and runs and all(tracked.policy.run_on_finish == "stop" for tracked in runs):
+    is_well = event.exit_code == 0 and all(managed.incident is None for managed in runs)
+    if is_well and runs and all(managed.policy.run_on_finish == "stop" for managed in runs):
         return _finish(node, runs[0].run.run, runs[0].policy, event.at)
     return []
 

@@ -44,14 +44,14 @@ def live(node: Node) -> list[str]:
     """Runs that are alive, and runs whose halt is not over: their own halt decides what becomes of the machine."""
     return [
         name
-        for name, tracked in node.runs.items()
-        if tracked.run.alive or (tracked.incident is not None and not tracked.incident.is_closed)
+        for name, managed in node.runs.items()
+        if managed.run.alive or (managed.incident is not None and not managed.incident.is_closed)
     ]
 
 
 def left_since(node: Node, since: MonoNs) -> bool:
     """A run has come and gone between two ticks: it was somebody, though no tick has seen it live."""
-    return any(tracked.run.ended_at is not None and tracked.run.ended_at > since for tracked in node.runs.values())
+    return any(managed.run.ended_at is not None and managed.run.ended_at > since for managed in node.runs.values())
 
 
 def unseen(node: Node, at: MonoNs) -> str | None:

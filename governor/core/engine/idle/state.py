@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from governor.core.base.units import BootNs, MonoNs
 
 if TYPE_CHECKING:
-    from governor.core.engine.node import Tracked
+    from governor.core.engine.node import ManagedRun
 
 NODE: Final = "@node"  # The pseudo-run whose incident is the node's own stop: no valid run name.
 
@@ -25,7 +25,7 @@ class Finish:
 
 
 @dataclass(slots=True)
-class Idleness:
+class IdleState:
     """None of the times outlives a restart: who came and went while we were away, we have not seen."""
 
     # Who is here, beside the runs.
@@ -48,7 +48,7 @@ class Idleness:
     warned_at: MonoNs | None = None
     told: set[str] = field(default_factory=set)  # Names of alarms of this stretch: each is said once.
     is_done: bool = False  # Of this stretch: its stop has been seen to its end.
-    stop: Tracked | None = None  # The pseudo-run with the open or last stop.
+    stop: ManagedRun | None = None  # The pseudo-run with the open or last stop.
     incidents_total: int = 0
     spent_before_usd_micros: int = 0  # What was nobody's when the stretch began.
 
@@ -73,9 +73,9 @@ class Idleness:
         }
 
 
-def restored(row: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Idleness:
+def restored(row: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> IdleState:
     """Take up what outlives us. Of an earlier boot only names and numbers: whoever started the machine wants it."""
-    idle = Idleness(
+    idle = IdleState(
         last_runs=tuple(str(name) for name in row["last_runs"]), incidents_total=int(row["incidents_total"])
     )
     if same_boot:

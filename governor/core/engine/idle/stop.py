@@ -29,15 +29,15 @@ from governor.core.engine.idle.messages import (
 from governor.core.engine.idle.occupancy import LOOK_GAP_NS, Occupant, left_since, live, occupants, unseen
 from governor.core.engine.idle.state import NODE
 from governor.core.engine.incident_json import incident_snapshot
-from governor.core.engine.metering import keep
-from governor.core.engine.node import Node, Tracked
-from governor.core.events.effects import Alarm, Effect, KeepIncident, Kill, Record, StopCompute, Term
+from governor.core.engine.metering import persist
+from governor.core.engine.node import ManagedRun, Node
+from governor.core.events.effects import Alarm, Effect, Kill, PersistIncident, Record, StopCompute, Term
 from governor.core.events.inputs import BillingRead, OperatorHold, StopAnswer, StopReplied
 from governor.core.halt import table
 from governor.core.halt.incident import Incident
-from governor.core.halt.table import Fact, Stage
+from governor.core.halt.table import Fact, HaltState
 from governor.core.money.charges import UNALLOCATED
-from governor.core.rules.evaluate import RuleBook
+from governor.core.rules.evaluate import Rules
 from governor.core.runs.state import Run
 
 STOPS_PERHAPS: Final = (StopAnswer.ACCEPTED, StopAnswer.UNKNOWN)
@@ -55,7 +55,7 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
     assert may_stop(node, wanted.after_ns, at), "stopped before its time"
     idle.incidents_total += 1
     incident_id = f"{NODE}.{node.facts.node}.{idle.incidents_total}"
-    tracked = pseudo_run(at)
+    managed = pseudo_run(at)
     wall = node.wall(at)
     text = f"nobody has used this node for {format_duration(at - idle.since)} ({wanted.source})"
     incident = Incident(
@@ -76,20 +76,20 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
         spend_at_verdict_usd_micros=node.spent_by(NODE),
         spend_rate_usd_micros_per_hour=node.ledger.price_usd_micros_per_hour,
     )
-    tracked.incident = incident
-    idle.stop, idle.finish = tracked, None
+    managed.incident = incident
+    idle.stop, idle.finish = managed, None
     node.kept_at = None
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=incident.rule, reason=incident.reason, text=text)
     incident.note(at, wall, "nobody_here")
     incident.halt, _ = table.step(incident.halt, Fact.VERDICT_NO_ASK, at, incident.plan)
-    return _ending_nobody(incidents.feed(node, tracked, Fact.EXITED, at))
+    return _ending_nobody(incidents.feed(node, managed, Fact.EXITED, at))
 
 
-def pseudo_run(at: MonoNs) -> Tracked:
+def pseudo_run(at: MonoNs) -> ManagedRun:
     """What stands for the node where the halt speaks of a run. It is never among the node's runs."""
     run = Run(run=NODE, uid=0, first_seen_at=at)
-    return Tracked(run=run, policy=NO_POLICY, book=RuleBook(NO_POLICY, run))
+    return ManagedRun(run=run, policy=NO_POLICY, rules=Rules(NO_POLICY, run))
 
 
 def _ending_nobody(effects: list[Effect]) -> list[Effect]:
@@ -98,9 +98,9 @@ def _ending_nobody(effects: list[Effect]) -> list[Effect]:
 
 
 def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
-    tracked = node.idle.stop
-    assert tracked is not None
-    incident = tracked.incident
+    managed = node.idle.stop
+    assert managed is not None
+    incident = managed.incident
     assert incident is not None
     halt = incident.halt
     is_due = halt.deadline is not None and at >= halt.deadline
@@ -108,7 +108,7 @@ def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
         if halt.stop_reply is Fact.STOP_ACCEPTED and not is_due:
             return _late(node, incident, here[0].text, at)
         # A stop that is on its way is answered first: what became of it must not be guessed.
-        is_asked = halt.stage is not Stage.VERIFYING and halt.stop_reply is None and halt.stop_attempts > 0
+        is_asked = halt.stage is not HaltState.VERIFYING and halt.stop_reply is None and halt.stop_attempts > 0
         return [] if is_asked and not is_due else _abandon(node, incident, {"who": here[0].text}, at)
     after_ns = int(incident.evidence["limit_ns"])
     if not is_due or not may_stop(node, after_ns, at):
@@ -116,7 +116,7 @@ def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
     withdrawn = _withdrawn(node, incident)
     if withdrawn is not None:
         return _abandon(node, incident, {"why": withdrawn}, at)
-    return _ending_nobody(incidents.feed(node, tracked, Fact.DEADLINE, at))
+    return _ending_nobody(incidents.feed(node, managed, Fact.DEADLINE, at))
 
 
 def _withdrawn(node: Node, incident: Incident) -> str | None:
@@ -139,32 +139,32 @@ def _late(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
 
 def _abandon(node: Node, incident: Incident, reason: Mapping[str, str], at: MonoNs) -> list[Effect]:
     was, why = incident.halt, given_up(reason)
-    incident.halt = replace(was, stage=Stage.HALTED, deadline=None)
+    incident.halt = replace(was, stage=HaltState.HALTED, deadline=None)
     incident.closed_wall = node.wall(at)
     incident.spend_usd_micros = node.spent_by(NODE)
     incident.note(at, incident.closed_wall, ABANDONED, was=was.stage.name, **reason)
     closed = {**incident_snapshot(node, incident), "halt_stage": ABANDONED}
     data = {"from": was.stage.name, "to": ABANDONED, "fact": why}
     return [
-        KeepIncident(incident.incident_id, closed, closed=True),
+        PersistIncident(incident.incident_id, closed, closed=True),
         Record("transition", NODE, incident.incident_id, data, durable=True),
         Alarm("node_stop_abandoned", NODE, abandoned(why, was, incident.incident_id)),
     ]
 
 
-def on_answer(node: Node, tracked: Tracked, event: StopReplied | BillingRead) -> list[Effect]:
+def on_answer(node: Node, managed: ManagedRun, event: StopReplied | BillingRead) -> list[Effect]:
     """What the provider says of the node's own stop."""
-    incident = tracked.incident
+    incident = managed.incident
     assert incident is not None
     if incident.is_closed:
         if isinstance(event, StopReplied) and event.answer in STOPS_PERHAPS and incident.at_of(ABANDONED) is not None:
             return _late(node, incident, "whoever is here", event.at)
         return []
     if isinstance(event, StopReplied):
-        effects = incidents.on_stop_replied(node, tracked, event)
+        effects = incidents.on_stop_replied(node, managed, event)
     else:
-        effects = incidents.on_billing(node, tracked, event)
-    if tracked.incident is not None and tracked.incident.is_closed:
+        effects = incidents.on_billing(node, managed, event)
+    if managed.incident is not None and managed.incident.is_closed:
         node.idle.is_done = True
     return _ending_nobody(effects)
 
@@ -172,15 +172,15 @@ def on_answer(node: Node, tracked: Tracked, event: StopReplied | BillingRead) ->
 def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
     """Take up the open stop of this boot. Billing is read at once; a stop is not repeated before it may be."""
     idle = node.idle
-    idle.stop = tracked = pseudo_run(incident.opened_at)
-    tracked.incident = incident
+    idle.stop = managed = pseudo_run(incident.opened_at)
+    managed.incident = incident
     idle.spent_before_usd_micros = node.ledger.spend(UNALLOCATED) - incident.spend_usd_micros
     idle.incidents_total = max(idle.incidents_total, incidents.number_of(incident.incident_id))
     node.enter(incident)
     incident.note(at, node.wall(at), "restored", stage=incident.halt.stage.name)
     incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
     again: list[Effect] = [effect for effect in repeated if not isinstance(effect, StopCompute)]
-    return [incidents.keep(node, tracked), *_ending_nobody(again)]
+    return [incidents.keep(node, managed), *_ending_nobody(again)]
 
 
 # Stopping a node that nobody uses: since when nobody is here, the warning, and the stop (docs/adr/0014).
@@ -199,7 +199,7 @@ def on_hold(node: Node, event: OperatorHold) -> list[Effect]:
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
     idle.somebody()
     record = Record("operator", NODE, None, data, durable=True)  # Behind what it answers for, as for a run's brake.
-    return [keep(node, event.at, durable=True), record, *watch(node, event.at)]
+    return [persist(node, event.at, durable=True), record, *watch(node, event.at)]
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:

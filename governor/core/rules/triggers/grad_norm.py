@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from governor.core.base.findings import Finding, unknown
 from governor.core.events.inputs import Disconnected, Step
-from governor.core.rules.one_rank import Surge
+from governor.core.rules.one_rank import Spike
 from governor.core.rules.triggers.base import Key
 
 
-class GradNorm(Surge):
+class GradNorm(Spike):
     """The newest gradient norm is above `factor` times its own running mean, and above it by `noise` times its usual
     range.
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import WARMING_UP, Blocks, Followed
+from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
@@ -19,7 +19,7 @@ _BLOCKS_BETWEEN: Final = 3  # From the middle of the first two to the middle of 
 _WOBBLE_WEIGHT: Final = 0.1  # Of the newest difference between two blocks in their running mean.
 
 
-class LossDivergence(Followed):
+class LossDivergence(OneRank):
     """Five blocks of losses in a row lie above the lowest level so far, by `rise_frac`, and the loss is not falling
     back.
 
@@ -66,7 +66,7 @@ class LossDivergence(Followed):
         self._noise: float = params["noise"]
         self._floor: float = params["floor"]
         self._floor_frac: float = params["floor_frac"]
-        self._blocks = Blocks(params["block_records"], KEEP)
+        self._blocks = LevelBlocks(params["block_records"], KEEP)
         self._rank: int | None = None
         self._begin()
 

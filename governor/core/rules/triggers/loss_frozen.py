@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import WARMING_UP, Followed
+from governor.core.rules.one_rank import WARMING_UP, OneRank
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
 
-class LossFrozen(Followed):
+class LossFrozen(OneRank):
     """One loss has stood for `frozen_records` records, steps advancing, and for `repeat_times` as many as ever before.
 
     Weights that no longer move, outputs that no longer depend on them, or NaN shown as a loss of exactly 0 (Hugging

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from governor.core.base.findings import Finding, unknown
 from governor.core.events.inputs import Disconnected, Step
-from governor.core.rules.one_rank import Surge
+from governor.core.rules.one_rank import Spike
 from governor.core.rules.triggers.base import Key
 
 
-class LossSpike(Surge):
+class LossSpike(Spike):
     """The newest loss is above `factor` times its own running mean, and above it by `noise` times its usual range.
 
     Healthy runs spike to eight times their mean and finish well, so one spike is something to know, not to halt for;

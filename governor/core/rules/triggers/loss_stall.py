@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import WARMING_UP, Blocks, Followed
+from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
 
-class LossStall(Followed):
+class LossStall(OneRank):
     """No block of losses has been `improve_frac` below the best for `stall_records` losses and `stall_steps` steps.
 
     A block is the median of `block_records` losses, so that one lucky batch is no progress. Every run stalls when it
@@ -46,7 +46,7 @@ class LossStall(Followed):
         self._stall_records: int = params["stall_records"]
         self._stall_steps: int = params["stall_steps"]
         self._floor: float = params["floor"]
-        self._blocks = Blocks(params["block_records"], 1)
+        self._blocks = LevelBlocks(params["block_records"], 1)
         self._rank: int | None = None
         self._begin()
 

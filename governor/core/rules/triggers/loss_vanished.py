@@ -7,14 +7,14 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import WARMING_UP, Followed
+from governor.core.rules.one_rank import WARMING_UP, OneRank
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
 _IRREGULAR = unknown("losses_come_irregularly")
 
 
-class LossVanished(Followed):
+class LossVanished(OneRank):
     """`absent_records` records have no loss that are like all before them, and all before them had one.
 
     Some trainers print no loss where it is not a number (Megatron-LM): the line comes as before, without the field, and

@@ -71,8 +71,8 @@ class MemoryPressure:
         totals = [total for total in run.gpus.memory_total_bytes if total] if run.gpus is not None else []
         if totals:
             total_bytes = min(totals)
-            for rank, (told_at, allocated_bytes) in self._allocated.items():
-                if at - told_at > STEPS_STALE_NS:
+            for rank, (reported_at, allocated_bytes) in self._allocated.items():
+                if at - reported_at > STEPS_STALE_NS:
                     continue
                 known = True
                 if total_bytes - allocated_bytes < self._gpu_left_frac * total_bytes:

@@ -9,7 +9,7 @@ from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
-from governor.core.rules.gpu_idle_since import IdleGpus
+from governor.core.rules.gpu_idle_since import GpusIdleSince
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
@@ -40,7 +40,7 @@ class NodeIdle:
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._after_ns: DurationNs = params["after"]
-        self._idle = IdleGpus(params["idle_frac"])
+        self._idle = GpusIdleSince(params["idle_frac"])
 
     def observe(self, event: Event, run: Run) -> None:
         if isinstance(event, GpuSample):

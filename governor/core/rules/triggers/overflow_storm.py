@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import Followed
+from governor.core.rules.one_rank import OneRank
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
@@ -21,7 +21,7 @@ SEARCH_RISE: Final = 16
 FOUND_AFTER: Final = 20  # Updates in a row without an overflow: the scale has been found. As `nonfinite` has it.
 
 
-class OverflowStorm(Followed):
+class OverflowStorm(OneRank):
     """The loss scale has fallen to `fall` times below where it was, or `skipped` of `window` updates overflowed.
 
     A healthy fp16 run overflows once or twice each time that the scale is tried doubled, some 2 % of its steps, and its

@@ -20,9 +20,16 @@ from governor.adapters.exporters.prometheus import (
 from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METRICS, OTHER_RUNS, RUNS_SHOWN_MAX
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
 from governor.core.engine.run_forecast import Pace
-from governor.core.halt.state import Stage
+from governor.core.halt.state import HaltState
 from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast, Interval
-from governor.core.views.metrics import AlertCounts, BudgetReading, GovernorHealth, LagReading, RunReading, Snapshot
+from governor.core.views.metrics import (
+    AlertCounts,
+    BudgetReading,
+    GovernorHealth,
+    LagReading,
+    MetricsSnapshot,
+    RunReading,
+)
 from tests.unit.core.engine.test_step import at, make_node, rule, training
 
 FULL = RunReading(
@@ -63,8 +70,8 @@ LABELS = {
 }
 
 
-def snapshot(*runs: RunReading, unattached: int | None = None, price: int | None = None) -> Snapshot:
-    return Snapshot(
+def snapshot(*runs: RunReading, unattached: int | None = None, price: int | None = None) -> MetricsSnapshot:
+    return MetricsSnapshot(
         node="gpu-17",
         cloud_instance="i-0abc",
         can_stop=True,
@@ -146,8 +153,8 @@ def test_zero_is_shown(exporter: PrometheusExporter) -> None:
 def test_the_halt_stage_is_one_among_all(exporter: PrometheusExporter) -> None:
     exporter.publish(snapshot(FULL))
     rest = {name: label for name, label in LABELS.items() if name != "stage"}
-    shown = {stage: value(exporter, "costgov_halt_stage", stage=stage.value, **rest) for stage in Stage}
-    assert shown == {stage: float(stage is Stage.VERIFYING) for stage in Stage}
+    shown = {stage: value(exporter, "costgov_halt_stage", stage=stage.value, **rest) for stage in HaltState}
+    assert shown == {stage: float(stage is HaltState.VERIFYING) for stage in HaltState}
 
 
 def test_lag_is_a_cumulative_histogram(exporter: PrometheusExporter) -> None:
@@ -167,7 +174,7 @@ def test_every_declared_metric_appears_when_everything_is_known(exporter: Promet
     full = snapshot(FULL, price=98_320_000)
     known = {"health": health, "budgets": (BudgetReading("stage:s1", 9_000_000, 4_500_000, 250_000),)}
     known |= {"idle_s": 600.0, "stops_in_s": 300.0, "stop_stage": "verifying", "unallocated_usd_micros": 2_500_000}
-    exporter.publish(Snapshot(**{name: getattr(full, name) for name in full.__slots__} | known))
+    exporter.publish(MetricsSnapshot(**{name: getattr(full, name) for name in full.__slots__} | known))
     families = {family.name for family in text_string_to_metric_families(exporter.render().decode())}
     declared = {metric.name.removesuffix("_total") for metric in METRICS}
     assert declared <= families

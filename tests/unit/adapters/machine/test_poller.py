@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from governor.adapters.clouds.ec2 import metadata
-from governor.adapters.machine.host_watch import Asker
+from governor.adapters.machine.host_watch import Poller
 from governor.core.base.units import NS_PER_S, WallNs
 from governor.ports import Notice
 
@@ -29,18 +29,18 @@ def test_a_question_that_breaks_does_not_end_the_asking() -> None:
             raise RecursionError
         return number
 
-    asker = Asker("test", 0.01, ask)
+    poller = Poller("test", 0.01, ask)
     try:
         answer = None
         limit = time.monotonic() + LIMIT_S
         while answer is None and time.monotonic() < limit:  # As the loop does, tick by tick.
-            answer = asker.take()
+            answer = poller.take()
             if answer is None:
                 with contextlib.suppress(queue.Empty):
                     asked.get(timeout=0.25)
         assert answer
     finally:
-        asker.close()
+        poller.close()
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"\xff", b'"stop"', b'{"action": 1}', b'{"action": "!"}', b"[" * 60_000])

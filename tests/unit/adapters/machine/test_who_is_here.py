@@ -11,7 +11,7 @@ import pytest
 
 from governor.adapters.machine.gpu_watch import LOOK_PERIOD_NS, GpuWatch, accelerators
 from governor.adapters.machine.host_watch import GOVERNORS_LOOK_PERIOD_NS as NEIGHBOURS_NS
-from governor.adapters.machine.host_watch import NeighbourWatch, governs
+from governor.adapters.machine.host_watch import GovernorWatch, governs
 from governor.cli.run.ending import CommandEnd
 from governor.core.base.identity import ProcessFacts
 from governor.core.base.units import NS_PER_S, MonoNs
@@ -142,9 +142,9 @@ def test_another_governor_is_somebody_and_we_and_what_we_fork_are_not() -> None:
     processes.add(11, argv=run, ppid=10)
     processes.add(12, argv=run)
     processes.add(13, argv=("python3", "/bin/costgov", "daemon"))
-    service = NeighbourWatch(processes, ("run",), own_pid=13)
+    service = GovernorWatch(processes, ("run",), own_pid=13)
     assert service.poll(AT) == [GovernorsSeen(AT, (10, 11, 12))]
-    beside = NeighbourWatch(processes, ("run", "daemon"), own_pid=10)
+    beside = GovernorWatch(processes, ("run", "daemon"), own_pid=10)
     assert beside.poll(AT) == [GovernorsSeen(AT, (12, 13))]
     assert beside.poll(MonoNs(AT + NEIGHBOURS_NS - 1)) == []
 
@@ -153,7 +153,7 @@ def test_without_command_lines_nobody_knows_who_is_a_governor() -> None:
     processes = FakeProcesses()
     processes.add(10, argv=())  # Started since a wedged driver holds somebody's memory map.
     processes.is_stuck = True
-    (seen,) = NeighbourWatch(processes, ("run",), own_pid=1).poll(AT)
+    (seen,) = GovernorWatch(processes, ("run",), own_pid=1).poll(AT)
     assert isinstance(seen, GovernorsSeen)
     assert seen.problem is not None
     assert seen.problem.startswith("command lines cannot be read: some process's memory map is locked, or ")
@@ -165,7 +165,7 @@ class Blind(FakeProcesses):
 
 
 def test_who_cannot_look_says_so() -> None:
-    seen = NeighbourWatch(Blind(), ("run",), own_pid=1).poll(AT)
+    seen = GovernorWatch(Blind(), ("run",), own_pid=1).poll(AT)
     assert seen == [GovernorsSeen(AT, (), "the process table cannot be read: Too many open files")]
     blind = CommandEnd("llama", lambda: 0, 4711, Blind())
     assert [blind.poll(AT), blind.poll(AT)] == [[], []]

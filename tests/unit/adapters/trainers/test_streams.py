@@ -223,8 +223,8 @@ class Watch:
         self.stream.close()
         self.node = make_node(boot=when)
         restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
-        tracked = self.node.runs["log"]
-        left_at = LeftAt(tracked.stream_position, tracked.remembered)
+        managed = self.node.runs["log"]
+        left_at = LeftAt(managed.stream_position, managed.remembered)
         entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
         self.stream = Stream(entry, self.processes, left_at)
         return self.poll(when)
@@ -279,12 +279,12 @@ def test_a_nan_of_an_earlier_launch_does_not_end_the_one_that_runs_now(watch: Wa
     watch.launch(4322)
     watch.write(20, 25)
     watch.restart(kept, 60)
-    tracked = watch.node.runs["log"]
-    assert tracked.incident is None
-    assert tracked.run.first_step_at is None, "it is a new attempt"
+    managed = watch.node.runs["log"]
+    assert managed.incident is None
+    assert managed.run.first_step_at is None, "it is a new attempt"
     watch.write(26, 26, loss=float("nan"))
     watch.poll(61)
-    assert tracked.incident is not None
+    assert managed.incident is not None
 
 
 def test_a_process_that_ended_while_we_were_away_ends_its_run(watch: Watch) -> None:
@@ -303,10 +303,10 @@ def test_a_pidfile_that_was_removed_while_we_were_away_ends_nothing(watch: Watch
     watch.pidfile.unlink()
     watch.write(31, 31)
     watch.restart(kept, 60)
-    tracked = watch.node.runs["log"]
-    assert tracked.run.alive
-    assert [process.pid for process in tracked.named] == [4321]
-    assert tracked.run.step == 31
+    managed = watch.node.runs["log"]
+    assert managed.run.alive
+    assert [process.pid for process in managed.named] == [4321]
+    assert managed.run.step == 31
 
 
 def test_without_a_named_process_nobody_knows_whose_voice_it_is_and_the_past_is_left_alone(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.run_forecast import binding_ceiling
-from governor.core.events.effects import Alarm, Effect, KeepRuns, Record
+from governor.core.events.effects import Alarm, Effect, PersistRuns, Record
 from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
@@ -65,7 +65,7 @@ def set_live(node: Node, when: float, scope: str, ceiling_usd: float, **more: ob
 
 
 def halted(node: Node) -> list[str]:
-    return [name for name, tracked in node.runs.items() if tracked.incident is not None]
+    return [name for name, managed in node.runs.items() if managed.incident is not None]
 
 
 def alarms(effects: list[Effect]) -> list[str]:
@@ -230,7 +230,7 @@ def test_what_is_set_is_recorded_durably_with_who_why_before_and_after() -> None
     [kept, record] = set_live(node, 1, "stage:stage1", 12)
     assert isinstance(record, Record)
     assert record.durable
-    assert isinstance(kept, KeepRuns), "before the record that tells of it"
+    assert isinstance(kept, PersistRuns), "before the record that tells of it"
     assert kept.durable
     assert [row["ceiling_usd_micros"] for row in kept.runs[UNALLOCATED]["budgets"]["live"]] == [usd(12)]
     assert dict(record.data) == {
@@ -238,7 +238,7 @@ def test_what_is_set_is_recorded_durably_with_who_why_before_and_after() -> None
         "after_usd_micros": usd(12), "tokens": None,
     }  # fmt: skip
     [kept, record] = play(node, OperatorBudget(at(2), parse_scope("stage:stage1"), None, "done", 7))
-    assert isinstance(kept, KeepRuns)
+    assert isinstance(kept, PersistRuns)
     assert kept.runs[UNALLOCATED]["budgets"]["live"] == []
     assert isinstance(record, Record)
     told = {name: record.data[name] for name in ("act", "uid", "reason", "before_usd_micros", "after_usd_micros")}

@@ -10,9 +10,9 @@ import pytest
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Mode, Policy, PolicySet
 from governor.core.base.units import NS_PER_HOUR, BootNs, WallNs
-from governor.core.events.effects import Alarm, Ask, KeepIncident, Kill, Record, StopCompute, Term
+from governor.core.events.effects import Alarm, Ask, Kill, PersistIncident, Record, StopCompute, Term
 from governor.core.events.inputs import BillingAnswer, CommandExited, CommandLaunched, StopAnswer, Tick, TrainerExited
-from governor.core.halt.table import Stage
+from governor.core.halt.table import HaltState
 from tests.unit.core.engine.test_step import PRICE, at, hello, peer
 from tests.unit.idle_node import FACTS, Idle, seconds
 
@@ -36,10 +36,12 @@ def test_a_node_that_nobody_uses_is_warned_then_stopped_and_read_back() -> None:
     )
     assert world.stops() == [STOPPED]
     effects = [effect for second, effect in world.effects if second == STOPPED]
-    kinds = [type(effect) for effect in effects if isinstance(effect, KeepIncident | StopCompute | Ask | Term | Kill)]
-    assert kinds == [KeepIncident, StopCompute], "kept before it is asked; nobody is asked to save, nobody is ended"
+    kinds = [
+        type(effect) for effect in effects if isinstance(effect, PersistIncident | StopCompute | Ask | Term | Kill)
+    ]
+    assert kinds == [PersistIncident, StopCompute], "kept before it is asked; nobody is asked to save, nobody is ended"
     world.replies(StopAnswer.ACCEPTED)
-    assert world.incident.halt.stage is Stage.VERIFYING
+    assert world.incident.halt.stage is HaltState.VERIFYING
     world.reads(BillingAnswer.RUNNING)
     world.reads(BillingAnswer.ENDED)
     assert world.stage() == "HALTED"
@@ -190,7 +192,7 @@ def test_a_restart_resumes_the_open_stop_and_asks_again_only_after_the_whole_tim
     world = Idle(facts=replace(FACTS, idle_stop_ns=seconds(limit)))
     world.until(FROM + limit)
     told = world.restart()
-    assert world.incident.halt.stage is Stage.STOPPING
+    assert world.incident.halt.stage is HaltState.STOPPING
     assert not any(isinstance(effect, StopCompute | Kill) for effect in told), "who came meanwhile, nobody has seen"
     world.until(world.now + limit - 1)
     assert world.stops() == [FROM + limit]
@@ -227,7 +229,7 @@ def test_whoever_comes_before_the_stop_is_accepted_ends_it(answer: StopAnswer, d
     world.until(STOPPED)
     world.begins()
     world.until(STOPPED + 1)
-    assert world.incident.halt.stage is Stage.STOPPING, "a stop that is on its way is answered first"
+    assert world.incident.halt.stage is HaltState.STOPPING, "a stop that is on its way is answered first"
     world.replies(answer, retryable=True)
     world.until(STOPPED + 2)
     assert world.stage() == "abandoned"
@@ -269,7 +271,7 @@ def test_a_stop_that_is_refused_climbs_and_calls_a_person_as_a_halt_does() -> No
         if world.incident.halt.stop_reply is None:
             world.replies(StopAnswer.REFUSED)
         world.until(world.now + 5)
-    assert world.incident.halt.stage is Stage.NEEDS_HUMAN
+    assert world.incident.halt.stage is HaltState.NEEDS_HUMAN
     assert not any(isinstance(effect, Kill | Term) for _, effect in world.effects)
     world.until(world.now + 3600)
     assert len(world.stops()) > 5, "and goes on trying"

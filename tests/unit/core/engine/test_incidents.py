@@ -26,12 +26,12 @@ from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, 
 def test_the_machine_is_stopped_only_where_the_policy_says_so_or_leaves_it_to_us(stop: str, target: StopTarget) -> None:
     node = make_node()
     training(node)
-    tracked = node.runs["llama"]
-    tracked.policy = replace(tracked.policy, halt=HaltSettings(stop=stop))
+    managed = node.runs["llama"]
+    managed.policy = replace(managed.policy, halt=HaltSettings(stop=stop))
     play(node, OperatorHalt(at(31), "llama", "enough", 0), ack("failed", 32))
     effects = play(node, ProcessesSeen(at(33), "llama.node-a.1", ()))
-    assert tracked.incident is not None
-    assert tracked.incident.plan.stop is target
+    assert managed.incident is not None
+    assert managed.incident.plan.stop is target
     assert any(isinstance(effect, StopCompute) for effect in effects) == (target is StopTarget.INSTANCE)
 
 

@@ -20,8 +20,8 @@ from governor.core.events.inputs import (
     StreamOpened,
     TrainerExited,
 )
-from governor.core.halt.table import Stage
-from governor.core.money.charges import NOBODYS_MAX, UNALLOCATED
+from governor.core.halt.table import HaltState
+from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, peer, play, rule, tick
 
@@ -64,7 +64,7 @@ def test_the_ceiling_ends_a_command_that_never_attaches_and_says_that_no_checkpo
     assert incident.resume is not None
     # What it had cost before the verdict counts, and with the price of its end it stays below the ceiling.
     play(node, ProcessesSeen(at(701), incident.incident_id, ()))
-    assert incident.halt.stage is Stage.HALTED
+    assert incident.halt.stage is HaltState.HALTED
     assert 0 < incident.spend_at_verdict_usd_micros < CEILING
     assert node.ledger.spend(UNALLOCATED) == 0
     assert node.ledger.spend("job") == sum(charge.usd_micros for charge in node.charges.open_charges() + node.unkept)
@@ -147,7 +147,7 @@ def test_a_second_launch_under_one_name_goes_on_with_its_budget_and_misses_no_ra
         rule(), rule("budget"), budget=Budget(ceiling_usd_micros=CEILING), cloud="none", exclusive=True,
         price_usd_micros_per_hour=PRICE, boot=100,
     )  # fmt: skip
-    kept = {name: run_snapshot(node, tracked, at(100)) for name, tracked in node.runs.items()}
+    kept = {name: run_snapshot(node, managed, at(100)) for name, managed in node.runs.items()}
     restore_runs(again, kept.values(), BootNs(at(100)), at(100))
     play(again, CommandLaunched(at(101), "job", 1000, (COMMAND,)))
     effects = pass_time(again, 300, 101)
@@ -198,7 +198,7 @@ def charged(node: Node, run: str) -> int:
 
 
 def test_a_ceiling_of_more_hours_than_a_hand_over_may_move_ends_the_command_all_the_same() -> None:
-    hours = 2 * NOBODYS_MAX
+    hours = 2 * UNALLOCATED_MAX
     node = launched(ceiling=UsdMicros(hours * HOUR_S * 1_000_000))
     for hour in range(1, hours - 1):
         assert terms(play(node, tick(hour * HOUR_S))) == []

@@ -10,7 +10,7 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.effects import Effect, Term
 from governor.core.events.inputs import CommandExited, CommandLaunched, Disconnected, Tick, TrainerExited
-from governor.core.money.charges import NOBODYS_MAX, UNALLOCATED
+from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX
 from tests.unit.core.engine.test_launched_command import CEILING, COMMAND
 from tests.unit.core.engine.test_launched_command import PRICE as A_SECOND
 from tests.unit.core.engine.test_metering import World
@@ -163,7 +163,7 @@ def test_a_journal_of_before_is_taken_up_without_it() -> None:
 
 def test_more_hours_than_are_moved_are_counted_all_the_same() -> None:
     """The ceiling of a command that never attaches holds over a crash in its third week, too."""
-    hours = 2 * NOBODYS_MAX
+    hours = 2 * UNALLOCATED_MAX
     world = beside(ceiling=UsdMicros((hours + 20) * 3600 * SECOND))
     for hour in range(1, hours):
         world.at(hour * 3600)

@@ -6,7 +6,7 @@ import pytest
 
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId
-from governor.core.base.policy import Hold, HoldKind
+from governor.core.base.policy import Persistence, PersistenceKind
 from governor.core.base.units import NS_PER_S, DurationNs
 from governor.core.engine.launched_command import ATTACH_EXPECTED_NS
 from governor.core.engine.node import Node
@@ -21,7 +21,7 @@ from governor.core.events.inputs import (
     StreamOpened,
     TrainerExited,
 )
-from governor.core.halt.table import Stage
+from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED
 from governor.core.views.status import run_status
 from tests.unit.core.engine.test_budgeting import set_live
@@ -78,13 +78,13 @@ def test_a_log_that_speaks_for_the_command_brings_its_stage_and_labels() -> None
 
 def test_what_the_last_steps_were_like_halts_nobody_who_comes_after_them() -> None:
     """They starved for one minute of the three that the rule asks for; then training ended, and an evaluation began."""
-    starved = rule("data_starvation", hold=Hold(HoldKind.DURATION, 180 * NS_PER_S))
+    starved = rule("data_starvation", persistence=Persistence(PersistenceKind.DURATION, 180 * NS_PER_S))
     node = launched(starved, ceiling=None)
     play(node, hello(0, 0, run="job", world_size=1))
     for second in range(1, 101):
         slow = {"step_s": 1.0, "data_s": 0.0 if second < 40 else 0.95}
         play(node, a_step(second, run="job", when=second, **slow), tick(second))
-    assert node.runs["job"].book.findings["r-data_starvation"].reading is Reading.FIRING
+    assert node.runs["job"].rules.findings["r-data_starvation"].reading is Reading.FIRING
     play(node, Disconnected(at(101), ConnectionId(1)), TrainerExited(at(101), "job", None))
     assert terms(pass_time(node, 1_000, 102)) == []
     assert node.runs["job"].incident is None
@@ -199,7 +199,7 @@ def test_a_command_that_a_halt_has_ended_is_not_stood_in_for() -> None:
     assert incident is not None
     pass_time(node, 80, 11)
     play(node, ProcessesSeen(at(80), incident.incident_id, ()))
-    assert incident.halt.stage is Stage.HALTED
+    assert incident.halt.stage is HaltState.HALTED
     pass_time(node, 90, 81)
     assert node.runs["job"].incident is incident
     assert not node.runs["job"].run.alive

@@ -17,9 +17,9 @@ from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdM
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.resume import restore_runs
-from governor.core.events.effects import Effect, KeepIncident, KeepRuns, Record
+from governor.core.events.effects import Effect, PersistIncident, PersistRuns, Record
 from governor.core.events.inputs import Event, Tick, TrainerExited
-from governor.core.money.charges import NOBODYS_MAX, UNALLOCATED, Charge, charge_of, charge_row
+from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX, Charge, charge_of, charge_row
 from governor.core.money.lines import share_out
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, rule
 
@@ -52,7 +52,7 @@ class World:
 
     def take(self, effects: list[Effect]) -> list[Effect]:
         for effect in effects:
-            if isinstance(effect, KeepRuns):
+            if isinstance(effect, PersistRuns):
                 kept = json.loads(json.dumps([charge_row(charge) for charge in effect.charges]))
                 self.charges |= {row["charge_id"]: charge_of(row) for row in kept}
                 self.runs |= json.loads(json.dumps(effect.runs))
@@ -74,7 +74,7 @@ class World:
                 self.boot, self.mono = self.boot + amount, self.mono + amount
 
     def restart(self) -> None:
-        """SIGKILL and start: what no KeepRuns took along is gone."""
+        """SIGKILL and start: what no PersistRuns took along is gone."""
         self.lives += 1
         # Two governors never start at the same instant of the wall clock; two acts of a schedule may.
         wall = WallNs(self.lives * NS_PER_S)
@@ -294,7 +294,7 @@ def test_a_command_that_is_launched_again_is_not_halted_for_the_time_in_between(
     world = launched_twice()
     world.boot = world.mono = (HOURS_12 + 6) * NS_PER_S
     tick = Tick(MonoNs(world.mono), BootNs(world.boot), WallNs(world.boot + world.wall_offset))
-    assert [effect for effect in world.play(tick) if isinstance(effect, KeepIncident)] == []
+    assert [effect for effect in world.play(tick) if isinstance(effect, PersistIncident)] == []
 
 
 def test_a_run_that_died_with_its_governor_does_not_pay_for_the_time_until_it_is_launched_again() -> None:
@@ -369,10 +369,10 @@ def test_a_week_of_start_up_leaves_ledger_and_charges_equal() -> None:
     """More hours than the book remembers of nobody's charges: the oldest stay nobody's, in both."""
     world = World(make_node(cloud="none", exclusive=True))
     world.tick()
-    for hour in range(1, NOBODYS_MAX + 20):
+    for hour in range(1, UNALLOCATED_MAX + 20):
         world.at(hour * 3600)
     world.hear()
-    world.at((NOBODYS_MAX + 20) * 3600)
+    world.at((UNALLOCATED_MAX + 20) * 3600)
     for run in ("llama", UNALLOCATED):
         assert world.charged(run) == world.node.ledger.spend(run) > 0
 

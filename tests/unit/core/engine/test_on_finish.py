@@ -8,9 +8,9 @@ import pytest
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Policy, PolicySet
-from governor.core.events.effects import Confirm, KeepRuns, Record
+from governor.core.events.effects import Confirm, PersistRuns, Record
 from governor.core.events.inputs import Bye, CommandExited, CommandLaunched, OperatorHalt, TrainerExited
-from governor.core.halt.table import Stage
+from governor.core.halt.table import HaltState
 from tests.unit.core.engine.test_step import at, hello, peer
 from tests.unit.idle_node import FACTS, Idle
 
@@ -116,7 +116,7 @@ def test_ranks_that_said_so_before_a_restart_have_ended_well_when_they_are_gone_
     world.begins()
     world.until(10)
     kept, record, confirmed = world.tell(Bye(at(10), ConnectionId(1), "llama", 0, 9, completed=True))
-    assert isinstance(kept, KeepRuns)
+    assert isinstance(kept, PersistRuns)
     assert kept.durable
     assert isinstance(record, Record)
     assert record.durable, "before it is confirmed: no rank says it again"
@@ -166,7 +166,7 @@ def test_a_run_that_was_halted_did_not_end_well() -> None:
     world.until(10)
     halted = world.node.runs["llama"].incident
     assert halted is not None
-    halted.halt = replace(halted.halt, stage=Stage.HALTED, deadline=None)
+    halted.halt = replace(halted.halt, stage=HaltState.HALTED, deadline=None)
     world.node.runs["llama"].run.ended_at = at(10)
     world.tell(CommandExited(at(10), "llama", 0))
     world.until(300)

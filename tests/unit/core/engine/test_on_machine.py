@@ -73,7 +73,7 @@ def test_what_is_only_likely_its_own_is_not_named_as_such() -> None:
         engine.step(node, sample(at=at(second)))
         engine.step(node, tick(second))
     assert uuids(node) == ()
-    assert node.runs["llama"].book.findings["r-gpu_starvation"].reading is Reading.QUIET
+    assert node.runs["llama"].rules.findings["r-gpu_starvation"].reading is Reading.QUIET
 
 
 def test_two_runs_that_nobody_can_tell_apart_are_shown_none() -> None:
@@ -106,7 +106,7 @@ def test_where_the_driver_is_asked_a_logs_own_word_on_its_gpus_is_not_mixed_with
         engine.step(node, sample(at=at(second), busy_frac=(BUSY, BUSY), pids=(frozenset({7}), frozenset({7}))))
         engine.step(node, tick(second))
     assert uuids(node, "log") == ("GPU-a", "GPU-b")
-    assert node.runs["log"].book.findings["r-gpu_starvation"].reading is Reading.QUIET
+    assert node.runs["log"].rules.findings["r-gpu_starvation"].reading is Reading.QUIET
     engine.step(node, GpuSample(at(500), "log", (IDLE, IDLE)))
     assert uuids(node, "log") == (), "the driver is away"
     assert node.runs["log"].run.last_frame_at == at(500)
@@ -142,10 +142,10 @@ def test_a_notice_is_said_once_however_often_the_provider_repeats_it() -> None:
 def test_what_computes_below_a_command_that_nobody_speaks_for_is_its_own() -> None:
     node = make_node()
     engine.step(node, hello(peer=peer(7)))
-    tracked = node.runs["llama"]
-    tracked.named = (ProcessId(7, 1, "boot-1"),)
+    managed = node.runs["llama"]
+    managed.named = (ProcessId(7, 1, "boot-1"),)
     shown = sample(pids=(frozenset({8}), frozenset({9})))
-    assert own_places(shown, tracked, frozenset({9}), is_alone=True) == ([1], True)
+    assert own_places(shown, managed, frozenset({9}), is_alone=True) == ([1], True)
 
 
 def test_attempts_that_trained_to_the_end_are_no_loop() -> None:
@@ -157,7 +157,7 @@ def test_attempts_that_trained_to_the_end_are_no_loop() -> None:
         end = Bye(at(number * 60.0 + 30), ConnectionId(number + 1), "llama", 0, 2, completed=number != 4)
         engine.step(node, end)
         engine.step(node, Disconnected(at(number * 60.0 + 31), ConnectionId(number + 1)))
-    assert node.runs["llama"].book.findings["r-restart_loop"].reading is Reading.QUIET
+    assert node.runs["llama"].rules.findings["r-restart_loop"].reading is Reading.QUIET
 
 
 def test_the_status_tells_which_gpus_are_taken_for_the_runs_and_nothing_that_is_old() -> None:

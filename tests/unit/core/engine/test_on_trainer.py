@@ -21,7 +21,7 @@ from governor.core.events.inputs import (
     TrainerExited,
 )
 from governor.core.events.machine import SpotNotice
-from governor.core.halt.table import Stage
+from governor.core.halt.table import HaltState
 from tests.unit.core.engine.test_step import a_step, ack, at, hello, make_node, only, peer, play, rule, tick, training
 
 NAN = float("nan")
@@ -62,7 +62,7 @@ def test_a_halt_amid_a_checkpoint_without_one_takes_its_save_for_its_own() -> No
     play(node, replace(saved, exit_after=False))
     incident = node.runs["llama"].incident
     assert incident is not None
-    assert incident.halt.stage is Stage.ASKED, "of a rank that has not heard of the halt: it trains on"
+    assert incident.halt.stage is HaltState.ASKED, "of a rank that has not heard of the halt: it trains on"
     assert only(play(node, replace(saved, exit_after=True)), Term), "not when the grace is over"
     assert incident.checkpoint is not None
     assert incident.checkpoint["path"] == "/ck/cg_33"
@@ -71,7 +71,7 @@ def test_a_halt_amid_a_checkpoint_without_one_takes_its_save_for_its_own() -> No
 def test_a_connection_that_says_hello_twice_leaves_no_rank_connected_behind() -> None:
     node = make_node()
     play(node, tick(0), hello(0, run="one"), hello(0, run="two"), Disconnected(at(1), ConnectionId(1)))
-    assert [tracked.run.connected_ranks() for tracked in node.runs.values()] == [[], []]
+    assert [managed.run.connected_ranks() for managed in node.runs.values()] == [[], []]
     assert node.connections == {}
 
 
@@ -105,7 +105,7 @@ def test_what_trains_on_after_its_halt_is_said_and_can_be_halted_again() -> None
     play(node, a_step(31, 1, loss=NAN), ack("failed", 31.5))
     play(node, ProcessesSeen(at(32), "llama.node-a.1", ()))
     play(node, Disconnected(at(32), ConnectionId(1)), Disconnected(at(32), ConnectionId(2)))
-    assert node.runs["llama"].incident.halt.stage is Stage.HALTED  # type: ignore[union-attr]
+    assert node.runs["llama"].incident.halt.stage is HaltState.HALTED  # type: ignore[union-attr]
     effects = play(node, replace(hello(0, 40, connection=ConnectionId(7)), peer=peer(300)))
     assert "back_after_halt" in [effect.name for effect in effects if isinstance(effect, Alarm)]
     play(node, a_step(32, 0, 41, connection=ConnectionId(7), loss=2.0))
@@ -137,7 +137,7 @@ def test_a_run_that_names_no_process_is_never_halted_by_seeing_nobody() -> None:
     assert [effect.name for effect in effects if isinstance(effect, Alarm)] == ["nobody_named"]
     for second in range(2, 200, 5):
         play(node, Tick(MonoNs(at(second)), BootNs(at(second)), WallNs(at(second))))
-    assert incident.halt.stage is Stage.NEEDS_HUMAN
+    assert incident.halt.stage is HaltState.NEEDS_HUMAN
 
 
 def test_a_stream_belongs_to_the_uid_of_its_processes_as_soon_as_they_are_known() -> None:
@@ -177,7 +177,7 @@ def launched_again(when: float, attempt: str = "a2", pid: int = 300) -> Hello:
     return replace(hello(0, when, attempt=attempt, connection=ConnectionId(pid)), peer=peer(pid))
 
 
-def displaced(effects: list[Effect]) -> list[str]:
+def superseded(effects: list[Effect]) -> list[str]:
     return [effect.text for effect in effects if isinstance(effect, Alarm) and effect.name == "displaced"]
 
 
@@ -190,13 +190,13 @@ def test_a_launch_that_takes_a_live_runs_name_is_said_with_whom_nobody_watches_a
     training(node)
     effects = play(node, launched_again(31))
     effects += ticks(node, 31, 36)
-    assert displaced(effects) == []
-    (text,) = displaced(ticks(node, 36, 3600))
+    assert superseded(effects) == []
+    (text,) = superseded(ticks(node, 36, 3600))
     for said in ("attempt a2 has taken the name of run llama", "2 rank(s) of attempt a1", "UNWATCHED (pid 100, 101)"):
         assert said in text
     for remedy in ("RANK and WORLD_SIZE", "attach(engine, run=…)"):
         assert remedy in text
-    assert node.displaced == {}
+    assert node.superseded == {}
 
 
 def test_a_displaced_ranks_broken_loss_is_said_once_and_halts_nobody() -> None:
@@ -218,7 +218,7 @@ def test_a_restart_whose_old_ranks_hang_up_a_moment_later_is_no_news() -> None:
     node = make_node()
     training(node)
     play(node, launched_again(31), Disconnected(at(31.1), ConnectionId(1)), Disconnected(at(31.1), ConnectionId(2)))
-    assert displaced(ticks(node, 32, 3600)) == []
+    assert superseded(ticks(node, 32, 3600)) == []
 
 
 def test_a_process_that_attaches_anew_or_said_bye_is_not_displaced() -> None:
@@ -226,7 +226,7 @@ def test_a_process_that_attaches_anew_or_said_bye_is_not_displaced() -> None:
     training(node)
     play(node, Bye(at(31), ConnectionId(2), "llama", 1, 9))
     play(node, replace(hello(0, 32, attempt="a2"), peer=peer(100)))
-    assert displaced(ticks(node, 33, 3600)) == []
+    assert superseded(ticks(node, 33, 3600)) == []
 
 
 def test_two_launches_that_fight_for_a_name_are_said_once_a_minute() -> None:
@@ -236,11 +236,11 @@ def test_two_launches_that_fight_for_a_name_are_said_once_a_minute() -> None:
     for number in range(20):  # Each comes with a connection of its own; none of the old ones hangs up.
         effects += play(node, launched_again(40 + 6 * number, f"b{number}", 1_000 + number))
         effects += ticks(node, 40 + 6 * number, 46 + 6 * number)
-    assert 2 <= len(displaced(effects)) <= 3, "in two minutes"
+    assert 2 <= len(superseded(effects)) <= 3, "in two minutes"
 
 
 def test_under_a_halt_the_old_ranks_are_the_halts_business() -> None:
     node = make_node()
     training(node)
     play(node, a_step(31, 1, loss=NAN), launched_again(32))
-    assert node.displaced == {}
+    assert node.superseded == {}

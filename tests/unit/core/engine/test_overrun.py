@@ -11,7 +11,7 @@ from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.node import Node, run_snapshot
 from governor.core.engine.overrun import causes
 from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.events.effects import KeepIncident
+from governor.core.events.effects import PersistIncident
 from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
@@ -78,7 +78,7 @@ def by_hand(**seen: float) -> list[str]:
     node = make_node(rule("nonfinite"), **facts)  # type: ignore[arg-type]
     play(node, tick(0), hello(0, 0, world_size=1, capabilities=frozenset()), tick(seen["verdict"]))
     effects = play(node, OperatorHalt(at(seen["verdict"]), "llama", "enough", 0))
-    kept = [effect for effect in effects if isinstance(effect, KeepIncident)][-1]
+    kept = [effect for effect in effects if isinstance(effect, PersistIncident)][-1]
     if "restored" in seen:
         snapshot = run_snapshot(node, node.runs["llama"], at(seen["verdict"]))
         node = make_node(rule("nonfinite"), boot=seen["restored"], **facts)  # type: ignore[arg-type]

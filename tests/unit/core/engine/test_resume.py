@@ -9,12 +9,12 @@ import pytest
 
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId
-from governor.core.base.policy import AT_ONCE, Budget, Hold, HoldKind
+from governor.core.base.policy import AT_ONCE, Budget, Persistence, PersistenceKind
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine.idle.state import NODE
 from governor.core.engine.node import RUNS_MAX, Node, run_snapshot
 from governor.core.engine.resume import restore_incidents, restore_runs
-from governor.core.events.effects import Alarm, Ask, KeepIncident, KeepRuns, ReadBilling, Record
+from governor.core.events.effects import Alarm, Ask, PersistIncident, PersistRuns, ReadBilling, Record
 from governor.core.events.inputs import (
     BillingAnswer,
     BillingRead,
@@ -56,7 +56,7 @@ def test_a_run_that_cannot_be_read_is_said_and_the_others_are_taken_up(fault: di
 def test_an_incident_of_another_version_is_said_and_the_next_one_resumed(fault: dict[str, Any]) -> None:
     node = make_node()
     training(node)
-    kept = [e for e in play(node, a_step(31, loss=NAN)) if isinstance(e, KeepIncident)]
+    kept = [e for e in play(node, a_step(31, loss=NAN)) if isinstance(e, PersistIncident)]
     reborn = make_node(boot=40)
     effects = restore_incidents(reborn, [{**kept[-1].snapshot, **fault}, kept[-1].snapshot], at(40), WALL)
     assert alarms(effects) == ["incident_unreadable"]
@@ -68,7 +68,7 @@ def test_an_incident_number_is_given_once_also_when_the_runs_own_count_is_older(
     training(node)
     old = {**a_run(node, 30), "incidents_total": 1}
     node.runs["llama"].incidents_total = 1
-    kept = [e for e in play(node, a_step(31, loss=NAN)) if isinstance(e, KeepIncident)]
+    kept = [e for e in play(node, a_step(31, loss=NAN)) if isinstance(e, PersistIncident)]
     assert kept[-1].incident_id == "llama.node-a.2"
     reborn = make_node(boot=40)
     restore_runs(reborn, [old], BootNs(at(40)), at(40))
@@ -102,17 +102,17 @@ def test_a_restored_run_knows_who_it_was_until_its_ranks_say_hello() -> None:
 
 def test_what_the_steps_before_a_restart_were_like_halts_nobody_who_does_not_say_hello_again() -> None:
     """One minute of the three that the rule asks for was measured; from then on nothing is heard: no evidence."""
-    starved = rule("data_starvation", hold=Hold(HoldKind.DURATION, 180 * NS_PER_S))
+    starved = rule("data_starvation", persistence=Persistence(PersistenceKind.DURATION, 180 * NS_PER_S))
     node = make_node(starved)
     play(node, tick(0), hello(0, world_size=1))
     for second in range(1, 101):
         slow = {"step_s": 1.0, "data_s": 0.0 if second < 40 else 0.95}
         play(node, a_step(second, when=second, **slow), tick(second))
-    assert node.runs["llama"].book.findings["r-data_starvation"].reading is Reading.FIRING
+    assert node.runs["llama"].rules.findings["r-data_starvation"].reading is Reading.FIRING
     new = make_node(starved, boot=100)
     restore_runs(new, [a_run(node, 100)], BootNs(at(100)), at(100))
     play(new, *(tick(second) for second in range(101, 500)))
-    assert new.runs["llama"].book.findings["r-data_starvation"].reason == "no_connection"
+    assert new.runs["llama"].rules.findings["r-data_starvation"].reason == "no_connection"
     assert new.runs["llama"].incident is None
 
 
@@ -136,7 +136,7 @@ def test_a_governor_that_comes_back_knows_that_the_machine_was_to_be_destroyed()
     play(node, *[ProcessesSeen(at(32), incident_id, ())] * 2)
     effects = play(node, StopReplied(at(33), incident_id, StopAnswer.ACCEPTED, False, "accepted", destroys=True))
     assert [effect.destroyed for effect in effects if isinstance(effect, ReadBilling)] == [True]
-    kept = [effect for effect in effects if isinstance(effect, KeepIncident)]
+    kept = [effect for effect in effects if isinstance(effect, PersistIncident)]
     reborn = make_node(boot=40)
     restore_runs(reborn, [a_run(node, 33)], BootNs(at(40)), at(40))
     resumed = restore_incidents(reborn, [json.loads(json.dumps(kept[-1].snapshot))], at(40), WALL)
@@ -156,14 +156,14 @@ def test_an_acceptance_that_comes_late_is_remembered_too_and_a_mere_stop_is_not(
     effects = play(node, StopReplied(at(33), incident_id, StopAnswer.ACCEPTED, False, "accepted"))
     assert [effect.destroyed for effect in effects if isinstance(effect, ReadBilling)] == [False]
     effects = play(node, StopReplied(at(34), incident_id, StopAnswer.ACCEPTED, False, "accepted", destroys=True))
-    (kept,) = [effect for effect in effects if isinstance(effect, KeepIncident)]
+    (kept,) = [effect for effect in effects if isinstance(effect, PersistIncident)]
     assert kept.snapshot["halt"]["destroyed"] is True
 
 
 def test_a_halt_that_an_older_version_wrote_down_destroyed_nothing() -> None:
     node = make_node()
     training(node)
-    kept = [effect for effect in play(node, a_step(31, loss=NAN)) if isinstance(effect, KeepIncident)]
+    kept = [effect for effect in play(node, a_step(31, loss=NAN)) if isinstance(effect, PersistIncident)]
     snapshot = json.loads(json.dumps(kept[-1].snapshot))
     del snapshot["halt"]["destroyed"]
     reborn = make_node(boot=40)
@@ -179,19 +179,19 @@ def test_a_halt_that_a_hold_kept_back_comes_at_its_end_also_when_the_governor_di
 ) -> None:
     """The verdict itself is reported once: the ceiling that it was for would never be held to again."""
     budget = Budget(ceiling_usd_micros=UsdMicros(1_000_000))  # $0.60 of it for its own halt; $0.03 a second.
-    node = make_node(rule(trigger, hold=AT_ONCE), budget=budget)
+    node = make_node(rule(trigger, persistence=AT_ONCE), budget=budget)
     play(node, tick(0), hello(0), hello(1))
     play(node, OperatorHold(at(1), "llama", DurationNs(100 * NS_PER_S), "debugging", 0))
     held = [e for second in range(2, 30) for e in play(node, a_step(second, loss=NAN), tick(second))]
     assert "halt_held" in alarms(held)
-    reborn = make_node(rule(trigger, hold=AT_ONCE), budget=budget, boot=30, price_usd_micros_per_hour=price)
+    reborn = make_node(rule(trigger, persistence=AT_ONCE), budget=budget, boot=30, price_usd_micros_per_hour=price)
     restore_runs(reborn, [a_run(node, 29)], BootNs(at(30)), at(30))
     play(reborn, tick(30), hello(0, 31), hello(1, 31), tick(32))
     # What is not known at first has not ended.
     play(reborn, PriceRead(at(32), BootNs(at(32)), WallNs(at(32) + 10**18), PRICE, "test", "2026-01-01"))
     for second in range(33, 120):
         effects = play(reborn, a_step(second, loss=NAN), tick(second))
-        if any(isinstance(effect, KeepIncident) for effect in effects):
+        if any(isinstance(effect, PersistIncident) for effect in effects):
             assert second == 101
             return
     raise AssertionError("never")
@@ -202,7 +202,7 @@ def test_a_hold_is_kept_before_the_record_whose_commit_waits_for_the_disk() -> N
     node = make_node()
     training(node)
     [kept, record] = play(node, OperatorHold(at(31), "llama", DurationNs(100 * NS_PER_S), "debugging", 0))
-    assert isinstance(kept, KeepRuns)
+    assert isinstance(kept, PersistRuns)
     assert kept.durable
     assert kept.runs["llama"]["hold_until"] == at(131)
     assert isinstance(record, Record)
@@ -213,7 +213,7 @@ def test_the_nodes_hold_is_kept_before_its_record_too() -> None:
     node = make_node()
     play(node, tick(0))
     kept, record, *_ = play(node, OperatorHold(at(1), NODE, DurationNs(100 * NS_PER_S), "an evaluation", 0))
-    assert isinstance(kept, KeepRuns)
+    assert isinstance(kept, PersistRuns)
     assert kept.durable
     assert kept.runs[UNALLOCATED]["idle"]["hold_until"] == at(101)
     assert isinstance(record, Record)

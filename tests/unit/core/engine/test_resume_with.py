@@ -10,7 +10,7 @@ from governor.core.base.findings import Verdict
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
-from governor.core.rules.evaluate import RuleBook
+from governor.core.rules.evaluate import Rules
 from governor.core.runs.state import Run
 from governor.policies.check import doubts
 from governor.policies.parse import load_policies, read_policies
@@ -36,7 +36,7 @@ def policy_of(text: str) -> Policy:
 def verdicts(text: str, **labels: str) -> list[Verdict]:
     run = Run("r", 0, MonoNs(0))
     run.labels = labels
-    book = RuleBook(policy_of(text), run)
+    book = Rules(policy_of(text), run)
     for number, loss in enumerate((2.0, float("nan"))):
         step = Step(MonoNs(number * NS_PER_S), None, "r", 0, number, loss=loss)
         book.observe(step)

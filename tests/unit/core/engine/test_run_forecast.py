@@ -12,10 +12,10 @@ from governor.cli.status_table import render_status
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import MTOK, NS_PER_S, BootNs, UsdMicros
-from governor.core.engine.metering import WINDOWS_UNKEPT_MAX, keep
+from governor.core.engine.metering import WINDOWS_UNKEPT_MAX, persist
 from governor.core.engine.node import Node, run_snapshot
 from governor.core.engine.resume import restore_runs
-from governor.core.events.effects import Effect, KeepRuns
+from governor.core.events.effects import Effect, PersistRuns
 from governor.core.events.inputs import Disconnected, PhaseChange, TrainerExited
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
@@ -31,11 +31,11 @@ def trained(node: Node, first: int, last: int, *, total_before: int = 0) -> list
         total = total_before + (number - first + 1) * STEP_TOKENS
         step = a_step(number, tokens=STEP_TOKENS, tokens_total=total)
         effects += play(node, tick(number), step)
-    return [*effects, keep(node, at(last))]
+    return [*effects, persist(node, at(last))]
 
 
 def windows(effects: list[Effect]) -> list[dict[str, object]]:
-    kept = [record for effect in effects if isinstance(effect, KeepRuns) for record in effect.records]
+    kept = [record for effect in effects if isinstance(effect, PersistRuns) for record in effect.records]
     assert {record.kind for record in kept} <= {"window"}
     return [dict(record.data) for record in kept]
 
@@ -63,7 +63,7 @@ def test_a_log_that_is_read_in_one_go_piles_no_windows_up() -> None:
         effects += play(node, a_step(number, when=1, tokens=MTOK, tokens_total=number * MTOK), tick(1))
     assert len(node.windows_unkept) < WINDOWS_UNKEPT_MAX
     # The first is kept with the run that begins. Many wait: a commit for each window would be several a second.
-    kept = [len(effect.records) for effect in effects if isinstance(effect, KeepRuns)]
+    kept = [len(effect.records) for effect in effects if isinstance(effect, PersistRuns)]
     assert kept == [1, WINDOWS_UNKEPT_MAX, WINDOWS_UNKEPT_MAX]
 
 
@@ -98,7 +98,7 @@ def test_a_process_that_attaches_anew_counts_its_steps_from_one_and_trains_on() 
         step = a_step(40 + number, when=42 + number, attempt_step=number, **told)
         late = a_step(39 + number, when=42 + number, attempt_step=number - 1, **told)
         effects += play(node, tick(42 + number), step, step, late)
-    edges = [(row["from_tokens"], row["to_tokens"]) for row in windows([*effects, keep(node, at(82))])]
+    edges = [(row["from_tokens"], row["to_tokens"]) for row in windows([*effects, persist(node, at(82))])]
     assert edges == [(number * MTOK, (number + 1) * MTOK) for number in range(10, 20)]
     assert run_status(node.runs["llama"], at(82))["tokens_wasted"] == 0
 
@@ -152,7 +152,7 @@ def a_million(node: Node, since: float) -> list[Effect]:
     for number in range(1, 5):
         step = a_step(number, when=since + number, tokens=STEP_TOKENS, tokens_total=number * STEP_TOKENS)
         effects += play(node, tick(since + number), step)
-    return [*effects, keep(node, at(since + 4))]
+    return [*effects, persist(node, at(since + 4))]
 
 
 def test_a_governor_that_comes_back_before_the_first_step_knows_since_when_the_run_has_paid() -> None:

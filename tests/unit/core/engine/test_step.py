@@ -18,8 +18,8 @@ from governor.core.events.effects import (
     Ask,
     Confirm,
     Effect,
-    KeepIncident,
     Kill,
+    PersistIncident,
     ReadBilling,
     Refuse,
     StopCompute,
@@ -42,7 +42,7 @@ from governor.core.events.inputs import (
     Tick,
 )
 from governor.core.events.machine import GpuProcessesSeen
-from governor.core.halt.table import Stage, StopTarget
+from governor.core.halt.table import HaltState, StopTarget
 
 PRICE = UsdMicros(98_320_000)  # An 8×H100 node on demand, $98.32/h.
 
@@ -139,7 +139,7 @@ def test_a_nan_on_one_rank_asks_all_for_a_suspect_checkpoint() -> None:
     assert isinstance(ask, Ask)
     assert (ask.run, ask.checkpoint, ask.exit_after) == ("llama", "suspect", True)
     order = [type(effect) for effect in effects]
-    assert order.index(KeepIncident) < order.index(Ask), "the incident is kept before the letter goes out"
+    assert order.index(PersistIncident) < order.index(Ask), "the incident is kept before the letter goes out"
 
 
 def test_the_whole_halt_reaches_halted_only_by_reading_billing_back() -> None:
@@ -156,10 +156,10 @@ def test_the_whole_halt_reaches_halted_only_by_reading_billing_back() -> None:
     assert only(effects, ReadBilling)
     incident = node.runs["llama"].incident
     assert incident is not None
-    assert incident.halt.stage is Stage.VERIFYING
+    assert incident.halt.stage is HaltState.VERIFYING
     play(node, CheckpointRead(at(32.6), "llama.node-a.1", True, 4, 4, "whole"))
     play(node, BillingRead(at(34.6), "llama.node-a.1", BillingAnswer.ENDED, "stopped"))
-    assert incident.halt.stage is Stage.HALTED
+    assert incident.halt.stage is HaltState.HALTED
     assert incident.checkpoint is not None
     assert incident.checkpoint["verified_by"] == "governor"
     assert incident.agreed_step == 33
@@ -256,7 +256,7 @@ def test_two_halts_at_once_are_one_incident_and_the_stricter_kind_wins() -> None
 
 
 def test_a_hold_keeps_a_halt_back_and_its_end_lets_a_standing_one_through() -> None:
-    node = make_node(rule(hold=AT_ONCE))
+    node = make_node(rule(persistence=AT_ONCE))
     training(node)
     play(node, OperatorHold(at(30), "llama", DurationNs(100 * NS_PER_S), "debugging", 0))
     effects = play(node, a_step(31, loss=float("nan")))
@@ -343,7 +343,7 @@ def test_a_lost_connection_alone_never_halts_but_is_said_once() -> None:
 def test_a_restarted_governor_resumes_the_halt_where_it_stood() -> None:
     node = make_node()
     training(node)
-    kept = [e for e in play(node, a_step(31, loss=float("nan"))) if isinstance(e, KeepIncident)]
+    kept = [e for e in play(node, a_step(31, loss=float("nan"))) if isinstance(e, PersistIncident)]
     snapshot = run_snapshot(node, node.runs["llama"], at(31))
     reborn = make_node(boot=40)
     restore_runs(reborn, [snapshot], BootNs(at(40)), at(40))
@@ -359,11 +359,11 @@ def test_a_restarted_governor_resumes_the_halt_where_it_stood() -> None:
 def test_a_machine_that_was_booted_again_is_not_stopped_for_yesterday() -> None:
     node = make_node()
     training(node)
-    kept = [e for e in play(node, a_step(31, loss=float("nan"))) if isinstance(e, KeepIncident)]
+    kept = [e for e in play(node, a_step(31, loss=float("nan"))) if isinstance(e, PersistIncident)]
     reborn = make_node(boot_id="boot-2")
     effects = restore_incidents(reborn, [kept[-1].snapshot], at(5), WallNs(10**18))
     assert not any(isinstance(effect, (Ask, Term, Kill, StopCompute)) for effect in effects)
-    assert only(effects, KeepIncident).snapshot["halt_stage"] == SUPERSEDED  # type: ignore[attr-defined]
+    assert only(effects, PersistIncident).snapshot["halt_stage"] == SUPERSEDED  # type: ignore[attr-defined]
 
 
 def test_a_token_budget_of_an_earlier_launch_ends_nobody_who_has_not_trained_yet() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Ask, CloseIncident, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
-from governor.core.halt.table import RENEWALS_MAX, Fact, Stage, resume, step
+from governor.core.halt.table import RENEWALS_MAX, Fact, HaltState, resume, step
 from tests.unit.halt_driver import PLAN, PROCESSES, START, Driver, at_stopping, kinds, seconds
 
 
@@ -18,16 +18,16 @@ def test_the_polite_trainer() -> None:
         Ask("incident-1", "run-1", "suspect", MonoNs(START + seconds(60)), exit_after=True, reason="loss_nan"),
     )
     driver.feed(Fact.RECEIVED, after_s=1)
-    assert driver.stage is Stage.ASKED
+    assert driver.stage is HaltState.ASKED
     assert driver.feed(Fact.SAVING, after_s=1) == ()
     assert driver.feed(Fact.SAVED, after_s=8) == (Term("incident-1", "run-1"),)
     assert driver.halt.saved
     assert driver.feed(Fact.EXITED, after_s=1) == (StopCompute("incident-1", "run-1", attempt=1, rung=0),)
     assert driver.feed(Fact.STOP_ACCEPTED, after_s=1) == (ReadBilling("incident-1", "run-1", 2.0),)
-    assert driver.stage is Stage.VERIFYING
+    assert driver.stage is HaltState.VERIFYING
     assert driver.feed(Fact.BILLING_RUNNING, after_s=2) == (ReadBilling("incident-1", "run-1", 4.0),)
     assert driver.feed(Fact.BILLING_ENDED, after_s=4) == (CloseIncident("incident-1", "run-1"),)
-    assert driver.stage is Stage.HALTED
+    assert driver.stage is HaltState.HALTED
     assert driver.halt.deadline is None
 
 
@@ -62,7 +62,7 @@ def test_no_ack_extends_the_grace() -> None:
     driver.feed(Fact.SAVING, Fact.RECEIVED, Fact.VERDICT, Fact.VERDICT_NO_ASK, after_s=39)
     assert driver.halt.deadline == deadline
     driver.expire()
-    assert driver.stage is Stage.TERMED
+    assert driver.stage is HaltState.TERMED
 
 
 def test_a_deadline_fed_early_is_our_own_error() -> None:
@@ -74,7 +74,7 @@ def test_a_deadline_fed_early_is_our_own_error() -> None:
         driver.feed(Fact.DEADLINE)
     driver.at = driver.halt.deadline
     driver.feed(Fact.DEADLINE)
-    assert driver.stage is Stage.TERMED
+    assert driver.stage is HaltState.TERMED
 
 
 def test_what_was_stamped_before_the_stage_began_counts_as_now() -> None:
@@ -112,9 +112,9 @@ def test_respawned_waits_for_the_grace_of_sigterm_then_is_killed_each_time() -> 
     driver.expire()
     assert driver.at == deadline == START + PLAN.term_grace_ns
     for facts, stage in (
-        ((), Stage.KILLED),
-        ((Fact.EXITED,), Stage.STOPPING),
-        ((Fact.STOP_ACCEPTED,), Stage.VERIFYING),
+        ((), HaltState.KILLED),
+        ((Fact.EXITED,), HaltState.STOPPING),
+        ((Fact.STOP_ACCEPTED,), HaltState.VERIFYING),
     ):
         driver.feed(*facts)
         deadline = driver.halt.deadline
@@ -134,7 +134,7 @@ def test_processes_only_and_unkillable_pages_once_and_goes_on_killing() -> None:
     driver.feed(Fact.VERDICT_NO_ASK)
     driver.expire()
     assert kinds(driver.expire()) == [Page, Kill]
-    assert driver.stage is Stage.NEEDS_HUMAN
+    assert driver.stage is HaltState.NEEDS_HUMAN
     gaps = []
     for _ in range(8):
         before = driver.at
@@ -142,7 +142,7 @@ def test_processes_only_and_unkillable_pages_once_and_goes_on_killing() -> None:
         gaps.append((driver.at - before) // NS_PER_S)
     assert gaps == [15, 30, 60, 120, 240, 300, 300, 300]
     driver.feed(Fact.EXITED)
-    assert driver.stage is Stage.HALTED
+    assert driver.stage is HaltState.HALTED
 
 
 # --- a governor that comes back ------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_after_a_long_absence_billing_is_read_before_the_ladder_is_climbed() -> 
     assert kinds(resumed(driver, 3_600)) == [Kill, ReadBilling]
     assert driver.halt.deadline == driver.at + PLAN.stop_reply_ns
     driver.feed(Fact.BILLING_ENDED, after_s=1)
-    assert driver.stage is Stage.HALTED
+    assert driver.stage is HaltState.HALTED
 
 
 def test_a_refusal_from_before_the_restart_is_asked_for_again() -> None:

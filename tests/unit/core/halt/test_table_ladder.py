@@ -11,8 +11,8 @@ from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.core.halt.table import (
     STOP_ATTEMPTS_PER_RUNG_MAX,
     Fact,
-    Plan,
-    Stage,
+    HaltPlan,
+    HaltState,
     billing_fact,
     stop_fact,
     verdict_fact,
@@ -23,7 +23,7 @@ from tests.unit.halt_driver import PLAN, Driver, at_stopping, kinds, seconds
 def test_accepted_but_billed_climbs_every_rung_then_calls_a_person() -> None:
     driver = at_stopping(replace(PLAN, rung_max=2))
     rungs = []
-    while driver.stage is not Stage.NEEDS_HUMAN:
+    while driver.stage is not HaltState.NEEDS_HUMAN:
         rungs.append(driver.halt.rung)
         driver.feed(Fact.STOP_ACCEPTED)
         driver.feed(Fact.BILLING_RUNNING, after_s=2)
@@ -35,11 +35,11 @@ def test_accepted_but_billed_climbs_every_rung_then_calls_a_person() -> None:
 def test_a_busy_provider_is_asked_again_on_the_same_rung_then_a_person_is_called() -> None:
     driver = at_stopping()
     sent = 1
-    while driver.stage is Stage.STOPPING:
+    while driver.stage is HaltState.STOPPING:
         assert kinds(driver.feed(Fact.STOP_BUSY)) == [ReadBilling]
         sent += StopCompute in kinds(driver.expire())
     assert sent == STOP_ATTEMPTS_PER_RUNG_MAX
-    assert driver.stage is Stage.NEEDS_HUMAN
+    assert driver.stage is HaltState.NEEDS_HUMAN
     assert driver.halt.rung == 0
 
 
@@ -48,7 +48,7 @@ def test_a_refusal_is_read_back_before_the_ladder_is_climbed() -> None:
     assert kinds(driver.feed(Fact.STOP_REFUSED)) == [ReadBilling]
     assert driver.halt.rung == 0
     driver.feed(Fact.BILLING_ENDED)  # Somebody had stopped it by hand: nothing harsher may follow.
-    assert driver.stage is Stage.HALTED
+    assert driver.stage is HaltState.HALTED
 
     driver = at_stopping()
     driver.feed(Fact.STOP_REFUSED)
@@ -87,9 +87,9 @@ def test_polls_slow_down_to_their_bound() -> None:
     assert waits == [2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
 
 
-def needs_human(plan: Plan = PLAN) -> Driver:
+def needs_human(plan: HaltPlan = PLAN) -> Driver:
     driver = at_stopping(plan)
-    while driver.stage is not Stage.NEEDS_HUMAN:
+    while driver.stage is not HaltState.NEEDS_HUMAN:
         driver.feed(Fact.STOP_REFUSED)
         driver.expire()
     return driver
@@ -111,7 +111,7 @@ def test_with_a_person_called_the_ladder_goes_round_and_accepted_gets_its_time()
     assert driver.feed(Fact.STOP_ACCEPTED, after_s=1) == ()
     assert driver.halt.deadline == accepted_at + PLAN.verify_ns
     driver.feed(Fact.BILLING_ENDED)
-    assert driver.stage is Stage.HALTED
+    assert driver.stage is HaltState.HALTED
 
 
 def test_with_a_person_called_billing_is_read_until_it_ends() -> None:
@@ -122,7 +122,7 @@ def test_with_a_person_called_billing_is_read_until_it_ends() -> None:
         assert isinstance(read, ReadBilling)
         (read,) = driver.feed(Fact.BILLING_RUNNING, after_s=read.after_s)
     driver.feed(Fact.BILLING_ENDED, after_s=1)
-    assert driver.stage is Stage.HALTED
+    assert driver.stage is HaltState.HALTED
 
 
 @pytest.mark.parametrize(

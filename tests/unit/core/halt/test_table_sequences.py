@@ -9,12 +9,12 @@ import pytest
 from governor.core.base.units import MonoNs
 from governor.core.events.effects import Ask, CloseIncident, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
 from governor.core.halt.table import (
-    LIVE_STAGES,
+    LIVE_STATES,
     TRANSITIONS,
     Fact,
     Halt,
-    Plan,
-    Stage,
+    HaltPlan,
+    HaltState,
     StopTarget,
     entry_effects,
     open_halt,
@@ -22,28 +22,28 @@ from governor.core.halt.table import (
 )
 from tests.unit.halt_driver import PLAN, PROCESSES, START, Driver, at_stopping, kinds, seconds
 
-RANK = {stage: n for n, stage in enumerate(Stage)}
+RANK = {stage: n for n, stage in enumerate(HaltState)}
 RESUMED = {
-    Stage.ARMED: [],
-    Stage.ASKED: [Ask],
-    Stage.SAVING: [Ask],
-    Stage.TERMED: [Term],
-    Stage.KILLED: [Kill],
-    Stage.STOPPING: [Kill, StopCompute, ReadBilling],
-    Stage.VERIFYING: [Kill, ReadBilling],
-    Stage.HALTED: [CloseIncident],
+    HaltState.ARMED: [],
+    HaltState.ASKED: [Ask],
+    HaltState.SAVING: [Ask],
+    HaltState.TERMED: [Term],
+    HaltState.KILLED: [Kill],
+    HaltState.STOPPING: [Kill, StopCompute, ReadBilling],
+    HaltState.VERIFYING: [Kill, ReadBilling],
+    HaltState.HALTED: [CloseIncident],
 }
 
 
-def check_step(before: Halt, fact: Fact, after: Halt, effects: tuple[HaltEffect, ...], plan: Plan) -> None:
+def check_step(before: Halt, fact: Fact, after: Halt, effects: tuple[HaltEffect, ...], plan: HaltPlan) -> None:
     """What must hold of every single step, whatever led there."""
-    climbed = (before.stage, after.stage) == (Stage.VERIFYING, Stage.STOPPING)
+    climbed = (before.stage, after.stage) == (HaltState.VERIFYING, HaltState.STOPPING)
     assert RANK[after.stage] >= RANK[before.stage] or (climbed and after.rung == before.rung + 1)
     assert after.rung <= plan.rung_max
-    assert (after.deadline is None) == (after.stage in (Stage.ARMED, Stage.HALTED))
-    assert after.grace_until == before.grace_until or before.stage is Stage.ARMED
+    assert (after.deadline is None) == (after.stage in (HaltState.ARMED, HaltState.HALTED))
+    assert after.grace_until == before.grace_until or before.stage is HaltState.ARMED
     assert after.saved or not before.saved
-    if after.stage is Stage.HALTED and before.stage is not Stage.HALTED:
+    if after.stage is HaltState.HALTED and before.stage is not HaltState.HALTED:
         assert fact is (
             Fact.EXITED if plan.stop is StopTarget.PROCESSES and fact is Fact.EXITED else Fact.BILLING_ENDED
         )
@@ -51,13 +51,13 @@ def check_step(before: Halt, fact: Fact, after: Halt, effects: tuple[HaltEffect,
         assert not {StopCompute, ReadBilling} & set(kinds(effects))
     for effect in effects:
         if isinstance(effect, Kill):
-            assert RANK[after.stage] >= RANK[Stage.KILLED], "SIGKILL before SIGTERM's grace"
+            assert RANK[after.stage] >= RANK[HaltState.KILLED], "SIGKILL before SIGTERM's grace"
         if isinstance(effect, StopCompute):
-            assert RANK[after.stage] >= RANK[Stage.STOPPING]
+            assert RANK[after.stage] >= RANK[HaltState.STOPPING]
         if isinstance(effect, CloseIncident):
-            assert after.stage is Stage.HALTED
+            assert after.stage is HaltState.HALTED
     resumed = kinds(entry_effects(after, plan))
-    if after.stage is Stage.NEEDS_HUMAN:
+    if after.stage is HaltState.NEEDS_HUMAN:
         assert resumed == [Page, Kill, *([] if plan.stop is StopTarget.PROCESSES else [ReadBilling])]
     else:
         assert resumed == RESUMED[after.stage]
@@ -66,11 +66,11 @@ def check_step(before: Halt, fact: Fact, after: Halt, effects: tuple[HaltEffect,
 @pytest.mark.parametrize(
     "plan", [replace(PLAN, rung_max=0), PLAN, PROCESSES], ids=["stop", "stop and force", "processes"]
 )
-def test_all_sequences_of_six_facts_keep_the_rules(plan: Plan) -> None:
+def test_all_sequences_of_six_facts_keep_the_rules(plan: HaltPlan) -> None:
     """Breadth first over distinct halts: 16 facts to depth 6 are 16.7 million sequences, and far fewer halts."""
     frontier = {open_halt("incident-1", "run-1", "loss_nan", START)}
     seen = set(frontier)
-    visited: set[Stage] = set()
+    visited: set[HaltState] = set()
     for depth in range(1, 7):
         found = set()
         for before in frontier:
@@ -87,7 +87,9 @@ def test_all_sequences_of_six_facts_keep_the_rules(plan: Plan) -> None:
                 visited.add(after.stage)
         frontier = found - seen
         seen |= found
-    expected = set(Stage) - ({Stage.STOPPING, Stage.VERIFYING} if plan.stop is StopTarget.PROCESSES else set())
+    expected = set(HaltState) - (
+        {HaltState.STOPPING, HaltState.VERIFYING} if plan.stop is StopTarget.PROCESSES else set()
+    )
     assert visited == expected
 
 
@@ -99,9 +101,9 @@ def test_from_every_live_stage_deadlines_alone_never_wedge() -> None:
     for _ in range(60):
         driver.expire()
         stages.add(driver.stage)
-    assert driver.stage is Stage.NEEDS_HUMAN
+    assert driver.stage is HaltState.NEEDS_HUMAN
     assert kinds(driver.effects) == [StopCompute, ReadBilling]
-    assert Stage.HALTED not in stages
+    assert HaltState.HALTED not in stages
 
 
 def test_halted_is_final() -> None:
@@ -114,8 +116,8 @@ def test_halted_is_final() -> None:
 
 
 def test_the_table_is_complete_and_every_cell_says_why() -> None:
-    assert len(TRANSITIONS) == len(LIVE_STAGES) * len(Fact)
+    assert len(TRANSITIONS) == len(LIVE_STATES) * len(Fact)
     for (stage, _fact), cell in TRANSITIONS.items():
         assert cell.to
         assert cell.why.endswith(".")
-        assert all(RANK[to] >= RANK[stage] or stage is Stage.VERIFYING for to in cell.to)
+        assert all(RANK[to] >= RANK[stage] or stage is HaltState.VERIFYING for to in cell.to)

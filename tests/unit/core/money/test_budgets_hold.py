@@ -13,9 +13,9 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import HaltSettings, Policy, PolicySet
 from governor.core.base.units import NS_PER_S, TICK_NS, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine import step as engine
-from governor.core.engine.metering import keep
+from governor.core.engine.metering import persist
 from governor.core.engine.node import Node, new_node
-from governor.core.events.effects import Effect, KeepRuns, Kill, Term
+from governor.core.events.effects import Effect, Kill, PersistRuns, Term
 from governor.core.events.inputs import Event, PhaseChange, ProcessesSeen, Tick
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from governor.core.money.charges import Charge
@@ -67,14 +67,14 @@ class Schedule:
         self.remember(effects)
         for effect in effects:
             if isinstance(effect, Kill):  # Nobody goes before they have to: SIGKILL, and its whole grace.
-                tracked = self.node.runs[effect.run]
-                self.ending[effect.run] = event.at + tracked.policy.halt.kill_grace_ns
+                managed = self.node.runs[effect.run]
+                self.ending[effect.run] = event.at + managed.policy.halt.kill_grace_ns
             elif isinstance(effect, Term) and not self.reserve_usd_micros:
                 self.reserve_usd_micros = next(cap.reserve_usd_micros for cap in self.node.budgets.caps)
 
     def remember(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, KeepRuns):
+            if isinstance(effect, PersistRuns):
                 self.charges |= {charge.charge_id: charge for charge in effect.charges}
 
     def join(self, name: str, at: int) -> None:
@@ -104,7 +104,7 @@ class Schedule:
             if self.halted() and all(self.is_over(name) for name in self.halted()):
                 break
             at += TICK_NS if self.is_near(at) else COARSE_NS
-        self.remember([keep(self.node, MonoNs(at))])
+        self.remember([persist(self.node, MonoNs(at))])
 
     def spent_so_far(self) -> int:
         return next((cap.spend_usd_micros for cap in self.node.budgets.caps), 0)
@@ -118,7 +118,7 @@ class Schedule:
         return min([*ends, *self.ending.values()], default=at) <= at + COARSE_NS
 
     def halted(self) -> list[str]:
-        return [name for name, tracked in self.node.runs.items() if tracked.incident is not None]
+        return [name for name, managed in self.node.runs.items() if managed.incident is not None]
 
     def is_over(self, name: str) -> bool:
         incident = self.node.runs[name].incident

@@ -10,10 +10,10 @@ import pytest
 from governor.core.alerts.catalogue import TEXT_CHARS_MAX
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import NS_PER_DAY, NS_PER_S, BootNs, WallNs, usd
-from governor.core.engine.metering import keep
+from governor.core.engine.metering import persist
 from governor.core.engine.node import RUNS_MAX, Node, new_node
 from governor.core.engine.resume import restore_runs
-from governor.core.events.effects import Alarm, KeepRuns
+from governor.core.events.effects import Alarm, PersistRuns
 from governor.core.events.inputs import OperatorBudget
 from governor.core.money.budgets import BUDGETS_MAX, ScopedBudget, parse_scope
 from tests.unit.core.engine.test_budgeting import ONE, OTHER, alarms, budget, halted, join, make, reached_at, set_live
@@ -23,8 +23,8 @@ WALL_AT_0 = 10**18  # Of `tick`.
 
 
 def reborn(node: Node, when: float, *budgets: ScopedBudget, boot_id: str = "boot-1") -> Node:
-    kept = keep(node, at(when))
-    assert isinstance(kept, KeepRuns)
+    kept = persist(node, at(when))
+    assert isinstance(kept, PersistRuns)
     rows = json.loads(json.dumps(list(kept.runs.values())))
     facts = replace(node.facts, boot_id=boot_id)
     new = new_node(facts, node.policies, BootNs(at(when)), WallNs(at(when)), budgets)
@@ -53,7 +53,7 @@ def test_a_journal_of_before_has_no_counters_and_its_runs_give_them() -> None:
     play(node, tick(0))
     join(node)
     play(node, tick(100))
-    kept = keep(node, at(100))
+    kept = persist(node, at(100))
     rows = [dict(row) for row in kept.runs.values()]
     for row in rows:
         row.pop("groups", None)
@@ -71,7 +71,7 @@ def test_runs_that_are_tracked_no_longer_count_too_where_the_journal_is_one_of_b
     play(node, tick(0))
     join(node)
     play(node, tick(100))
-    [row] = [dict(row) for name, row in keep(node, at(100)).runs.items() if name == ONE]
+    [row] = [dict(row) for name, row in persist(node, at(100)).runs.items() if name == ONE]
     rows = [{**row, "run": f"old{number}", "alive": False} for number in range(RUNS_MAX + 6)]
     new = new_node(node.facts, node.policies, BootNs(at(100)), WallNs(at(100)))
     restore_runs(new, rows, BootNs(at(100)), at(100))
@@ -83,7 +83,7 @@ def test_counters_that_cannot_be_read_are_said_and_cost_no_start() -> None:
     node = make()
     play(node, tick(0))
     join(node)
-    rows = [dict(row) for row in keep(node, at(0)).runs.values()]
+    rows = [dict(row) for row in persist(node, at(0)).runs.values()]
     for row in rows:
         if "budgets" in row:
             row["budgets"] = {"live": [{"scope": "month"}], "said": {}}
@@ -108,7 +108,7 @@ def test_one_live_budget_that_cannot_be_read_costs_itself_alone(torn: dict[str, 
     join(node)
     for scope, dollars in (("stage:stage1", 10), ("day", 500), ("run:mistral", 60)):
         set_live(node, 1, scope, dollars)
-    rows = [dict(row) for row in keep(node, at(0)).runs.values()]
+    rows = [dict(row) for row in persist(node, at(0)).runs.values()]
     [own] = [row for row in rows if "budgets" in row]
     for row in own["budgets"]["live"]:
         row.update(torn if row["scope"] == "day" else {})
@@ -125,7 +125,7 @@ def test_one_live_budget_that_cannot_be_read_costs_itself_alone(torn: dict[str, 
 def test_many_live_budgets_that_cannot_be_read_are_one_bounded_alarm() -> None:
     node = make()
     play(node, tick(0))
-    rows = [dict(row) for row in keep(node, at(0)).runs.values()]
+    rows = [dict(row) for row in persist(node, at(0)).runs.values()]
     [own] = [row for row in rows if "budgets" in row]
     own["budgets"]["live"] = [{"scope": f"{number}" * 500} for number in range(BUDGETS_MAX)] + [5]
     [text] = alarms(restore_runs(new_node(node.facts, node.policies, BootNs(0), WallNs(0)), rows, BootNs(0), at(0)))
@@ -139,7 +139,7 @@ def test_counters_stand_where_the_live_budgets_beside_them_cannot_be_read() -> N
     play(node, tick(0))
     join(node)
     play(node, tick(100))
-    rows = [dict(row) for row in keep(node, at(100)).runs.values()]
+    rows = [dict(row) for row in persist(node, at(100)).runs.values()]
     for row in rows:
         if "budgets" in row:
             row["budgets"] = {"live": [{"scope": "month"}], "said": {}}
@@ -176,7 +176,7 @@ def test_each_part_of_a_groups_budget_is_alarmed_once_also_over_a_restart() -> N
     half = reached_at(5)
     assert warned(node, 1, half - 0.25) == []
     [text] = warned(node, half)
-    kept = [effect for effect in play(node, tick(half + 0.25)) if isinstance(effect, KeepRuns)]
+    kept = [effect for effect in play(node, tick(half + 0.25)) if isinstance(effect, PersistRuns)]
     assert len(kept) == 1, "at once: a governor after us must not say it again"
     assert warned(node, half + 0.5, half + 10) == []
     assert text == (
@@ -228,7 +228,7 @@ def test_a_runs_own_budget_warns_under_its_name() -> None:
 
 
 def test_a_ceiling_typed_anew_is_a_newer_word_than_one_that_was_set_live() -> None:
-    def started(ceiling: float, *kept: KeepRuns) -> tuple[Node, list[str]]:
+    def started(ceiling: float, *kept: PersistRuns) -> tuple[Node, list[str]]:
         policies = PolicySet((Policy("p"),), "d").with_ceiling(usd(ceiling))
         node = new_node(make().facts, policies, BootNs(0), WallNs(0))
         rows = [row for one in kept for row in json.loads(json.dumps(list(one.runs.values())))]
@@ -239,7 +239,7 @@ def test_a_ceiling_typed_anew_is_a_newer_word_than_one_that_was_set_live() -> No
     join(node)
     set_live(node, 0, "run:llama", 45, over_usd_micros=usd(300))
     set_live(node, 0, "node", 500)
-    kept = keep(node, at(0))
+    kept = persist(node, at(0))
     requeued, told = started(300, kept)
     assert told == []
     assert requeued.runs[ONE].policy.budget.ceiling_usd_micros == usd(45)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, WallNs
 from governor.core.money.charges import (
     CUTS_MAX,
-    NOBODY,
+    UNALLOCATED_PAYER,
     Charge,
     ChargeBook,
     Line,
@@ -56,9 +56,9 @@ def test_a_long_stretch_is_cut_at_full_hours_and_adds_up() -> None:
     """A node that slept, or a governor that was away: by the hour and by the day it is charged when it passed."""
     book = ChargeBook(PLACE, START)
     began, elapsed, micros = START + 1800 * NS_PER_S, 3 * NS_PER_HOUR + 1, 1_000_003
-    parts = [Part(ANNA, elapsed // 3, micros), Part(NOBODY, elapsed - elapsed // 3, 7)]
+    parts = [Part(ANNA, elapsed // 3, micros), Part(UNALLOCATED_PAYER, elapsed - elapsed // 3, 7)]
     rows = [*book.add(LINE, WallNs(began), DurationNs(elapsed), parts, reconstructed=True), *book.open_charges()]
-    for payer, quantity, usd_micros in ((ANNA, elapsed // 3, micros), (NOBODY, elapsed - elapsed // 3, 7)):
+    for payer, quantity, usd_micros in ((ANNA, elapsed // 3, micros), (UNALLOCATED_PAYER, elapsed - elapsed // 3, 7)):
         own = [row for row in rows if row.payer == payer]
         edges = [(row.from_wall - START, row.to_wall - START) for row in own]
         half, hour = NS_PER_HOUR // 2, NS_PER_HOUR
@@ -101,9 +101,9 @@ def test_a_wall_clock_that_is_set_stretches_nothing() -> None:
 def test_a_run_that_ends_closes_its_own_charges_alone() -> None:
     book = ChargeBook(PLACE, START)
     add(book, START, NS_PER_S)
-    add(book, START, NS_PER_S, payer=NOBODY)
+    add(book, START, NS_PER_S, payer=UNALLOCATED_PAYER)
     assert [charge.payer.run for charge in book.close_all_but({""})] == ["anna"]
-    assert [charge.payer for charge in book.open_charges()] == [NOBODY]
+    assert [charge.payer for charge in book.open_charges()] == [UNALLOCATED_PAYER]
 
 
 def test_a_charge_survives_json_and_keeps_its_name_while_it_grows() -> None:
@@ -155,8 +155,8 @@ def test_nothing_is_lost_or_counted_twice(stretches: list[tuple[int, int, str, s
 
 def test_what_was_nobodys_goes_to_the_command_that_was_started_for_it() -> None:
     book = ChargeBook(PLACE, START)
-    add(book, START + NS_PER_HOUR - NS_PER_S, NS_PER_S, payer=NOBODY)
-    [closed] = add(book, START + NS_PER_HOUR, NS_PER_S, payer=NOBODY)
+    add(book, START + NS_PER_HOUR - NS_PER_S, NS_PER_S, payer=UNALLOCATED_PAYER)
+    [closed] = add(book, START + NS_PER_HOUR, NS_PER_S, payer=UNALLOCATED_PAYER)
     still_open = sum(charge.usd_micros for charge in book.open_charges())
     [handed], amount = book.hand_over(ANNA)
     assert (handed.charge_id, handed.usd_micros, handed.payer) == (closed.charge_id, closed.usd_micros, ANNA)

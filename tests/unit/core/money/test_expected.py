@@ -14,10 +14,10 @@ from governor.cli.status_table import render_status
 from governor.core.base.policy import Budget, Expected, Policy, PolicySet
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros, usd
 from governor.core.engine import step as engine
-from governor.core.engine.metering import keep
+from governor.core.engine.metering import persist
 from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import outlook
-from governor.core.events.effects import Effect, KeepRuns
+from governor.core.events.effects import Effect, PersistRuns
 from governor.core.money.forecast import ExpectedCost, WindowRow, burn_rate, drift, per_mtok, row_of, window_row
 from governor.core.money.token_windows import Window
 from governor.core.views.status import run_status
@@ -111,11 +111,11 @@ def trained(node: Node, first: int, last: int, step_s: int = 1) -> list[Effect]:
     for number in range(first, last + 1):
         step = a_step(number, when=number * step_s, tokens=MTOK // 4, tokens_total=number * MTOK // 4)
         effects += play(node, tick(number * step_s), step)
-    return [*effects, keep(node, at(last * step_s))]
+    return [*effects, persist(node, at(last * step_s))]
 
 
 def rows(effects: list[Effect]) -> list[WindowRow]:
-    kept = [record for effect in effects if isinstance(effect, KeepRuns) for record in effect.records]
+    kept = [record for effect in effects if isinstance(effect, PersistRuns) for record in effect.records]
     return [row_of(record.data) for record in kept if record.kind == "window"]
 
 
@@ -227,7 +227,7 @@ def test_kept_windows_partition_the_tokens_whatever_is_reloaded_and_killed(acts:
             case "set back":
                 total = max(0, total - amount)
     world.at(world.boot / NS_PER_S + 1)
-    world.take([keep(world.node, MonoNs(world.mono))])
+    world.take([persist(world.node, MonoNs(world.mono))])
     edges = [(window["from_tokens"], window["to_tokens"]) for window in world.windows]
     assert all(low < high for low, high in edges)
     assert [low for low, _ in edges] == [0, *(high for _, high in edges)][: len(edges)]

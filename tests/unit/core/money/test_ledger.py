@@ -15,7 +15,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
 from governor.core.engine.node import RUNS_MAX, Node, run_snapshot
 from governor.core.engine.resume import restore_runs
-from governor.core.events.effects import KeepIncident, Refuse
+from governor.core.events.effects import PersistIncident, Refuse
 from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen
 from governor.core.money.ledger import FORGOTTEN_MAX, Ledger, new_ledger
 from governor.core.money.lines import compute_line, share_on
@@ -76,7 +76,7 @@ def forgotten_by(node: Node, when: float) -> None:
 
 def kept_by(node: Node, when: float) -> list[dict[str, Any]]:
     """As the journal has them: the run's from before it was forgotten, the others after it."""
-    others = [run_snapshot(node, tracked, at(when)) for tracked in node.runs.values()]
+    others = [run_snapshot(node, managed, at(when)) for managed in node.runs.values()]
     return [json.loads(json.dumps(row)) for row in others]
 
 
@@ -101,9 +101,9 @@ def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted:
     assert isinstance(refused, Refuse)
     assert "belongs to uid 1000" in refused.reason
     play(node, hello(0, 22, run="mine", attempt="a2", world_size=1, peer=peer(901), connection=ConnectionId(901)))
-    tracked = node.runs["mine"]
+    managed = node.runs["mine"]
     assert "mine" not in node.past, "what was remembered of it is no second truth"
-    assert (tracked.hold_reason, len(tracked.halts_wall)) == ("looking", 1)
+    assert (managed.hold_reason, len(managed.halts_wall)) == ("looking", 1)
     # Its next window goes on where the last one ended, and no dollar is in two.
     for number in range(7, 11):
         told = {"tokens": 250_000, "tokens_total": number * 250_000, "connection": ConnectionId(901)}
@@ -112,7 +112,7 @@ def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted:
     assert (row["from_tokens"], row["to_tokens"]) == (MTOK, 2 * MTOK)
     assert row["usd_micros"] < node.ledger.spend("mine")
     effects = play(node, OperatorHalt(at(31), "mine", "again", 0))
-    [kept] = [effect for effect in effects if isinstance(effect, KeepIncident)]
+    [kept] = [effect for effect in effects if isinstance(effect, PersistIncident)]
     assert kept.incident_id == "mine.node-a.2"
 
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.findings import Finding, Reading, Response, Verdict
-from governor.core.base.policy import ALL, AT_ONCE, HoldKind, Member, Mode, Policy, Rule, WarmUp
+from governor.core.base.policy import ALL, AT_ONCE, Member, Mode, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.engine import verdicts
-from governor.core.engine.node import Tracked
+from governor.core.engine.node import ManagedRun
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import Event, Step
 from governor.core.rules.condition import All, evidence_of
-from governor.core.rules.evaluate import ATTEMPT, RuleBook
+from governor.core.rules.evaluate import ATTEMPT, Rules
 from governor.core.rules.triggers.nonfinite import Nonfinite
 from governor.core.runs.state import Run
 from tests.unit.core.engine.test_step import make_node
@@ -47,7 +47,7 @@ def together(*readings: Reading) -> Finding:
     return All([(f"t{index}", Says(reading)) for index, reading in enumerate(readings)]).judge(MonoNs(0), a_run())
 
 
-def feed(book: RuleBook, *events: Event) -> list[str]:
+def feed(book: Rules, *events: Event) -> list[str]:
     told = []
     for event in events:
         book.observe(event)
@@ -108,12 +108,12 @@ def test_the_evidence_of_one_trigger_is_found_alone_and_among_others() -> None:
 
 
 def test_state_of_other_members_starts_fresh() -> None:
-    book = RuleBook(Policy("p", rules=(replace(NAN, members=(Member("nonfinite", {}),)),)), a_run())
+    book = Rules(Policy("p", rules=(replace(NAN, members=(Member("nonfinite", {}),)),)), a_run())
     feed(book, a_step(1, float("nan")))
     saved = json.loads(json.dumps(book.snapshot(), allow_nan=False))
-    other = RuleBook(Policy("p", rules=(replace(NAN, members=(Member("hang", {}),)),)), a_run())
+    other = Rules(Policy("p", rules=(replace(NAN, members=(Member("hang", {}),)),)), a_run())
     other.restore(saved)
-    assert other.snapshot()["nan"]["state"] == RuleBook(other.policy, a_run()).snapshot()["nan"]["state"]
+    assert other.snapshot()["nan"]["state"] == Rules(other.policy, a_run()).snapshot()["nan"]["state"]
 
 
 # --- the runs a rule is for -----------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_a_rule_for_other_runs_is_neither_judged_nor_shown() -> None:
     red = replace(NAN, name="red", match={"team": ("red",)})
     for team, told in (("blue", ["nan"]), ("red", ["nan", "red"])):
         run = a_run(team=team)
-        book = RuleBook(Policy("p", rules=(NAN, red)), run)
+        book = Rules(Policy("p", rules=(NAN, red)), run)
         assert feed(book, a_step(1, float("nan"))) == told
         assert list(book.findings) == told
 
@@ -132,7 +132,7 @@ def test_a_rule_that_is_for_other_runs_by_now_has_nothing_left_to_act_on() -> No
     """Else the end of an operator's hold would halt the run by a rule that its owner has taken off it."""
     nan = replace(NAN, match={"team": ("red",)})
     run = a_run(team="red")
-    book = RuleBook(Policy("p", rules=(nan,)), run)
+    book = Rules(Policy("p", rules=(nan,)), run)
     assert feed(book, a_step(1, float("nan"))) == ["nan"]
     book = book.with_policy(Policy("p", rules=(replace(nan, match={"team": ("blue",)}),)))
     assert book.judge(MonoNs(2 * NS_PER_S)) == []
@@ -145,14 +145,14 @@ def test_a_rule_that_is_for_other_runs_by_now_has_nothing_left_to_act_on() -> No
 
 
 def test_a_snapshot_of_before_warm_ups_is_taken_up() -> None:
-    two = replace(NAN, hold=replace(AT_ONCE, kind=HoldKind.STEPS, need=2, of=2))
+    two = replace(NAN, persistence=replace(AT_ONCE, kind=PersistenceKind.STEPS, need=2, of=2))
     run = a_run()
-    book = RuleBook(Policy("p", rules=(two,)), run)
+    book = Rules(Policy("p", rules=(two,)), run)
     assert feed(book, a_step(1, float("nan"))) == []
     saved = json.loads(json.dumps(book.snapshot(), allow_nan=False))
     del saved[ATTEMPT], saved["nan"]["told_at"]  # As the version before wrote it.
     assert saved["nan"]["meaning"] == ["nonfinite", "steps", 2, 2, "halt", "enforce"]
-    fresh = RuleBook(book.policy, run)
+    fresh = Rules(book.policy, run)
     fresh.restore(saved)
     assert feed(fresh, a_step(2, float("nan"))) == ["nan"]
 
@@ -160,9 +160,9 @@ def test_a_snapshot_of_before_warm_ups_is_taken_up() -> None:
 def test_a_reload_keeps_the_cool_down_and_the_warm_up() -> None:
     rule = replace(NAN, response=Response.WARN, cooldown_ns=DurationNs(30 * NS_PER_S))
     run = a_run()
-    book = RuleBook(Policy("p", rules=(rule,)), run)
+    book = Rules(Policy("p", rules=(rule,)), run)
     assert feed(book, a_step(1, float("nan")), a_step(2, 1.0)) == ["nan"]
-    late = replace(rule, name="late", warmup=WarmUp(HoldKind.DURATION, 3 * NS_PER_S))
+    late = replace(rule, name="late", warmup=WarmUp(PersistenceKind.DURATION, 3 * NS_PER_S))
     book = book.with_policy(Policy("p", rules=(rule, late)))
     assert feed(book, a_step(3, float("nan"))) == ["late"], "its warm-up began with the attempt"
 
@@ -178,35 +178,35 @@ def test_observing_touches_nothing_and_tells_everything(
     """Whatever a rule would do, observed it is a record, and an alarm unless it only watches."""
     rule = replace(NAN, trigger=ALL if members else NAN.trigger, members=members, response=response)
     steps = [a_step(index, loss) for index, loss in enumerate(losses)]
-    enforced = feed(RuleBook(Policy("p", rules=(rule,)), a_run()), *steps)
+    enforced = feed(Rules(Policy("p", rules=(rule,)), a_run()), *steps)
 
     policy, run, node = Policy("p", rules=(rule,)).observing(), a_run(), make_node()
-    tracked = Tracked(run, policy, RuleBook(policy, run))
+    managed = ManagedRun(run, policy, Rules(policy, run))
     effects: list[Effect] = []
     for step in steps:
-        tracked.book.observe(step)
-        effects += verdicts.judge(node, tracked, step.at, step)
+        managed.rules.observe(step)
+        effects += verdicts.judge(node, managed, step.at, step)
     records = [effect for effect in effects if isinstance(effect, Record)]
     alarms = [effect for effect in effects if isinstance(effect, Alarm)]
     assert len(records) + len(alarms) == len(effects)
     assert [record.data["rule"] for record in records] == enforced, "it decides all the same"
     assert len(alarms) == (0 if response is Response.WATCH else len(records))
-    assert tracked.incident is None
+    assert managed.incident is None
 
 
 def test_a_warm_up_goes_on_over_a_restart_of_the_governor() -> None:
     """The restarted governor takes its own return for the attempt's begin, and has seen none of its tokens."""
-    time = replace(NAN, warmup=WarmUp(HoldKind.DURATION, 20 * NS_PER_S))
-    tokens = replace(NAN, name="tokens", warmup=WarmUp(HoldKind.TOKENS, 1000))
-    steps = replace(NAN, name="steps", warmup=WarmUp(HoldKind.STEPS, 9))
-    book = RuleBook(Policy("p", rules=(time, tokens, steps)), run := a_run())
+    time = replace(NAN, warmup=WarmUp(PersistenceKind.DURATION, 20 * NS_PER_S))
+    tokens = replace(NAN, name="tokens", warmup=WarmUp(PersistenceKind.TOKENS, 1000))
+    steps = replace(NAN, name="steps", warmup=WarmUp(PersistenceKind.STEPS, 9))
+    book = Rules(Policy("p", rules=(time, tokens, steps)), run := a_run())
     run.attempt_step, run.tokens_total, run.step_tokens = 9, 5000, 900
     feed(book, a_step(9, 1.0))
     run.tokens_total = 5000 + 100
     feed(book, a_step(10, 1.0))
     later = a_run()
     later.attempt_at, later.tokens_total, later.step_tokens = MonoNs(15 * NS_PER_S), 5100, 900
-    fresh = RuleBook(book.policy, later)
+    fresh = Rules(book.policy, later)
     fresh.restore(json.loads(json.dumps(book.snapshot(), allow_nan=False)))
     assert feed(fresh, a_step(19, float("nan"))) == []
     later.tokens_total, later.attempt_step = 5101, 10

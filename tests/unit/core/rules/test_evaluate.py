@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 
 from governor.core.base.findings import Finding, Reading, Response
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
-from governor.core.base.policy import ALL, AT_ONCE, Budget, Hold, HoldKind, Member, Mode, Policy, Rule
+from governor.core.base.policy import ALL, AT_ONCE, Budget, Member, Mode, Persistence, PersistenceKind, Policy, Rule
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.inputs import Hello, Step, Tick
-from governor.core.rules.condition import HoldTimer
-from governor.core.rules.evaluate import RuleBook
+from governor.core.rules.condition import PersistenceTimer
+from governor.core.rules.evaluate import Rules
 from governor.core.rules.triggers import load
 from governor.core.rules.triggers.base import defaults
 from governor.core.runs import intake
 from governor.core.runs.state import Run
 
 QUIET, FIRING, UNKNOWN = Reading.QUIET, Reading.FIRING, Reading.UNKNOWN
-TEN_SECONDS = Hold(HoldKind.DURATION, 10 * NS_PER_S)
+TEN_SECONDS = Persistence(PersistenceKind.DURATION, 10 * NS_PER_S)
 
 
 def a_run() -> Run:
@@ -28,7 +28,9 @@ def a_run() -> Run:
 
 
 def a_rule(**changes: object) -> Rule:
-    rule = Rule("nan", "nonfinite", {}, Hold(HoldKind.STEPS, 1, 1), Response.HALT, Mode.ENFORCE, "suspect")
+    rule = Rule(
+        "nan", "nonfinite", {}, Persistence(PersistenceKind.STEPS, 1, 1), Response.HALT, Mode.ENFORCE, "suspect"
+    )
     return replace(rule, **changes)  # type: ignore[arg-type]
 
 
@@ -40,15 +42,15 @@ def a_step(number: int, loss: float | None, rank: int = 0) -> Step:
     return Step(MonoNs(number * NS_PER_S), None, "r", rank, number, loss=loss)
 
 
-def seconds(timer: HoldTimer, *readings: tuple[float, Reading]) -> list[bool]:
+def seconds(timer: PersistenceTimer, *readings: tuple[float, Reading]) -> list[bool]:
     return [timer.add(Finding(reading), MonoNs(int(at * NS_PER_S)), None, a_run()) for at, reading in readings]
 
 
-def steps(timer: HoldTimer, *readings: tuple[int, Reading]) -> list[bool]:
+def steps(timer: PersistenceTimer, *readings: tuple[int, Reading]) -> list[bool]:
     return [timer.add(Finding(reading), MonoNs(0), a_step(step, 1.0), a_run()) for step, reading in readings]
 
 
-def feed(book: RuleBook, event: Step) -> list[str]:
+def feed(book: Rules, event: Step) -> list[str]:
     book.observe(event)
     return [verdict.rule for verdict in book.judge(event.at, event)]
 
@@ -57,42 +59,42 @@ def feed(book: RuleBook, event: Step) -> list[str]:
 
 
 def test_a_duration_is_reached_at_its_end_and_not_a_tick_before() -> None:
-    assert seconds(HoldTimer(TEN_SECONDS), (0, FIRING), (9.75, FIRING), (10, FIRING)) == [False, False, True]
+    assert seconds(PersistenceTimer(TEN_SECONDS), (0, FIRING), (9.75, FIRING), (10, FIRING)) == [False, False, True]
 
 
 def test_quiet_starts_a_duration_anew() -> None:
     readings = [(0, FIRING), (9, FIRING), (9.5, QUIET), (10, FIRING), (19.75, FIRING), (20, FIRING)]
-    assert seconds(HoldTimer(TEN_SECONDS), *readings) == [False, False, False, False, False, True]
+    assert seconds(PersistenceTimer(TEN_SECONDS), *readings) == [False, False, False, False, False, True]
 
 
 def test_unknown_neither_counts_nor_resets() -> None:
     readings = [(0, FIRING), (6, FIRING), (7, UNKNOWN), (99, UNKNOWN), (100, FIRING), (103, FIRING), (104, FIRING)]
-    assert seconds(HoldTimer(TEN_SECONDS), *readings) == [False, False, False, False, False, False, True]
+    assert seconds(PersistenceTimer(TEN_SECONDS), *readings) == [False, False, False, False, False, False, True]
 
 
 def test_unknown_alone_never_holds() -> None:
-    assert not any(seconds(HoldTimer(TEN_SECONDS), *[(at, UNKNOWN) for at in range(1000)]))
-    assert not any(seconds(HoldTimer(AT_ONCE), *[(at, UNKNOWN) for at in range(10)]))
+    assert not any(seconds(PersistenceTimer(TEN_SECONDS), *[(at, UNKNOWN) for at in range(1000)]))
+    assert not any(seconds(PersistenceTimer(AT_ONCE), *[(at, UNKNOWN) for at in range(10)]))
 
 
 def test_steps_of_unknown_reading_are_no_steps_of_the_window() -> None:
-    timer = HoldTimer(Hold(HoldKind.STEPS, 2, 2))
+    timer = PersistenceTimer(Persistence(PersistenceKind.STEPS, 2, 2))
     assert steps(timer, (1, FIRING), (2, UNKNOWN), (3, FIRING)) == [False, False, True]
 
 
 def test_ranks_of_one_step_are_one_step() -> None:
-    timer = HoldTimer(Hold(HoldKind.STEPS, 2, 2))
+    timer = PersistenceTimer(Persistence(PersistenceKind.STEPS, 2, 2))
     assert steps(timer, (1, FIRING), (1, FIRING), (1, FIRING), (2, QUIET), (2, FIRING)) == [False] * 4 + [True]
 
 
 def test_two_of_three_steps() -> None:
-    timer = HoldTimer(Hold(HoldKind.STEPS, 2, 3))
+    timer = PersistenceTimer(Persistence(PersistenceKind.STEPS, 2, 3))
     assert steps(timer, (1, FIRING), (2, QUIET), (3, QUIET), (4, FIRING), (5, FIRING)) == [False] * 4 + [True]
 
 
 @given(st.integers(1, 6), st.integers(0, 4), st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=40))
 def test_steps_agree_with_looking_at_the_window(need: int, more: int, readings: list[tuple[int, bool]]) -> None:
-    timer, window = HoldTimer(Hold(HoldKind.STEPS, need, need + more)), {}
+    timer, window = PersistenceTimer(Persistence(PersistenceKind.STEPS, need, need + more)), {}
     for step, fired in readings:
         window[step] = window.get(step, False) or fired
         window = dict(list(window.items())[-(need + more) :])
@@ -100,11 +102,13 @@ def test_steps_agree_with_looking_at_the_window(need: int, more: int, readings: 
 
 
 def test_a_frame_stamped_before_the_last_tick_does_no_harm() -> None:
-    assert seconds(HoldTimer(TEN_SECONDS), (0, FIRING), (5, FIRING), (4, FIRING), (10, FIRING)) == [False] * 3 + [True]
+    assert seconds(PersistenceTimer(TEN_SECONDS), (0, FIRING), (5, FIRING), (4, FIRING), (10, FIRING)) == [
+        False
+    ] * 3 + [True]
 
 
 def test_tokens_are_counted_between_firing_readings() -> None:
-    timer, run, held = HoldTimer(Hold(HoldKind.TOKENS, 1000)), a_run(), []
+    timer, run, held = PersistenceTimer(Persistence(PersistenceKind.TOKENS, 1000)), a_run(), []
     for tokens, reading in ((0, FIRING), (900, FIRING), (5000, UNKNOWN), (6000, FIRING), (6100, FIRING)):
         run.tokens_total = tokens
         held.append(timer.add(Finding(reading), MonoNs(0), None, run))
@@ -112,23 +116,27 @@ def test_tokens_are_counted_between_firing_readings() -> None:
 
 
 def test_without_a_token_count_a_hold_in_tokens_is_not_reached() -> None:
-    assert not any(seconds(HoldTimer(Hold(HoldKind.TOKENS, 1)), *[(at, FIRING) for at in range(10)]))
+    assert not any(
+        seconds(PersistenceTimer(Persistence(PersistenceKind.TOKENS, 1)), *[(at, FIRING) for at in range(10)])
+    )
 
 
-@pytest.mark.parametrize("hold", [TEN_SECONDS, Hold(HoldKind.STEPS, 3, 5), Hold(HoldKind.TOKENS, 10)])
-def test_a_timer_survives_json(hold: Hold) -> None:
-    timer = HoldTimer(hold)
+@pytest.mark.parametrize(
+    "hold", [TEN_SECONDS, Persistence(PersistenceKind.STEPS, 3, 5), Persistence(PersistenceKind.TOKENS, 10)]
+)
+def test_a_timer_survives_json(hold: Persistence) -> None:
+    timer = PersistenceTimer(hold)
     seconds(timer, (0, FIRING), (6, FIRING))
     timer.add(Finding(FIRING), MonoNs(7 * NS_PER_S), a_step(1, 1.0), a_run())
-    other = HoldTimer(hold)
+    other = PersistenceTimer(hold)
     other.restore(json.loads(json.dumps(timer.snapshot())))
     assert other.snapshot() == timer.snapshot()
 
 
 def test_downtime_is_not_counted() -> None:
-    timer = HoldTimer(TEN_SECONDS)
+    timer = PersistenceTimer(TEN_SECONDS)
     seconds(timer, (0, FIRING), (6, FIRING))
-    other = HoldTimer(TEN_SECONDS)
+    other = PersistenceTimer(TEN_SECONDS)
     other.restore(timer.snapshot())
     assert seconds(other, (100, FIRING), (103, FIRING), (104, FIRING)) == [False, False, True]
 
@@ -137,7 +145,7 @@ def test_downtime_is_not_counted() -> None:
 
 
 def test_a_verdict_says_what_the_rule_says() -> None:
-    book = RuleBook(a_policy(a_rule(mode=Mode.OBSERVE)), a_run())
+    book = Rules(a_policy(a_rule(mode=Mode.OBSERVE)), a_run())
     event = a_step(7, float("nan"))
     book.observe(event)
     (verdict,) = book.judge(event.at, event)
@@ -148,17 +156,17 @@ def test_a_verdict_says_what_the_rule_says() -> None:
 
 def test_every_rule_is_judged_although_another_one_fired() -> None:
     slow = a_rule(name="slow", trigger="throughput_collapse")
-    book = RuleBook(a_policy(a_rule(), slow), a_run())
+    book = Rules(a_policy(a_rule(), slow), a_run())
     feed(book, a_step(1, float("nan")))
     assert book.findings["slow"].reason != "not_judged_yet"
 
 
 def test_a_rule_that_was_never_judged_is_unknown() -> None:
-    assert RuleBook(a_policy(), a_run()).findings["nan"].reading is UNKNOWN
+    assert Rules(a_policy(), a_run()).findings["nan"].reading is UNKNOWN
 
 
 def test_standing_lasts_as_long_as_the_condition() -> None:
-    book = RuleBook(a_policy(), a_run())
+    book = Rules(a_policy(), a_run())
     feed(book, a_step(1, float("nan")))
     assert [verdict.rule for verdict in book.standing()] == ["nan"]
     feed(book, a_step(2, 1.0))
@@ -166,10 +174,10 @@ def test_standing_lasts_as_long_as_the_condition() -> None:
 
 
 def test_a_reloaded_policy_keeps_the_state_of_unchanged_rules() -> None:
-    two_steps = Hold(HoldKind.STEPS, 2, 2)
-    book = RuleBook(a_policy(a_rule(hold=two_steps)), a_run())
+    two_steps = Persistence(PersistenceKind.STEPS, 2, 2)
+    book = Rules(a_policy(a_rule(persistence=two_steps)), a_run())
     feed(book, a_step(1, float("nan")))
-    book = book.with_policy(a_policy(a_rule(hold=two_steps), a_rule(name="new", trigger="hang")))
+    book = book.with_policy(a_policy(a_rule(persistence=two_steps), a_rule(name="new", trigger="hang")))
     assert feed(book, a_step(2, float("nan"))) == ["nan"]
     assert feed(book.with_policy(book.policy), a_step(3, float("nan"))) == [], "the same episode"
 
@@ -179,8 +187,8 @@ def test_time_in_which_a_log_cannot_be_read_makes_no_step_last_longer() -> None:
     run = a_run()
     run.jsonl_only = True
     params = {"run": NS_PER_S, "attempt": 0}
-    runs = a_rule(name="runs", trigger="runtime", params=params, hold=TEN_SECONDS)
-    book, told = RuleBook(a_policy(a_rule(hold=TEN_SECONDS), runs), run), []
+    runs = a_rule(name="runs", trigger="runtime", params=params, persistence=TEN_SECONDS)
+    book, told = Rules(a_policy(a_rule(persistence=TEN_SECONDS), runs), run), []
     assert feed(book, a_step(1, float("nan"))) == []
     for second in range(2, 60):
         run.stream_lost_at = MonoNs(2 * NS_PER_S) if second < 40 else None
@@ -194,7 +202,7 @@ def test_time_in_which_no_steps_are_trained_makes_none_of_them_last_longer() -> 
     """Else some slow steps before a long evaluation halt a healthy run."""
     run = a_run()
     run.jsonl_only = True
-    book, told = RuleBook(a_policy(a_rule(hold=TEN_SECONDS)), run), []
+    book, told = Rules(a_policy(a_rule(persistence=TEN_SECONDS)), run), []
     assert feed(book, a_step(1, float("nan"))) == []
     for second in range(2, 60):
         run.stream_phase = "eval" if second < 40 else "train"
@@ -218,10 +226,10 @@ def test_a_reload_takes_nothing_of_what_triggers_have_seen(touched: dict[str, ob
     run = a_run()
     run.jsonl_only, run.step, run.step_at = True, 1, MonoNs(0)
     limit = {"start_limit_without_beats": 35 * 60 * NS_PER_S}  # Of a log that has shown no rhythm.
-    hang = a_rule(name="hang", trigger="hang", params=defaults(load()["hang"].KEYS) | limit, hold=AT_ONCE)
+    hang = a_rule(name="hang", trigger="hang", params=defaults(load()["hang"].KEYS) | limit, persistence=AT_ONCE)
     members = (Member("hang", hang.params), Member("runtime", {"run": NS_PER_S}))
     both = replace(hang, name="both", trigger=ALL, params={}, members=members)
-    book, told = RuleBook(a_policy(hang, both), run), []
+    book, told = Rules(a_policy(hang, both), run), []
     for second in range(36 * 60):
         at = second * NS_PER_S
         tick = Tick(MonoNs(at), BootNs(at), WallNs(at))
@@ -235,7 +243,7 @@ def test_a_reload_takes_nothing_of_what_triggers_have_seen(touched: dict[str, ob
 
 
 def test_a_rule_that_begins_to_enforce_reports_the_episode_again() -> None:
-    book = RuleBook(a_policy(a_rule(mode=Mode.OBSERVE)), a_run())
+    book = Rules(a_policy(a_rule(mode=Mode.OBSERVE)), a_run())
     assert feed(book, a_step(1, float("nan"))) == ["nan"]
     book = book.with_policy(a_policy(a_rule(mode=Mode.ENFORCE)))
     assert feed(book, a_step(2, float("nan"))) == ["nan"]
@@ -244,9 +252,9 @@ def test_a_rule_that_begins_to_enforce_reports_the_episode_again() -> None:
 def test_a_raised_ceiling_is_judged_at_once() -> None:
     run = a_run()
     run.spend_usd_micros, run.spend_rate_usd_micros_per_hour = UsdMicros(10), UsdMicros(1)
-    rule = a_rule(name="budget", trigger="budget", hold=AT_ONCE)
+    rule = a_rule(name="budget", trigger="budget", persistence=AT_ONCE)
     low = Policy("p", budget=Budget(UsdMicros(9)), rules=(rule,))
-    book = RuleBook(low, run)
+    book = Rules(low, run)
     assert [verdict.rule for verdict in book.judge(MonoNs(0))] == ["budget"]
     book = book.with_policy(replace(low, budget=Budget(UsdMicros(11))))
     assert book.judge(MonoNs(1)) == []
@@ -255,20 +263,20 @@ def test_a_raised_ceiling_is_judged_at_once() -> None:
 
 
 def test_a_snapshot_of_other_rules_is_left_alone() -> None:
-    book = RuleBook(a_policy(a_rule(name="gone"), a_rule(name="other", trigger="hang", hold=AT_ONCE)), a_run())
+    book = Rules(a_policy(a_rule(name="gone"), a_rule(name="other", trigger="hang", persistence=AT_ONCE)), a_run())
     feed(book, a_step(1, float("nan")))
     saved = json.loads(json.dumps(book.snapshot(), allow_nan=False))
-    fresh = RuleBook(a_policy(a_rule(), a_rule(name="other")), a_run())
+    fresh = Rules(a_policy(a_rule(), a_rule(name="other")), a_run())
     fresh.restore(saved)
     assert feed(fresh, a_step(2, float("nan"))) == ["nan", "other"]
 
 
 @pytest.mark.parametrize("trigger", sorted(load()))
 def test_state_of_another_version_starts_fresh(trigger: str) -> None:
-    book = RuleBook(a_policy(a_rule(trigger=trigger, hold=AT_ONCE)), a_run())
+    book = Rules(a_policy(a_rule(trigger=trigger, persistence=AT_ONCE)), a_run())
     feed(book, a_step(1, 2.0))
     saved = json.loads(json.dumps(book.snapshot(), allow_nan=False))
     saved["nan"]["state"] = {"ranks": [[0, {"what": "another version kept"}, 5]], "recent": 7}
-    fresh = RuleBook(book.policy, a_run())
+    fresh = Rules(book.policy, a_run())
     fresh.restore(saved)
-    assert json.loads(json.dumps(fresh.snapshot())) == json.loads(json.dumps(RuleBook(book.policy, a_run()).snapshot()))
+    assert json.loads(json.dumps(fresh.snapshot())) == json.loads(json.dumps(Rules(book.policy, a_run()).snapshot()))

@@ -11,11 +11,11 @@ import pytest
 
 from governor.core.base.findings import Reading, Response
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
-from governor.core.base.policy import ALL, Hold, HoldKind, Member, Mode, Policy, Rule, WarmUp
+from governor.core.base.policy import ALL, Member, Mode, Persistence, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, WallNs
 from governor.core.events.inputs import Disconnected, Event, Hello, Step, Tick
-from governor.core.rules.condition import Attempt, HoldTimer, condition_of
-from governor.core.rules.evaluate import RuleBook
+from governor.core.rules.condition import Attempt, PersistenceTimer, condition_of
+from governor.core.rules.evaluate import Rules
 from governor.core.rules.triggers import load
 from governor.core.rules.triggers.base import defaults, listens
 from governor.core.runs import intake
@@ -35,7 +35,7 @@ class EveryoneIsAsked:
     def __init__(self, policy: Policy, run: Run) -> None:
         self._run = run
         self._attempt = Attempt()
-        self._rules = [(rule, condition_of(rule, policy), HoldTimer(rule.hold)) for rule in policy.rules]
+        self._rules = [(rule, condition_of(rule, policy), PersistenceTimer(rule.persistence)) for rule in policy.rules]
         self._standing: set[str] = set()
         self._told_at: dict[str, MonoNs] = {}
 
@@ -108,9 +108,9 @@ def a_rule(rng: random.Random, name: str) -> Rule:
     kind = ALL if members else rng.choice(KINDS)
     need = rng.choice([1, 1, 2, 3])
     holds = [
-        Hold(HoldKind.STEPS, need, need + rng.choice([0, 2])),
-        Hold(HoldKind.DURATION, rng.choice([0, 2, 40]) * NS_PER_S),
-        Hold(HoldKind.TOKENS, 2000),
+        Persistence(PersistenceKind.STEPS, need, need + rng.choice([0, 2])),
+        Persistence(PersistenceKind.DURATION, rng.choice([0, 2, 40]) * NS_PER_S),
+        Persistence(PersistenceKind.TOKENS, 2000),
     ]
     return Rule(
         name,
@@ -121,7 +121,9 @@ def a_rule(rng: random.Random, name: str) -> Rule:
         Mode.ENFORCE,
         "good",
         members=members,
-        warmup=rng.choice([None, None, WarmUp(HoldKind.STEPS, 10), WarmUp(HoldKind.DURATION, 60 * NS_PER_S)]),
+        warmup=rng.choice(
+            [None, None, WarmUp(PersistenceKind.STEPS, 10), WarmUp(PersistenceKind.DURATION, 60 * NS_PER_S)]
+        ),
         cooldown_ns=DurationNs(rng.choice([0, 0, 30]) * NS_PER_S),
     )
 
@@ -131,7 +133,7 @@ def test_no_verdict_is_missed_moved_or_made_by_not_asking(seed: int) -> None:
     rng = random.Random(seed)
     run = a_run()
     policy = Policy("p", rules=tuple(a_rule(rng, f"rule {index}") for index in range(6)))
-    book, everyone = RuleBook(policy, run), EveryoneIsAsked(policy, run)
+    book, everyone = Rules(policy, run), EveryoneIsAsked(policy, run)
 
     def tell(event: Step | Tick) -> None:
         book.observe(event)
@@ -151,9 +153,9 @@ def test_a_calm_rule_is_asked_at_a_tick_when_a_lost_rank_is_back() -> None:
     """Starved at its last step, unknown while it is lost, starved again without another step."""
     run = a_run()
     starved = {**defaults(load()["data_starvation"].KEYS), "window_steps": 1, "warmup_steps": 0}
-    hold = Hold(HoldKind.DURATION, 2 * NS_PER_S)
+    hold = Persistence(PersistenceKind.DURATION, 2 * NS_PER_S)
     rule = Rule("starved", "data_starvation", starved, hold, Response.WARN, Mode.ENFORCE, "good")
-    book = RuleBook(Policy("p", rules=(rule,)), run)
+    book = Rules(Policy("p", rules=(rule,)), run)
 
     def tick(second: int) -> list[int]:
         at = second * NS_PER_S

@@ -11,7 +11,7 @@ import pytest
 from governor.core.base.findings import Reading
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
-from governor.core.rules.one_rank import Level
+from governor.core.rules.one_rank import RunningLevel
 from governor.core.rules.triggers import load
 from governor.core.rules.triggers.base import Trigger, defaults
 from governor.core.runs.state import Run
@@ -102,8 +102,8 @@ def test_one_rank_is_followed_and_another_one_changes_nothing(kind: str) -> None
     assert alone.snapshot() == among.snapshot()
 
 
-def level() -> Level:
-    return Level(rise=2.0, noise=4.0, floor=0.1, floor_frac=0.1, warmup=10, memory=50, adopt=20)
+def level() -> RunningLevel:
+    return RunningLevel(rise=2.0, noise=4.0, floor=0.1, floor_frac=0.1, warmup=10, memory=50, adopt=20)
 
 
 def test_what_stands_out_does_not_enter_the_level_that_judges_it() -> None:

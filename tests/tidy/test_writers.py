@@ -1,0 +1,100 @@
+"""The finder of foreign writes sees each planted one, and nothing where everybody keeps to his own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.writers import foreign_writers
+
+HOME = """
+from dataclasses import dataclass, field
+
+@dataclass
+class Base:
+    step: int = 0
+
+@dataclass
+class Run(Base):
+    spent: int = 0
+    saves: list[int] = field(default_factory=list)
+    by_rank: dict[int, list[int]] = field(default_factory=dict)
+    inner: "Run | None" = None
+
+    def advance(self) -> None:
+        self.spent += 1
+        self.saves.append(self.spent)
+
+def end(run: Run) -> None:
+    run.spent = 0
+    run.by_rank.clear()
+"""
+READER = """
+from app.state.run import Run, end
+
+def total(run: Run) -> int:
+    end(run)
+    made = Run(spent=1)
+    saves = list(made.saves)
+    saves.append(run.spent)
+    return sum(saves) + len(run.by_rank.get(0, ()))
+"""
+HEAD = """
+from collections.abc import Iterator
+from app.state.run import Run
+
+def all_of(runs: dict[str, Run]) -> Iterator[Run]:
+    yield from runs.values()
+
+def tamper(run: Run, other: Run | None, runs: dict[str, Run]) -> None:
+    """
+PLANTED = {
+    "run.spent = 1": "Run.spent assigned",
+    "run.spent += 1": "Run.spent assigned",
+    "run.step, _ = 1, 2": "Base.step assigned",
+    "for run.spent in range(3): pass": "Run.spent assigned",
+    "del run.spent": "Run.spent deleted",
+    "setattr(run, 'spent', 1)": "Run.spent assigned",
+    "run.saves.append(1)": "Run.saves append",
+    "run.by_rank[0] = []": "Run.by_rank […] =",
+    "del run.by_rank[0]": "Run.by_rank del […]",
+    "run.by_rank[0].append(1)": "Run.by_rank append",
+    "run.by_rank.setdefault(0, []).append(1)": "Run.by_rank setdefault",
+    "if other is not None: other.spent = 1": "Run.spent assigned",
+    "if run.inner: run.inner.spent = 1": "Run.spent assigned",
+    "runs['a'].spent = 1": "Run.spent assigned",
+    "[one for one in all_of(runs)][0].spent = 1": "Run.spent assigned",
+    "next(all_of(runs)).saves.clear()": "Run.saves clear",
+    "Run.spent = 1": "Run.spent assigned",
+}
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Callable[[str], list[str]]:
+    """Write a package whose other room says this, and what is found there."""
+
+    def found(text: str) -> list[str]:
+        for name, content in (("state/run.py", HOME), ("report/reader.py", READER), ("report/writer.py", text)):
+            path = tmp_path / "app" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+            (path.parent / "__init__.py").touch()
+        (tmp_path / "app" / "__init__.py").touch()
+        return [str(one) for one in foreign_writers(tmp_path, tops=("app",))]
+
+    return found
+
+
+def test_who_reads_and_who_calls_the_owner_writes_nothing(plant: Callable[[str], list[str]]) -> None:
+    assert plant("") == []
+
+
+def test_each_planted_write_is_found_where_it_stands(plant: Callable[[str], list[str]]) -> None:
+    """All at once: a reading of types takes a second."""
+    found = plant(HEAD + "\n    ".join(PLANTED) + "\n")
+    first = HEAD.count("\n") + 1
+    assert found == sorted(found, key=found.index)
+    wanted = {f"app.report.writer:{first + row} {what}" for row, what in enumerate(PLANTED.values())}
+    assert set(found) == wanted

@@ -1,0 +1,227 @@
+"""Who writes the fields of whose classes, by mypy's types: an assignment, and a container that is changed in its place.
+
+A field is at home in the package of the class that declares it. What is written under another name (`runs = node.runs;
+runs.clear()`) or by a function that is handed the container is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mypy import build
+from mypy.find_sources import create_source_list
+from mypy.nodes import (
+    Argument,
+    AssignmentStmt,
+    CallExpr,
+    DelStmt,
+    Expression,
+    ForStmt,
+    IndexExpr,
+    ListExpr,
+    MemberExpr,
+    MypyFile,
+    NameExpr,
+    Node,
+    OperatorAssignmentStmt,
+    StarExpr,
+    Statement,
+    StrExpr,
+    TupleExpr,
+    TypeInfo,
+    WithStmt,
+)
+from mypy.options import Options
+from mypy.types import (
+    AnyType,
+    CallableType,
+    Instance,
+    TupleType,
+    Type,
+    TypeType,
+    TypeVarType,
+    UnionType,
+    get_proper_type,
+)
+
+CONTAINERS = ("builtins.", "collections.", "typing.", "_collections_abc.")
+CHANGES = frozenset((
+    "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft", "insert",
+    "intersection_update", "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate", "setdefault",
+    "sort", "subtract", "symmetric_difference_update", "update",
+))  # fmt: skip
+UNKNOWN = "?"  # The owner, where mypy does not know what object is written to.
+
+
+@dataclass(frozen=True, order=True)
+class Violation:
+    """A write to a field from outside the package of the class that declares it."""
+
+    owner: str  # The class, with its module.
+    field: str
+    module: str  # Who writes,
+    line: int  # and where.
+    how: str  # "assigned", "deleted", or the change: "append", "[…] ="
+
+    @property
+    def in_place(self) -> bool:
+        return self.how not in ("assigned", "deleted")
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} {self.owner.rpartition('.')[2]}.{self.field} {self.how}"
+
+
+def package(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def foreign_writers(
+    tree: Path, *, tops: tuple[str, ...] = ("governor", "trainer_shim"), room: Callable[[str], str] = package
+) -> list[Violation]:
+    """Every write below these directories of the tree from one room to a field of a class of another room.
+
+    `room` says in which room a module stands: its package, unless told otherwise.
+    """
+    return [found for found in writes(tree, tops) if room(found.module) != room(package(found.owner))]
+
+
+def writes(tree: Path, tops: tuple[str, ...]) -> list[Violation]:
+    """Every write to a field of a class of these directories, but those to `self` in the class that declares it."""
+    result = _checked(tree, tops)
+    found: set[Violation] = set()
+    for name, file in result.files.items():
+        if name.partition(".")[0] in tops:
+            # The module that a package's __init__ is stands in that package.
+            module = f"{name}.__init__" if file.is_package_init_file() else name
+            reader = _Writes(module, result.types, tops)
+            for node in _nodes(file):
+                reader.visit(node)
+            found |= reader.found
+    return sorted(found)
+
+
+def _checked(tree: Path, tops: tuple[str, ...]) -> build.BuildResult:
+    """The types of every expression. Other people's packages stay unread: the fields are ours."""
+    options = Options()
+    options.python_version = (3, 11)
+    options.export_types = options.preserve_asts = True
+    options.incremental, options.cache_dir = False, os.devnull
+    options.python_executable = None  # Or it looks for what that one has installed, torch included.
+    options.no_site_packages = options.ignore_missing_imports = True
+    options.check_untyped_defs = True
+    before = Path.cwd()
+    os.chdir(tree)  # mypy names modules from where it stands.
+    try:
+        return build.build(create_source_list([top for top in tops if Path(top).exists()], options), options)
+    finally:
+        os.chdir(before)
+
+
+def _nodes(file: MypyFile) -> Iterator[Node]:
+    """Every statement and expression. mypy's own visitors cannot be inherited from outside its compiled modules."""
+    seen: set[int] = set()
+    waiting: list[object] = [file.defs]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, list | tuple):
+            waiting += here
+        elif isinstance(here, Statement | Expression | Argument) and id(here) not in seen:
+            seen.add(id(here))
+            yield here
+            waiting += [getattr(here, name, None) for name in _parts(type(here))]  # type: ignore[arg-type]
+
+
+@cache
+def _parts(kind: type[Node]) -> tuple[str, ...]:
+    """Where a node of this kind keeps the nodes below it. `node` is what a name means, and that stands elsewhere."""
+    kinds = kind.__mro__
+    named = {name for one in kinds for name in (*getattr(one, "__mypyc_attrs__", ()), *getattr(one, "__slots__", ()))}
+    return tuple(sorted(named - {"node"}))
+
+
+class _Writes:
+    """The writes of one module."""
+
+    def __init__(self, module: str, types: dict[Expression, Type], tops: tuple[str, ...]) -> None:
+        self.module = module
+        self.types = types
+        self.tops = tops
+        self.found: set[Violation] = set()
+
+    def visit(self, node: Node) -> None:
+        match node:
+            case AssignmentStmt(lvalues=targets):
+                for target in targets:
+                    self.written(target, "assigned")
+            case OperatorAssignmentStmt(lvalue=target) | ForStmt(index=target):
+                self.written(target, "assigned")
+            case WithStmt(target=given):
+                for target in filter(None, given):
+                    self.written(target, "assigned")
+            case DelStmt(expr=target):
+                self.written(target, "deleted")
+            case CallExpr(callee=MemberExpr(name=name, expr=container)) if name in CHANGES:
+                if self.is_container(container):
+                    self.changed(container, name)
+            case CallExpr(callee=NameExpr(fullname="builtins.setattr" | "builtins.delattr" as name), args=args):
+                field = args[1].value if isinstance(args[1], StrExpr) else UNKNOWN
+                self.tell(args[0], field, node.line, "assigned" if name.endswith("setattr") else "deleted")
+
+    def written(self, target: Expression, how: str) -> None:
+        if isinstance(target, TupleExpr | ListExpr):
+            for item in target.items:
+                self.written(item, how)
+        elif isinstance(target, StarExpr):
+            self.written(target.expr, how)
+        elif isinstance(target, IndexExpr):
+            self.changed(target.base, "del […]" if how == "deleted" else "[…] =")
+        elif isinstance(target, MemberExpr):
+            self.tell(target.expr, target.name, target.line, how)
+
+    def changed(self, container: Expression, how: str) -> None:
+        """A container that a field holds has changed, or one that stands in that container."""
+        while isinstance(container, IndexExpr):
+            container = container.base
+        if isinstance(container, MemberExpr):
+            self.tell(container.expr, container.name, container.line, how)
+
+    def is_container(self, expression: Expression) -> bool:
+        infos = list(_classes(self.types.get(expression)))
+        return any(info is None or info.fullname.startswith(CONTAINERS) for info in infos)
+
+    def tell(self, holder: Expression, field: str, line: int, how: str) -> None:
+        for info in _classes(self.types.get(holder)):
+            owner = UNKNOWN if info is None else _declares(info, field)
+            if owner == UNKNOWN or owner.partition(".")[0] in self.tops:
+                self.found.add(Violation(owner, field, self.module, line, how))
+
+
+def _classes(type_: Type | None) -> Iterator[TypeInfo | None]:
+    """What classes this may be an instance of, or is; None: anything."""
+    if type_ is None:
+        return  # mypy has seen that nobody comes here.
+    match get_proper_type(type_):
+        case AnyType():
+            yield None
+        case Instance(type=info):
+            yield info
+        case UnionType(items=items):
+            for item in items:
+                yield from _classes(item)
+        case TupleType(partial_fallback=fallback):
+            yield fallback.type
+        case TypeVarType(upper_bound=bound):
+            yield from _classes(bound)
+        case TypeType(item=item):
+            yield from _classes(item)
+        case CallableType(ret_type=made) as callable_ if callable_.is_type_obj():
+            yield from _classes(made)
+
+
+def _declares(info: TypeInfo, field: str) -> str:
+    """The class that first declares the field: an heir that sets it writes what is not its own."""
+    return next((base.fullname for base in reversed(info.mro) if field in base.names), info.fullname)

@@ -34,6 +34,10 @@ def end(run: Run) -> None:
 READER = """
 from app.state.run import Run, end
 
+class Heir(Run):
+    def advance(self) -> None:
+        self.spent += 2
+
 def total(run: Run) -> int:
     end(run)
     made = Run(spent=1)
@@ -87,7 +91,7 @@ def plant(tmp_path: Path) -> Callable[[str], list[str]]:
     return found
 
 
-def test_who_reads_and_who_calls_the_owner_writes_nothing(plant: Callable[[str], list[str]]) -> None:
+def test_who_reads_who_inherits_and_who_calls_the_owner_writes_nothing(plant: Callable[[str], list[str]]) -> None:
     assert plant("") == []
 
 
@@ -95,6 +99,5 @@ def test_each_planted_write_is_found_where_it_stands(plant: Callable[[str], list
     """All at once: a reading of types takes a second."""
     found = plant(HEAD + "\n    ".join(PLANTED) + "\n")
     first = HEAD.count("\n") + 1
-    assert found == sorted(found, key=found.index)
     wanted = {f"app.report.writer:{first + row} {what}" for row, what in enumerate(PLANTED.values())}
     assert set(found) == wanted

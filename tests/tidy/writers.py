@@ -33,6 +33,7 @@ from mypy.nodes import (
     StrExpr,
     TupleExpr,
     TypeInfo,
+    Var,
     WithStmt,
 )
 from mypy.options import Options
@@ -66,6 +67,7 @@ class Violation:
     module: str  # Who writes,
     line: int  # and where.
     how: str  # "assigned", "deleted", or the change: "append", "[…] ="
+    by_heir: bool = False  # To its own `self`, in a class that inherits the field.
 
     @property
     def in_place(self) -> bool:
@@ -84,13 +86,14 @@ def foreign_writers(
 ) -> list[Violation]:
     """Every write below these directories of the tree from one room to a field of a class of another room.
 
-    `room` says in which room a module stands: its package, unless told otherwise.
+    `room` says in which room a module stands: its package, unless told otherwise. An heir may write to its own `self`.
     """
-    return [found for found in writes(tree, tops) if room(found.module) != room(package(found.owner))]
+    found = [one for one in writes(tree, tops) if one.owner != UNKNOWN and not one.by_heir]
+    return [one for one in found if room(one.module) != room(package(one.owner))]
 
 
 def writes(tree: Path, tops: tuple[str, ...]) -> list[Violation]:
-    """Every write to a field of a class of these directories, but those to `self` in the class that declares it."""
+    """Every write to a field of a class of these directories, whoever writes, and to what is UNKNOWN to mypy."""
     result = _checked(tree, tops)
     found: set[Violation] = set()
     for name, file in result.files.items():
@@ -194,10 +197,12 @@ class _Writes:
         return any(info is None or info.fullname.startswith(CONTAINERS) for info in infos)
 
     def tell(self, holder: Expression, field: str, line: int, how: str) -> None:
+        is_self = isinstance(holder, NameExpr) and isinstance(holder.node, Var) and holder.node.is_self
         for info in _classes(self.types.get(holder)):
             owner = UNKNOWN if info is None else _declares(info, field)
             if owner == UNKNOWN or owner.partition(".")[0] in self.tops:
-                self.found.add(Violation(owner, field, self.module, line, how))
+                by_heir = is_self and info is not None and owner != info.fullname
+                self.found.add(Violation(owner, field, self.module, line, how, by_heir))
 
 
 def _classes(type_: Type | None) -> Iterator[TypeInfo | None]:

@@ -155,10 +155,11 @@ class Governor:
             os.close(pidfd)
         raise AssertionError(f"not seen in {SAFETY_S} s: {what}\n{self.log.read_text()}")
 
-    def warnings(self) -> list[str]:
-        """What the daemon complained of, word for word."""
+    def complaints(self) -> list[str]:
+        """The names of its alarms, and whatever else it logged as a warning or worse."""
         records = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return [record["event"] for record in records if record.get("level") in ("warning", "error", "critical")]
+        loud = [record for record in records if record.get("level") in ("warning", "error", "critical")]
+        return sorted({record.get("name", record["event"]) for record in loud})
 
 
 def unpack(work: Path) -> None:
@@ -212,11 +213,12 @@ def played(work: Path, root: Path = ROOT) -> dict[str, Any]:
                 **{key: ended[key] for key in OF_RUN if key not in ("spend_usd", "uid")},
             }
         (incident,) = governor.ask("incident", "list")
-        answers["timeline"] = _whats(governor, incident["incident_id"])
+        # The rank may end before or after its checkpoint is looked at.
+        answers["timeline"] = sorted(_whats(governor, incident["incident_id"]))
         answers["incident"] = {
             key: incident[key] for key in OF_INCIDENT if key not in ("opened_wall_ns", "spend_usd_micros")
         }
-    answers["warnings"] = governor.warnings()
+    answers["complaints"] = governor.complaints()
     return answers
 
 

@@ -88,16 +88,16 @@ def _attach() -> None:
         "capabilities": ["ask"],
     }  # fmt: skip
     watcher = Watcher(hello, Progress(threading.main_thread().ident or 0), None)
-    doorbell = watcher._doorbell
-    drain = doorbell.drain
+    wakeup = watcher._signal_wakeup
+    drain = wakeup.drain
 
     def timed_drain() -> bool:
-        rang = drain()
-        if rang:
+        signalled = drain()
+        if signalled:
             _tell_time()
-        return rang
+        return signalled
 
-    doorbell.drain = timed_drain  # type: ignore[method-assign]
+    wakeup.drain = timed_drain  # type: ignore[method-assign]
     watcher.start()
 
 

@@ -4,7 +4,7 @@ A round is one generation of keys. Every phase of it is the same small thing: ea
 last computes the verdict and writes it once; whoever runs out of time may write "abort" instead, once as well.
 Whichever was first is what every rank reads. There is no leader whose death could hold the others.
 
-    notice     what was asked (the first writer's letter counts for all)
+    notice     what was asked (the first writer's request counts for all)
     position   each rank's last finished step s, with the promise not to pass s + margin  -> target = max(s) + margin
     ready      each rank stands at the target and can write                               -> go (tag, kind, exit)
     written    each rank's part is written                                                -> all is there
@@ -24,8 +24,8 @@ MARGIN_STEPS = 1  # A rank that holds at s + 1 cannot pass a target that is at l
 OWN = "own."  # How the incidents begin that the training script opens: see Watcher.checkpoint.
 
 
-class Ask(NamedTuple):
-    """A letter's content, as one rank holds it. `deadline_ns` is this node's CLOCK_MONOTONIC."""
+class CheckpointRequest(NamedTuple):
+    """What a governor, or the script, asks for, as one rank holds it. `deadline_ns` is this node's CLOCK_MONOTONIC."""
 
     incident: str
     checkpoint: str  # good | suspect | none
@@ -35,23 +35,23 @@ class Ask(NamedTuple):
     reason: str
 
 
-def ask_of(letter: Dict[str, Any]) -> Ask:
+def request_of(frame: Dict[str, Any]) -> CheckpointRequest:
     """Read a valid `letter` frame."""
-    kind = letter["checkpoint"]
-    return Ask(
-        incident=letter["incident"],
+    kind = frame["checkpoint"]
+    return CheckpointRequest(
+        incident=frame["incident"],
         checkpoint=kind
         if kind in ("good", "none")
         else "suspect",  # Unknown to us: keep it, and never as the last good.
-        deadline_ns=letter["deadline_mono_ns"],
-        exit_after=letter["exit_after"],
-        exit_code=letter["exit_code"],
-        reason=letter.get("reason") or "",
+        deadline_ns=frame["deadline_mono_ns"],
+        exit_after=frame["exit_after"],
+        exit_code=frame["exit_code"],
+        reason=frame.get("reason") or "",
     )
 
 
-def merged(first: Ask, second: Ask) -> Ask:
-    """Fold a later ask into the open one: the first incident's name, the more cautious of everything else.
+def merged(first: CheckpointRequest, second: CheckpointRequest) -> CheckpointRequest:
+    """Fold a later request into the open one: the first incident's name, the more cautious of everything else.
 
     A governor's name goes before the script's own: it waits for acks under that one, and does not know the other.
     """
@@ -66,18 +66,18 @@ def merged(first: Ask, second: Ask) -> Ask:
     )
 
 
-def notice_of(ask: Ask, boot_id: str, now_ns: int) -> str:
-    """Write an ask for the other ranks. On another node its clock means nothing, so the time left goes along."""
-    return json.dumps(dict(ask._asdict(), boot_id=boot_id, left_ns=ask.deadline_ns - now_ns))
+def notice_of(request: CheckpointRequest, boot_id: str, now_ns: int) -> str:
+    """Write a request for the other ranks. On another node its clock means nothing, so the time left goes along."""
+    return json.dumps(dict(request._asdict(), boot_id=boot_id, left_ns=request.deadline_ns - now_ns))
 
 
-def ask_of_notice(text: str, boot_id: str, now_ns: int) -> Ask:
+def request_of_notice(text: str, boot_id: str, now_ns: int) -> CheckpointRequest:
     """Read another rank's notice."""
     fields = json.loads(text)
     left_ns = fields.pop("left_ns")
     if fields.pop("boot_id") != boot_id:
         fields["deadline_ns"] = now_ns + left_ns
-    return Ask(**fields)
+    return CheckpointRequest(**fields)
 
 
 class Round:
@@ -100,22 +100,22 @@ class Round:
         """Ask all ranks; return the notice that counts, which may be another rank's."""
         return self._store.settle(self._prefix + "notice", text)
 
-    def harden(self, ask: Ask) -> None:
-        """Tell the ranks that a merged letter made the checkpoint suspect or the halt final. Never taken back."""
-        if ask.checkpoint == "suspect":
+    def harden(self, request: CheckpointRequest) -> None:
+        """Tell the ranks that a merged request made the checkpoint suspect or the halt final. Never taken back."""
+        if request.checkpoint == "suspect":
             self._store.set(self._prefix + "suspect", "1")
-        if ask.exit_after:
-            self._store.set(self._prefix + "exit", str(ask.exit_code))
+        if request.exit_after:
+            self._store.set(self._prefix + "exit", str(request.exit_code))
 
-    def hardened(self, ask: Ask) -> Ask:
-        """Return the ask with what other ranks' letters added to it."""
-        if ask.checkpoint == "good" and self._store.get(self._prefix + "suspect"):
-            ask = ask._replace(checkpoint="suspect")
-        if not ask.exit_after:
+    def hardened(self, request: CheckpointRequest) -> CheckpointRequest:
+        """Return the request with what other ranks' requests added to it."""
+        if request.checkpoint == "good" and self._store.get(self._prefix + "suspect"):
+            request = request._replace(checkpoint="suspect")
+        if not request.exit_after:
             code = self._store.get(self._prefix + "exit")
             if code is not None:
-                ask = ask._replace(exit_after=True, exit_code=int(code))
-        return ask
+                request = request._replace(exit_after=True, exit_code=int(code))
+        return request
 
     def post(self, phase: str, value: Dict[str, Any]) -> None:
         """Post this rank's part of a phase. Call once per phase."""

@@ -14,11 +14,11 @@ from . import launch, tokens
 from .current import CURRENT
 from .engines import kinds
 from .guard import attempt, say
+from .interfaces import Saver, Watch
 from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
 from .phases import phase
 from .progress import Progress
-from .seam import Saver, Watch
 from .version import __version__
 from .wire import TEXT_CHARS_MAX
 
@@ -130,7 +130,7 @@ def attach(
     with neither, tokens are counted from the first [batch, sequence] integer tensor. `signal` overrides SIGUSR1
     (0 = none). Plain loops are saved as model, optimizer and `stateful` (name -> anything with state_dict);
     `save_fn(directory, tag, client_state)` and `load_fn(directory, tag)` replace that, and Accelerate's save_state.
-    `make_watch` is the seam for other transports: see seam.Watch.
+    `make_watch` makes another transport than ours: see interfaces.Watch.
 
     Attaching the same engine again returns the same handle. A second engine in one process is not watched, and says
     so. Never raises; with COSTGOV_REQUIRED=1 it ends a process that it cannot watch.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
 from .guard import say
 from .wire import LABELS_MAX, LIST_ITEMS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX
@@ -16,6 +16,17 @@ _ATTEMPT_KEY = "costgov/attempt"
 _ARGV_CHARS_MAX = 8 * 1024
 _RANKS_MAX = 2**31 - 1  # MPI and torch count ranks in a C int; more is a typing error, and no loop of ours may try it.
 _YES, _NO = frozenset(("1", "true", "yes", "on")), frozenset(("", "0", "false", "no", "off"))
+
+
+class Place(NamedTuple):
+    """Who this rank is."""
+
+    run: str
+    attempt: str
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
 
 
 class Launch:

@@ -1,4 +1,4 @@
-"""The daemon thread that hears the governor: letters, confirms, the doorbell; and that beats once a second.
+"""The daemon thread that hears the governor: checkpoint requests, confirms, the signal. It beats once a second.
 
 It never touches the ranks' store and never makes a CUDA call, so nothing that hangs a training job hangs it.
 """
@@ -11,13 +11,13 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from . import stack, wire
-from .agreement import ask_of
-from .conductor import Conductor
-from .doorbell import Doorbell
+from .agreement import request_of
+from .agreement_thread import AgreementThread
+from .governor_socket import RESEND_NS, GovernorSocket
 from .guard import guarded
-from .incidents import Incidents
-from .link import RESEND_NS, Link
+from .open_requests import OpenRequests
 from .progress import Progress
+from .signal_wakeup import SignalWakeup
 
 _BEAT_NS = int(wire.BEAT_PERIOD_S * 1e9)
 # Queued frames leave at these multiples of CLOCK_MONOTONIC, which is one clock for the ranks of a node: the governor
@@ -29,9 +29,9 @@ SEND_PERIOD_NS = 250_000_000
 FRAMES_PER_TURN_MIN = 4
 TURNS_PER_PERIOD_MAX = 16
 _PORTION_PAUSE_NS = 1_000_000
-# A ring with no letter behind it: the governor wrote into a connection that we no longer share.
-BARE_RING_NS = 200_000_000
-BARE_RING_AGAIN_NS = 5_000_000_000  # The signal may be somebody else's habit (Slurm): no reconnect storm for that.
+# A signal with no request behind it: the governor wrote into a connection that we no longer share.
+BARE_SIGNAL_NS = 200_000_000
+BARE_SIGNAL_AGAIN_NS = 5_000_000_000  # The signal may be somebody else's habit (Slurm): no reconnect storm for that.
 _AFTER_FAULT_S = 1.0
 
 
@@ -40,26 +40,26 @@ class Listener:
 
     def __init__(
         self,
-        link: Link,
-        doorbell: Doorbell,
+        governor: GovernorSocket,
+        signal_wakeup: SignalWakeup,
         progress: Progress,
-        incidents: Incidents,
-        conductor: Conductor,
+        requests: OpenRequests,
+        agreement: AgreementThread,
         on_beat: Callable[[], None],
     ) -> None:
-        self._link = link
-        self._doorbell = doorbell
+        self._governor = governor
+        self._signal_wakeup = signal_wakeup
         self._progress = progress
-        self._incidents = incidents
-        self._conductor = conductor
+        self._requests = requests
+        self._agreement = agreement
         self._on_beat = on_beat
         self._stop = threading.Event()
         self._beat_at_ns = time.monotonic_ns()
         self._send_at_ns = 0
         self._portion = 0  # How many frames a turn sends of the queue that is leaving; 0: none is.
-        self._letter_at_ns = 0
-        self._ring_due_ns: Optional[int] = None
-        self._ring_served_ns = -BARE_RING_AGAIN_NS
+        self._request_at_ns = 0
+        self._reconnect_due_ns: Optional[int] = None
+        self._reconnected_ns = -BARE_SIGNAL_AGAIN_NS
         self._compiling_since_ns: Optional[int] = None
         self._thread = threading.Thread(target=self._run, name="costgov-listener", daemon=True)
 
@@ -70,7 +70,7 @@ class Listener:
     def stop(self, timeout_s: float) -> bool:
         """End the thread, waiting at most so long; True when it has ended."""
         self._stop.set()
-        self._doorbell.nudge()
+        self._signal_wakeup.wake()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -84,16 +84,16 @@ class Listener:
     def _turn(self) -> bool:
         self._wait()
         now_ns = time.monotonic_ns()
-        if self._doorbell.drain():
-            self._rang(now_ns)
-        if self._link.connected:
+        if self._signal_wakeup.drain():
+            self._signalled(now_ns)
+        if self._governor.connected:
             self._read(now_ns)
-        if self._ring_due_ns is not None and now_ns >= self._ring_due_ns:
-            self._ring_due_ns = None
-            self._link.disconnect(now_ns)
-        if not self._link.connected and now_ns >= self._link.retry_at_ns:
-            self._link.connect(now_ns)
-        self._link.flush(now_ns)
+        if self._reconnect_due_ns is not None and now_ns >= self._reconnect_due_ns:
+            self._reconnect_due_ns = None
+            self._governor.disconnect(now_ns)
+        if not self._governor.connected and now_ns >= self._governor.retry_at_ns:
+            self._governor.connect(now_ns)
+        self._governor.flush(now_ns)
         self._beat(now_ns)
         self._send(now_ns)
         return True
@@ -105,50 +105,50 @@ class Listener:
         # After a stall of the interpreter one beat is due, not one for each second missed.
         self._beat_at_ns = next_multiple(now_ns, _BEAT_NS)
         self._on_beat()
-        self._link.later("beat", self._beat_fields() if self._link.connected else {})
+        self._governor.later("beat", self._beat_fields() if self._governor.connected else {})
 
     def due_ns(self) -> int:
         """When the next turn is due, on CLOCK_MONOTONIC, if nothing is heard before."""
-        due_ns = min(self._beat_at_ns, self._send_at_ns if self._link.connected else self._link.retry_at_ns)
-        if self._ring_due_ns is not None:
-            due_ns = min(due_ns, self._ring_due_ns)
-        if self._link.connected and self._link.unconfirmed():
+        due_ns = min(self._beat_at_ns, self._send_at_ns if self._governor.connected else self._governor.retry_at_ns)
+        if self._reconnect_due_ns is not None:
+            due_ns = min(due_ns, self._reconnect_due_ns)
+        if self._governor.connected and self._governor.unconfirmed():
             due_ns = min(due_ns, time.monotonic_ns() + RESEND_NS)
         return due_ns
 
     def _wait(self) -> None:
         due_ns = self.due_ns()
         poll = select.poll()  # Not select(): a trainer holds more than 1,024 descriptors.
-        poll.register(self._doorbell.fileno(), select.POLLIN)
-        if self._link.connected:
-            poll.register(self._link.fileno(), select.POLLIN)
+        poll.register(self._signal_wakeup.fileno(), select.POLLIN)
+        if self._governor.connected:
+            poll.register(self._governor.fileno(), select.POLLIN)
         poll.poll(max(0.0, (due_ns - time.monotonic_ns()) / 1e6))
 
     def _send(self, now_ns: int) -> None:
         if now_ns < self._send_at_ns:
             return
         if not self._portion:
-            self._portion = max(FRAMES_PER_TURN_MIN, -(-self._link.queued // TURNS_PER_PERIOD_MAX))
-        self._link.send_queued(self._portion)
-        if self._link.queued >= self._portion:
+            self._portion = max(FRAMES_PER_TURN_MIN, -(-self._governor.queued // TURNS_PER_PERIOD_MAX))
+        self._governor.send_queued(self._portion)
+        if self._governor.queued >= self._portion:
             self._send_at_ns = now_ns + _PORTION_PAUSE_NS
         else:
             self._portion = 0
             self._send_at_ns = next_multiple(now_ns, SEND_PERIOD_NS)
 
     def _read(self, now_ns: int) -> None:
-        for letter in self._link.receive(now_ns):
-            self._letter_at_ns = now_ns
-            self._ring_due_ns = None
-            self._incidents.receive(ask_of(letter))
-            self._conductor.wake()
+        for frame in self._governor.receive(now_ns):
+            self._request_at_ns = now_ns
+            self._reconnect_due_ns = None
+            self._requests.receive(request_of(frame))
+            self._agreement.wake()
 
-    def _rang(self, now_ns: int) -> None:
-        if not self._link.connected:
-            self._link.retry_at_ns = now_ns
-        elif now_ns - self._letter_at_ns > BARE_RING_NS and now_ns - self._ring_served_ns > BARE_RING_AGAIN_NS:
-            self._ring_served_ns = now_ns
-            self._ring_due_ns = now_ns + BARE_RING_NS
+    def _signalled(self, now_ns: int) -> None:
+        if not self._governor.connected:
+            self._governor.retry_at_ns = now_ns
+        elif now_ns - self._request_at_ns > BARE_SIGNAL_NS and now_ns - self._reconnected_ns > BARE_SIGNAL_AGAIN_NS:
+            self._reconnected_ns = now_ns
+            self._reconnect_due_ns = now_ns + BARE_SIGNAL_NS
 
     def _beat_fields(self) -> Dict[str, Any]:
         progress = self._progress

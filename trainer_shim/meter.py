@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, Optional
 
 from . import device_timing, memory, timing, tokens
 from .guard import guarded
+from .interfaces import NoWatch, Watch
 from .progress import Progress
 from .scalars import ELSEWHERE, host_number, loss_in, readable
-from .seam import NoWatch, Watch
 
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from . import checkpoint, rng
 from .guard import say
-from .seam import Saver
+from .interfaces import Saver
 from .store import KeyStore
 
 CANDIDATES_MAX = 8  # Older ones cost more to train again than to ask a person about.

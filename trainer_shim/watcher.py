@@ -11,20 +11,20 @@ import weakref
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import wire
-from .agreement import OWN, Ask
-from .boundary import Boundary
-from .conductor import Conductor, Place
-from .doorbell import Doorbell, signal_number
-from .gate import Gate
+from .agreement import OWN, CheckpointRequest
+from .agreement_thread import AgreementThread
+from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, say
-from .incidents import Incidents
-from .launch import is_required
-from .link import Link, clip, unwatched_line
+from .interfaces import Saver
+from .launch import Place, is_required
 from .listener import Listener
+from .open_requests import OpenRequests
 from .progress import Progress
 from .resume import Resumed, resume_from
+from .save_at_step import SaveAtStep
 from .scalars import told_sound
-from .seam import Saver
+from .signal_wakeup import SignalWakeup, signal_number
+from .step_gate import StepGate
 from .store import connect
 
 REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside us.
@@ -35,8 +35,8 @@ OWN_REQUEST_NS = 600_000_000_000  # As the default grace: a 70B checkpoint to sh
 
 
 class Watcher:
-    """Implements `seam.Watch` for one rank. Construct and start on the main thread; one at a time per process, and
-    as often on every rank: the ranks find each other by that count.
+    """Implements `interfaces.Watch` for one rank. Construct and start on the main thread, one at a time per process,
+    and as often on every rank: the ranks find each other by that count.
 
     `hello` holds the hello fields known at attach (wire.FRAMES["hello"]). `saver` is None where the loop cannot save.
     Where a framework saves by itself it only knows the position: see wants_save.
@@ -63,10 +63,10 @@ class Watcher:
         self._hello = dict(hello)
         self._place = _place(self._hello, environ)
         self._hello_lock = threading.RLock()  # A signal handler that saves tells a hello field.
-        self._doorbell = Doorbell()
-        self._link = Link(wire.split_socket_paths(dict(environ)), self._place.rank, self._hello_fields)
-        self._gate = Gate(progress.step)
-        self._incidents = Incidents(lambda ack: self._link.put("ack", ack))
+        self._signal_wakeup = SignalWakeup()
+        self._governor = GovernorSocket(wire.split_socket_paths(dict(environ)), self._place.rank, self._hello_fields)
+        self._gate = StepGate(progress.step)
+        self._requests = OpenRequests(lambda ack: self._governor.put("ack", ack))
         place = self._place
         restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         # Every rank attaches as often as the others: what an earlier watcher of this process left behind is not ours.
@@ -74,16 +74,16 @@ class Watcher:
         meeting = "%s/%d" % (restart, _WATCHERS[0])
         prefix = "costgov/%s/%s/%s" % (place.run, place.attempt, meeting)
         self._connect = functools.partial(connect, place.world_size, prefix, meeting)
-        self._boundary = Boundary(place.rank, self._gate, progress, saver, self._link)
-        self._conductor = Conductor(
-            place, self._gate, self._boundary, self._incidents, self._connect, self._note_last_good
+        self._save_at_step = SaveAtStep(place.rank, self._gate, progress, saver, self._governor)
+        self._agreement = AgreementThread(
+            place, self._gate, self._save_at_step, self._requests, self._connect, self._note_last_good
         )
         self._listener = Listener(
-            self._link, self._doorbell, progress, self._incidents, self._conductor, self._once_a_second
+            self._governor, self._signal_wakeup, progress, self._requests, self._agreement, self._once_a_second
         )
 
     def start(self) -> None:
-        """Connect, install the doorbell, start the threads. SystemExit when COSTGOV_REQUIRED=1 and nobody listens.
+        """Connect, take the signal, start the threads. SystemExit when COSTGOV_REQUIRED=1 and nobody listens.
 
         The only method that raises: what cannot start is not watched, and attach() has to say so.
         """
@@ -94,20 +94,20 @@ class Watcher:
             raise
 
     def _begin(self) -> None:
-        self._doorbell.install(self._wanted_signal)
-        self._hello["signal"] = self._doorbell.number
+        self._signal_wakeup.install(self._wanted_signal)
+        self._hello["signal"] = self._signal_wakeup.number
         self._hello["capabilities"] = self._capabilities(self._hello.get("capabilities"))
         if is_required(self._environ):
             self._insist()
-        elif not self._link.connect(time.monotonic_ns()) and self._place.local_rank == 0:
-            say(unwatched_line(self._link.paths, None))
+        elif not self._governor.connect(time.monotonic_ns()) and self._place.local_rank == 0:
+            say(unwatched_line(self._governor.paths, None))
         self._alive = True
         _quiet_in_children(self)
         self._listener.start()
-        self._conductor.start()
+        self._agreement.start()
         atexit.register(_at_exit, weakref.ref(self))
 
-    # What an engine calls: seam.Watch.
+    # What an engine calls: interfaces.Watch.
 
     @guarded()
     def hello_field(self, name: str, value: Any) -> None:
@@ -115,48 +115,48 @@ class Watcher:
             if self._hello.get(name) == value and name in self._hello:
                 return
             self._hello[name] = value
-        if self._alive and self._link.connected:
-            self._link.put("hello", self._hello_fields())
+        if self._alive and self._governor.connected:
+            self._governor.put("hello", self._hello_fields())
 
     @guarded()
     def step_frame(self, fields: Dict[str, Any]) -> None:
         tokens_total = fields.get("tokens_total")
         if tokens_total is not None or "tokens" in fields:  # Tokens without a total: nobody knows it any more.
-            self._boundary.tokens_total = tokens_total
+            self._save_at_step.tokens_total = tokens_total
         if self._alive:
             if self._said_bye:
                 self._go_on()
             # What is a reason to halt by itself leaves at once; what takes several steps to be one can wait.
-            send = self._link.later if told_sound(fields) else self._link.post
+            send = self._governor.later if told_sound(fields) else self._governor.post
             send("step", fields)
 
     @guarded()
     def phase_changed(self) -> None:
         if self._alive:
-            self._link.post_phase(self._progress)
+            self._governor.post_phase(self._progress)
 
     def at_boundary(self, step: int) -> None:
         gate = self._gate
         gate.step = step
         if gate.raised:
-            self._boundary.hold(step, False)
+            self._save_at_step.hold(step, False)
 
     def wants_save(self, step: int) -> bool:
-        self._boundary.delegate = True
+        self._save_at_step.delegate = True
         gate = self._gate
         gate.step = step
-        return bool(gate.raised and self._boundary.hold(step, True))
+        return bool(gate.raised and self._save_at_step.hold(step, True))
 
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
         if self._alive:
-            self._boundary.delegate_saved(path, error)
+            self._save_at_step.delegate_saved(path, error)
 
     def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
         """Continue from the newest whole checkpoint in `directory` (default: where we save); see resume_from().
 
         Call on every rank after attach() and before the first step. None when there is nothing to continue from.
         """
-        where = directory or self._boundary.directory()
+        where = directory or self._save_at_step.directory()
         if self._saver is None or where is None:
             return None
         place = self._place
@@ -168,7 +168,7 @@ class Watcher:
         if resumed is not None:
             self._gate.step = self._progress.step = resumed.step
             if resumed.tokens_total is not None:
-                self._boundary.tokens_total = resumed.tokens_total
+                self._save_at_step.tokens_total = resumed.tokens_total
             self.hello_field("resumed_step", resumed.step)
             self._tell_last_good(resumed.step, resumed.tokens_total, resumed.path, resumed.age_s)
         return resumed
@@ -176,12 +176,12 @@ class Watcher:
     @property
     def hold_s(self) -> float:
         """Total time the training thread was held for agreements."""
-        return self._boundary.hold_s
+        return self._save_at_step.hold_s
 
     @property
     def checkpoint_s(self) -> float:
         """Total time the training thread spent saving when asked."""
-        return self._boundary.checkpoint_s
+        return self._save_at_step.checkpoint_s
 
     @guarded()
     def finish(self, reason: str, completed: bool) -> None:
@@ -190,8 +190,8 @@ class Watcher:
         self._said_bye = True
         self._progress.set_phase("finish")
         self._gate.finish()
-        self._conductor.wake()
-        self._link.put("bye", {"reason": clip(reason), "step": self._gate.step, "completed": completed})
+        self._agreement.wake()
+        self._governor.put("bye", {"reason": clip(reason), "step": self._gate.step, "completed": completed})
 
     # Shared.
 
@@ -199,22 +199,22 @@ class Watcher:
         with self._hello_lock:
             fields = dict(self._hello)
         fields["capabilities"] = self._capabilities(fields.get("capabilities"))
-        fields["signal"] = 0 if self._doorbell.stolen() else self._doorbell.number
-        fields["open_incident"] = self._incidents.state()
+        fields["signal"] = 0 if self._signal_wakeup.replaced() else self._signal_wakeup.number
+        fields["open_incident"] = self._requests.state()
         return fields
 
     def _capabilities(self, known: Optional[List[str]]) -> List[str]:
-        able = ["agree", "beat", "exit_after"] + (["ask", "durable"] if self._boundary.can_save() else [])
+        able = ["agree", "beat", "exit_after"] + (["ask", "durable"] if self._save_at_step.can_save() else [])
         return sorted(set(known or ()) | set(able))
 
     def _once_a_second(self) -> None:
-        """On the listener thread: tell when somebody took our signal, so that a ring does not hit their handler, and
+        """On the listener thread: tell when somebody took our signal, so that none is sent to their handler, and
         when a framework turned out to save by itself."""
-        self.hello_field("signal", 0 if self._doorbell.stolen() else self._doorbell.number)
+        self.hello_field("signal", 0 if self._signal_wakeup.replaced() else self._signal_wakeup.number)
         self.hello_field("capabilities", self._capabilities(self._hello.get("capabilities")))
-        if self._link.refused is not None and self._place.local_rank == 0 and not self._said_refused:
+        if self._governor.refused is not None and self._place.local_rank == 0 and not self._said_refused:
             self._said_refused = True
-            say(unwatched_line((self._link.path,), self._link.refused))
+            say(unwatched_line((self._governor.path,), self._governor.refused))
 
     @guarded()
     def checkpoint(self) -> None:
@@ -223,14 +223,14 @@ class Watcher:
         Call it on every rank or on rank 0 alone, as often as you would save; returns at once. While an incident is
         open, of a governor or our own, it asks for nothing: that one saves, or ends the run. No governor is needed.
         """
-        if self._place.rank != 0 or not self._alive or self._incidents.ask is not None:
+        if self._place.rank != 0 or not self._alive or self._requests.request is not None:
             return
         deadline_ns = time.monotonic_ns() + OWN_REQUEST_NS
         self._own_requests += 1
         name = "%s%d.%d" % (OWN, self._progress.step, self._own_requests)  # A step comes again after a resume.
-        ask = Ask(name, "good", deadline_ns, False, 0, "the training script asked")
-        self._incidents.receive(ask)
-        self._conductor.wake()
+        request = CheckpointRequest(name, "good", deadline_ns, False, 0, "the training script asked")
+        self._requests.receive(request)
+        self._agreement.wake()
 
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":
@@ -245,16 +245,16 @@ class Watcher:
         pause = threading.Event()
         while time.monotonic_ns() < until_ns:
             now_ns = time.monotonic_ns()
-            if self._link.connected:
-                self._link.receive(now_ns)
-                if self._link.connected and not self._link.unconfirmed():
+            if self._governor.connected:
+                self._governor.receive(now_ns)
+                if self._governor.connected and not self._governor.unconfirmed():
                     return
-            elif self._link.refused is not None:
+            elif self._governor.refused is not None:
                 break
             else:
-                self._link.connect(now_ns)
+                self._governor.connect(now_ns)
             pause.wait(0.05)
-        line = unwatched_line(self._link.paths, self._link.refused)
+        line = unwatched_line(self._governor.paths, self._governor.refused)
         raise SystemExit("costgov: %s (COSTGOV_REQUIRED=1: not training)" % line)
 
     def _go_on(self) -> None:
@@ -262,29 +262,29 @@ class Watcher:
         self._said_bye = False
         self._gate.finished = False
         self._progress.set_phase("train")
-        self._link.put("hello", self._hello_fields())
+        self._governor.put("hello", self._hello_fields())
 
     @guarded()
     def close(self) -> None:
-        """Say bye and end: threads, socket, doorbell. Blocks until the governor has confirmed, half a second at most.
+        """Say bye and end: threads, socket, signal. Blocks until the governor has confirmed, half a second at most.
 
         At interpreter exit, too: Python would unwind our threads inside C++ code, which aborts the process.
         """
         if not self._alive:
             return
         self.finish("exit", False)
-        self._conductor.stop(LINGER_S if self._incidents.ask is not None else 2.0)
+        self._agreement.stop(LINGER_S if self._requests.request is not None else 2.0)
         until_ns = time.monotonic_ns() + int(BYE_WAIT_S * 1e9)
         pause = threading.Event()
-        while self._link.connected and self._link.unconfirmed() and time.monotonic_ns() < until_ns:
+        while self._governor.connected and self._governor.unconfirmed() and time.monotonic_ns() < until_ns:
             pause.wait(0.01)
         self._let_go()
 
     def _let_go(self) -> None:
         self._alive = False
         if self._listener.stop(2.0):
-            self._link.close()
-            self._doorbell.forget()
+            self._governor.close()
+            self._signal_wakeup.give_back()
 
 
 def _place(hello: Dict[str, Any], environ: Mapping[str, str]) -> Place:

@@ -67,7 +67,7 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         checkpoint_dir=Field("path"),
         resume_argv=Field("texts"),  # Command line of this rank, for the resume command.
         cwd=Field("path"),
-        signal=Field("int", True),  # Doorbell signal number; 0 = no doorbell, letter only.
+        signal=Field("int", True),  # SignalWakeup signal number; 0 = none: requests come by the socket alone.
         capabilities=Field("texts"),
         shim_version=Field("str"),
         started_mono_ns=Field("int"),  # attach() was called then: start of the attempt as the rank knows it.
@@ -127,14 +127,14 @@ FRAMES: Dict[str, Dict[str, Field]] = {
         step=Field("int"),
         reason=Field("str"),
         merged_into=Field("str"),
-        exit_after=Field("bool"),  # What the letter said: a governor that did not write it joins only a halt.
+        exit_after=Field("bool"),  # What the request said: a governor that did not write it joins only a halt.
         checkpoint=Field("record"),  # {"path", "manifest", "files", "bytes", "hashed": bool, "kind", "tokens_total"}
     ),
     "bye": dict(_RELIABLE, reason=Field("str"), step=Field("int"), completed=Field("bool")),
 }
 
 # Governor -> rank.
-LETTERS: Dict[str, Dict[str, Field]] = {
+GOVERNOR_FRAMES: Dict[str, Dict[str, Field]] = {
     "letter": {
         "v": Field("int", True),
         "kind": Field("str", True),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Optional
 
+from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
-from trainer_shim.seam import Saver
 
 from . import deepspeed_engine, pipeline_engine
 

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, Optional
 
 from trainer_shim import timing
 from trainer_shim.guard import guarded
+from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
-from trainer_shim.seam import Saver
 
 from . import deepspeed_engine, hooks, kinds, plain, saving
 from .deepspeed_kind import DeepSpeedKind
@@ -25,11 +25,11 @@ class DelegateSaver(saving.PositionSaver):
     directory: Optional[str] = None
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        """See seam.Saver."""
+        """See interfaces.Saver."""
         raise NotImplementedError("the Trainer saves by itself")
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        """See seam.Saver."""
+        """See interfaces.Saver."""
         raise NotImplementedError("resume with trainer.train(resume_from_checkpoint=%r)" % os.path.join(directory, tag))
 
 
@@ -204,7 +204,7 @@ class AccelerateSaver(saving.PositionSaver):
         self._load_fn = options.load_fn
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        """See seam.Saver. save_state() keeps no client_state: rank 0's manifest has what matters of it."""
+        """See interfaces.Saver. save_state() keeps no client_state: rank 0's manifest has what matters of it."""
         self.begin_save()
         if self._save_fn is not None:
             self._save_fn(directory, tag, client_state)
@@ -212,7 +212,7 @@ class AccelerateSaver(saving.PositionSaver):
             self._accelerator.save_state(os.path.join(directory, tag))
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        """See seam.Saver."""
+        """See interfaces.Saver."""
         if self._load_fn is not None:
             return dict(self._load_fn(directory, tag) or {})
         self._accelerator.load_state(os.path.join(directory, tag))

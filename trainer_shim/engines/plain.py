@@ -11,8 +11,8 @@ from typing import Any, Callable, Dict, List, Optional
 
 from trainer_shim import device_timing
 from trainer_shim.guard import guarded
+from trainer_shim.interfaces import Saver
 from trainer_shim.meter import EngineFacts, StepMeter
-from trainer_shim.seam import Saver
 
 from . import hooks, kinds, saving
 
@@ -77,7 +77,7 @@ class PlainSaver(saving.PositionSaver):
         self._load_fn = options.load_fn
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        """See seam.Saver."""
+        """See interfaces.Saver."""
         self.begin_save()
         if self._save_fn is not None:
             self._save_fn(directory, tag, client_state)
@@ -91,7 +91,7 @@ class PlainSaver(saving.PositionSaver):
             torch.save({"state": state, "client_state": client_state}, os.path.join(path, STATE_FILE))
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        """See seam.Saver."""
+        """See interfaces.Saver."""
         if self._load_fn is not None:
             return dict(self._load_fn(directory, tag) or {})
         import torch

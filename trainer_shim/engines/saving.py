@@ -12,7 +12,7 @@ from trainer_shim.meter import StepMeter
 
 
 class PositionSaver:
-    """The part of seam.Saver that is the same for every engine."""
+    """The part of interfaces.Saver that is the same for every engine."""
 
     directory: Optional[str] = None
 
@@ -31,17 +31,17 @@ class PositionSaver:
         self._meter.clock.switch(timing.CHECKPOINT)
 
     def pending(self) -> bool:
-        """See seam.Saver."""
+        """See interfaces.Saver."""
         return False
 
     def position(self) -> Dict[str, Any]:
-        """See seam.Saver."""
+        """See interfaces.Saver."""
         meter = self._meter
         tokens_total = meter.tokens_total if meter.tokens_known else None
         return {"step": meter.progress.step, "tokens_total": tokens_total, "loaders": loader_states()}
 
     def restore_position(self, position: Dict[str, Any]) -> None:
-        """See seam.Saver."""
+        """See interfaces.Saver."""
         load_loader_states(position.get("loaders") or [])
         self._meter.resumed(int(position.get("step", self._meter.progress.step)), position.get("tokens_total"))
 

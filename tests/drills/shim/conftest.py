@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.drills.shim.letterbox import SAFETY_S, Letterbox
+from tests.drills.shim.fake_governor import SAFETY_S, FakeGovernor
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
@@ -82,21 +82,21 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def box(short_tmp: Path) -> Iterator[Letterbox]:
-    with Letterbox(short_tmp / "s") as letterbox:
-        yield letterbox
+def governor(short_tmp: Path) -> Iterator[FakeGovernor]:
+    with FakeGovernor(short_tmp / "s") as made:
+        yield made
 
 
 Launch = Callable[..., Job]
 
 
 @pytest.fixture
-def launch(tmp_path: Path, box: Letterbox) -> Iterator[Launch]:
+def launch(tmp_path: Path, governor: FakeGovernor) -> Iterator[Launch]:
     pytest.importorskip("torch", reason="needs torch")
     jobs: list[Job] = []
 
     def start(launcher: str = "torchrun", name: str = "first", script: str = "train_rank.py", **options: Any) -> Job:
-        jobs.append(Job(launcher, tmp_path, box.path, name, script, options))
+        jobs.append(Job(launcher, tmp_path, governor.path, name, script, options))
         return jobs[-1]
 
     yield start

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.shim.letterbox import Letterbox
+from tests.drills.shim.fake_governor import FakeGovernor
 from trainer_shim import checkpoint
 
 pytest.importorskip("deepspeed", reason="needs deepspeed")
@@ -21,35 +21,35 @@ HALTING = ["received", "agreed", "saving", "saved"]
     [*itertools.product(["zero0", "zero2", "zero3", "pipe"], ["torchrun", "deepspeed"]), ("accelerate", "torchrun")],
 )
 def test_one_asked_rank_saves_all_and_the_resume_is_bit_identical(
-    kind: str, launcher: str, launch, box: Letterbox, tmp_path: Path
+    kind: str, launcher: str, launch, governor: FakeGovernor, tmp_path: Path
 ) -> None:
     if kind == "accelerate":
         pytest.importorskip("accelerate", reason="needs accelerate")
     job = launch(launcher, kind=kind, steps=10**6)
     for rank in RANKS:
-        box.frame("step", rank, step=3)
+        governor.frame("step", rank, step=3)
     if kind == "accelerate":
-        assert box.frame("hello")["zero_stage"] == 2, "the plugin is in use, and not Accelerate's own loop"
+        assert governor.frame("hello")["zero_stage"] == 2, "the plugin is in use, and not Accelerate's own loop"
 
-    # One rank is asked, and the letter says to go on.
-    box.letter(1, "keep", checkpoint="good")
-    records = [box.frame("ack", rank, incident="keep", what="saved") for rank in RANKS]
+    # One rank is asked, and the request says to go on.
+    governor.ask(1, "keep", checkpoint="good")
+    records = [governor.frame("ack", rank, incident="keep", what="saved") for rank in RANKS]
     step = records[0]["step"]
     assert [step, step] == [record["step"] for record in records], "every rank saved the same step"
     assert records[0]["checkpoint"] == records[1]["checkpoint"]
     for rank in RANKS:
-        assert box.acks(rank, "keep") == HALTING
-        box.frame("step", rank, step=step + 6)
+        assert governor.acks(rank, "keep") == HALTING
+        governor.frame("step", rank, step=step + 6)
     assert f"cg_{step}" == (tmp_path / "checkpoints" / "latest").read_text()
     assert checkpoint.verify_manifest(records[0]["checkpoint"]["path"], hashes=True) == []
 
-    # The other rank is asked, and the letter says to end: all park at the step they saved.
-    box.letter(0, "halt", checkpoint="suspect", exit_after=True)
-    last = [box.frame("ack", rank, incident="halt", what="saved")["step"] for rank in RANKS]
+    # The other rank is asked, and the request says to end: all park at the step they saved.
+    governor.ask(0, "halt", checkpoint="suspect", exit_after=True)
+    last = [governor.frame("ack", rank, incident="halt", what="saved")["step"] for rank in RANKS]
     assert last[0] == last[1]
     for rank in RANKS:
-        box.frame("phase", rank, phase="idle", step=last[0])
-        assert box.of("step", rank)[-1]["step"] == last[0], "nothing trains on after an agreed halt"
+        governor.frame("phase", rank, phase="idle", step=last[0])
+        assert governor.of("step", rank)[-1]["step"] == last[0], "nothing trains on after an agreed halt"
     assert f"cg_{step}" == (tmp_path / "checkpoints" / "latest").read_text(), "a suspect one never moves latest"
     job.end()
 

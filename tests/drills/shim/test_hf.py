@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.shim.letterbox import Letterbox
+from tests.drills.shim.fake_governor import FakeGovernor
 from trainer_shim import checkpoint
 
 pytest.importorskip("deepspeed", reason="needs deepspeed")
@@ -17,32 +17,32 @@ RANKS = (0, 1)
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
 def test_one_asked_rank_makes_the_trainer_save_everywhere(
-    launcher: str, launch, box: Letterbox, tmp_path: Path
+    launcher: str, launch, governor: FakeGovernor, tmp_path: Path
 ) -> None:
     job = launch(launcher, script="train_hf.py", steps=10**5)
     for rank in RANKS:
-        box.frame("step", rank, step=3)
-    box.letter(1, "keep")
-    saved = [box.frame("ack", rank, incident="keep", what="saved") for rank in RANKS]
+        governor.frame("step", rank, step=3)
+    governor.ask(1, "keep")
+    saved = [governor.frame("ack", rank, incident="keep", what="saved") for rank in RANKS]
     step = saved[0]["step"]
     assert saved[1]["step"] == step
     path = tmp_path / "output" / f"checkpoint-{step}"
     assert [str(path)] * 2 == [record["checkpoint"]["path"] for record in saved]
     assert checkpoint.verify_manifest(str(path), hashes=True) == []
-    expected = [[box.frame("step", rank, step=step + n)["loss"] for n in range(1, 6)] for rank in RANKS]
+    expected = [[governor.frame("step", rank, step=step + n)["loss"] for n in range(1, 6)] for rank in RANKS]
 
-    box.letter(0, "halt", exit_after=True)
-    last = [box.frame("ack", rank, incident="halt", what="saved")["step"] for rank in RANKS]
+    governor.ask(0, "halt", exit_after=True)
+    last = [governor.frame("ack", rank, incident="halt", what="saved")["step"] for rank in RANKS]
     assert last[0] == last[1]
     for rank in RANKS:
-        box.frame("phase", rank, phase="idle", step=last[0])
-        assert box.of("step", rank)[-1]["step"] == last[0]
+        governor.frame("phase", rank, phase="idle", step=last[0])
+        assert governor.of("step", rank)[-1]["step"] == last[0]
     job.end()
 
-    box.frames.clear()
+    governor.frames.clear()
     again = launch(launcher, name="again", script="train_hf.py", steps=step + 5, resume=str(path))
     for rank in RANKS:
-        box.frame("bye", rank)
+        governor.frame("bye", rank)
     assert again.wait() == 0
-    resumed = [[box.frame("step", rank, step=step + n)["loss"] for n in range(1, 6)] for rank in RANKS]
+    resumed = [[governor.frame("step", rank, step=step + n)["loss"] for n in range(1, 6)] for rank in RANKS]
     assert expected == resumed, "the next five losses, bit for bit"

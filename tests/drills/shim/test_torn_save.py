@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.drills.shim.letterbox import Letterbox
+from tests.drills.shim.fake_governor import FakeGovernor
 from trainer_shim import checkpoint
 
 pytest.importorskip("deepspeed", reason="needs deepspeed")
@@ -19,18 +19,18 @@ FILE_BYTES_MAX = 40_000
 
 @pytest.mark.parametrize(("kind", "broken"), [("zero2", 1), ("zero3", 0), ("pipe", 1)])
 def test_a_rank_that_cannot_write_leaves_nobody_in_a_barrier(
-    kind: str, broken: int, launch, box: Letterbox, tmp_path: Path
+    kind: str, broken: int, launch, governor: FakeGovernor, tmp_path: Path
 ) -> None:
     launch(kind=kind, steps=10**6)
     for rank in RANKS:
-        box.frame("step", rank, step=3)
+        governor.frame("step", rank, step=3)
 
     # A write past the limit fails with EFBIG, at the same place where a full disk says ENOSPC.
-    process = psutil.Process(box.pid(broken))
+    process = psutil.Process(governor.pid(broken))
     before = process.rlimit(psutil.RLIMIT_FSIZE)
     process.rlimit(psutil.RLIMIT_FSIZE, (FILE_BYTES_MAX, before[1]))
-    box.letter(0, "full")
-    failed = [box.frame("ack", rank, incident="full", what="failed") for rank in RANKS]
+    governor.ask(0, "full")
+    failed = [governor.frame("ack", rank, incident="full", what="failed") for rank in RANKS]
     for ack in failed:
         assert f"rank {broken}:" in ack["reason"], ack
     process.rlimit(psutil.RLIMIT_FSIZE, before)
@@ -39,7 +39,7 @@ def test_a_rank_that_cannot_write_leaves_nobody_in_a_barrier(
     assert not (tmp_path / "checkpoints" / "latest").exists()
 
     for rank in RANKS:
-        box.frame("step", rank, step=failed[rank]["step"] + 3)
-    box.letter(1, "space")
-    saved = [box.frame("ack", rank, incident="space", what="saved") for rank in RANKS]
+        governor.frame("step", rank, step=failed[rank]["step"] + 3)
+    governor.ask(1, "space")
+    saved = [governor.frame("ack", rank, incident="space", what="saved") for rank in RANKS]
     assert checkpoint.verify_manifest(saved[0]["checkpoint"]["path"], hashes=True) == []

@@ -15,7 +15,7 @@ place = Path(options["place"])
 
 
 class FileSaver:
-    """seam.Saver over one small file."""
+    """interfaces.Saver over one small file."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -73,6 +73,6 @@ if options.get("again"):
     watcher.finish("done again", True)
 if options.get("close"):
     watcher.close()
-    assert signal.getsignal(signal.SIGUSR1) is not watcher._doorbell._handler
+    assert signal.getsignal(signal.SIGUSR1) is not watcher._signal_wakeup._handler
     assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
 sys.exit(0)

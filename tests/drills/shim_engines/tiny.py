@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainer_shim import checkpoint
-from trainer_shim.seam import NoWatch
+from trainer_shim.interfaces import NoWatch
 
 VOCAB, WIDTH, LENGTH = 256, 32, 16
 
@@ -45,7 +45,7 @@ class Toy(torch.utils.data.Dataset):
 
 
 class KeptWatch(NoWatch):
-    """Implements seam.Watch by keeping everything. `save_at` = the step at which a checkpoint is asked for."""
+    """Implements interfaces.Watch by keeping everything. `save_at` = the step at which a checkpoint is asked for."""
 
     save_at = None
     tag = "cg_drill"

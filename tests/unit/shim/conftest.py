@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.shim.governor_end import Ends, Server, linked
+from tests.unit.shim.governor_end import Ends, Server, connected
 
 
 @pytest.fixture
@@ -19,8 +19,8 @@ def server(short_tmp: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def ends(server: Server) -> Iterator[Ends]:
-    """A link that is connected, and its peer; both are closed behind the test, however it ends."""
-    link, peer = linked(server)
-    yield link, peer
-    link.close()
+    """A governor that is connected, and its peer; both are closed behind the test, however it ends."""
+    governor, peer = connected(server)
+    yield governor, peer
+    governor.close()
     peer.close()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from trainer_shim import wire
-from trainer_shim.link import Link
+from trainer_shim.governor_socket import GovernorSocket
 
 
 class Server:
@@ -50,13 +50,13 @@ def read_now(peer: socket.socket) -> dict | None:
         peer.settimeout(10)
 
 
-Ends = tuple[Link, socket.socket]
+Ends = tuple[GovernorSocket, socket.socket]
 
 
-def linked(server: Server) -> Ends:
-    link = Link([str(server.path)], 3, hello)
-    assert link.connect(time.monotonic_ns())
-    return link, server.accept()
+def connected(server: Server) -> Ends:
+    governor = GovernorSocket([str(server.path)], 3, hello)
+    assert governor.connect(time.monotonic_ns())
+    return governor, server.accept()
 
 
 def send(peer: socket.socket, **frame: object) -> None:

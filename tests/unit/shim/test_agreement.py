@@ -7,12 +7,22 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_shim.agreement import MARGIN_STEPS, Ask, Round, ask_of, ask_of_notice, merged, notice_of
+from trainer_shim.agreement import (
+    MARGIN_STEPS,
+    CheckpointRequest,
+    Round,
+    merged,
+    notice_of,
+    request_of,
+    request_of_notice,
+)
 from trainer_shim.store import MemoryStore
 
 
-def ask(incident: str = "i", checkpoint: str = "good", deadline_ns: int = 1_000, exit_after: bool = False) -> Ask:
-    return Ask(incident, checkpoint, deadline_ns, exit_after, 86, "")
+def ask(
+    incident: str = "i", checkpoint: str = "good", deadline_ns: int = 1_000, exit_after: bool = False
+) -> CheckpointRequest:
+    return CheckpointRequest(incident, checkpoint, deadline_ns, exit_after, 86, "")
 
 
 def ranks(world_size: int, generation: int = 0, store: MemoryStore | None = None) -> list[Round]:
@@ -85,7 +95,7 @@ def test_generations_do_not_see_each_other() -> None:
         assert {"target": generation + MARGIN_STEPS} == second.verdict("position")
 
 
-def test_a_suspect_letter_anywhere_decides_the_kind_once_for_all() -> None:
+def test_a_suspect_request_anywhere_decides_the_kind_once_for_all() -> None:
     first, second = ranks(2)
     second.harden(ask(checkpoint="suspect", exit_after=True))
     first.post("ready", {"error": None})
@@ -98,23 +108,23 @@ def test_a_suspect_letter_anywhere_decides_the_kind_once_for_all() -> None:
     assert (hardened.checkpoint, hardened.exit_after, hardened.exit_code) == ("suspect", True, 86)
 
 
-def test_a_letter_merges_into_the_open_one_without_softening_it() -> None:
-    open_ask = Ask("first", "good", 500, False, 1, "")
-    later = Ask("second", "suspect", 900, True, 86, "")
-    assert merged(open_ask, later) == Ask("first", "suspect", 500, True, 86, "")
-    assert merged(later, open_ask) == Ask("second", "suspect", 500, True, 86, "")
-    assert merged(open_ask, Ask("n", "none", 100, False, 3, "")).checkpoint == "good"
+def test_a_request_merges_into_the_open_one_without_softening_it() -> None:
+    open_ask = CheckpointRequest("first", "good", 500, False, 1, "")
+    later = CheckpointRequest("second", "suspect", 900, True, 86, "")
+    assert merged(open_ask, later) == CheckpointRequest("first", "suspect", 500, True, 86, "")
+    assert merged(later, open_ask) == CheckpointRequest("second", "suspect", 500, True, 86, "")
+    assert merged(open_ask, CheckpointRequest("n", "none", 100, False, 3, "")).checkpoint == "good"
 
 
 def test_a_deadline_from_another_boot_is_taken_as_time_left() -> None:
     text = notice_of(ask(deadline_ns=1_000), "here", 400)
-    assert ask_of_notice(text, "here", 9_000).deadline_ns == 1_000
-    assert ask_of_notice(text, "elsewhere", 9_000).deadline_ns == 9_600
+    assert request_of_notice(text, "here", 9_000).deadline_ns == 1_000
+    assert request_of_notice(text, "elsewhere", 9_000).deadline_ns == 9_600
 
 
 def test_a_checkpoint_kind_from_the_future_is_kept_but_never_trusted() -> None:
-    letter = {"incident": "i", "checkpoint": "golden", "deadline_mono_ns": 5, "exit_after": False, "exit_code": 86}
-    assert ask_of(letter).checkpoint == "suspect"
+    request = {"incident": "i", "checkpoint": "golden", "deadline_mono_ns": 5, "exit_after": False, "exit_code": 86}
+    assert request_of(request).checkpoint == "suspect"
 
 
 class Trainer:

@@ -20,7 +20,7 @@ RANKS = 2
 
 
 class Loader:
-    """seam.Saver that only loads."""
+    """interfaces.Saver that only loads."""
 
     directory: str | None = None
 

@@ -28,11 +28,11 @@ def test_a_call_before_the_wait_is_heard_and_calls_do_not_pile_up() -> None:
 
 def test_a_child_forked_while_another_thread_sends_does_not_hang(ends: Ends) -> None:
     """A data-loader worker is forked at any moment; a lock that the listener held at that one is never given back."""
-    link, _peer = ends
+    governor, _peer = ends
     held, done = threading.Event(), threading.Event()
 
     def send() -> None:
-        with link._lock:
+        with governor._lock:
             held.set()
             done.wait(10)
 

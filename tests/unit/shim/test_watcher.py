@@ -1,4 +1,4 @@
-"""What of the watcher needs no training: that it starts whole or not at all, and what a script may ask of it."""
+"""What of the watcher needs no training: that it starts whole or not at all, and what a script may request of it."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def test_a_count_that_nobody_knows_any_more_is_in_no_checkpoint(listener: socket
     """Training goes on from a checkpoint of the script's own, which does not say what went before it."""
     watch = watcher(listener)
     watch.step_frame({"step": 60, "tokens": 10, "tokens_total": 600})
-    assert watch._boundary.tokens_total == 600
+    assert watch._save_at_step.tokens_total == 600
     watch.step_frame({"step": 41, "tokens": 10})
-    assert watch._boundary.tokens_total is None
+    assert watch._save_at_step.tokens_total is None
     watch._let_go()
 
 

@@ -22,7 +22,7 @@ from governor.wire.frames import (
     refuse_packet,
     request_packet,
 )
-from trainer_shim.wire import FRAME_BYTES_MAX, FRAMES, LETTERS, encode, faults, head
+from trainer_shim.wire import FRAME_BYTES_MAX, FRAMES, GOVERNOR_FRAMES, encode, faults, head
 
 AT = MonoNs(5_000)
 PEER = Peer(ProcessId(77, 1, "boot"), 1000)
@@ -254,5 +254,5 @@ def test_the_governors_packets_are_valid_by_the_wires_own_table() -> None:
         confirm_packet(4),
         refuse_packet("y" * 600),
     ]
-    assert [faults(json.loads(packet), LETTERS) for packet in packets] == [[], [], []]
-    assert [json.loads(packet)["kind"] for packet in packets] == list(LETTERS)
+    assert [faults(json.loads(packet), GOVERNOR_FRAMES) for packet in packets] == [[], [], []]
+    assert [json.loads(packet)["kind"] for packet in packets] == list(GOVERNOR_FRAMES)

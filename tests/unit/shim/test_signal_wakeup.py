@@ -1,4 +1,4 @@
-"""The doorbell with real signals, each case in an interpreter of its own: handlers are the process's, not ours."""
+"""Real signals, each case in an interpreter of its own: handlers are the process's, not ours."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from trainer_shim.doorbell import DEFAULT_SIGNAL, signal_number
+from trainer_shim.signal_wakeup import DEFAULT_SIGNAL, signal_number
 
 PRELUDE = """
 import ctypes, os, select, signal, socket, sys, threading, time
-from trainer_shim.doorbell import Doorbell
-bell = Doorbell()
+from trainer_shim.signal_wakeup import SignalWakeup
+wakeup = SignalWakeup()
 
-def ring(pid=None):
+def send(pid=None):
     os.kill(pid or os.getpid(), signal.SIGUSR1)
 
-def rang():
-    ready, _, _ = select.select([bell], [], [], 20)
+def signalled():
+    ready, _, _ = select.select([wakeup], [], [], 20)
     assert ready, "nothing arrived"
-    return bell.drain()
+    return wakeup.drain()
 """
 
 
@@ -41,25 +41,25 @@ def child(body: str) -> str:
 
 
 def test_a_ring_wakes_the_listener() -> None:
-    child("bell.install(signal.SIGUSR1); ring(); assert rang(); assert not bell.drain()")
+    child("wakeup.install(signal.SIGUSR1); send(); assert signalled(); assert not wakeup.drain()")
 
 
 def test_a_nudge_wakes_and_is_no_ring() -> None:
-    child("bell.install(signal.SIGUSR1); bell.nudge(); assert not rang()")
+    child("wakeup.install(signal.SIGUSR1); wakeup.wake(); assert not signalled()")
 
 
 def test_a_thread_hears_it_while_the_main_thread_sits_in_a_restarting_system_call() -> None:
     """As in a collective: no bytecode runs on the main thread, and the call must not fail with EINTR either."""
     child(
         """
-bell.install(signal.SIGUSR1)
+wakeup.install(signal.SIGUSR1)
 read_end, write_end = os.pipe()
 heard = []
 def listen():
-    heard.append(rang())
+    heard.append(signalled())
     os.write(write_end, b"x")  # Only now the main thread gets on.
 threading.Thread(target=listen, daemon=True).start()
-threading.Thread(target=ring, daemon=True).start()
+threading.Thread(target=send, daemon=True).start()
 buffer = ctypes.create_string_buffer(1)
 assert ctypes.CDLL(None).read(read_end, buffer, 1) == 1, "interrupted"
 assert heard == [True]
@@ -72,9 +72,9 @@ def test_the_previous_handler_still_runs() -> None:
         """
 seen = []
 signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
-bell.install(signal.SIGUSR1)
-ring()
-assert rang()
+wakeup.install(signal.SIGUSR1)
+send()
+assert signalled()
 assert seen == [signal.SIGUSR1], seen
 """
     )
@@ -87,9 +87,9 @@ receiver, sender = socket.socketpair()
 receiver.settimeout(20)
 sender.setblocking(False)
 signal.set_wakeup_fd(sender.fileno())
-bell.install(signal.SIGUSR1)
-bell.forget()
-ring()
+wakeup.install(signal.SIGUSR1)
+wakeup.give_back()
+send()
 assert receiver.recv(16) == bytes((signal.SIGUSR1,))
 """
     )
@@ -102,11 +102,11 @@ theirs, sender = socket.socketpair()
 sender.setblocking(False)
 signal.set_wakeup_fd(sender.fileno())
 signal.signal(signal.SIGUSR2, lambda *_: None)
-bell.install(signal.SIGUSR1)
+wakeup.install(signal.SIGUSR1)
 os.kill(os.getpid(), signal.SIGUSR2)
-assert not rang(), "another signal is no ring"
-bell.nudge()
-bell.drain()
+assert not signalled(), "another signal is not ours"
+wakeup.wake()
+wakeup.drain()
 assert theirs.recv(10) == bytes([signal.SIGUSR2])
 """
     )
@@ -116,23 +116,23 @@ def test_an_event_loop_that_takes_the_descriptor_away_only_delays_us() -> None:
     child(
         """
 import asyncio
-bell.install(signal.SIGUSR1)
+wakeup.install(signal.SIGUSR1)
 async def busy():
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, lambda: None)
 asyncio.run(busy())
-ring()
-assert rang()
+send()
+assert signalled()
 """
     )
 
 
-def test_a_stolen_handler_is_noticed() -> None:
+def test_a_replaced_handler_is_noticed() -> None:
     child(
         """
-bell.install(signal.SIGUSR1)
-assert not bell.stolen()
+wakeup.install(signal.SIGUSR1)
+assert not wakeup.replaced()
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-assert bell.stolen()
+assert wakeup.replaced()
 """
     )
 
@@ -142,37 +142,37 @@ def test_a_handler_in_c_is_left_alone_and_so_is_a_foreign_thread() -> None:
         """
 import faulthandler
 faulthandler.register(signal.SIGUSR1)
-bell.install(signal.SIGUSR1)
-assert bell.number == 0
-thread = threading.Thread(target=bell.install, args=(signal.SIGUSR2,))
+wakeup.install(signal.SIGUSR1)
+assert wakeup.number == 0
+thread = threading.Thread(target=wakeup.install, args=(signal.SIGUSR2,))
 thread.start()
 thread.join()
-assert bell.number == 0
-bell.install(signal.SIGKILL)
-assert bell.number == 0
+assert wakeup.number == 0
+wakeup.install(signal.SIGKILL)
+assert wakeup.number == 0
 """
     )
 
 
-def test_a_forked_child_neither_rings_us_nor_dies_of_it() -> None:
+def test_a_forked_child_neither_wakes_us_nor_dies_of_it() -> None:
     child(
         """
-bell.install(signal.SIGUSR1)
+wakeup.install(signal.SIGUSR1)
 ready, report = os.pipe()
 kid = os.fork()
 if kid == 0:
-    assert not bell.number
+    assert not wakeup.number
     os.write(report, b"x")
     signal.sigtimedwait([signal.SIGTERM], 0)
-    signal.pause()  # Our ring ends the pause; the default action would have ended the child.
+    signal.pause()  # Our signal ends the pause; the default action would have ended the child.
     os._exit(7)
 os.read(ready, 1)
 deadline = time.monotonic() + 20
 while os.waitpid(kid, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
-    ring(kid)  # Again, should the first one come before pause().
+    send(kid)  # Again, should the first one come before pause().
 else:
     pass
-assert not select.select([bell], [], [], 0)[0], "the child's signal woke the parent"
+assert not select.select([wakeup], [], [], 0)[0], "the child's signal woke the parent"
 """
     )
 
@@ -181,10 +181,10 @@ def test_a_child_gets_the_previous_handler_back() -> None:
     child(
         """
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(9))
-bell.install(signal.SIGUSR1)
+wakeup.install(signal.SIGUSR1)
 kid = os.fork()
 if kid == 0:
-    ring()
+    send()
     os._exit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(kid, 0)[1]) == 9
 """
@@ -194,7 +194,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(kid, 0)[1]) == 9
 def test_programs_started_by_a_forked_child_inherit_the_default_action() -> None:
     child(
         """
-bell.install(signal.SIGUSR1)
+wakeup.install(signal.SIGUSR1)
 kid = os.fork()
 if kid == 0:
     os.execv(sys.executable, [sys.executable, "-c", "import signal; exit(signal.getsignal(10) != signal.SIG_DFL)"])

@@ -1,4 +1,4 @@
-"""The letters a rank holds: which incident is open, what was said about it, what to answer to the next letter."""
+"""The checkpoint requests that a rank holds: which is open, what was reported of it, what to answer to the next."""
 
 from __future__ import annotations
 
@@ -6,53 +6,53 @@ import threading
 from collections import OrderedDict
 from typing import Any, Callable, Dict, Optional
 
-from .agreement import Ask, merged
+from .agreement import CheckpointRequest, merged
 
-CLOSED_KEPT = 16  # A letter repeated after its end is answered from here; older ones belong to a finished halt.
+CLOSED_KEPT = 16  # A request repeated after its end is answered from here; older ones belong to a finished halt.
 
 
-class Incidents:
-    """`send` puts one ack on its way. Thread-safe: letters arrive on one thread, rounds end on another."""
+class OpenRequests:
+    """`send` puts one ack on its way. Thread-safe: requests arrive on one thread, rounds end on another."""
 
     def __init__(self, send: Callable[[Dict[str, Any]], None]) -> None:
         self._send = send
         self._lock = threading.RLock()  # A signal handler may ask for a checkpoint while its thread does.
-        self._open: Optional[Ask] = None
+        self._open: Optional[CheckpointRequest] = None
         self._last: Dict[str, Any] = {}
         self._agreed: Optional[Dict[str, Any]] = None  # Of the open incident, once the ranks have settled its step.
         self._closed: "OrderedDict[str, Dict[str, Any]]" = OrderedDict()
         self.halted: Optional[str] = None  # The incident that parked this rank: it takes no further step for another.
-        self.changed = False  # A merged letter made the open ask stricter; the round passes it on and clears it.
+        self.changed = False  # A merged one made the open request stricter; the round passes it on and clears it.
 
     @property
-    def ask(self) -> Optional[Ask]:
-        """The open incident's ask, with everything merged into it."""
+    def request(self) -> Optional[CheckpointRequest]:
+        """The open incident's request, with everything merged into it."""
         return self._open
 
-    def receive(self, ask: Ask) -> bool:
-        """Take a letter and answer it; True when it opened an incident."""
+    def receive(self, request: CheckpointRequest) -> bool:
+        """Take a request and answer it; True when it opened an incident."""
         with self._lock:
-            closed = self._closed.get(ask.incident)
+            closed = self._closed.get(request.incident)
             if closed is not None:
                 self._send(closed)
                 return False
             if self._open is None and self.halted is not None:
-                self._send({"incident": ask.incident, "what": "merged", "merged_into": self.halted})
+                self._send({"incident": request.incident, "what": "merged", "merged_into": self.halted})
                 return False
             if self._open is None:
-                self._begin(ask)
+                self._begin(request)
                 return True
             before = self._open.incident
-            self._harden(merged(self._open, ask))
-            if before not in (ask.incident, self._open.incident):
+            self._harden(merged(self._open, request))
+            if before not in (request.incident, self._open.incident):
                 self._rename(before)
-            elif ask.incident == self._open.incident:
+            elif request.incident == self._open.incident:
                 self._send(self._last)
             else:
-                self._merge(ask.incident)
+                self._merge(request.incident)
             return False
 
-    def adopt(self, noticed: Ask) -> Ask:
+    def adopt(self, noticed: CheckpointRequest) -> CheckpointRequest:
         """Join the incident that the ranks agreed to speak of; a different open one of ours merges into it."""
         with self._lock:
             own = self._open
@@ -69,13 +69,13 @@ class Incidents:
             assert self._open is not None, "adopt() leaves an incident open"
             return self._open
 
-    def harden(self, ask: Ask) -> None:
-        """Take over what other ranks' letters added."""
+    def harden(self, request: CheckpointRequest) -> None:
+        """Take over what other ranks' requests added."""
         with self._lock:
             if self._open is not None:
-                self._open = merged(self._open, ask)
+                self._open = merged(self._open, request)
 
-    def tell(self, what: str, **fields: Any) -> None:
+    def report(self, what: str, **fields: Any) -> None:
         """Ack progress of the open incident."""
         with self._lock:
             assert self._open is not None, "tell() without an open incident"
@@ -101,10 +101,10 @@ class Incidents:
                 return None
             return {"incident": self._open.incident, "what": self._last["what"], "step": self._last.get("step")}
 
-    def _begin(self, ask: Ask) -> None:
-        self._open = ask
+    def _begin(self, request: CheckpointRequest) -> None:
+        self._open = request
         self._agreed = None
-        self._last = _ack(ask, "received", {})
+        self._last = _ack(request, "received", {})
         self._send(self._last)
 
     def _rename(self, before: str) -> None:
@@ -126,7 +126,7 @@ class Incidents:
         self._send(ack)
         self._remember(incident, ack)
 
-    def _harden(self, stricter: Ask) -> None:
+    def _harden(self, stricter: CheckpointRequest) -> None:
         assert self._open is not None, "there is something to harden"
         self.changed = self.changed or stricter != self._open
         self._open = stricter
@@ -137,5 +137,5 @@ class Incidents:
             self._closed.popitem(last=False)
 
 
-def _ack(ask: Ask, what: str, fields: Dict[str, Any]) -> Dict[str, Any]:
-    return dict(fields, incident=ask.incident, what=what, exit_after=ask.exit_after)
+def _ack(request: CheckpointRequest, what: str, fields: Dict[str, Any]) -> Dict[str, Any]:
+    return dict(fields, incident=request.incident, what=what, exit_after=request.exit_after)

@@ -1,4 +1,4 @@
-"""Eight ranks as threads over one store: the whole agreement, from a letter on one rank to one manifest."""
+"""Eight ranks as threads over one store: the whole agreement, from a request on one rank to one manifest."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from trainer_shim import checkpoint
-from trainer_shim.agreement import Ask
-from trainer_shim.boundary import Boundary
-from trainer_shim.conductor import Conductor, Place
-from trainer_shim.gate import Gate
-from trainer_shim.incidents import Incidents
-from trainer_shim.link import Link
+from trainer_shim.agreement import CheckpointRequest
+from trainer_shim.agreement_thread import AgreementThread
+from trainer_shim.governor_socket import GovernorSocket
+from trainer_shim.launch import Place
+from trainer_shim.open_requests import OpenRequests
 from trainer_shim.progress import Progress
+from trainer_shim.save_at_step import SaveAtStep
+from trainer_shim.step_gate import StepGate
 from trainer_shim.store import KeyStore, MemoryStore, StoreLostError
 
 RANKS = 8
@@ -26,13 +27,13 @@ SAFETY_S = 60.0
 
 
 class OneFileSaver:
-    """seam.Saver: each rank writes its own file, without any collective."""
+    """interfaces.Saver: each rank writes its own file, without any collective."""
 
     def __init__(self, directory: Path, rank: int) -> None:
         self.directory: str | None = str(directory)
         self.rank = rank
         self.steps: list[int] = []
-        self.gate: Gate | None = None
+        self.gate: StepGate | None = None
 
     def save(self, directory: str, tag: str, client_state: dict[str, Any]) -> None:
         assert self.gate is not None
@@ -60,22 +61,24 @@ class Rank:
     def __init__(self, rank: int, store: KeyStore, directory: Path, pace_s: float) -> None:
         self.acks: list[dict[str, Any]] = []
         self.changed = threading.Condition()
-        self.gate = Gate(0)
+        self.gate = StepGate(0)
         self.saver = OneFileSaver(directory, rank)
         self.saver.gate = self.gate
-        self.incidents = Incidents(self._ack)
-        link = Link(["/nonexistent/costgov"], rank, dict)
-        self.boundary = Boundary(rank, self.gate, Progress(threading.get_ident()), self.saver, link)
+        self.requests = OpenRequests(self._ack)
+        governor = GovernorSocket(["/nonexistent/costgov"], rank, dict)
+        self.save_at_step = SaveAtStep(rank, self.gate, Progress(threading.get_ident()), self.saver, governor)
         place = Place("run", "attempt", rank, RANKS, rank, RANKS)
-        self.conductor = Conductor(place, self.gate, self.boundary, self.incidents, lambda: store, lambda *_: None)
+        self.agreement = AgreementThread(
+            place, self.gate, self.save_at_step, self.requests, lambda: store, lambda *_: None
+        )
         self.pace_s = pace_s
         self.halt = threading.Event()
         self.thread = threading.Thread(target=self._train, daemon=True)
 
     def ask(self, incident: str, checkpoint_kind: str = "good", grace_s: float = SAFETY_S) -> None:
         deadline_ns = time.monotonic_ns() + int(grace_s * 1e9)
-        self.incidents.receive(Ask(incident, checkpoint_kind, deadline_ns, False, 86, ""))
-        self.conductor.wake()
+        self.requests.receive(CheckpointRequest(incident, checkpoint_kind, deadline_ns, False, 86, ""))
+        self.agreement.wake()
 
     def ack(self, incident: str, *whats: str) -> dict[str, Any]:
         """Wait for one of these acks."""
@@ -100,7 +103,7 @@ class Rank:
             step += 1
             self.gate.step = step
             if self.gate.raised:
-                self.boundary.hold(step, False)
+                self.save_at_step.hold(step, False)
 
 
 @pytest.fixture
@@ -112,14 +115,14 @@ def ranks(tmp_path: Path) -> Iterator[list[Rank]]:
     for rank in made:
         rank.halt.set()
         rank.gate.finish()
-        rank.conductor.stop(SAFETY_S)
+        rank.agreement.stop(SAFETY_S)
         if rank.thread.ident is not None:
             rank.thread.join(SAFETY_S)
 
 
 def start(ranks: list[Rank], training: range = range(RANKS)) -> None:
     for number, rank in enumerate(ranks):
-        rank.conductor.start()
+        rank.agreement.start()
         if number in training:
             rank.thread.start()
 
@@ -194,7 +197,7 @@ def test_every_rank_asked_at_once_by_another_incident_is_one_save(ranks: list[Ra
         assert ending["step"] == winner["step"]
         assert ending["checkpoint"]["kind"] == winner["checkpoint"]["kind"]
         if str(number) != winner["incident"]:
-            # Merged into the winner, or, where its letter came after the end, a round of its own.
+            # Merged into the winner, or, where its request came after the end, a round of its own.
             rank.ack(str(number), "merged", "saved")
 
 
@@ -225,14 +228,14 @@ def test_a_rank_that_lost_the_store_between_two_rounds_is_found_in_the_next(tmp_
     shared = MemoryStore()
     flickering = FlickeringStore(shared)
     ranks = [Rank(rank, flickering if rank == 2 else shared, tmp_path, 0.001) for rank in range(RANKS)]
-    ranks[2].conductor.reconnect_s = 0.2  # Long enough for the others to begin without it.
+    ranks[2].agreement.reconnect_s = 0.2  # Long enough for the others to begin without it.
     start(ranks)
     assert flickering.broke.wait(SAFETY_S)
     ranks[0].ask("i")
     assert {rank.ack("i", "saved", "failed", "aborted")["what"] for rank in ranks} == {"saved"}
     for rank in ranks:
         rank.halt.set()
-        rank.conductor.stop(SAFETY_S)
+        rank.agreement.stop(SAFETY_S)
         rank.thread.join(SAFETY_S)
 
 
@@ -264,5 +267,5 @@ def test_a_lost_store_lets_everybody_train_on(tmp_path: Path) -> None:
     while rank.gate.step < stood_at + 5:
         rank.halt.wait(0.001)
     rank.halt.set()
-    rank.conductor.stop(SAFETY_S)
+    rank.agreement.stop(SAFETY_S)
     rank.thread.join(SAFETY_S)

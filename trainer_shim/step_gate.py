@@ -37,7 +37,7 @@ class Result(NamedTuple):
     error: Optional[str]
 
 
-class Gate:
+class StepGate:
     """States: open -> holding (promise) -> aimed (target known) -> ordered -> saving -> open."""
 
     def __init__(self, step: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from trainer_shim.gate import RELEASE_SLACK_NS, Gate, Order, Result
+from trainer_shim.step_gate import RELEASE_SLACK_NS, Order, Result, StepGate
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9
 
@@ -17,7 +17,7 @@ def order(step: int, save: bool = True) -> Order:
 class Stander:
     """A training thread at a boundary."""
 
-    def __init__(self, gate: Gate, step: int) -> None:
+    def __init__(self, gate: StepGate, step: int) -> None:
         self.waiting = threading.Event()
         self.order: Order | None = None
         self._gate, self._step = gate, step
@@ -34,7 +34,7 @@ class Stander:
 
 
 def test_the_promise_holds_exactly_one_margin_further() -> None:
-    gate = Gate(5)
+    gate = StepGate(5)
     assert gate.promise(1, FAR_NS) == 5
     assert gate.raised
     assert Stander(gate, 5).left(), "the step of the promise itself passes"
@@ -55,7 +55,7 @@ def test_the_promise_holds_exactly_one_margin_further() -> None:
 
 
 def test_a_release_lets_everybody_go_and_lowers_the_gate() -> None:
-    gate = Gate(0)
+    gate = StepGate(0)
     gate.promise(1, FAR_NS)
     held = Stander(gate, 1)
     assert held.waiting.wait(30)
@@ -66,7 +66,7 @@ def test_a_release_lets_everybody_go_and_lowers_the_gate() -> None:
 
 
 def test_past_the_cap_the_training_thread_leaves_by_itself() -> None:
-    gate = Gate(0)
+    gate = StepGate(0)
     gate.promise(1, time.monotonic_ns() - RELEASE_SLACK_NS)
     held = Stander(gate, 1)
     assert held.left()
@@ -75,7 +75,7 @@ def test_past_the_cap_the_training_thread_leaves_by_itself() -> None:
 
 
 def test_a_step_past_the_target_is_an_error_and_not_a_save() -> None:
-    gate = Gate(0)
+    gate = StepGate(0)
     gate.promise(1, FAR_NS)
     gate.aim(1)
     late = Stander(gate, 5)
@@ -87,7 +87,7 @@ def test_a_step_past_the_target_is_an_error_and_not_a_save() -> None:
 
 
 def test_an_order_without_a_save_is_taken_at_the_next_boundary() -> None:
-    gate = Gate(3)
+    gate = StepGate(3)
     gate.order(order(3, save=False))
     assert gate.raised
     assert gate.stand(4, dict, lambda: None) == order(3, save=False)
@@ -95,7 +95,7 @@ def test_an_order_without_a_save_is_taken_at_the_next_boundary() -> None:
 
 
 def test_a_save_that_outlasts_its_round_does_not_undo_the_next_promise() -> None:
-    gate = Gate(3)
+    gate = StepGate(3)
     gate.order(order(3))
     assert gate.stand(3, dict, lambda: None) == order(3)
     gate.promise(1, FAR_NS)
@@ -105,7 +105,7 @@ def test_a_save_that_outlasts_its_round_does_not_undo_the_next_promise() -> None
 
 
 def test_a_finished_training_holds_nobody() -> None:
-    gate = Gate(3)
+    gate = StepGate(3)
     gate.promise(1, FAR_NS)
     gate.finish()
     assert not gate.busy()
@@ -113,7 +113,7 @@ def test_a_finished_training_holds_nobody() -> None:
 
 
 def test_an_order_that_comes_after_the_thread_left_saves_nothing_of_a_later_step() -> None:
-    gate = Gate(4)
+    gate = StepGate(4)
     gate.promise(1, time.monotonic_ns() - RELEASE_SLACK_NS - 1)
     gate.aim(5)
     assert gate.stand(5, dict, lambda: None) is None, "past the cap it leaves"

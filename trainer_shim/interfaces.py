@@ -1,4 +1,4 @@
-"""The seam inside the shim: what engines (instrumentation) and watcher (socket, signal, agreement) ask for."""
+"""What engines (hooks, savers) and the watcher (socket, signal, agreement) ask of each other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Watch(Protocol):
         """Call on the training thread after optimizer update `step` (absolute) completed, on every rank.
 
         Fast path: two compares. When a checkpoint was asked for it may hold this thread until the ranks agree,
-        save at the agreed step, and (letter's exit_after) park it until the process is ended.
+        save at the agreed step, and (exit_after) park it until the process is ended.
         """
 
     def wants_save(self, step: int) -> bool:

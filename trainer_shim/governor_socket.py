@@ -30,7 +30,7 @@ QUEUE_FRAMES_MAX = 4_096  # About 2 MiB: one sender alone may fall so far behind
 # A quarter of a second of 4,000 steps/s. Each send gives the interpreter up, and where the training thread never waits
 # the listener gets it back after 5 ms: from 200 steps/s on it falls behind. Then the training thread helps.
 BACKLOG_FRAMES = 1_024
-PACKETS_PER_TURN_MAX = 64  # Letters and confirms: more in one go means a flood, and beats must go on.
+PACKETS_PER_TURN_MAX = 64  # Requests and confirms: more in one go means a flood, and beats must go on.
 _SO_SNDBUFFORCE = 32
 # MSG_NOSIGNAL everywhere: a script that gave SIGPIPE its default action back must not die with our governor.
 
@@ -47,10 +47,10 @@ class _Slot:
         self.sent_ns: Optional[int] = None
 
 
-class Link:
-    """`say_hello` returns the hello fields of this moment; it runs at every (re)connect."""
+class GovernorSocket:
+    """`hello_fields` returns the hello fields of this moment; it runs at every (re)connect."""
 
-    def __init__(self, paths: Sequence[str], rank: int, say_hello: Callable[[], Dict[str, Any]]) -> None:
+    def __init__(self, paths: Sequence[str], rank: int, hello_fields: Callable[[], Dict[str, Any]]) -> None:
         self.paths = tuple(paths)
         self.path = self.paths[0]
         self.dropped = {"step": 0, "beat": 0, "phase": 0}  # Since attach: a reconnect must not hide what it cost.
@@ -59,10 +59,10 @@ class Link:
         self.lost_since_ns: Optional[int] = time.monotonic_ns()  # None while connected.
         self.retry_at_ns = 0
         self._rank = rank
-        self._say_hello = say_hello
+        self._hello_fields = hello_fields
         self._any_dropped = False
         self._sock: Optional[socket.socket] = None
-        self._grave: List[socket.socket] = []
+        self._old_socks: List[socket.socket] = []
         self._retry_ns = RETRY_FIRST_NS
         self._connected_ns = 0
         # One for queue and outbox: frames leave in the order in which they were made. Reentrant: a script's own signal
@@ -172,7 +172,7 @@ class Link:
     def connect(self, now_ns: int) -> bool:
         """Try every path once, listener thread (or before it started). On failure sets `retry_at_ns`."""
         assert self._sock is None, "connect() while connected"
-        self._bury()
+        self._close_old()
         for path in self.paths:
             sock = _open(path)
             if sock is None:
@@ -194,7 +194,7 @@ class Link:
         return False
 
     def _greet(self) -> None:
-        hello = self._say_hello()  # Outside our lock: it takes others'.
+        hello = self._hello_fields()  # Outside our lock: it takes others'.
         with self._lock:
             for slot in self._outbox:
                 slot.sent_ns = None
@@ -208,7 +208,7 @@ class Link:
             return
         self.lost_since_ns = now_ns
         # Closed a connect later: a send() on another thread may hold this very descriptor number right now.
-        self._grave.append(sock)
+        self._old_socks.append(sock)
         if retry_after_ns:
             self._back_off(now_ns, retry_after_ns)
         elif now_ns - self._connected_ns >= RETRY_MAX_NS:
@@ -223,8 +223,8 @@ class Link:
             pass
 
     def receive(self, now_ns: int) -> List[Dict[str, Any]]:
-        """Read what is there, settle confirms and refusals, return the letters. Listener thread only."""
-        letters: List[Dict[str, Any]] = []
+        """Read what is there, settle confirms and refusals, return the requests. Listener thread only."""
+        requests: List[Dict[str, Any]] = []
         for packet in self._packets(now_ns):
             frame = _decoded(packet)
             if frame is None:
@@ -235,10 +235,10 @@ class Link:
             elif frame["kind"] == "refuse":
                 self.refused = frame["reason"]
                 self.disconnect(now_ns, RETRY_REFUSED_NS)
-                return letters
+                return requests
             else:
-                letters.append(frame)
-        return letters
+                requests.append(frame)
+        return requests
 
     def _packets(self, now_ns: int) -> List[bytes]:
         packets: List[bytes] = []
@@ -289,17 +289,17 @@ class Link:
         # Ranks of one node spread over a fifth of the delay, so that a restarted governor is not hit at once by all.
         self.retry_at_ns = now_ns + delay_ns + (delay_ns // 5) * (self._rank % 8) // 8
 
-    def _bury(self) -> None:
+    def _close_old(self) -> None:
         with self._lock:  # Nobody is inside a send() with one of these.
-            while self._grave:
-                self._grave.pop().close()
+            while self._old_socks:
+                self._old_socks.pop().close()
 
     def close(self) -> None:
         """Let everything go, at the end; or in a forked child, whose copy would hide this rank's death."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
-        self._bury()
+        self._close_old()
 
 
 def _open(path: str) -> Optional[socket.socket]:
@@ -324,7 +324,7 @@ def _decoded(packet: bytes) -> Optional[Dict[str, Any]]:
     except ValueError:
         say("ignored %d bytes from the governor that are not JSON" % len(packet))
         return None
-    found = wire.faults(frame, wire.LETTERS)
+    found = wire.faults(frame, wire.GOVERNOR_FRAMES)
     if found:
         say("ignored a frame from the governor: %.200s" % found[0])
         return None
@@ -332,8 +332,8 @@ def _decoded(packet: bytes) -> Optional[Dict[str, Any]]:
     return checked
 
 
-def _close_in_children(link: Link) -> None:
-    known = weakref.ref(link)
+def _close_in_children(governor: GovernorSocket) -> None:
+    known = weakref.ref(governor)
 
     def after_in_child() -> None:
         mine = known()

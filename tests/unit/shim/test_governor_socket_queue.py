@@ -9,10 +9,9 @@ from functools import partial
 
 import pytest
 
-from tests.unit.shim.governor_end import Ends, Server, hello, linked, read, read_now
+from tests.unit.shim.governor_end import Ends, Server, connected, hello, read, read_now
 from trainer_shim import guard
-from trainer_shim.doorbell import Doorbell
-from trainer_shim.link import BACKLOG_FRAMES, QUEUE_FRAMES_MAX, Link
+from trainer_shim.governor_socket import BACKLOG_FRAMES, QUEUE_FRAMES_MAX, GovernorSocket
 from trainer_shim.listener import (
     FRAMES_PER_TURN_MIN,
     SEND_PERIOD_NS,
@@ -22,76 +21,77 @@ from trainer_shim.listener import (
 )
 from trainer_shim.progress import Progress
 from trainer_shim.scalars import told_sound
+from trainer_shim.signal_wakeup import SignalWakeup
 from trainer_shim.watcher import Watcher
 
 NS_PER_S = 1_000_000_000
 
 
 def test_a_queued_frame_waits_and_keeps_its_time(ends: Ends) -> None:
-    link, peer = ends
+    governor, peer = ends
     read(peer)
     before = time.monotonic_ns()
-    link.later("step", {"step": 1, "attempt_step": 1})
+    governor.later("step", {"step": 1, "attempt_step": 1})
     after = time.monotonic_ns()
     peer.setblocking(False)
     with pytest.raises(BlockingIOError):
         peer.recv(10)
-    assert link.queued == 1
-    assert link.send_queued()
+    assert governor.queued == 1
+    assert governor.send_queued()
     assert before <= read(peer)["mono_ns"] <= after
-    assert link.queued == 0
+    assert governor.queued == 0
 
 
 @pytest.mark.parametrize("how", ["post", "put"])
 def test_what_leaves_at_once_takes_what_is_queued_along(ends: Ends, how: str) -> None:
-    link, peer = ends
+    governor, peer = ends
     read(peer)
-    link.later("step", {"step": 1, "attempt_step": 1})
-    link.later("step", {"step": 2, "attempt_step": 2})
+    governor.later("step", {"step": 1, "attempt_step": 1})
+    governor.later("step", {"step": 2, "attempt_step": 2})
     if how == "post":
-        link.post("phase", {"phase": "eval"})
+        governor.post("phase", {"phase": "eval"})
     else:
-        link.put("ack", {"incident": "i", "what": "agreed", "step": 2})
+        governor.put("ack", {"incident": "i", "what": "agreed", "step": 2})
     kinds = [read(peer)["kind"] for _ in range(3)]
     assert kinds == ["step", "step", "phase" if how == "post" else "ack"]
 
 
 def test_the_hello_comes_before_what_was_queued_for_the_last_connection(server: Server) -> None:
-    link, peer = linked(server)
+    governor, peer = connected(server)
     read(peer)
-    link.later("step", {"step": 1, "attempt_step": 1})
+    governor.later("step", {"step": 1, "attempt_step": 1})
     peer.close()
     now = time.monotonic_ns()
-    link.receive(now)
-    assert not link.send_queued(), "nobody is connected"
-    assert link.connect(now)
+    governor.receive(now)
+    assert not governor.send_queued(), "nobody is connected"
+    assert governor.connect(now)
     peer = server.accept()
-    assert link.send_queued()
+    assert governor.send_queued()
     assert [read(peer)["kind"] for _ in range(2)] == ["hello", "step"]
-    link.close()
+    governor.close()
     peer.close()
 
 
 def test_whoever_queues_faster_than_the_listener_sends_helps_it(ends: Ends) -> None:
     """Nobody listens here, and the peer reads nothing: what does not fit into its buffer is counted, none is kept."""
-    link, peer = ends
+    governor, peer = ends
     steps = 2 * QUEUE_FRAMES_MAX
     for step in range(steps):
-        link.later("step", {"step": step, "attempt_step": step})
-        assert link.queued <= BACKLOG_FRAMES + 1
-    link.send_queued()
+        governor.later("step", {"step": step, "attempt_step": step})
+        assert governor.queued <= BACKLOG_FRAMES + 1
+    governor.send_queued()
     seen = [frame["step"] for frame in iter(partial(read_now, peer), None) if frame["kind"] == "step"]
     assert seen == sorted(seen)
-    assert len(seen) + link.dropped["step"] == steps
+    assert len(seen) + governor.dropped["step"] == steps
     assert len(seen) > BACKLOG_FRAMES
 
 
 def test_the_queue_is_bounded_and_counts_what_it_turned_away(ends: Ends) -> None:
-    link, _peer = ends
+    governor, _peer = ends
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:  # As a sender that was put to sleep by the machine.
-        with link._lock:
+        with governor._lock:
             held.set()
             done.wait(10)
 
@@ -99,27 +99,27 @@ def test_the_queue_is_bounded_and_counts_what_it_turned_away(ends: Ends) -> None
     holder.start()
     assert held.wait(10)
     for step in range(BACKLOG_FRAMES):
-        link.later("step", {"step": step, "attempt_step": step})
-    link._queue.extend([("step", 0, {"step": 0, "attempt_step": 0})] * (QUEUE_FRAMES_MAX - BACKLOG_FRAMES))
-    link.later("step", {"step": 1, "attempt_step": 1})
-    assert (link.queued, link.dropped["step"]) == (QUEUE_FRAMES_MAX, 1)
+        governor.later("step", {"step": step, "attempt_step": step})
+    governor._queue.extend([("step", 0, {"step": 0, "attempt_step": 0})] * (QUEUE_FRAMES_MAX - BACKLOG_FRAMES))
+    governor.later("step", {"step": 1, "attempt_step": 1})
+    assert (governor.queued, governor.dropped["step"]) == (QUEUE_FRAMES_MAX, 1)
     done.set()
     holder.join(10)
 
 
 def test_without_a_governor_nothing_is_kept() -> None:
-    link = Link(["/nonexistent/s"], 0, hello)
-    link.later("step", {"step": 1, "attempt_step": 1})
-    assert (link.queued, link.dropped["step"]) == (0, 1)
+    governor = GovernorSocket(["/nonexistent/s"], 0, hello)
+    governor.later("step", {"step": 1, "attempt_step": 1})
+    assert (governor.queued, governor.dropped["step"]) == (0, 1)
 
 
 def test_a_frame_that_cannot_be_told_costs_itself_alone(ends: Ends) -> None:
-    link, peer = ends
+    governor, peer = ends
     read(peer)
     known = guard.faults.get("a step frame", 0)
-    link.later("step", {"step": 1, "attempt_step": 1, "lr": object()})
-    link.later("step", {"step": 2, "attempt_step": 2})
-    assert not link.send_queued()
+    governor.later("step", {"step": 1, "attempt_step": 1, "lr": object()})
+    governor.later("step", {"step": 2, "attempt_step": 2})
+    assert not governor.send_queued()
     frame = read(peer)
     assert (frame["step"], frame["dropped"]["step"]) == (2, 1)
     assert guard.faults["a step frame"] == known + 1
@@ -148,72 +148,74 @@ def in_time(call: Callable[[], object]) -> None:
 
 
 def test_a_handler_that_says_bye_inside_a_send_does_not_lock_up(ends: Ends) -> None:
-    link, peer = ends
+    governor, peer = ends
     read(peer)
     for step in range(3):
-        link.later("step", Interrupted(lambda: link.put("bye", {"reason": "handler"}), step=step, attempt_step=step))
-    in_time(link.send_queued)
+        governor.later(
+            "step", Interrupted(lambda: governor.put("bye", {"reason": "handler"}), step=step, attempt_step=step)
+        )
+    in_time(governor.send_queued)
     frames = [read(peer) for _ in range(6)]
     assert sorted(frame["step"] for frame in frames if frame["kind"] == "step") == [0, 1, 2]
-    assert link.unconfirmed() == 1 + 3, "the hello and each handler's bye wait for confirms of their own"
+    assert governor.unconfirmed() == 1 + 3, "the hello and each handler's bye wait for confirms of their own"
 
 
 def test_a_handler_that_empties_the_queue_leaves_the_ack_behind_it_whole(ends: Ends) -> None:
-    link, peer = ends
+    governor, peer = ends
     read(peer)
     for step in range(3):
-        link.later(
-            "step", Interrupted(lambda: link.post("phase", {"phase": "checkpoint"}), step=step, attempt_step=step)
+        governor.later(
+            "step", Interrupted(lambda: governor.post("phase", {"phase": "checkpoint"}), step=step, attempt_step=step)
         )
-    in_time(lambda: link.put("ack", {"incident": "i", "what": "saved", "step": 2}))
+    in_time(lambda: governor.put("ack", {"incident": "i", "what": "saved", "step": 2}))
     kinds = [read(peer)["kind"] for _ in range(7)]
     assert sorted(kinds) == ["ack", *["phase"] * 3, *["step"] * 3]
     assert kinds[-1] == "ack", "an ack of a step comes after the step"
 
 
 def test_no_two_reliable_frames_share_a_number(ends: Ends) -> None:
-    link, peer = ends
-    record = Interrupted(lambda: link.put("bye", {"reason": "handler"}), path="/ck")
-    in_time(lambda: link.put("ack", {"incident": "i", "what": "saved", "checkpoint": record}))
+    governor, peer = ends
+    record = Interrupted(lambda: governor.put("bye", {"reason": "handler"}), path="/ck")
+    in_time(lambda: governor.put("ack", {"incident": "i", "what": "saved", "checkpoint": record}))
     seqs = [read(peer)["seq"] for _ in range(3)]  # With the hello's.
     assert len(set(seqs)) == 3
 
 
 def test_a_handler_inside_put_does_not_meet_a_listener_that_reconnects(server: Server) -> None:
     """Two locks, taken in one order here and in the other there, would hang the training thread."""
-    link, peer = linked(server)
+    governor, peer = connected(server)
     read(peer)
     peer.close()
     reconnected = threading.Event()
 
     def reconnect() -> None:
-        link.receive(time.monotonic_ns())
-        link.connect(time.monotonic_ns())
+        governor.receive(time.monotonic_ns())
+        governor.connect(time.monotonic_ns())
         reconnected.set()
 
     def handler() -> None:
         threading.Thread(target=reconnect, daemon=True).start()
         reconnected.wait(0.2)  # The listener is in there, or waits for us.
-        link.post("phase", {"phase": "checkpoint"})
+        governor.post("phase", {"phase": "checkpoint"})
 
     record = Interrupted(handler, path="/ck")
-    in_time(lambda: link.put("ack", {"incident": "i", "what": "saved", "checkpoint": record}))
+    in_time(lambda: governor.put("ack", {"incident": "i", "what": "saved", "checkpoint": record}))
     assert reconnected.wait(10)
-    link.close()
+    governor.close()
 
 
 def test_what_was_queued_before_an_ack_leaves_before_it_also_on_a_new_connection(server: Server) -> None:
-    link, peer = linked(server)
+    governor, peer = connected(server)
     read(peer)
-    link.later("step", {"step": 1, "attempt_step": 1})
+    governor.later("step", {"step": 1, "attempt_step": 1})
     peer.close()
     now = time.monotonic_ns()
-    link.receive(now)
-    link.put("ack", {"incident": "i", "what": "saved", "step": 1})
-    assert link.connect(now)
+    governor.receive(now)
+    governor.put("ack", {"incident": "i", "what": "saved", "step": 1})
+    assert governor.connect(now)
     peer = server.accept()
     assert [read(peer)["kind"] for _ in range(3)] == ["hello", "step", "ack"]
-    link.close()
+    governor.close()
     peer.close()
 
 
@@ -240,7 +242,7 @@ def test_what_may_be_a_reason_to_halt_is_not_sound(change: dict[str, object], so
 
 
 class Recorder:
-    """The link as the watcher uses it for steps."""
+    """The governor as the watcher uses it for steps."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, object]] = []
@@ -256,7 +258,7 @@ class Recorder:
 
 def test_only_a_reason_to_halt_leaves_at_once() -> None:
     watcher = Watcher(hello(), Progress(threading.get_ident()), None, environ={}, signal=0)
-    recorder = watcher._link = Recorder()  # type: ignore[assignment]
+    recorder = watcher._governor = Recorder()  # type: ignore[assignment]
     watcher._alive = True
     watcher.step_frame({**SOUND, "step": 1})
     watcher.step_frame({**SOUND, "step": 2, "loss": float("nan")})
@@ -271,72 +273,72 @@ def test_ranks_wake_at_the_same_multiples() -> None:
     assert next_multiple(5 * period, period) == next_multiple(6 * period - 1, period) == 6 * period
 
 
-class NoIncidents:
-    def receive(self, ask: object) -> None:
-        raise AssertionError("no letter was sent")
+class NoRequests:
+    def receive(self, request: object) -> None:
+        raise AssertionError("no request was sent")
 
 
-class NoConductor:
+class NoAgreement:
     def wake(self) -> None:
-        raise AssertionError("no letter was sent")
+        raise AssertionError("no request was sent")
 
 
 def broken_beat() -> None:
     raise RuntimeError("a beat that fails")
 
 
-def listener_of(link: Link, doorbell: Doorbell, on_beat: Callable[[], None] = lambda: None) -> Listener:
+def listener_of(governor: GovernorSocket, wakeup: SignalWakeup, on_beat: Callable[[], None] = lambda: None) -> Listener:
     progress = Progress(threading.get_ident())
-    return Listener(link, doorbell, progress, NoIncidents(), NoConductor(), on_beat)  # type: ignore[arg-type]
+    return Listener(governor, wakeup, progress, NoRequests(), NoAgreement(), on_beat)  # type: ignore[arg-type]
 
 
 def test_a_queued_frame_waits_a_quarter_of_a_second_at_most(server: Server) -> None:
-    link, peer = linked(server)
-    doorbell = Doorbell()
-    listener = listener_of(link, doorbell)
+    governor, peer = connected(server)
+    wakeup = SignalWakeup()
+    listener = listener_of(governor, wakeup)
     listener._send(time.monotonic_ns())
     assert listener.due_ns() - time.monotonic_ns() <= NS_PER_S // 4
-    link.close()
+    governor.close()
     peer.close()
-    doorbell.forget()
+    wakeup.give_back()
 
 
 def test_a_beat_that_fails_costs_no_steps(server: Server) -> None:
-    link, peer = linked(server)
+    governor, peer = connected(server)
     read(peer)
-    doorbell = Doorbell()
-    listener = listener_of(link, doorbell, broken_beat)
+    wakeup = SignalWakeup()
+    listener = listener_of(governor, wakeup, broken_beat)
     listener.start()
-    link.later("step", {"step": 1, "attempt_step": 1})
+    governor.later("step", {"step": 1, "attempt_step": 1})
     assert read(peer)["kind"] == "step"
     assert listener.stop(10)
-    link.close()
+    governor.close()
     peer.close()
-    doorbell.forget()
+    wakeup.give_back()
 
 
 @pytest.fixture
-def listening(server: Server) -> Iterator[tuple[Link, Listener]]:
-    link = Link([str(server.path)], 0, hello)
-    assert link.connect(time.monotonic_ns())
-    doorbell = Doorbell()
-    listener = listener_of(link, doorbell)
-    yield link, listener
+def listening(server: Server) -> Iterator[tuple[GovernorSocket, Listener]]:
+    governor = GovernorSocket([str(server.path)], 0, hello)
+    assert governor.connect(time.monotonic_ns())
+    wakeup = SignalWakeup()
+    listener = listener_of(governor, wakeup)
+    yield governor, listener
     assert listener.stop(10)
-    link.close()
-    doorbell.forget()
+    governor.close()
+    wakeup.give_back()
 
 
 def test_the_listener_sends_a_long_queue_whole_and_in_order(
     server: Server,
-    listening: tuple[Link, Listener],
+    listening: tuple[GovernorSocket, Listener],
 ) -> None:
-    link, listener = listening
+    governor, listener = listening
     peer = server.accept()
     read(peer)
     steps = 20 * FRAMES_PER_TURN_MIN * TURNS_PER_PERIOD_MAX + 1
     for step in range(steps):
-        link.later("step", {"step": step, "attempt_step": step})
+        governor.later("step", {"step": step, "attempt_step": step})
     listener.start()
     seen = []
     while len(seen) < steps:  # The peer's own timeout of 10 s ends a wait for what never comes.

@@ -1,4 +1,4 @@
-"""The governor's end of the trainer socket, for tests: confirms what must be, keeps every frame, sends letters.
+"""The governor's end of the trainer socket, for tests: confirms what must be, keeps every frame, asks for checkpoints.
 
 It has no thread: whoever waits pumps. Peers are told apart by the kernel's word for their pid.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
 import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
+from signal import Signals
 from typing import Any, TypeVar
 
 from trainer_shim import wire
@@ -23,7 +23,7 @@ Frame = dict[str, Any]
 SAFETY_S = 90.0  # A wait longer than this is a hang on any machine; no test measures time with it.
 
 
-class Letterbox:
+class FakeGovernor:
     def __init__(self, path: Path, confirms: bool = True) -> None:
         self.path = path
         self.confirms = confirms
@@ -33,7 +33,7 @@ class Letterbox:
         self._peers: dict[int, socket.socket] = {}
         self._server = self._listen()
 
-    def __enter__(self) -> Letterbox:
+    def __enter__(self) -> FakeGovernor:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,17 +86,17 @@ class Letterbox:
     def peer(self, rank: int) -> socket.socket:
         return next(self._peers[fd] for fd, of in reversed(self._ranks.items()) if of == rank)
 
-    def letter(
+    def ask(
         self,
         rank: int,
         incident: str,
         checkpoint: str = "good",
         grace_s: float = 60.0,
         exit_after: bool = False,
-        ring: bool = True,
+        signals: bool = True,
     ) -> None:
-        """Send a letter to one rank and ring, in this order."""
-        letter = {
+        """Ask one rank for a checkpoint, then signal it, in this order."""
+        request = {
             "v": 1,
             "kind": "letter",
             "incident": incident,
@@ -106,14 +106,14 @@ class Letterbox:
             "exit_code": wire.HALT_EXIT_CODE,
             "reason": "drill",
         }
-        assert wire.faults(letter, wire.LETTERS) == []
-        self.peer(rank).send(json.dumps(letter).encode())
-        if ring:
-            self.ring(rank)
+        assert wire.faults(request, wire.GOVERNOR_FRAMES) == []
+        self.peer(rank).send(json.dumps(request).encode())
+        if signals:
+            self.signal(rank)
 
-    def ring(self, rank: int) -> None:
+    def signal(self, rank: int) -> None:
         number = self.of("hello", rank)[-1]["signal"]
-        os.kill(self.pid(rank), signal.Signals(number))
+        os.kill(self.pid(rank), Signals(number))
 
     def pump(self, timeout_s: float) -> None:
         """Accept and read what is there, waiting at most so long for the first of it."""

@@ -8,36 +8,36 @@ import time
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import checkpoint, rng
-from .gate import Gate, Order, Result
+from .governor_socket import GovernorSocket, clip
 from .guard import attempt, guarded, say
-from .link import Link, clip
+from .interfaces import Saver
 from .progress import Progress
-from .seam import Saver
+from .step_gate import Order, Result, StepGate
 
 GONE_NS = 30_000_000_000  # Without a governor for so long, nobody will come to end a parked rank.
 OVERDUE_NS = 60_000_000_000  # After the deadline plus this, likewise.
 _NAP_S = 0.25
 
 
-class Boundary:
+class SaveAtStep:
     """One rank's saver, and what it was ordered to do with it."""
 
     def __init__(
         self,
         rank: int,
-        gate: Gate,
+        gate: StepGate,
         progress: Progress,
         saver: Optional[Saver],
-        link: Link,
+        governor: GovernorSocket,
     ) -> None:
         self._rank = rank
         self._gate = gate
         self._progress = progress
         self._saver = saver
-        self._link = link
+        self._governor = governor
         self.wake: Callable[[], None] = _nobody  # Tells the agreement that the training thread got somewhere.
         self.tokens_total: Optional[int] = None  # As of the last step frame.
-        self.delegate = False  # A framework saves by its own means: see seam.Watch.wants_save.
+        self.delegate = False  # A framework saves by its own means: see interfaces.Watch.wants_save.
         self._delegated: Optional[Order] = None
         self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
         self.hold_s = 0.0  # Total time the training thread was held for an agreement.
@@ -53,7 +53,7 @@ class Boundary:
 
     @guarded()
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
-        """See seam.Watch."""
+        """See interfaces.Watch."""
         order, self._delegated = self._delegated, None
         if order is None:
             return
@@ -153,7 +153,7 @@ class Boundary:
         return Result(path, None if error is None else _worded(error))
 
     def _write_rank_file(self, path: str) -> None:
-        # The trial before the agreement wrote it already, unless a letter changed the kind, and the tag, since.
+        # The trial before the agreement wrote it already, unless a request changed the kind, and the tag, since.
         if checkpoint.place_rank_file(path, self._rank):
             return
         os.makedirs(path, exist_ok=True)
@@ -177,18 +177,18 @@ class Boundary:
 
     def _may_leave(self, order: Order, began_ns: int) -> bool:
         now_ns = time.monotonic_ns()
-        lost_ns = self._link.lost_since_ns
+        lost_ns = self._governor.lost_since_ns
         gone = lost_ns is not None and now_ns - max(lost_ns, began_ns) > GONE_NS
         overdue = now_ns > max(order.deadline_ns, began_ns) + OVERDUE_NS
         return (gone or overdue) and self._gate.settled
 
     def _enter(self, phase: str) -> None:
         self._progress.push_phase(phase)
-        self._link.post_phase(self._progress)
+        self._governor.post_phase(self._progress)
 
     def _leave(self) -> None:
         self._progress.pop_phase()
-        self._link.post_phase(self._progress)
+        self._governor.post_phase(self._progress)
 
 
 def _nobody() -> None:

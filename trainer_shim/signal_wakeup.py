@@ -1,4 +1,4 @@
-"""The doorbell: a signal whose only meaning is "there is a letter for you, or you lost the connection".
+"""The signal that wakes the listener: it only means "read your socket, or reconnect".
 
 Python runs signal handlers on the main thread between bytecodes: not while it sits in a collective. So the handler
 does nothing that matters, and the interpreter's wakeup descriptor, written from C at delivery, wakes the listener.
@@ -17,7 +17,7 @@ from typing import Any, Mapping, Optional
 from .guard import say
 
 DEFAULT_SIGNAL = int(signal.SIGUSR1)
-_NUDGE = b"\0"  # No signal has number 0: it wakes the listener and nothing else.
+_WAKE = b"\0"  # No signal has number 0: it wakes the listener and nothing else.
 
 
 def signal_number(environ: Mapping[str, str]) -> int:
@@ -36,7 +36,7 @@ def signal_number(environ: Mapping[str, str]) -> int:
     return number
 
 
-class Doorbell:
+class SignalWakeup:
     """Owns a wakeable descriptor always, and a signal where it may. `number` is 0 where it may not."""
 
     def __init__(self) -> None:
@@ -47,14 +47,15 @@ class Doorbell:
         self._handler = self._on_signal  # One object: a bound method is a new one at each access.
         self._previous: Any = signal.SIG_DFL
         self._previous_fd = -1
-        _forget_in_children(self)
+        _give_back_in_children(self)
 
     def fileno(self) -> int:
-        """Readable when something happened: a ring, a nudge, or somebody else's signal."""
+        """Readable when something happened: our signal, a wake(), or somebody else's signal."""
         return self._receiver.fileno()
 
     def install(self, number: int) -> None:
-        """Take the signal over, keeping whoever had it. Only the main thread may; elsewhere it stays letter only."""
+        """Take the signal over, keeping whoever had it. Only the main thread may: elsewhere only the socket
+        wakes us."""
         if not number or threading.current_thread() is not threading.main_thread():
             return
         previous = signal.getsignal(number)
@@ -69,33 +70,33 @@ class Doorbell:
         self._previous_fd = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         self.number = number
 
-    def stolen(self) -> bool:
-        """Whether somebody replaced the handler since: a ring would then run, or kill, something of theirs."""
+    def replaced(self) -> bool:
+        """Whether somebody replaced the handler since: our signal would then run, or kill, something of theirs."""
         return bool(self.number) and signal.getsignal(self.number) is not self._handler
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Wake the listener. From any thread; never blocks, for a full buffer is awake already."""
         try:
-            self._sender.send(_NUDGE)
+            self._sender.send(_WAKE)
         except OSError:
             pass
 
     def drain(self) -> bool:
-        """Empty the descriptor, pass foreign signals on to a previous wakeup descriptor; True when our bell rang."""
-        rang = False
+        """Empty the descriptor, pass foreign signals on to a previous wakeup descriptor; True when ours came."""
+        signalled = False
         while True:
             try:
                 received = self._receiver.recv(4096)
             except OSError:  # Empty, or closed in a forked child.
-                return rang
+                return signalled
             if not received:
-                return rang
-            rang = rang or bool(self.number and self.number in received)
+                return signalled
+            signalled = signalled or bool(self.number and self.number in received)
             if self._previous_fd >= 0:
-                self._pass_on(received.replace(_NUDGE, b""))
+                self._pass_on(received.replace(_WAKE, b""))
 
-    def forget(self) -> None:
-        """In a forked child: give everything back, so that a data-loader worker can neither ring nor be rung."""
+    def give_back(self) -> None:
+        """In a forked child: give everything back, so that a data-loader worker neither wakes us nor is signalled."""
         if self.number:
             if signal.getsignal(self.number) is self._handler:
                 # The default action would kill a worker on a signal to the whole group, which its parent survives.
@@ -145,12 +146,12 @@ def _deaf(_number: int, _frame: Optional[FrameType]) -> None:
     """A handler, not SIG_IGN: exec turns it back into the default, so no program inherits our choice."""
 
 
-def _forget_in_children(doorbell: Doorbell) -> None:
-    known = weakref.ref(doorbell)  # At-fork hooks cannot be taken back; this one must not keep the bell alive.
+def _give_back_in_children(wakeup: SignalWakeup) -> None:
+    known = weakref.ref(wakeup)  # At-fork hooks cannot be taken back; this one must not keep the wakeup alive.
 
     def after_in_child() -> None:
-        bell = known()
-        if bell is not None:
-            bell.forget()
+        wakeup = known()
+        if wakeup is not None:
+            wakeup.give_back()
 
     os.register_at_fork(after_in_child=after_in_child)

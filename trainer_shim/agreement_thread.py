@@ -1,6 +1,6 @@
 """Drives one incident from the first notice to its outcome, on a thread of its own beside the listener.
 
-A thread of its own because every store call can hang with the process that hosts the store: beats, letters and
+A thread of its own because every store call can hang with the process that hosts the store: beats, requests and
 `received` must not hang with it. No CUDA call happens here.
 """
 
@@ -12,12 +12,13 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from . import checkpoint
-from .agreement import MARGIN_STEPS, Ask, Round, ask_of_notice, notice_of
-from .boundary import Boundary
-from .gate import Gate, Order
+from .agreement import MARGIN_STEPS, CheckpointRequest, Round, notice_of, request_of_notice
+from .governor_socket import clip
 from .guard import attempt, note, say
-from .incidents import Incidents
-from .link import clip
+from .launch import Place
+from .open_requests import OpenRequests
+from .save_at_step import SaveAtStep
+from .step_gate import Order, StepGate
 from .store import KeyStore, StoreLostError
 from .wakeup import Wakeup
 
@@ -34,17 +35,6 @@ RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
 
 
-class Place(NamedTuple):
-    """Who this rank is."""
-
-    run: str
-    attempt: str
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-
-
 class Ending(NamedTuple):
     """How a round ended: the last ack."""
 
@@ -52,25 +42,25 @@ class Ending(NamedTuple):
     fields: Dict[str, Any]
 
 
-class Conductor:
+class AgreementThread:
     """`connect` opens the ranks' store when there is one, `on_saved` gets each ack record and its step."""
 
     def __init__(
         self,
         place: Place,
-        gate: Gate,
-        boundary: Boundary,
-        incidents: Incidents,
+        gate: StepGate,
+        save_at_step: SaveAtStep,
+        requests: OpenRequests,
         connect: Callable[[], Optional[KeyStore]],
         on_saved: Callable[[Dict[str, Any], int], None],
     ) -> None:
         self._place = place
         self._gate = gate
-        self._boundary = boundary
-        self._incidents = incidents
+        self._save_at_step = save_at_step
+        self._requests = requests
         self._connect = connect
         self._on_saved = on_saved
-        boundary.wake = self.wake
+        save_at_step.wake = self.wake
         self._store: Optional[KeyStore] = None
         self._generation = 0
         self._boot_id = _boot_id()
@@ -103,11 +93,11 @@ class Conductor:
             self._turn()
 
     def _turn(self) -> None:
-        conducted, error = attempt(self._conduct_if_asked)
+        played, error = attempt(self._play_if_asked)
         if error is not None:
             self._recover(error)
-        elif not conducted:
-            # One rank has nobody to listen to: it sleeps until its own letter comes.
+        elif not played:
+            # One rank has nobody to listen to: it sleeps until its own request comes.
             self._wake.wait(self._idle_s if self._place.world_size > 1 else None)
 
     def _recover(self, error: Exception) -> None:
@@ -121,18 +111,18 @@ class Conductor:
         else:
             note("the agreement", error)
             reason = "%s: %s" % (type(error).__name__, error)
-        if self._incidents.ask is not None:
-            self._incidents.close("failed", reason=clip(reason))
+        if self._requests.request is not None:
+            self._requests.close("failed", reason=clip(reason))
         self._gate.settled = True
         self._stop.wait(self.reconnect_s)
 
-    def _conduct_if_asked(self) -> bool:
-        ask = self._incidents.ask
+    def _play_if_asked(self) -> bool:
+        request = self._requests.request
         if self._store is None:
             self._store = self._connect()
             if self._store is None:
-                if ask is not None and time.monotonic_ns() > ask.deadline_ns:
-                    self._incidents.close("aborted", reason="the ranks have no common store yet")
+                if request is not None and time.monotonic_ns() > request.deadline_ns:
+                    self._requests.close("aborted", reason="the ranks have no common store yet")
                 return False
         round_ = Round(self._store, self._generation, self._place.rank, self._place.world_size)
         if self._spoiled:
@@ -143,21 +133,21 @@ class Conductor:
             return False
         notice = round_.notice()
         if notice is None:
-            if ask is None:
+            if request is None:
                 return False
-            notice = round_.announce(notice_of(ask, self._boot_id, time.monotonic_ns()))
+            notice = round_.announce(notice_of(request, self._boot_id, time.monotonic_ns()))
         self._entered = True
-        ask = self._incidents.adopt(ask_of_notice(notice, self._boot_id, time.monotonic_ns()))
-        round_.harden(ask)
+        request = self._requests.adopt(request_of_notice(notice, self._boot_id, time.monotonic_ns()))
+        round_.harden(request)
         ending = _Conduct(self, round_).run()
-        final = self._incidents.ask
+        final = self._requests.request
         self._next_generation()
-        self._incidents.close(ending.what, **ending.fields)
+        self._requests.close(ending.what, **ending.fields)
         if ending.what == "saved":
             self._on_saved(ending.fields["checkpoint"], ending.fields["step"])
         self._gate.settled = True
         if final is not None and final.exit_after and ending.what in ("saved", "failed", "declined"):
-            self._incidents.halted = final.incident
+            self._requests.halted = final.incident
             self._park(final)
         return True
 
@@ -165,53 +155,62 @@ class Conductor:
         self._generation += 1
         self._entered = False
 
-    def _park(self, ask: Ask) -> None:
+    def _park(self, request: CheckpointRequest) -> None:
         """A rank that was ordered to park with its save does so already; this reaches the others."""
         self._gate.order(
-            Order(False, "", ask.checkpoint, True, ask.exit_code, ask.deadline_ns, ask.incident, self._gate.step)
+            Order(
+                False,
+                "",
+                request.checkpoint,
+                True,
+                request.exit_code,
+                request.deadline_ns,
+                request.incident,
+                self._gate.step,
+            )
         )
 
 
 class _Conduct:
     """One round on this rank, step by step. StoreLostError and OSError end it from outside."""
 
-    def __init__(self, owner: Conductor, round_: Round) -> None:
+    def __init__(self, owner: AgreementThread, round_: Round) -> None:
         self._owner = owner
         self._place = owner._place
         self._gate = owner._gate
-        self._incidents = owner._incidents
+        self._requests = owner._requests
         self._round = round_
 
     @property
-    def _ask(self) -> Ask:
-        ask = self._incidents.ask
-        assert ask is not None, "a round has an open incident"
-        return ask
+    def _request(self) -> CheckpointRequest:
+        request = self._requests.request
+        assert request is not None, "a round has an open incident"
+        return request
 
     def run(self) -> Ending:
         if self._gate.finished:
             return self._give_up("position", "training has finished")
-        if self._ask.checkpoint == "none":
+        if self._request.checkpoint == "none":
             return Ending("declined", {"reason": "no checkpoint was asked for", "step": self._gate.step})
-        if not self._owner._boundary.can_save():
+        if not self._owner._save_at_step.can_save():
             return Ending("declined", {"reason": "this loop has no way to save", "step": self._gate.step})
         target = self._agree()
         if isinstance(target, Ending):
             return target
-        self._incidents.tell("agreed", step=target)
+        self._requests.report("agreed", step=target)
         order = self._gather_at(target)
         if isinstance(order, Ending):
             return order
-        self._incidents.tell("saving", step=target)
+        self._requests.report("saving", step=target)
         self._gate.order(order)
         return self._finish(order)
 
     def _agree(self) -> Any:
         """Return the target step, or the Ending."""
-        deadline_ns = min(self._ask.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
+        deadline_ns = min(self._request.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
         verdict = self._round.verdict("position")  # A rank that slept through it finds it decided, always as an abort.
         if verdict is None:
-            step = self._gate.promise(MARGIN_STEPS, max(deadline_ns, self._ask.deadline_ns))
+            step = self._gate.promise(MARGIN_STEPS, max(deadline_ns, self._request.deadline_ns))
             self._round.post("position", {"step": step})
             verdict = self._verdict("position", lambda: deadline_ns, "no agreement on a step")
         if "abort" in verdict:
@@ -221,7 +220,7 @@ class _Conduct:
 
     def _gather_at(self, target: int) -> Any:
         """Wait until every rank stands at the target and can write; return the Order, or the Ending."""
-        while self._gate.arrived is None and self._gate.busy() and time.monotonic_ns() < self._ask.deadline_ns:
+        while self._gate.arrived is None and self._gate.busy() and time.monotonic_ns() < self._request.deadline_ns:
             self._pause()
         arrived = self._gate.arrived
         if arrived is None:
@@ -229,20 +228,27 @@ class _Conduct:
             return self._give_up("ready", left)
         self._share()  # The verdict of this phase names kind and exit for everyone.
         self._round.post("ready", {"error": arrived.get("error") or self._try_disk(target, arrived)})
-        verdict = self._verdict("ready", lambda: self._ask.deadline_ns, "step %d was not reached in time" % target)
+        verdict = self._verdict("ready", lambda: self._request.deadline_ns, "step %d was not reached in time" % target)
         if "abort" in verdict:
             self._clear_disk(target)
             return self._aborted(verdict)
         if verdict["suspect"]:
-            self._incidents.harden(self._ask._replace(checkpoint="suspect"))
+            self._requests.harden(self._request._replace(checkpoint="suspect"))
         if verdict["exit"] is not None:
-            self._incidents.harden(self._ask._replace(exit_after=True, exit_code=int(verdict["exit"])))
-        # The verdict alone names the tag: a letter merged meanwhile on one rank must not split the shards.
+            self._requests.harden(self._request._replace(exit_after=True, exit_code=int(verdict["exit"])))
+        # The verdict alone names the tag: a request merged meanwhile on one rank must not split the shards.
         kind = "suspect" if verdict["suspect"] else "good"
         park = verdict["exit"] is not None
-        ask = self._ask
+        request = self._request
         return Order(
-            True, checkpoint.tag_of(target, kind), kind, park, ask.exit_code, ask.deadline_ns, ask.incident, target
+            True,
+            checkpoint.tag_of(target, kind),
+            kind,
+            park,
+            request.exit_code,
+            request.deadline_ns,
+            request.incident,
+            target,
         )
 
     def _try_disk(self, target: int, arrived: Dict[str, Any]) -> Optional[str]:
@@ -250,10 +256,10 @@ class _Conduct:
 
         One rank failing inside the save would leave the others in its barrier.
         """
-        directory = self._owner._boundary.directory()
+        directory = self._owner._save_at_step.directory()
         if directory is None:  # Delegate mode: the framework knows the place, and tells it afterwards.
             return None
-        kind = "suspect" if self._round.hardened(self._ask).checkpoint == "suspect" else "good"
+        kind = "suspect" if self._round.hardened(self._request).checkpoint == "suspect" else "good"
         path = os.path.join(directory, checkpoint.tag_of(target, kind))
         self._clear_disk(target)  # Of an attempt that died here: whichever kind it becomes, it places this trial's.
         try:
@@ -264,7 +270,7 @@ class _Conduct:
         return None
 
     def _clear_disk(self, target: int) -> None:
-        directory = self._owner._boundary.directory()
+        directory = self._owner._save_at_step.directory()
         if directory is not None:
             for kind in ("good", "suspect"):
                 path = os.path.join(directory, checkpoint.tag_of(target, kind))
@@ -289,7 +295,7 @@ class _Conduct:
             return Ending("failed", {"step": order.step, "reason": clip(verdict["abort"])})
         assert result is not None, "a written part has a result"
         assert result.path is not None, "a written part has a place"
-        self._clear_disk(order.step)  # The trial, where a letter changed the kind since.
+        self._clear_disk(order.step)  # The trial, where a request changed the kind since.
         place = self._place
         try:
             parts = checkpoint.secure(
@@ -305,7 +311,7 @@ class _Conduct:
         if "abort" in outcome:
             return Ending("failed", {"step": order.step, "reason": clip(outcome["abort"])})
         if outcome["exit"] is not None:
-            self._incidents.harden(self._ask._replace(exit_after=True, exit_code=int(outcome["exit"])))
+            self._requests.harden(self._request._replace(exit_after=True, exit_code=int(outcome["exit"])))
         return Ending("saved", {"step": order.step, "checkpoint": outcome["record"]})
 
     def _commit(self, order: Order, path: str, limit_ns: int) -> None:
@@ -322,8 +328,8 @@ class _Conduct:
                 return
         parts: List[checkpoint.Part] = [checkpoint.Part(*part) for vote in votes if vote for part in vote["parts"]]
         self._share()
-        ask = self._round.hardened(self._ask)
-        kind = "suspect" if "suspect" in (ask.checkpoint, order.kind) else "good"
+        request = self._round.hardened(self._request)
+        kind = "suspect" if "suspect" in (request.checkpoint, order.kind) else "good"
         facts: Dict[str, Any] = {
             "step": order.step,
             "tokens_total": (self._gate.arrived or {}).get("tokens_total"),  # As of that step: training goes on.
@@ -335,13 +341,13 @@ class _Conduct:
             "incident": order.incident,
         }
         # A framework that saved by its own means has its own way to find its newest checkpoint.
-        ours = self._owner._boundary.directory() is not None
+        ours = self._owner._save_at_step.directory() is not None
         try:
             record = checkpoint.commit(path, parts, facts, move_latest=ours and kind == "good")
         except OSError as failure:
             self._round.settle("outcome", {"abort": "rank 0: manifest: %s" % (failure.strerror or failure)})
             return
-        exit_code = str(ask.exit_code) if ask.exit_after else None
+        exit_code = str(request.exit_code) if request.exit_after else None
         self._round.settle("outcome", {"record": record, "exit": exit_code})
 
     def _verdict(self, phase: str, until_ns: Callable[[], int], why: str) -> Dict[str, Any]:
@@ -361,10 +367,10 @@ class _Conduct:
             self._pause()
 
     def _share(self) -> None:
-        """Tell the other ranks what a letter merged here has added."""
-        if self._incidents.changed:
-            self._incidents.changed = False
-            self._round.harden(self._ask)
+        """Tell the other ranks what a request merged here has added."""
+        if self._requests.changed:
+            self._requests.changed = False
+            self._round.harden(self._request)
 
     def _pause(self) -> None:
         self._share()

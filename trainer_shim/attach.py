@@ -12,7 +12,8 @@ from weakref import ref
 
 from . import launch, tokens
 from .current import CURRENT
-from .engines import kinds
+from .engines.kinds import Kind, Options
+from .engines.select import kind_of
 from .guard import attempt, say
 from .interfaces import Saver, Watch
 from .loader import WrappedLoader, wrap_loader
@@ -143,7 +144,7 @@ def attach(
             say("attach(): this process is watched through another object already; close() that handle first")
             return known
         known.close()
-    options = kinds.Options(checkpoint_dir, optimizer, stateful or {}, save_fn, load_fn)
+    options = Options(checkpoint_dir, optimizer, stateful or {}, save_fn, load_fn)
     progress = Progress(threading.get_ident())
     meter = StepMeter(progress, tokens.TokenCount(tokens_per_step, tokens_fn, 1))
     shim = Shim(meter, total_steps)
@@ -173,7 +174,7 @@ def _start(
     shim: Shim,
     meter: StepMeter,
     engine: Any,
-    options: kinds.Options,
+    options: Options,
     overrides: Dict[str, Any],
     labels: Mapping[str, Any],
     signal: Optional[int],
@@ -182,7 +183,7 @@ def _start(
     environ = dict(os.environ)
     if signal is not None:
         environ["COSTGOV_SIGNAL"] = str(int(signal))
-    kind = kinds.kind_of(engine, options)
+    kind = kind_of(engine, options)
     shim._target = ref(engine)
     directory = options.checkpoint_dir or kind.checkpoint_dir() or environ.get("COSTGOV_CHECKPOINT_DIR")
     directory = os.path.abspath(directory) if directory else None
@@ -206,7 +207,7 @@ def _watcher(*args: Any, **kwargs: Any) -> Any:
 
 def _hello(
     launched: launch.Launch,
-    kind: kinds.Kind,
+    kind: Kind,
     overrides: Dict[str, Any],
     labels: Mapping[str, Any],
     saver: Saver,

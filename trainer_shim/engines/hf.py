@@ -15,8 +15,9 @@ from trainer_shim.guard import guarded
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 
-from . import deepspeed_engine, hooks, kinds, plain, saving
+from . import deepspeed_engine, hooks, plain, saving
 from .deepspeed_kind import DeepSpeedKind
+from .kinds import Options
 
 
 class DelegateSaver(saving.PositionSaver):
@@ -128,7 +129,7 @@ class TrainerRun:
                 if name != "framework":
                     meter.watch.hello_field(name, value)
         else:
-            self._undo = plain.instrument(wrapped, [_innermost(trainer.optimizer)], meter, ends_step=False)
+            self._undo = plain.instrument(wrapped, [innermost(trainer.optimizer)], meter, ends_step=False)
             around = hooks.around(_backward, meter, True)
             hooks.replace(self._undo, trainer.accelerator, "backward", around)
         hooks.replace(self._undo, trainer, "evaluate", hooks.around(_in_phase, meter, "eval"))
@@ -144,7 +145,7 @@ class TrainerRun:
         """Report the step, where no engine does, and return whether every rank shall save now."""
         meter = self._meter
         if not self._is_deepspeed:
-            plain.end_step(meter, _innermost(self._trainer.optimizer), int(state.global_step))
+            plain.end_step(meter, innermost(self._trainer.optimizer), int(state.global_step))
         meter.clock.switch(timing.HOLD)
         self._asked = bool(meter.watch.wants_save(int(state.global_step)))
         meter.clock.switch(timing.CHECKPOINT if self._asked else timing.GAP)
@@ -182,21 +183,10 @@ class TrainerRun:
         self._undo()
 
 
-def accelerator_kind(accelerator: Any, options: kinds.Options) -> kinds.Kind:
-    """Return the kind for a loop of the user's own around `accelerator`. TypeError before prepare()."""
-    wrapped = getattr(accelerator, "deepspeed_engine_wrapped", None)
-    if wrapped is not None:
-        return AccelerateDeepSpeedKind(accelerator, wrapped.engine, options)
-    if not accelerator._models or not (options.optimizer or accelerator._optimizers):
-        raise TypeError("attach(accelerator) comes after accelerator.prepare(model, optimizer, ...)")
-    optimizers = options.optimizer or [_innermost(item) for item in accelerator._optimizers]
-    return AcceleratePlainKind(accelerator, options._replace(optimizer=optimizers))
-
-
 class AccelerateSaver(saving.PositionSaver):
     """Saves through the user's function, else accelerator.save_state()."""
 
-    def __init__(self, meter: StepMeter, directory: Optional[str], accelerator: Any, options: kinds.Options) -> None:
+    def __init__(self, meter: StepMeter, directory: Optional[str], accelerator: Any, options: Options) -> None:
         super().__init__(meter)
         self.directory = directory
         self._accelerator = accelerator
@@ -222,7 +212,7 @@ class AccelerateSaver(saving.PositionSaver):
 class AcceleratePlainKind(plain.PlainKind):
     """See kinds.Kind."""
 
-    def __init__(self, accelerator: Any, options: kinds.Options) -> None:
+    def __init__(self, accelerator: Any, options: Options) -> None:
         super().__init__(accelerator._models[0], options)
         self._accelerator = accelerator
 
@@ -245,7 +235,7 @@ class AcceleratePlainKind(plain.PlainKind):
 class AccelerateDeepSpeedKind(DeepSpeedKind):
     """See kinds.Kind."""
 
-    def __init__(self, accelerator: Any, engine: Any, options: kinds.Options) -> None:
+    def __init__(self, accelerator: Any, engine: Any, options: Options) -> None:
         super().__init__(engine, is_pipeline=False)
         self._accelerator = accelerator
         self._options = options
@@ -280,8 +270,8 @@ def _in_phase(meter: StepMeter, phase: str, original: Callable[..., Any], *args:
         meter.exit_phase(part, phase == "eval")
 
 
-def _innermost(optimizer: Any) -> Any:
-    # AcceleratedOptimizer steps the real one only when gradients are synchronised.
+def innermost(optimizer: Any) -> Any:
+    """Return the optimizer itself: AcceleratedOptimizer steps it only when gradients are synchronised."""
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer

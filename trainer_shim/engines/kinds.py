@@ -1,4 +1,4 @@
-"""Which engine an object is, found by its class's name and module: importing frameworks to ask would load them."""
+"""What attach() asks of an engine, and what the user told it about one."""
 
 from __future__ import annotations
 
@@ -38,28 +38,3 @@ class Kind(Protocol):
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         """Hook it. Returns what takes the hooks off."""
-
-
-def kind_of(engine: Any, options: Options) -> Kind:
-    """Return the kind of `engine`. TypeError with one clear line for anything else."""
-    names = {(base.__module__.split(".")[0], base.__name__) for base in type(engine).__mro__}
-    if ("deepspeed", "PipelineEngine") in names or ("deepspeed", "DeepSpeedEngine") in names:
-        from .deepspeed_kind import DeepSpeedKind
-
-        return DeepSpeedKind(engine, is_pipeline=("deepspeed", "PipelineEngine") in names)
-    if ("transformers", "Trainer") in names:
-        from .hf import TrainerKind
-
-        return TrainerKind(engine)
-    if ("accelerate", "Accelerator") in names:
-        from .hf import accelerator_kind
-
-        return accelerator_kind(engine, options)
-    if ("torch", "Module") in names:
-        from .plain import PlainKind
-
-        return PlainKind(engine, options)
-    raise TypeError(
-        "attach() takes a DeepSpeedEngine, PipelineEngine, transformers.Trainer, accelerate.Accelerator or torch "
-        "module, not %s.%s" % (type(engine).__module__, type(engine).__qualname__)
-    )

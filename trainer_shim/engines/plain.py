@@ -14,7 +14,8 @@ from trainer_shim.guard import guarded
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import EngineFacts, StepMeter
 
-from . import hooks, kinds, saving
+from . import hooks, saving
+from .kinds import Options
 
 STATE_FILE = "state.pt"
 _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
@@ -23,7 +24,7 @@ _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
 class PlainKind:
     """See kinds.Kind."""
 
-    def __init__(self, model: Any, options: kinds.Options) -> None:
+    def __init__(self, model: Any, options: Options) -> None:
         if options.optimizer is None:
             raise TypeError("attach(module) needs optimizer=: without it nobody can see where a step ends")
         self._model = model
@@ -66,7 +67,7 @@ class PlainSaver(saving.PositionSaver):
     """Rank 0 writes model and optimizers, which are the same on every rank unless they are sharded."""
 
     def __init__(
-        self, meter: StepMeter, directory: Optional[str], model: Any, optimizers: List[Any], options: kinds.Options
+        self, meter: StepMeter, directory: Optional[str], model: Any, optimizers: List[Any], options: Options
     ) -> None:
         super().__init__(meter)
         self.directory = None if is_sharded(model) and options.save_fn is None else directory

@@ -66,7 +66,7 @@ def test_installing_it_adds_exactly_one_line_to_pip_freeze(wheel: Path, tmp_path
     assert added.startswith("costgov-shim")
     assert len(after) == len(before) + 1
     everything = (
-        "import trainer_shim, trainer_shim.watcher, trainer_shim.engines.kinds, sys; print('torch' in sys.modules)"
+        "import trainer_shim, trainer_shim.watcher, trainer_shim.engines.select, sys; print('torch' in sys.modules)"
     )
     assert quiet(tmp_path / "venv" / "bin" / "python", "-c", everything, cwd=tmp_path).strip() == "False"
 

@@ -1,0 +1,43 @@
+"""Which kind of engine an object is, by its class's name and module: importing frameworks to ask would load them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .kinds import Kind, Options
+
+
+def kind_of(engine: Any, options: Options) -> Kind:
+    """Return the kind of `engine`. TypeError with one clear line for anything else."""
+    names = {(base.__module__.split(".")[0], base.__name__) for base in type(engine).__mro__}
+    if ("deepspeed", "PipelineEngine") in names or ("deepspeed", "DeepSpeedEngine") in names:
+        from .deepspeed_kind import DeepSpeedKind
+
+        return DeepSpeedKind(engine, is_pipeline=("deepspeed", "PipelineEngine") in names)
+    if ("transformers", "Trainer") in names:
+        from .hf import TrainerKind
+
+        return TrainerKind(engine)
+    if ("accelerate", "Accelerator") in names:
+        return _accelerator_kind(engine, options)
+    if ("torch", "Module") in names:
+        from .plain import PlainKind
+
+        return PlainKind(engine, options)
+    raise TypeError(
+        "attach() takes a DeepSpeedEngine, PipelineEngine, transformers.Trainer, accelerate.Accelerator or torch "
+        "module, not %s.%s" % (type(engine).__module__, type(engine).__qualname__)
+    )
+
+
+def _accelerator_kind(accelerator: Any, options: Options) -> Kind:
+    """Return the kind for a loop of the user's own around `accelerator`. TypeError before prepare()."""
+    from .hf import AccelerateDeepSpeedKind, AcceleratePlainKind, innermost
+
+    wrapped = getattr(accelerator, "deepspeed_engine_wrapped", None)
+    if wrapped is not None:
+        return AccelerateDeepSpeedKind(accelerator, wrapped.engine, options)
+    if not accelerator._models or not (options.optimizer or accelerator._optimizers):
+        raise TypeError("attach(accelerator) comes after accelerator.prepare(model, optimizer, ...)")
+    optimizers = options.optimizer or [innermost(item) for item in accelerator._optimizers]
+    return AcceleratePlainKind(accelerator, options._replace(optimizer=optimizers))

@@ -15,7 +15,7 @@ from .current import CURRENT
 from .engines.kinds import Kind, Options
 from .engines.select import kind_of
 from .guard import attempt, say
-from .interfaces import Saver, Watch
+from .interfaces import Resumed, Saver, Watch
 from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
 from .phases import phase
@@ -23,7 +23,7 @@ from .progress import Progress
 from .version import __version__
 from .wire import TEXT_CHARS_MAX
 
-MakeWatch = Callable[..., Any]
+MakeWatch = Callable[..., Watch]
 
 
 class Shim:
@@ -52,30 +52,27 @@ class Shim:
         return loss
 
     def wrap_loader(self, loader: Any) -> WrappedLoader[Any]:
-        """See trainer_shim.wrap_loader."""
+        """Time the waits of `loader` and keep its position in checkpoints."""
         return wrap_loader(loader)
 
     def phase(self, name: str) -> phase:
-        """See trainer_shim.phase."""
+        """Name a pause: `with shim.phase("eval"):`."""
         return phase(name)
 
-    def resume(self, directory: Optional[str] = None) -> Any:
-        """Continue from the newest whole checkpoint (default: in `checkpoint_dir`); see Watcher.resume.
+    def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
+        """Continue from the newest whole checkpoint (default: in `checkpoint_dir`).
 
         Collective: call on every rank before the first step. Returns what it found (step, tokens_total, path,
         position), or None.
         """
-        resume = getattr(self._meter.watch, "resume", None)
-        return None if resume is None else resume(directory)
+        return self._meter.watch.resume(directory)
 
     def checkpoint(self) -> None:
-        """Save a whole, durable checkpoint within the next steps, all ranks at one agreed step; see Watcher.checkpoint.
+        """Save a whole, durable checkpoint within the next steps, all ranks at one agreed step.
 
         What resume() finds, and what a halt counts as saved work. Returns at once; call it as often as you would save.
         """
-        checkpoint = getattr(self._meter.watch, "checkpoint", None)
-        if checkpoint is not None:
-            checkpoint()
+        self._meter.watch.checkpoint()
 
     def finish(self, reason: str = "finished", completed: bool = True) -> None:
         """Tell the governor that training is over (`completed` = as planned). Idempotent."""
@@ -87,9 +84,7 @@ class Shim:
         """Take every hook off and say bye; another engine may be attached then."""
         self.finish("closed", self._reached_the_end())
         self._undo()
-        close = getattr(self._meter.watch, "close", None)
-        if close is not None:
-            close()
+        self._meter.watch.close()
         self._undo = _nothing
         self.watching = False
         if CURRENT.meter is self._meter:
@@ -162,7 +157,7 @@ def attach(
 _ATTACHED: List[Shim] = []
 
 
-def resume(directory: Optional[str] = None) -> Any:
+def resume(directory: Optional[str] = None) -> Optional[Resumed]:
     """Continue from the newest whole checkpoint, through the handle of the last attach(); see Shim.resume."""
     if not _ATTACHED:
         say("resume() comes after attach(): nothing was resumed")
@@ -196,10 +191,10 @@ def _start(
     shim._undo = kind.instrument(meter)
     watch: Watch = (make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
     meter.watch = watch
-    watch.start()  # type: ignore[attr-defined]  # Starting is the maker's business, not the training thread's.
+    watch.start()
 
 
-def _watcher(*args: Any, **kwargs: Any) -> Any:
+def _watcher(*args: Any, **kwargs: Any) -> Watch:
     from .watcher import Watcher
 
     return Watcher(*args, **kwargs)

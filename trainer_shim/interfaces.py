@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Protocol
-
-__all__ = ["NoWatch", "Saver", "Watch"]
+from typing import Any, Dict, NamedTuple, Optional, Protocol
 
 
 class Saver(Protocol):
@@ -31,8 +29,25 @@ class Saver(Protocol):
         """Continue from what position() returned. Call after load(), and after generator states were restored."""
 
 
+class Resumed(NamedTuple):
+    """What training continues from. `tokens_total` None: the checkpoint does not know it. `age_s` by wall time."""
+
+    step: int
+    tokens_total: Optional[int]
+    path: str
+    position: Optional[Dict[str, Any]]
+    age_s: float
+
+
 class Watch(Protocol):
-    """What an instrumented engine calls. Every method but `at_boundary` returns at once; none raises."""
+    """What attach() and an instrumented engine call, on the training thread.
+
+    A hook returns at once and never raises. Exceptions: at_boundary() and wants_save() may hold the thread, start()
+    and resume() raise, close() may wait.
+    """
+
+    def start(self) -> None:
+        """Begin to watch. Raises what prevents it: attach() reports that."""
 
     def hello_field(self, name: str, value: Any) -> None:
         """Add or change a hello field before or after start; a change after start resends hello."""
@@ -59,12 +74,28 @@ class Watch(Protocol):
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
         """Delegate mode: the framework saved to `path` (whole checkpoint directory), or failed with `error`."""
 
+    def checkpoint(self) -> None:
+        """Ask for a whole, durable checkpoint at the next step that all ranks agree on. See Shim.checkpoint."""
+
+    def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
+        """Continue from the newest whole checkpoint in `directory` (default: where this engine saves).
+
+        Collective, before the first step. None when there is nothing to continue from. Raises what the engine's load
+        raises.
+        """
+
     def finish(self, reason: str, completed: bool) -> None:
         """Say bye. Idempotent."""
 
+    def close(self) -> None:
+        """End: threads, socket, signal. Idempotent."""
+
 
 class NoWatch:
-    """The watcher of a run that nobody watches."""
+    """The watch of a run that nobody watches, and a base for watches that need a few of the methods only."""
+
+    def start(self) -> None:
+        """Nothing starts."""
 
     def hello_field(self, name: str, value: Any) -> None:
         """Nobody to tell."""
@@ -85,5 +116,15 @@ class NoWatch:
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
         """Nobody to tell."""
 
+    def checkpoint(self) -> None:
+        """Nobody saves."""
+
+    def resume(self, directory: Optional[str] = None) -> Optional[Resumed]:
+        """Nothing is found."""
+        return None
+
     def finish(self, reason: str, completed: bool) -> None:
         """Nobody to tell."""
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -18,7 +18,7 @@ _WRAPPED_TOTAL = [0]
 
 
 class WrappedLoader(Generic[Batch]):
-    """See wrap_loader."""
+    """The loader with timed waits and a known position. Made by wrap_loader()."""
 
     def __init__(self, loader: Iterable[Batch]) -> None:
         self._loader = loader

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Optional
 
 from . import checkpoint, rng
 from .guard import say
-from .interfaces import Saver
+from .interfaces import Resumed, Saver
 from .store import KeyStore
 
 CANDIDATES_MAX = 8  # Older ones cost more to train again than to ask a person about.
 _WAIT_S = 300.0  # Ranks reach resume() minutes apart when their images or imports load slowly.
 _POLL_S = 0.05
-
-
-class Resumed(NamedTuple):
-    """What training continues from. `tokens_total` None: the checkpoint does not know it. `age_s` by wall time."""
-
-    step: int
-    tokens_total: Optional[int]
-    path: str
-    position: Optional[Dict[str, Any]]
-    age_s: float
 
 
 def resume_from(

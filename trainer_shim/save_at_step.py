@@ -53,7 +53,7 @@ class SaveAtStep:
 
     @guarded()
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
-        """See interfaces.Watch."""
+        """The framework saved to `path`, or failed: report it and park if ordered."""
         order, self._delegated = self._delegated, None
         if order is None:
             return

@@ -15,12 +15,12 @@ from .agreement import OWN, CheckpointRequest
 from .agreement_thread import AgreementThread
 from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, say
-from .interfaces import Saver
+from .interfaces import Resumed, Saver
 from .launch import Place, is_required
 from .listener import Listener
 from .open_requests import OpenRequests
 from .progress import Progress
-from .resume import Resumed, resume_from
+from .resume import resume_from
 from .save_at_step import SaveAtStep
 from .scalars import told_sound
 from .signal_wakeup import SignalWakeup, signal_number

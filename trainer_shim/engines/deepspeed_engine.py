@@ -27,7 +27,7 @@ class DeepSpeedSaver(saving.PositionSaver):
         self._save = engine.save_checkpoint
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        """See interfaces.Saver. `latest` stays where it is: DeepSpeed moves it before the other ranks have written."""
+        """`latest` stays where it is: DeepSpeed moves it before the other ranks have written."""
         self.begin_save()
         undo = hooks.Undo()
         errors = _hold_write_errors(self._engine, undo)
@@ -41,7 +41,6 @@ class DeepSpeedSaver(saving.PositionSaver):
             raise OSError("save_checkpoint(%r) did not succeed" % tag)
 
     def pending(self) -> bool:
-        """See interfaces.Saver."""
         engine = getattr(self._engine, "checkpoint_engine", None)
         decoupled = getattr(engine, "is_decoupled", None)  # Absent before 0.17.
         if decoupled is None or not decoupled():
@@ -49,7 +48,6 @@ class DeepSpeedSaver(saving.PositionSaver):
         return engine is not None and engine.get_commit_info() is not None
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        """See interfaces.Saver."""
         # The hooked one: it tells the phase and takes the counters over.
         path, client_state = self._engine.load_checkpoint(directory, tag=tag)
         if path is None:

@@ -11,7 +11,7 @@ from . import deepspeed_engine, pipeline_engine
 
 
 class DeepSpeedKind:
-    """See kinds.Kind."""
+    """A DeepSpeedEngine or PipelineEngine."""
 
     def __init__(self, engine: Any, is_pipeline: bool) -> None:
         self._engine = engine
@@ -22,11 +22,9 @@ class DeepSpeedKind:
         return None
 
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
-        """See kinds.Kind."""
         return deepspeed_engine.DeepSpeedSaver(self._engine, meter, directory)
 
     def hello_fields(self) -> Dict[str, Any]:
-        """See kinds.Kind."""
         fields = deepspeed_engine.hello_fields(self._engine)
         if self._is_pipeline:
             fields["framework"] = "pipeline"
@@ -34,15 +32,12 @@ class DeepSpeedKind:
         return fields
 
     def token_replicas(self) -> int:
-        """See kinds.Kind."""
         return deepspeed_engine.token_replicas(self._engine)
 
     def step(self) -> int:
-        """See kinds.Kind."""
         return int(self._engine.global_steps)
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        """See kinds.Kind."""
         if self._is_pipeline:
             return pipeline_engine.instrument(self._engine, meter, meter.boundary)
         return deepspeed_engine.instrument(self._engine, meter, meter.boundary)

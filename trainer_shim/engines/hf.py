@@ -26,30 +26,25 @@ class DelegateSaver(saving.PositionSaver):
     directory: Optional[str] = None
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        """See interfaces.Saver."""
         raise NotImplementedError("the Trainer saves by itself")
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        """See interfaces.Saver."""
         raise NotImplementedError("resume with trainer.train(resume_from_checkpoint=%r)" % os.path.join(directory, tag))
 
 
 class TrainerKind:
-    """See kinds.Kind."""
+    """transformers.Trainer: a callback hooks what train() builds."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
     def checkpoint_dir(self) -> Optional[str]:
-        """See kinds.Kind."""
         return str(self._trainer.args.output_dir)
 
     def saver(self, meter: StepMeter, directory: Optional[str]) -> DelegateSaver:
-        """See kinds.Kind."""
         return DelegateSaver(meter)
 
     def hello_fields(self) -> Dict[str, Any]:
-        """See kinds.Kind."""
         fields: Dict[str, Any] = {
             "framework": "hf",
             "checkpoint_dir": os.path.abspath(self._trainer.args.output_dir),
@@ -58,15 +53,12 @@ class TrainerKind:
         return {name: value for name, value in fields.items() if value is not None}
 
     def token_replicas(self) -> int:
-        """See kinds.Kind."""
         return int(self._trainer.args.world_size)
 
     def step(self) -> int:
-        """See kinds.Kind."""
         return int(self._trainer.state.global_step)
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        """See kinds.Kind."""
         callback = make_callback(self._trainer, meter)
         self._trainer.add_callback(callback)
 
@@ -194,7 +186,7 @@ class AccelerateSaver(saving.PositionSaver):
         self._load_fn = options.load_fn
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        """See interfaces.Saver. save_state() keeps no client_state: rank 0's manifest has what matters of it."""
+        """save_state() keeps no client_state: rank 0's manifest has what matters of it."""
         self.begin_save()
         if self._save_fn is not None:
             self._save_fn(directory, tag, client_state)
@@ -202,7 +194,6 @@ class AccelerateSaver(saving.PositionSaver):
             self._accelerator.save_state(os.path.join(directory, tag))
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        """See interfaces.Saver."""
         if self._load_fn is not None:
             return dict(self._load_fn(directory, tag) or {})
         self._accelerator.load_state(os.path.join(directory, tag))
@@ -210,22 +201,19 @@ class AccelerateSaver(saving.PositionSaver):
 
 
 class AcceleratePlainKind(plain.PlainKind):
-    """See kinds.Kind."""
+    """An Accelerate loop without DeepSpeed: its first model and its optimizers."""
 
     def __init__(self, accelerator: Any, options: Options) -> None:
         super().__init__(accelerator._models[0], options)
         self._accelerator = accelerator
 
     def checkpoint_dir(self) -> Optional[str]:
-        """See kinds.Kind."""
         return _project_dir(self._accelerator)
 
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
-        """See kinds.Kind."""
         return AccelerateSaver(meter, directory, self._accelerator, self._options)
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        """See kinds.Kind."""
         meter.defers_boundary = True
         undo = plain.instrument(self._model, self._optimizers, meter)
         hooks.replace(undo, self._accelerator, "backward", hooks.around(_backward, meter, False))
@@ -233,7 +221,7 @@ class AcceleratePlainKind(plain.PlainKind):
 
 
 class AccelerateDeepSpeedKind(DeepSpeedKind):
-    """See kinds.Kind."""
+    """An Accelerate loop over its DeepSpeed plugin: the engine inside."""
 
     def __init__(self, accelerator: Any, engine: Any, options: Options) -> None:
         super().__init__(engine, is_pipeline=False)
@@ -241,15 +229,13 @@ class AccelerateDeepSpeedKind(DeepSpeedKind):
         self._options = options
 
     def checkpoint_dir(self) -> Optional[str]:
-        """See kinds.Kind."""
         return _project_dir(self._accelerator)
 
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
-        """See kinds.Kind."""
         return AccelerateSaver(meter, directory, self._accelerator, self._options)
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        """See kinds.Kind. engine.step() runs inside accelerator.backward(), before the scheduler's step."""
+        """engine.step() runs inside accelerator.backward(), before the scheduler's step."""
         meter.defers_boundary = True
         return super().instrument(meter)
 

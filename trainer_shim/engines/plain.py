@@ -22,7 +22,7 @@ _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
 
 
 class PlainKind:
-    """See kinds.Kind."""
+    """A torch module and its optimizers."""
 
     def __init__(self, model: Any, options: Options) -> None:
         if options.optimizer is None:
@@ -33,32 +33,27 @@ class PlainKind:
         self._optimizers: List[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
 
     def checkpoint_dir(self) -> Optional[str]:
-        """See kinds.Kind."""
         return None
 
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
-        """See kinds.Kind."""
         return PlainSaver(meter, directory, self._model, self._optimizers, self._options)
 
     def hello_fields(self) -> Dict[str, Any]:
-        """See kinds.Kind."""
         fields: Dict[str, Any] = {"framework": "torch"}
         if not is_sharded(self._model):
             fields["parameters"] = sum(p.numel() for p in self._model.parameters())
         return fields
 
     def token_replicas(self) -> int:
-        """See kinds.Kind. Without a framework to say otherwise, every rank sees different tokens."""
+        """Without a framework to say otherwise, every rank sees different tokens."""
         import torch.distributed
 
         return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
     def step(self) -> int:
-        """See kinds.Kind."""
         return 0
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        """See kinds.Kind."""
         meter.defers_boundary = True
         return instrument(self._model, self._optimizers, meter)
 
@@ -78,7 +73,6 @@ class PlainSaver(saving.PositionSaver):
         self._load_fn = options.load_fn
 
     def save(self, directory: str, tag: str, client_state: Dict[str, Any]) -> None:
-        """See interfaces.Saver."""
         self.begin_save()
         if self._save_fn is not None:
             self._save_fn(directory, tag, client_state)
@@ -92,7 +86,6 @@ class PlainSaver(saving.PositionSaver):
             torch.save({"state": state, "client_state": client_state}, os.path.join(path, STATE_FILE))
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        """See interfaces.Saver."""
         if self._load_fn is not None:
             return dict(self._load_fn(directory, tag) or {})
         import torch

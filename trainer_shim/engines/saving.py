@@ -16,32 +16,29 @@ class PositionSaver:
 
     directory: Optional[str] = None
 
+    def __init__(self, meter: StepMeter) -> None:
+        self._meter = meter
+        meter.learn_directory = self.learn_directory
+
     def learn_directory(self, directory: str) -> None:
         """The script saved there by itself: without other orders, that is where checkpoints go."""
         if self.directory is None:
             self.directory = os.path.abspath(directory)
             self._meter.watch.hello_field("checkpoint_dir", self.directory)
 
-    def __init__(self, meter: StepMeter) -> None:
-        self._meter = meter
-        meter.learn_directory = self.learn_directory
-
     def begin_save(self) -> None:
         """From here to the end of the boundary the time belongs to the checkpoint, fsync and votes included."""
         self._meter.clock.switch(timing.CHECKPOINT)
 
     def pending(self) -> bool:
-        """See interfaces.Saver."""
         return False
 
     def position(self) -> Dict[str, Any]:
-        """See interfaces.Saver."""
         meter = self._meter
         tokens_total = meter.tokens_total if meter.tokens_known else None
         return {"step": meter.progress.step, "tokens_total": tokens_total, "loaders": loader_states()}
 
     def restore_position(self, position: Dict[str, Any]) -> None:
-        """See interfaces.Saver."""
         load_loader_states(position.get("loaders") or [])
         self._meter.resumed(int(position.get("step", self._meter.progress.step)), position.get("tokens_total"))
 

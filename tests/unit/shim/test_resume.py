@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from trainer_shim import checkpoint, rng
-from trainer_shim.resume import Resumed, resume_from
+from trainer_shim.interfaces import Resumed
+from trainer_shim.resume import resume_from
 from trainer_shim.store import MemoryStore
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9

@@ -1,29 +1,28 @@
 """Drives one incident from the first notice to its outcome, on a thread of its own beside the listener.
 
-A thread of its own because every store call can hang with the process that hosts the store: beats, requests and
-`received` must not hang with it. No CUDA call happens here.
+Every store call can hang with the process that hosts the store. Beats, requests and `received` must not hang with it,
+so the listener makes no such call. This thread makes no CUDA call.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import checkpoint
-from .agreement import MARGIN_STEPS, CheckpointRequest, Round, notice_of, request_of_notice
+from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round
 from .governor_socket import clip
-from .guard import attempt, note, say
-from .launch import Place
-from .open_requests import OpenRequests
+from .guard import attempt, note
+from .launch import Place, boot_id
+from .open_requests import CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep
-from .step_gate import Order, StepGate
+from .signal_wakeup import ReentrantEvent
+from .step_gate import Order, Result, StepGate
 from .store import KeyStore, StoreLostError
-from .wakeup import Wakeup
 
-# Positions come from the other ranks' threads within milliseconds. A rank that is silent for so long is frozen or
-# gone, and those that hold for it would rather train, or be seen to hang.
+# Other ranks' threads post their positions within milliseconds. A rank that is silent for so long is frozen or gone.
+# Those that hold for it would rather train, or be seen to hang.
 AGREE_LIMIT_NS = 30_000_000_000
 # A save that began is finished, past the deadline too. Past this much more, some rank will never be heard of again.
 FINISH_LIMIT_NS = 600_000_000_000
@@ -34,12 +33,7 @@ IDLE_POLL_PER_RANK_S = 0.001  # Likewise, at most 1,000.
 RECONNECT_S = 5.0
 _DECIDE_AGAIN_NS = 1_000_000_000  # The rank that posted last should have decided; it may have died between the two.
 
-
-class Ending(NamedTuple):
-    """How a round ended: the last ack."""
-
-    what: str
-    fields: Dict[str, Any]
+Verdict = Dict[str, Any]
 
 
 class AgreementThread:
@@ -63,11 +57,11 @@ class AgreementThread:
         save_at_step.wake = self.wake
         self._store: Optional[KeyStore] = None
         self._generation = 0
-        self._boot_id = _boot_id()
+        self._boot_id = boot_id()
         self._entered = False  # This generation's round began here.
         self._spoiled = False  # It broke off here: nobody may wait for our part of it.
         self._stop = threading.Event()
-        self._wake = Wakeup()
+        self._wake = ReentrantEvent()
         self.poll_s = max(POLL_S, POLL_PER_RANK_S * place.world_size)
         self.reconnect_s = RECONNECT_S
         self._idle_s = max(IDLE_POLL_S, IDLE_POLL_PER_RANK_S * place.world_size)
@@ -90,18 +84,15 @@ class AgreementThread:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._turn()
-
-    def _turn(self) -> None:
-        played, error = attempt(self._play_if_asked)
-        if error is not None:
-            self._recover(error)
-        elif not played:
-            # One rank has nobody to listen to: it sleeps until its own request comes.
-            self._wake.wait(self._idle_s if self._place.world_size > 1 else None)
+            played, error = attempt(self._play_if_asked)
+            if error is not None:
+                self._recover(error)
+            elif not played:
+                # One rank has nobody to listen to: it sleeps until its own request comes.
+                self._wake.wait(self._idle_s if self._place.world_size > 1 else None)
 
     def _recover(self, error: Exception) -> None:
-        """Let the training thread go and say so; the other ranks learn it when the store can be reached again."""
+        """Let the training thread go. The other ranks learn it when the store can be reached again."""
         self._gate.release()
         # Between two rounds nothing broke off: a generation skipped here would be one where all others wait for us.
         self._spoiled = self._entered
@@ -113,10 +104,11 @@ class AgreementThread:
             reason = "%s: %s" % (type(error).__name__, error)
         if self._requests.request is not None:
             self._requests.close("failed", reason=clip(reason))
-        self._gate.settled = True
+        self._gate.settle()
         self._stop.wait(self.reconnect_s)
 
     def _play_if_asked(self) -> bool:
+        """Play one round if this rank or another was asked. False: nobody was."""
         request = self._requests.request
         if self._store is None:
             self._store = self._connect()
@@ -126,7 +118,7 @@ class AgreementThread:
                 return False
         round_ = Round(self._store, self._generation, self._place.rank, self._place.world_size)
         if self._spoiled:
-            for phase in ("position", "ready", "written", "outcome"):
+            for phase in LIVE_PHASES:
                 round_.settle(phase, {"abort": "rank %d lost its way" % self._place.rank})
             self._spoiled = False
             self._next_generation()
@@ -139,47 +131,27 @@ class AgreementThread:
         self._entered = True
         request = self._requests.adopt(request_of_notice(notice, self._boot_id, time.monotonic_ns()))
         round_.harden(request)
-        ending = _Conduct(self, round_).run()
-        final = self._requests.request
-        self._next_generation()
-        self._requests.close(ending.what, **ending.fields)
-        if ending.what == "saved":
-            self._on_saved(ending.fields["checkpoint"], ending.fields["step"])
-        self._gate.settled = True
-        if final is not None and final.exit_after and ending.what in ("saved", "failed", "declined"):
-            self._requests.halted = final.incident
-            self._park(final)
+        self._end(*self._play(round_))
         return True
+
+    def _end(self, ending: Phase, fields: Dict[str, Any]) -> None:
+        """Ack the end of the round, and stand still where the incident is a halt."""
+        final = self._request
+        self._next_generation()
+        self._requests.close(ending.value, **fields)
+        if ending is Phase.SAVED:
+            self._on_saved(fields["checkpoint"], fields["step"])
+        self._gate.settle()
+        if final.exit_after and ending is not Phase.ABORTED:
+            self._requests.halt(final.incident)
+            # A rank that was ordered to park with its save does so already; this reaches the others.
+            self._gate.order(_order(final, self._gate.step, final.checkpoint, save=False, park=True))
 
     def _next_generation(self) -> None:
         self._generation += 1
         self._entered = False
 
-    def _park(self, request: CheckpointRequest) -> None:
-        """A rank that was ordered to park with its save does so already; this reaches the others."""
-        self._gate.order(
-            Order(
-                False,
-                "",
-                request.checkpoint,
-                True,
-                request.exit_code,
-                request.deadline_ns,
-                request.incident,
-                self._gate.step,
-            )
-        )
-
-
-class _Conduct:
-    """One round on this rank, step by step. StoreLostError and OSError end it from outside."""
-
-    def __init__(self, owner: AgreementThread, round_: Round) -> None:
-        self._owner = owner
-        self._place = owner._place
-        self._gate = owner._gate
-        self._requests = owner._requests
-        self._round = round_
+    # One round, phase after phase. StoreLostError and OSError end it from outside.
 
     @property
     def _request(self) -> CheckpointRequest:
@@ -187,148 +159,134 @@ class _Conduct:
         assert request is not None, "a round has an open incident"
         return request
 
-    def run(self) -> Ending:
-        if self._gate.finished:
-            return self._give_up("position", "training has finished")
-        if self._request.checkpoint == "none":
-            return Ending("declined", {"reason": "no checkpoint was asked for", "step": self._gate.step})
-        if not self._owner._save_at_step.can_save():
-            return Ending("declined", {"reason": "this loop has no way to save", "step": self._gate.step})
-        target = self._agree()
-        if isinstance(target, Ending):
-            return target
-        self._requests.report("agreed", step=target)
-        order = self._gather_at(target)
-        if isinstance(order, Ending):
-            return order
-        self._requests.report("saving", step=target)
+    def _play(self, round_: Round) -> Tuple[Phase, Dict[str, Any]]:
+        """Take part in a round; return how it ended and the last ack's fields."""
+        step = self._gate.step
+        if not self._gate.finished and self._request.checkpoint == "none":
+            return Phase.DECLINED, {"reason": "no checkpoint was asked for", "step": step}
+        if not self._gate.finished and not self._save_at_step.can_save():
+            return Phase.DECLINED, {"reason": "this loop has no way to save", "step": step}
+        verdict = self._agree(round_)
+        if round_.follow(verdict) is Phase.READY:
+            target = int(verdict["target"])
+            verdict = self._gather(round_, target)
+            if round_.follow(verdict) is Phase.WRITTEN:
+                return self._save(round_, self._ordered(target, verdict))
+        self._gate.release()
+        return round_.phase, {"reason": clip(verdict["abort"]), "step": self._gate.step}
+
+    def _save(self, round_: Round, order: Order) -> Tuple[Phase, Dict[str, Any]]:
+        """Have this rank's part written, make it durable, and learn what became of the whole."""
+        self._requests.report("saving", step=order.step)
         self._gate.order(order)
-        return self._finish(order)
-
-    def _agree(self) -> Any:
-        """Return the target step, or the Ending."""
-        deadline_ns = min(self._request.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
-        verdict = self._round.verdict("position")  # A rank that slept through it finds it decided, always as an abort.
+        verdict = self._await_own_part(round_)
+        result = self._gate.result
+        until_ns = max(time.monotonic_ns(), order.deadline_ns) + FINISH_LIMIT_NS
         if verdict is None:
-            step = self._gate.promise(MARGIN_STEPS, max(deadline_ns, self._request.deadline_ns))
-            self._round.post("position", {"step": step})
-            verdict = self._verdict("position", lambda: deadline_ns, "no agreement on a step")
-        if "abort" in verdict:
-            return self._aborted(verdict)
-        self._gate.aim(verdict["target"])
-        return int(verdict["target"])
+            verdict = self._report_part(round_, result, until_ns)
+        if round_.follow(verdict) is Phase.OUTCOME:
+            assert result is not None, "a written part has a result"
+            assert result.path is not None, "a written part has a place"
+            verdict = self._secure(round_, order, result.path, until_ns)
+            if round_.follow(verdict) is Phase.SAVED:
+                self._harden(verdict)
+                return round_.phase, {"step": order.step, "checkpoint": verdict["record"]}
+        return round_.phase, {"step": order.step, "reason": clip(verdict["abort"])}
 
-    def _gather_at(self, target: int) -> Any:
-        """Wait until every rank stands at the target and can write; return the Order, or the Ending."""
-        while self._gate.arrived is None and self._gate.busy() and time.monotonic_ns() < self._request.deadline_ns:
-            self._pause()
-        arrived = self._gate.arrived
+    def _agree(self, round_: Round) -> Verdict:
+        """Promise this rank's position and wait for the target step."""
+        if self._gate.finished:
+            return self._give_up(round_, "training has finished")
+        until_ns = min(self._request.deadline_ns, time.monotonic_ns() + AGREE_LIMIT_NS)
+        verdict = round_.verdict(Phase.POSITION)  # A rank that slept through it finds it decided, always as an abort.
+        if verdict is None:
+            step = self._gate.promise(MARGIN_STEPS, max(until_ns, self._request.deadline_ns))
+            round_.post(Phase.POSITION, {"step": step})
+            verdict = self._await_verdict(round_, lambda: until_ns, "no agreement on a step")
+        if "abort" not in verdict:
+            self._gate.aim(verdict["target"])
+            self._requests.report("agreed", step=int(verdict["target"]))
+        return verdict
+
+    def _gather(self, round_: Round, target: int) -> Verdict:
+        """Wait until every rank stands at the target and can write."""
+        late = "step %d was not reached in time" % target
+        gate = self._gate
+        while gate.arrived is None and gate.busy() and time.monotonic_ns() < self._request.deadline_ns:
+            self._pause(round_)
+        arrived = gate.arrived
         if arrived is None:
-            left = "training has finished" if self._gate.finished else "step %d was not reached in time" % target
-            return self._give_up("ready", left)
-        self._share()  # The verdict of this phase names kind and exit for everyone.
-        self._round.post("ready", {"error": arrived.get("error") or self._try_disk(target, arrived)})
-        verdict = self._verdict("ready", lambda: self._request.deadline_ns, "step %d was not reached in time" % target)
+            return self._give_up(round_, "training has finished" if gate.finished else late)
+        self._share(round_)  # The verdict of this phase names kind and exit for everyone.
+        error = arrived.get("error")
+        if not error:
+            kind = "suspect" if round_.hardened(self._request).checkpoint == "suspect" else "good"
+            error = self._save_at_step.try_disk(target, kind, arrived["rank_state"])
+        round_.post(Phase.READY, {"error": error})
+        verdict = self._await_verdict(round_, lambda: self._request.deadline_ns, late)
         if "abort" in verdict:
-            self._clear_disk(target)
-            return self._aborted(verdict)
+            self._save_at_step.clear_trial(target)
+        return verdict
+
+    def _ordered(self, target: int, verdict: Verdict) -> Order:
         if verdict["suspect"]:
             self._requests.harden(self._request._replace(checkpoint="suspect"))
-        if verdict["exit"] is not None:
-            self._requests.harden(self._request._replace(exit_after=True, exit_code=int(verdict["exit"])))
+        self._harden(verdict)
         # The verdict alone names the tag: a request merged meanwhile on one rank must not split the shards.
         kind = "suspect" if verdict["suspect"] else "good"
-        park = verdict["exit"] is not None
-        request = self._request
-        return Order(
-            True,
-            checkpoint.tag_of(target, kind),
-            kind,
-            park,
-            request.exit_code,
-            request.deadline_ns,
-            request.incident,
-            target,
-        )
+        return _order(self._request, target, kind, save=True, park=verdict["exit"] is not None)
 
-    def _try_disk(self, target: int, arrived: Dict[str, Any]) -> Optional[str]:
-        """Write this rank's own file before the collective save begins: a full disk is cheaper to learn of now.
+    def _harden(self, verdict: Verdict) -> None:
+        if verdict["exit"] is not None:
+            self._requests.harden(self._request._replace(exit_after=True, exit_code=int(verdict["exit"])))
 
-        One rank failing inside the save would leave the others in its barrier.
-        """
-        directory = self._owner._save_at_step.directory()
-        if directory is None:  # Delegate mode: the framework knows the place, and tells it afterwards.
-            return None
-        kind = "suspect" if self._round.hardened(self._request).checkpoint == "suspect" else "good"
-        path = os.path.join(directory, checkpoint.tag_of(target, kind))
-        self._clear_disk(target)  # Of an attempt that died here: whichever kind it becomes, it places this trial's.
-        try:
-            os.makedirs(path, exist_ok=True)
-            checkpoint.stage_rank_file(path, self._place.rank, arrived["rank_state"])
-        except OSError as error:
-            return clip("cannot write to %s: %s" % (path, error.strerror or error))
+    def _await_own_part(self, round_: Round) -> Optional[Verdict]:
+        """Wait until the training thread has saved or left; return the verdict of a rank that failed meanwhile."""
+        while self._gate.result is None and self._gate.busy():
+            self._pause(round_)
+            # A rank that failed says so at once: others may sit in a collective of the save for as long as it lasts.
+            verdict = round_.verdict(Phase.WRITTEN)
+            if verdict is not None:
+                return verdict
         return None
 
-    def _clear_disk(self, target: int) -> None:
-        directory = self._owner._save_at_step.directory()
-        if directory is not None:
-            for kind in ("good", "suspect"):
-                path = os.path.join(directory, checkpoint.tag_of(target, kind))
-                checkpoint.discard_staged_file(path, self._place.rank)
-
-    def _finish(self, order: Order) -> Ending:
-        """Wait for this rank's part, make it durable, and learn what became of the whole."""
-        verdict = None
-        while self._gate.result is None and self._gate.busy() and verdict is None:
-            self._pause()
-            # A rank that failed says so at once: others may sit in a collective of the save for as long as it lasts.
-            verdict = self._round.verdict("written")
-        result = self._gate.result
+    def _report_part(self, round_: Round, result: Optional[Result], until_ns: int) -> Verdict:
         error = "the training thread left before the save" if result is None else result.error
-        limit_ns = max(time.monotonic_ns(), order.deadline_ns) + FINISH_LIMIT_NS
-        if verdict is None and error:
-            self._round.settle("written", {"abort": clip("rank %d: %s" % (self._place.rank, error))})
-        elif verdict is None:
-            self._round.post("written", {"error": None})
-        verdict = verdict or self._verdict("written", lambda: limit_ns, "not every part was written")
-        if "abort" in verdict:
-            return Ending("failed", {"step": order.step, "reason": clip(verdict["abort"])})
-        assert result is not None, "a written part has a result"
-        assert result.path is not None, "a written part has a place"
-        self._clear_disk(order.step)  # The trial, where a request changed the kind since.
+        if error:
+            return round_.settle(Phase.WRITTEN, {"abort": clip("rank %d: %s" % (self._place.rank, error))})
+        round_.post(Phase.WRITTEN, {"error": None})
+        return self._await_verdict(round_, lambda: until_ns, "not every part was written")
+
+    def _secure(self, round_: Round, order: Order, path: str, until_ns: int) -> Verdict:
+        """Make this rank's share durable, vote, and wait for rank 0's commit."""
+        self._save_at_step.clear_trial(order.step)  # Of the other kind, where a request changed the kind since.
         place = self._place
         try:
             parts = checkpoint.secure(
-                result.path, place.rank, place.world_size, place.local_rank, place.local_world_size, order.deadline_ns
+                path, place.rank, place.world_size, place.local_rank, place.local_world_size, order.deadline_ns
             )
             vote: Dict[str, Any] = {"parts": [list(part) for part in parts]}
         except OSError as failure:
-            vote = {"error": clip("%s: %s" % (failure.filename or result.path, failure.strerror or failure))}
-        self._round.post("vote", vote)
+            vote = {"error": clip("%s: %s" % (failure.filename or path, failure.strerror or failure))}
+        round_.post(Phase.OUTCOME, vote)
         if place.rank == 0:
-            self._commit(order, result.path, limit_ns)
-        outcome = self._verdict("outcome", lambda: limit_ns + FINISH_LIMIT_NS, "rank 0 did not commit the checkpoint")
-        if "abort" in outcome:
-            return Ending("failed", {"step": order.step, "reason": clip(outcome["abort"])})
-        if outcome["exit"] is not None:
-            self._requests.harden(self._request._replace(exit_after=True, exit_code=int(outcome["exit"])))
-        return Ending("saved", {"step": order.step, "checkpoint": outcome["record"]})
+            self._commit(round_, order, path, until_ns)
+        late = "rank 0 did not commit the checkpoint"
+        return self._await_verdict(round_, lambda: until_ns + FINISH_LIMIT_NS, late)
 
-    def _commit(self, order: Order, path: str, limit_ns: int) -> None:
-        while not self._round.complete("vote"):
-            if time.monotonic_ns() > limit_ns:
-                self._round.abort("vote", "not every rank made its files durable")
-                break
-            self._pause()
-        votes = self._round.posted("vote")
-        for rank, vote in enumerate(votes):
+    def _commit(self, round_: Round, order: Order, path: str, until_ns: int) -> None:
+        """On rank 0: write the manifest once every rank's files are durable, and settle the outcome."""
+        while not round_.complete(Phase.OUTCOME) and time.monotonic_ns() <= until_ns:
+            self._pause(round_)
+        parts: List[checkpoint.Part] = []
+        for rank, vote in enumerate(round_.posted(Phase.OUTCOME)):
             if vote is None or vote.get("error"):
                 why = "did not vote" if vote is None else vote["error"]
-                self._round.settle("outcome", {"abort": clip("rank %d: %s" % (rank, why))})
+                round_.settle(Phase.OUTCOME, {"abort": clip("rank %d: %s" % (rank, why))})
                 return
-        parts: List[checkpoint.Part] = [checkpoint.Part(*part) for vote in votes if vote for part in vote["parts"]]
-        self._share()
-        request = self._round.hardened(self._request)
+            parts += [checkpoint.Part(*part) for part in vote["parts"]]
+        self._share(round_)
+        request = round_.hardened(self._request)
         kind = "suspect" if "suspect" in (request.checkpoint, order.kind) else "good"
         facts: Dict[str, Any] = {
             "step": order.step,
@@ -341,55 +299,47 @@ class _Conduct:
             "incident": order.incident,
         }
         # A framework that saved by its own means has its own way to find its newest checkpoint.
-        ours = self._owner._save_at_step.directory() is not None
+        ours = self._save_at_step.directory() is not None
         try:
             record = checkpoint.commit(path, parts, facts, move_latest=ours and kind == "good")
         except OSError as failure:
-            self._round.settle("outcome", {"abort": "rank 0: manifest: %s" % (failure.strerror or failure)})
+            round_.settle(Phase.OUTCOME, {"abort": "rank 0: manifest: %s" % (failure.strerror or failure)})
             return
         exit_code = str(request.exit_code) if request.exit_after else None
-        self._round.settle("outcome", {"record": record, "exit": exit_code})
+        round_.settle(Phase.OUTCOME, {"record": record, "exit": exit_code})
 
-    def _verdict(self, phase: str, until_ns: Callable[[], int], why: str) -> Dict[str, Any]:
-        """Wait for a verdict; past its time, abort for everyone, or learn who was faster."""
+    def _await_verdict(self, round_: Round, until_ns: Callable[[], int], late: str) -> Verdict:
+        """Wait for the present phase's verdict. Past its time, abort for everyone, or learn who was faster."""
+        phase = round_.phase
         again_ns = time.monotonic_ns() + _DECIDE_AGAIN_NS
         while True:
-            verdict = self._round.verdict(phase)
+            verdict = round_.verdict(phase)
             if verdict is not None:
                 return verdict
             now_ns = time.monotonic_ns()
             if now_ns > until_ns():
-                return self._round.abort(phase, why)
+                return round_.abort(phase, late)
             if now_ns > again_ns:
                 again_ns = now_ns + _DECIDE_AGAIN_NS
-                if self._round.complete(phase):
-                    self._round.decide(phase)
-            self._pause()
+                if round_.complete(phase):
+                    round_.decide(phase)
+            self._pause(round_)
 
-    def _share(self) -> None:
+    def _give_up(self, round_: Round, why: str) -> Verdict:
+        """This rank cannot go on: abort for everyone."""
+        verdict = round_.abort(round_.phase, "rank %d: %s" % (self._place.rank, why))
+        return verdict if "abort" in verdict else {"abort": why}
+
+    def _share(self, round_: Round) -> None:
         """Tell the other ranks what a request merged here has added."""
-        if self._requests.changed:
-            self._requests.changed = False
-            self._round.harden(self._request)
+        if self._requests.take_changed():
+            round_.harden(self._request)
 
-    def _pause(self) -> None:
-        self._share()
-        self._owner._wake.wait(self._owner.poll_s)
-
-    def _give_up(self, phase: str, why: str) -> Ending:
-        verdict = self._round.abort(phase, "rank %d: %s" % (self._place.rank, why))
-        return self._aborted(verdict if "abort" in verdict else {"abort": why})
-
-    def _aborted(self, verdict: Dict[str, Any]) -> Ending:
-        self._gate.release()
-        what = "failed" if verdict.get("error") else "aborted"
-        return Ending(what, {"reason": clip(verdict["abort"]), "step": self._gate.step})
+    def _pause(self, round_: Round) -> None:
+        self._share(round_)
+        self._wake.wait(self.poll_s)
 
 
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
-            return stream.read().strip()
-    except OSError:
-        say("no boot id: deadlines from other ranks are taken as time left")
-        return "pid-%d" % os.getpid()
+def _order(request: CheckpointRequest, step: int, kind: str, *, save: bool, park: bool) -> Order:
+    tag = checkpoint.tag_of(step, kind) if save else ""
+    return Order(save, tag, kind, park, request.exit_code, request.deadline_ns, request.incident, step)

@@ -11,11 +11,10 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from . import stack, wire
-from .agreement import request_of
 from .agreement_thread import AgreementThread
 from .governor_socket import RESEND_NS, GovernorSocket
 from .guard import guarded
-from .open_requests import OpenRequests
+from .open_requests import OpenRequests, request_of
 from .progress import Progress
 from .signal_wakeup import SignalWakeup
 

@@ -2,13 +2,68 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from .agreement import CheckpointRequest, merged
+OWN = "own."  # The names of incidents that the training script opens begin with this: see Watcher.checkpoint.
+CLOSED_KEPT = 16  # A request that is repeated after its end is answered from here. Older ones belong to finished halts.
 
-CLOSED_KEPT = 16  # A request repeated after its end is answered from here; older ones belong to a finished halt.
+
+class CheckpointRequest(NamedTuple):
+    """What a governor, or the script, asks for, as one rank holds it. `deadline_ns` is this node's CLOCK_MONOTONIC."""
+
+    incident: str
+    checkpoint: str  # good | suspect | none
+    deadline_ns: int
+    exit_after: bool
+    exit_code: int
+    reason: str
+
+
+def request_of(frame: Dict[str, Any]) -> CheckpointRequest:
+    """Read a valid `letter` frame."""
+    kind = frame["checkpoint"]
+    return CheckpointRequest(
+        incident=frame["incident"],
+        # A kind that we do not know is saved, and never counts as the last good one.
+        checkpoint=kind if kind in ("good", "none") else "suspect",
+        deadline_ns=frame["deadline_mono_ns"],
+        exit_after=frame["exit_after"],
+        exit_code=frame["exit_code"],
+        reason=frame.get("reason") or "",
+    )
+
+
+def merged(first: CheckpointRequest, second: CheckpointRequest) -> CheckpointRequest:
+    """Fold a later request into the open one: the first incident's name, the more cautious of everything else.
+
+    A governor's name replaces the script's own: the governor waits for acks under its name and knows no other.
+    """
+    if first.incident.startswith(OWN) and not second.incident.startswith(OWN):
+        first = first._replace(incident=second.incident, reason=second.reason)
+    kinds = {first.checkpoint, second.checkpoint}
+    return first._replace(
+        checkpoint="suspect" if "suspect" in kinds else "good" if "good" in kinds else "none",
+        deadline_ns=min(first.deadline_ns, second.deadline_ns),
+        exit_after=first.exit_after or second.exit_after,
+        exit_code=first.exit_code if first.exit_after else second.exit_code,
+    )
+
+
+def notice_of(request: CheckpointRequest, boot_id: str, now_ns: int) -> str:
+    """Write a request for the other ranks, with the time left: on another node its clock means nothing."""
+    return json.dumps(dict(request._asdict(), boot_id=boot_id, left_ns=request.deadline_ns - now_ns))
+
+
+def request_of_notice(text: str, boot_id: str, now_ns: int) -> CheckpointRequest:
+    """Read another rank's notice."""
+    fields = json.loads(text)
+    left_ns = fields.pop("left_ns")
+    if fields.pop("boot_id") != boot_id:
+        fields["deadline_ns"] = now_ns + left_ns
+    return CheckpointRequest(**fields)
 
 
 class OpenRequests:
@@ -19,10 +74,10 @@ class OpenRequests:
         self._lock = threading.RLock()  # A signal handler may ask for a checkpoint while its thread does.
         self._open: Optional[CheckpointRequest] = None
         self._last: Dict[str, Any] = {}
-        self._agreed: Optional[Dict[str, Any]] = None  # Of the open incident, once the ranks have settled its step.
+        self._agreed: Optional[Dict[str, Any]] = None  # The open incident's ack of its step, once there is one.
         self._closed: "OrderedDict[str, Dict[str, Any]]" = OrderedDict()
-        self.halted: Optional[str] = None  # The incident that parked this rank: it takes no further step for another.
-        self.changed = False  # A merged one made the open request stricter; the round passes it on and clears it.
+        self._halted: Optional[str] = None  # The incident that parked this rank. Later ones merge into it.
+        self._changed = False  # A merged request made the open one stricter, and the round does not know yet.
 
     @property
     def request(self) -> Optional[CheckpointRequest]:
@@ -36,8 +91,8 @@ class OpenRequests:
             if closed is not None:
                 self._send(closed)
                 return False
-            if self._open is None and self.halted is not None:
-                self._send({"incident": request.incident, "what": "merged", "merged_into": self.halted})
+            if self._open is None and self._halted is not None:
+                self._send({"incident": request.incident, "what": "merged", "merged_into": self._halted})
                 return False
             if self._open is None:
                 self._begin(request)
@@ -53,7 +108,7 @@ class OpenRequests:
             return False
 
     def adopt(self, noticed: CheckpointRequest) -> CheckpointRequest:
-        """Join the incident that the ranks agreed to speak of; a different open one of ours merges into it."""
+        """Join the incident that the ranks' notice names. A different open one of ours merges into it."""
         with self._lock:
             own = self._open
             if own is None:
@@ -78,7 +133,7 @@ class OpenRequests:
     def report(self, what: str, **fields: Any) -> None:
         """Ack progress of the open incident."""
         with self._lock:
-            assert self._open is not None, "tell() without an open incident"
+            assert self._open is not None, "report() without an open incident"
             self._last = _ack(self._open, what, fields)
             if what == "agreed":
                 self._agreed = self._last
@@ -92,7 +147,16 @@ class OpenRequests:
             self._send(self._last)
             self._remember(self._open.incident, self._last)
             self._open = None
-            self.changed = False
+            self._changed = False
+
+    def halt(self, incident: str) -> None:
+        """This rank is parked for `incident`: it takes no further step for another."""
+        self._halted = incident
+
+    def take_changed(self) -> bool:
+        """Whether a merged request made the open one stricter since the last call."""
+        changed, self._changed = self._changed, False
+        return changed
 
     def state(self) -> Optional[Dict[str, Any]]:
         """What hello says of an open incident after a reconnect."""
@@ -108,15 +172,15 @@ class OpenRequests:
         self._send(self._last)
 
     def _rename(self, before: str) -> None:
-        """The script's own incident became a governor's: say under that name how far it is."""
+        """The script's own incident became a governor's: repeat under that name what was reported so far."""
         assert self._open is not None, "there is something to rename"
-        told = self._last["what"]
+        reported = self._last["what"]
         renamed = {"incident": self._open.incident, "exit_after": self._open.exit_after}
         self._send(_ack(self._open, "received", {}))
-        if self._agreed is not None and told != "agreed":
+        if self._agreed is not None and reported != "agreed":
             self._send(dict(self._agreed, **renamed))
         self._last = dict(self._last, **renamed)
-        if told != "received":
+        if reported != "received":
             self._send(self._last)
         self._merge(before)
 
@@ -128,7 +192,7 @@ class OpenRequests:
 
     def _harden(self, stricter: CheckpointRequest) -> None:
         assert self._open is not None, "there is something to harden"
-        self.changed = self.changed or stricter != self._open
+        self._changed = self._changed or stricter != self._open
         self._open = stricter
 
     def _remember(self, incident: str, ack: Dict[str, Any]) -> None:

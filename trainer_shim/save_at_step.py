@@ -51,6 +51,30 @@ class SaveAtStep:
         """Whether asking for a checkpoint makes sense."""
         return self.delegate or self.directory() is not None
 
+    def try_disk(self, step: int, kind: str, rank_state: Dict[str, Any]) -> Optional[str]:
+        """Stage this rank's own file before the collective save begins; return what went wrong.
+
+        A full disk is cheaper to learn of now: one rank that fails inside the save leaves the others in its barrier.
+        """
+        directory = self.directory()
+        if directory is None:  # Delegate mode: the framework knows the place.
+            return None
+        path = os.path.join(directory, checkpoint.tag_of(step, kind))
+        self.clear_trial(step)  # An attempt that died here may have left one.
+        try:
+            os.makedirs(path, exist_ok=True)
+            checkpoint.stage_rank_file(path, self._rank, rank_state)
+        except OSError as error:
+            return clip("cannot write to %s: %s" % (path, error.strerror or error))
+        return None
+
+    def clear_trial(self, step: int) -> None:
+        """Remove what try_disk() left of a step that is not saved, or is saved as the other kind."""
+        directory = self.directory()
+        if directory is not None:
+            for kind in ("good", "suspect"):
+                checkpoint.discard_staged_file(os.path.join(directory, checkpoint.tag_of(step, kind)), self._rank)
+
     @guarded()
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
         """The framework saved to `path`, or failed: report it and park if ordered."""

@@ -7,6 +7,7 @@ does nothing that matters, and the interpreter's wakeup descriptor, written from
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import socket
 import threading
@@ -18,6 +19,30 @@ from .guard import say
 
 DEFAULT_SIGNAL = int(signal.SIGUSR1)
 _WAKE = b"\0"  # No signal has number 0: it wakes the listener and nothing else.
+
+
+class ReentrantEvent:
+    """A threading.Event that a signal handler may set while its own thread sets it.
+
+    An Event's lock would hang such a handler for good. SimpleQueue.put() is reentrant.
+    """
+
+    def __init__(self) -> None:
+        self._calls: "queue.SimpleQueue[None]" = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """Wake the waiter, now or when it comes to wait."""
+        if self._calls.qsize() < 2:  # More say nothing more.
+            self._calls.put(None)
+
+    def wait(self, timeout_s: Optional[float]) -> None:
+        """Return at a call, also at one made before, or after the time. Forgets the calls so far."""
+        try:
+            self._calls.get(timeout=timeout_s)
+            while True:
+                self._calls.get_nowait()
+        except queue.Empty:
+            pass
 
 
 def signal_number(environ: Mapping[str, str]) -> int:

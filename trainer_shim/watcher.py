@@ -11,14 +11,13 @@ import weakref
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import wire
-from .agreement import OWN, CheckpointRequest
 from .agreement_thread import AgreementThread
 from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, say
 from .interfaces import Resumed, Saver
 from .launch import Place, is_required
 from .listener import Listener
-from .open_requests import OpenRequests
+from .open_requests import OWN, CheckpointRequest, OpenRequests
 from .progress import Progress
 from .resume import resume_from
 from .save_at_step import SaveAtStep
@@ -260,7 +259,7 @@ class Watcher:
     def _go_on(self) -> None:
         """A second train() after the first one's end, in the same process."""
         self._said_bye = False
-        self._gate.finished = False
+        self._gate.go_on()
         self._progress.set_phase("train")
         self._governor.put("hello", self._hello_fields())
 

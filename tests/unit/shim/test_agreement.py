@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_shim.agreement import (
-    MARGIN_STEPS,
-    CheckpointRequest,
-    Round,
-    merged,
-    notice_of,
-    request_of,
-    request_of_notice,
-)
+from trainer_shim.agreement import LIVE_PHASES, MARGIN_STEPS, NEXT, Answer, Phase, Round
+from trainer_shim.open_requests import CheckpointRequest, merged, notice_of, request_of, request_of_notice
 from trainer_shim.store import MemoryStore
 
 
@@ -32,47 +26,84 @@ def ranks(world_size: int, generation: int = 0, store: MemoryStore | None = None
 
 def test_the_target_is_one_margin_past_the_furthest_rank() -> None:
     first, second, third = ranks(3)
-    first.post("position", {"step": 7})
-    second.post("position", {"step": 9})
-    assert first.verdict("position") is None, "nobody decides before all have promised"
-    third.post("position", {"step": 4})
-    assert first.verdict("position") == {"target": 9 + MARGIN_STEPS}
+    first.post(Phase.POSITION, {"step": 7})
+    second.post(Phase.POSITION, {"step": 9})
+    assert first.verdict(Phase.POSITION) is None, "nobody decides before all have promised"
+    third.post(Phase.POSITION, {"step": 4})
+    assert first.verdict(Phase.POSITION) == {"target": 9 + MARGIN_STEPS}
 
 
 def test_whoever_runs_out_of_time_names_the_silent_ranks_and_it_is_final() -> None:
     first, second, third = ranks(3)
-    first.post("position", {"step": 7})
-    verdict = first.abort("position", "no agreement")
+    first.post(Phase.POSITION, {"step": 7})
+    verdict = first.abort(Phase.POSITION, "no agreement")
     assert verdict == {"abort": "no agreement: no answer from rank 1, 2"}
-    second.post("position", {"step": 7})
-    third.post("position", {"step": 7})
-    assert verdict == third.verdict("position"), "the late ranks are released, too"
+    second.post(Phase.POSITION, {"step": 7})
+    third.post(Phase.POSITION, {"step": 7})
+    assert verdict == third.verdict(Phase.POSITION), "the late ranks are released, too"
 
 
 def test_a_decision_is_not_aborted_afterwards() -> None:
     first, second = ranks(2)
-    first.post("position", {"step": 1})
-    second.post("position", {"step": 2})
-    assert first.abort("position", "too late") == {"target": 3}
+    first.post(Phase.POSITION, {"step": 1})
+    second.post(Phase.POSITION, {"step": 2})
+    assert first.abort(Phase.POSITION, "too late") == {"target": 3}
 
 
 def test_a_rank_that_decided_nothing_before_it_died_is_replaced() -> None:
     store = MemoryStore()
     first, second = ranks(2, store=store)
-    first.post("position", {"step": 1})
+    first.post(Phase.POSITION, {"step": 1})
     # The last rank posts, counts, and is gone before it decides.
     store.set("0/position/1", '{"step": 5}')
     store.add("0/position/count", 1)
-    assert first.complete("position")
-    first.decide("position")
-    assert second.verdict("position") == {"target": 6}
+    assert first.complete(Phase.POSITION)
+    first.decide(Phase.POSITION)
+    assert second.verdict(Phase.POSITION) == {"target": 6}
 
 
 def test_one_rank_that_cannot_write_stops_the_save_everywhere() -> None:
     first, second = ranks(2)
-    first.post("ready", {"error": None})
-    second.post("ready", {"error": "disk full"})
-    assert first.verdict("ready") == {"abort": "rank 1: disk full", "error": True}
+    first.post(Phase.READY, {"error": None})
+    second.post(Phase.READY, {"error": "disk full"})
+    assert first.verdict(Phase.READY) == {"abort": "rank 1: disk full", "error": True}
+
+
+def test_the_outcome_is_settled_by_hand_and_names_those_that_did_not_vote() -> None:
+    first, second = ranks(2)
+    first.post(Phase.OUTCOME, {"parts": []})
+    assert not first.complete(Phase.OUTCOME)
+    assert second.abort(Phase.OUTCOME, "late") == {"abort": "late: no answer from rank 1"}
+    second.post(Phase.OUTCOME, {"parts": []})
+    assert first.complete(Phase.OUTCOME)
+    assert first.verdict(Phase.OUTCOME) == {"abort": "late: no answer from rank 1"}, "what was first stays"
+
+
+def test_the_table_of_phases_is_complete_and_goes_forward_only() -> None:
+    assert set(NEXT) == {(phase, answer) for phase in LIVE_PHASES for answer in Answer}
+    order = list(Phase)
+    assert all(order.index(after) > order.index(before) for (before, _), after in NEXT.items())
+    begun = {NEXT[phase, answer] for phase in (Phase.WRITTEN, Phase.OUTCOME) for answer in Answer}
+    assert Phase.ABORTED not in begun, "what may have been written is not as if nobody had asked"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "ends"),
+    [
+        ([{"target": 7}, {"go": True}, {"written": True}, {"record": {}}], Phase.SAVED),
+        ([{"abort": "late"}], Phase.ABORTED),
+        ([{"target": 7}, {"abort": "late"}], Phase.ABORTED),
+        ([{"target": 7}, {"abort": "rank 1: disk full", "error": True}], Phase.FAILED),
+        ([{"target": 7}, {"go": True}, {"abort": "rank 1: broke"}], Phase.FAILED),
+        ([{"target": 7}, {"go": True}, {"written": True}, {"abort": "rank 0: manifest"}], Phase.FAILED),
+    ],
+)
+def test_a_round_follows_its_verdicts_to_one_end(verdicts: list[dict], ends: Phase) -> None:
+    (alone,) = ranks(1)
+    for verdict in verdicts:
+        assert alone.phase in LIVE_PHASES
+        alone.follow(verdict)
+    assert alone.phase is ends
 
 
 def test_the_first_notice_counts_for_all() -> None:
@@ -90,17 +121,17 @@ def test_generations_do_not_see_each_other() -> None:
         first, second = ranks(2, generation, store)
         assert first.notice() is None
         first.announce(notice_of(ask(str(generation)), "boot", 0))
-        first.post("position", {"step": generation})
-        second.post("position", {"step": generation})
-        assert {"target": generation + MARGIN_STEPS} == second.verdict("position")
+        first.post(Phase.POSITION, {"step": generation})
+        second.post(Phase.POSITION, {"step": generation})
+        assert {"target": generation + MARGIN_STEPS} == second.verdict(Phase.POSITION)
 
 
 def test_a_suspect_request_anywhere_decides_the_kind_once_for_all() -> None:
     first, second = ranks(2)
     second.harden(ask(checkpoint="suspect", exit_after=True))
-    first.post("ready", {"error": None})
-    second.post("ready", {"error": None})
-    verdict = first.verdict("ready")
+    first.post(Phase.READY, {"error": None})
+    second.post(Phase.READY, {"error": None})
+    verdict = first.verdict(Phase.READY)
     assert verdict is not None
     assert verdict["suspect"] is True
     assert verdict["exit"] == "86"
@@ -109,11 +140,11 @@ def test_a_suspect_request_anywhere_decides_the_kind_once_for_all() -> None:
 
 
 def test_a_request_merges_into_the_open_one_without_softening_it() -> None:
-    open_ask = CheckpointRequest("first", "good", 500, False, 1, "")
+    first = CheckpointRequest("first", "good", 500, False, 1, "")
     later = CheckpointRequest("second", "suspect", 900, True, 86, "")
-    assert merged(open_ask, later) == CheckpointRequest("first", "suspect", 500, True, 86, "")
-    assert merged(later, open_ask) == CheckpointRequest("second", "suspect", 500, True, 86, "")
-    assert merged(open_ask, CheckpointRequest("n", "none", 100, False, 3, "")).checkpoint == "good"
+    assert merged(first, later) == CheckpointRequest("first", "suspect", 500, True, 86, "")
+    assert merged(later, first) == CheckpointRequest("second", "suspect", 500, True, 86, "")
+    assert merged(first, CheckpointRequest("n", "none", 100, False, 3, "")).checkpoint == "good"
 
 
 def test_a_deadline_from_another_boot_is_taken_as_time_left() -> None:
@@ -139,17 +170,17 @@ class Trainer:
 
     def play(self) -> Iterator[None]:
         promised = self.step
-        self.round.post("position", {"step": promised})
+        self.round.post(Phase.POSITION, {"step": promised})
         patience = self.gives_up_after
         while self.verdict is None:
             yield
             # The training thread runs on, up to its promise and no further.
             self.step = min(self.step + 1, promised + MARGIN_STEPS)
-            self.verdict = self.round.verdict("position")
+            self.verdict = self.round.verdict(Phase.POSITION)
             if self.verdict is None and patience is not None:
                 patience -= 1
                 if patience < 0:
-                    self.verdict = self.round.abort("position", "deadline")
+                    self.verdict = self.round.abort(Phase.POSITION, "deadline")
 
 
 @given(

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from trainer_shim import checkpoint
-from trainer_shim.agreement import CheckpointRequest
 from trainer_shim.agreement_thread import AgreementThread
 from trainer_shim.governor_socket import GovernorSocket
 from trainer_shim.launch import Place
-from trainer_shim.open_requests import OpenRequests
+from trainer_shim.open_requests import CheckpointRequest, OpenRequests
 from trainer_shim.progress import Progress
 from trainer_shim.save_at_step import SaveAtStep
 from trainer_shim.step_gate import StepGate

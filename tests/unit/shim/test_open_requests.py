@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trainer_shim.agreement import OWN, CheckpointRequest
-from trainer_shim.open_requests import CLOSED_KEPT, OpenRequests
+from trainer_shim.open_requests import CLOSED_KEPT, OWN, CheckpointRequest, OpenRequests
 
 
 def ask(
@@ -37,7 +36,8 @@ def test_another_incident_merges_and_makes_the_open_one_stricter() -> None:
     desk.requests.receive(ask("second", "suspect", deadline_ns=400, exit_after=True))
     assert desk.acks[-1] == {"incident": "second", "what": "merged", "merged_into": "first"}
     assert desk.requests.request == CheckpointRequest("first", "suspect", 400, True, 86, "")
-    assert desk.requests.changed
+    assert desk.requests.take_changed()
+    assert not desk.requests.take_changed(), "passed on once"
     desk.requests.receive(ask("second"))
     assert desk.acks[-1]["what"] == "merged", "its repetition is answered the same"
 
@@ -69,7 +69,7 @@ def test_a_parked_rank_takes_no_step_for_another_incident() -> None:
     desk = Desk()
     desk.requests.receive(ask("halt", exit_after=True))
     desk.requests.close("saved", step=7)
-    desk.requests.halted = "halt"
+    desk.requests.halt("halt")
     assert not desk.requests.receive(ask("late"))
     assert desk.acks[-1] == {"incident": "late", "what": "merged", "merged_into": "halt"}
     assert not desk.requests.receive(ask("halt"))

@@ -8,11 +8,11 @@ import signal
 import threading
 
 from tests.unit.shim.governor_end import Ends
-from trainer_shim.wakeup import Wakeup
+from trainer_shim.signal_wakeup import ReentrantEvent
 
 
 def test_a_call_before_the_wait_is_heard_and_calls_do_not_pile_up() -> None:
-    wakeup = Wakeup()
+    wakeup = ReentrantEvent()
     for _ in range(1000):
         wakeup.set()
     wakeup.wait(10)

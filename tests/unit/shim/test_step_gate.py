@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from trainer_shim.step_gate import RELEASE_SLACK_NS, Order, Result, StepGate
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer_shim.step_gate import RELEASE_SLACK_NS, TRANSITIONS, Event, Order, Result, State, StepGate
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9
 
@@ -125,3 +128,49 @@ def test_an_order_that_comes_after_the_thread_left_saves_nothing_of_a_later_step
     assert gate.result is not None
     assert gate.result.error == "stands at step 6, past the agreed 5"
     assert not gate.busy()
+
+
+def test_the_table_is_complete_and_every_order_is_taken_once() -> None:
+    assert set(TRANSITIONS) == {(state, event) for state in State for event in Event}
+    for event in (Event.TAKE_SAVE, Event.TAKE_PARK):
+        assert {state for state in State if TRANSITIONS[state, event] is not None} == {State.ORDERED}
+    for event in (Event.AIM, Event.RELEASE, Event.SAVED):
+        assert TRANSITIONS[State.ORDERED, event] is State.ORDERED, "an order that was given is carried out"
+
+
+def _play(gate: StepGate, event: Event, park: bool) -> None:
+    """What either side does, as far as the other lets it: a thread that would wait goes elsewhere instead."""
+    if event is Event.PROMISE:
+        gate.promise(1, FAR_NS)
+    elif event is Event.AIM:
+        gate.aim(gate.step + 1)
+    elif event is Event.ORDER:
+        gate.order(order(gate.step, save=not park))
+    elif event is Event.RELEASE:
+        gate.release()
+    elif event is Event.SAVED:
+        gate.saved(Result("/c", None))
+    elif event is Event.FINISH:
+        gate.finish()
+    elif event is Event.TIME_OUT:
+        gate.promise(1, time.monotonic_ns() - RELEASE_SLACK_NS - 1)
+        assert gate.stand(gate.step + 1, dict, lambda: None) is None
+    else:
+        gate.order(order(gate.step, save=event is Event.TAKE_SAVE))
+        taken = gate.stand(gate.step, dict, lambda: None)
+        assert taken is not None
+        assert taken.save is (event is Event.TAKE_SAVE)
+
+
+@given(st.lists(st.tuples(st.sampled_from(Event), st.booleans()), max_size=12))
+def test_whatever_came_before_the_gate_is_raised_exactly_while_a_round_needs_the_thread(played: list) -> None:
+    gate = StepGate(3)
+    for event, park in played:
+        _play(gate, event, park)
+        assert gate.finished or gate.raised is gate.busy()
+    gate.go_on()
+    gate.finish()
+    assert not gate.raised
+    gate.promise(1, FAR_NS)
+    assert gate.raised, "no state of before keeps a promise from holding"
+    assert gate.result is None

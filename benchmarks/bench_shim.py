@@ -228,7 +228,7 @@ def attach_timed(engine: Any) -> tuple[Shim, list[int]]:
 
 def bench_collective() -> dict[str, float]:
     """What timing adds to one collective call."""
-    from trainer_shim.comm import wrap_backend
+    from trainer_shim.engines.deepspeed_comm import wrap_backend
     from trainer_shim.meter import StepMeter
     from trainer_shim.progress import Progress
     from trainer_shim.tokens import TokenCount

@@ -11,14 +11,13 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from weakref import ref
 
 from . import launch, tokens
-from .current import CURRENT
-from .engines.kinds import Kind, Options
+from .engines.base import Kind, Options
 from .engines.select import kind_of
 from .guard import attempt, say
 from .interfaces import Resumed, Saver, Watch
 from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
-from .phases import phase
+from .phases import CURRENT, phase
 from .progress import Progress
 from .version import __version__
 from .wire import TEXT_CHARS_MAX

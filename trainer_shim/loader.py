@@ -7,8 +7,8 @@ from typing import Any, Dict, Generic, Iterable, Iterator, List, Optional, TypeV
 from weakref import WeakSet
 
 from . import rng
-from .current import CURRENT
 from .guard import say
+from .phases import CURRENT
 
 Batch = TypeVar("Batch")
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Optional
 
-from . import device_timing, memory, timing, tokens
+from . import device_timing, timing, tokens
 from .guard import guarded
 from .interfaces import NoWatch, Watch
 from .progress import Progress
-from .scalars import ELSEWHERE, host_number, loss_in, readable
+from .scalars import ELSEWHERE, host_number, loss_in, put_memory, readable
 
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
 
@@ -325,7 +325,7 @@ class StepMeter:
         fields["progress_seq"] = progress.progress_seq
         if times.step_ns and self.clock.since_ns >= self._memory_due_ns:
             self._memory_due_ns = self.clock.since_ns + MEMORY_PERIOD_NS
-            memory.put_fields(fields)
+            put_memory(fields)
         return fields
 
     def _put_device_times(self, fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:

@@ -1,16 +1,27 @@
-"""`with phase("eval"):` names what the training thread does outside its steps."""
+"""`with phase("eval"):` names what the training thread does outside its steps. CURRENT is this process's meter."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any, Optional, Set
 
-from .current import CURRENT
 from .guard import say
 from .meter import StepMeter
 from .wire import PHASES
 
 _UNKNOWN: Set[str] = set()
+
+
+class _Current:
+    """Loaders and phases are often made before the engine that they will serve."""
+
+    __slots__ = ("meter",)
+
+    def __init__(self) -> None:
+        self.meter: Optional[StepMeter] = None
+
+
+CURRENT = _Current()
 
 
 class phase:  # noqa: N801  A context manager that reads like the statement it is.

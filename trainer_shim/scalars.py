@@ -1,9 +1,12 @@
-"""Losses and norms: numbers read at once where they are on the host, tensors kept small where they are not."""
+"""Numbers for a step's frame: losses and norms, read at once where they are on the host, and memory."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any, Dict, Optional
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 ELSEWHERE = object()  # A loss that is there, on a device that nobody can read without waiting.
 
 
@@ -37,7 +40,7 @@ def host_number(value: Any) -> Optional[float]:
     return None
 
 
-def told_sound(fields: Dict[str, Any]) -> bool:
+def is_sound(fields: Dict[str, Any]) -> bool:
     """Whether a step frame's loss is there where one is expected, and it and the gradient norm are finite."""
     loss = fields.get("loss")
     if loss is None:
@@ -47,3 +50,27 @@ def told_sound(fields: Dict[str, Any]) -> bool:
 
 
 _VANISHED = float("nan")
+
+
+def put_memory(fields: Dict[str, Any]) -> None:
+    """Add what is known of this process's memory to a step frame's fields, without touching the device."""
+    rss = rss_bytes()
+    if rss is not None:
+        fields["rss_bytes"] = rss
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return
+    # The allocator's own counters: no device call. The nested form skips flattening ~200 entries.
+    stats = torch.cuda.memory_stats_as_nested_dict()
+    if stats:
+        fields["mem_allocated_bytes"] = int(stats["allocated_bytes"]["all"]["current"])
+        fields["mem_reserved_bytes"] = int(stats["reserved_bytes"]["all"]["current"])
+
+
+def rss_bytes() -> Optional[int]:
+    """Return the resident set, or None where /proc is not there."""
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError, ValueError):
+        return None

@@ -19,9 +19,9 @@ from .launch import Place, is_required
 from .listener import Listener
 from .open_requests import OWN, CheckpointRequest, OpenRequests
 from .progress import Progress
-from .resume import resume_from
+from .resuming import resume_from
 from .save_at_step import SaveAtStep
-from .scalars import told_sound
+from .scalars import is_sound
 from .signal_wakeup import SignalWakeup, signal_number
 from .step_gate import StepGate
 from .store import connect
@@ -126,7 +126,7 @@ class Watcher:
             if self._said_bye:
                 self._go_on()
             # What is a reason to halt by itself leaves at once; what takes several steps to be one can wait.
-            send = self._governor.later if told_sound(fields) else self._governor.post
+            send = self._governor.later if is_sound(fields) else self._governor.post
             send("step", fields)
 
     @guarded()

@@ -10,14 +10,42 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from trainer_shim import comm, device_timing
+from trainer_shim import device_timing
 from trainer_shim.guard import attempt, guarded
+from trainer_shim.interfaces import Saver
 from trainer_shim.meter import EngineFacts, StepMeter
 
-from . import hooks, saving
+from . import base, hooks
+from .deepspeed_comm import wrap_backend
 
 
-class DeepSpeedSaver(saving.PositionSaver):
+class DeepSpeedKind:
+    """A DeepSpeedEngine."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def checkpoint_dir(self) -> Optional[str]:
+        """DeepSpeed's configuration names none: the script passes it to save_checkpoint."""
+        return None
+
+    def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
+        return DeepSpeedSaver(self._engine, meter, directory)
+
+    def hello_fields(self) -> Dict[str, Any]:
+        return hello_fields(self._engine)
+
+    def token_replicas(self) -> int:
+        return token_replicas(self._engine)
+
+    def step(self) -> int:
+        return int(self._engine.global_steps)
+
+    def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        return instrument(self._engine, meter, meter.boundary)
+
+
+class DeepSpeedSaver(base.PositionSaver):
     """Saves and loads through the engine's own collective calls."""
 
     def __init__(self, engine: Any, meter: StepMeter, directory: Optional[str]) -> None:
@@ -134,7 +162,7 @@ def instrument_modes_and_checkpoints(engine: Any, meter: StepMeter, facts: DeepS
     import deepspeed.comm.comm as deepspeed_comm
 
     if deepspeed_comm.cdb is not None:
-        undo.add(comm.wrap_backend(deepspeed_comm.cdb, meter))
+        undo.add(wrap_backend(deepspeed_comm.cdb, meter))
 
 
 def device_timing_of(engine: Any) -> Optional[device_timing.DeviceTimer]:
@@ -247,7 +275,7 @@ def _tell_last_good(engine: Any, meter: StepMeter, directory: Any, tag: Any) -> 
     if decoupled is not None and decoupled():
         return  # It becomes whole in a later step, which nobody announces.
     name = str(tag or "global_step%d" % engine.global_steps)
-    saving.tell_last_good(meter, engine.global_steps, os.path.abspath(os.path.join(directory, name)))
+    base.tell_last_good(meter, engine.global_steps, os.path.abspath(os.path.join(directory, name)))
 
 
 def _load_checkpoint(
@@ -268,7 +296,7 @@ def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, path: str)
     facts.rebase()
     # A checkpoint of ours that the script loads by itself still knows how many tokens went before.
     place = path if os.path.isdir(path) else os.path.dirname(path)
-    meter.resumed(engine.global_steps, saving.tokens_before(place, engine.global_rank))
+    meter.resumed(engine.global_steps, base.tokens_before(place, engine.global_rank))
     meter.learn_directory(os.path.dirname(place))
 
 

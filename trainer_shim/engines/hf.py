@@ -15,12 +15,12 @@ from trainer_shim.guard import guarded
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import StepMeter
 
-from . import deepspeed_engine, hooks, plain, saving
-from .deepspeed_kind import DeepSpeedKind
-from .kinds import Options
+from . import base, deepspeed_engine, hooks, plain
+from .base import Options
+from .deepspeed_engine import DeepSpeedKind
 
 
-class DelegateSaver(saving.PositionSaver):
+class DelegateSaver(base.PositionSaver):
     """The framework saves and loads; this only says so."""
 
     directory: Optional[str] = None
@@ -128,7 +128,7 @@ class TrainerRun:
         hooks.replace(self._undo, trainer, "_save_checkpoint", hooks.around(_in_phase, meter, "checkpoint"))
         if state.global_step:
             place = self._checkpoint(state)
-            meter.resumed(int(state.global_step), saving.tokens_before(place, trainer.args.process_index))
+            meter.resumed(int(state.global_step), base.tokens_before(place, trainer.args.process_index))
         if state.max_steps and state.max_steps > 0:
             meter.watch.hello_field("total_steps", int(state.max_steps))
 
@@ -151,7 +151,7 @@ class TrainerRun:
             self._asked = False
             self._meter.watch.delegate_saved(path, None)
         else:
-            saving.tell_last_good(self._meter, int(state.global_step), path)
+            base.tell_last_good(self._meter, int(state.global_step), path)
 
     @guarded()
     def missed_save(self) -> None:
@@ -175,7 +175,7 @@ class TrainerRun:
         self._undo()
 
 
-class AccelerateSaver(saving.PositionSaver):
+class AccelerateSaver(base.PositionSaver):
     """Saves through the user's function, else accelerator.save_state()."""
 
     def __init__(self, meter: StepMeter, directory: Optional[str], accelerator: Any, options: Options) -> None:
@@ -224,7 +224,7 @@ class AccelerateDeepSpeedKind(DeepSpeedKind):
     """An Accelerate loop over its DeepSpeed plugin: the engine inside."""
 
     def __init__(self, accelerator: Any, engine: Any, options: Options) -> None:
-        super().__init__(engine, is_pipeline=False)
+        super().__init__(engine)
         self._accelerator = accelerator
         self._options = options
 

@@ -14,7 +14,7 @@ from trainer_shim.guard import guarded
 from trainer_shim.meter import StepMeter
 
 from . import hooks
-from .deepspeed_engine import DeepSpeedFacts, instrument_modes_and_checkpoints
+from .deepspeed_engine import DeepSpeedFacts, DeepSpeedKind, instrument_modes_and_checkpoints
 
 PARTS_BY_INSTRUCTION = {
     "LoadMicroBatch": timing.DATA,
@@ -24,6 +24,19 @@ PARTS_BY_INSTRUCTION = {
     "ReduceGrads": timing.OPTIMIZER,
     "ReduceTiedGrads": timing.OPTIMIZER,
 }
+
+
+class PipelineKind(DeepSpeedKind):
+    """A PipelineEngine."""
+
+    def hello_fields(self) -> Dict[str, Any]:
+        fields = super().hello_fields()
+        fields["framework"] = "pipeline"
+        del fields["parameters"]  # This stage's share only.
+        return fields
+
+    def instrument(self, meter: StepMeter) -> Callable[[], None]:
+        return instrument(self._engine, meter, meter.boundary)
 
 
 def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -> hooks.Undo:

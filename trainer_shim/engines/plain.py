@@ -14,8 +14,8 @@ from trainer_shim.guard import guarded
 from trainer_shim.interfaces import Saver
 from trainer_shim.meter import EngineFacts, StepMeter
 
-from . import hooks, saving
-from .kinds import Options
+from . import base, hooks
+from .base import Options
 
 STATE_FILE = "state.pt"
 _SHARDING = ("FullyShardedDataParallel", "FSDPModule")
@@ -58,7 +58,7 @@ class PlainKind:
         return instrument(self._model, self._optimizers, meter)
 
 
-class PlainSaver(saving.PositionSaver):
+class PlainSaver(base.PositionSaver):
     """Rank 0 writes model and optimizers, which are the same on every rank unless they are sharded."""
 
     def __init__(

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from .kinds import Kind, Options
+from .base import Kind, Options
 
 
 def kind_of(engine: Any, options: Options) -> Kind:
     """Return the kind of `engine`. TypeError with one clear line for anything else."""
     names = {(base.__module__.split(".")[0], base.__name__) for base in type(engine).__mro__}
-    if ("deepspeed", "PipelineEngine") in names or ("deepspeed", "DeepSpeedEngine") in names:
-        from .deepspeed_kind import DeepSpeedKind
+    if ("deepspeed", "PipelineEngine") in names:
+        from .pipeline_engine import PipelineKind
 
-        return DeepSpeedKind(engine, is_pipeline=("deepspeed", "PipelineEngine") in names)
+        return PipelineKind(engine)
+    if ("deepspeed", "DeepSpeedEngine") in names:
+        from .deepspeed_engine import DeepSpeedKind
+
+        return DeepSpeedKind(engine)
     if ("transformers", "Trainer") in names:
         from .hf import TrainerKind
 

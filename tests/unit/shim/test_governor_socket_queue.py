@@ -20,7 +20,7 @@ from trainer_shim.listener import (
     next_multiple,
 )
 from trainer_shim.progress import Progress
-from trainer_shim.scalars import told_sound
+from trainer_shim.scalars import is_sound
 from trainer_shim.signal_wakeup import SignalWakeup
 from trainer_shim.watcher import Watcher
 
@@ -238,7 +238,7 @@ SOUND = {"loss": 2.5, "loss_expected": True, "grad_norm": 1.0}
     ],
 )
 def test_what_may_be_a_reason_to_halt_is_not_sound(change: dict[str, object], sound: bool) -> None:
-    assert told_sound({**SOUND, **change}) is sound
+    assert is_sound({**SOUND, **change}) is sound
 
 
 class Recorder:

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from trainer_shim.current import CURRENT
-from trainer_shim.engines.saving import PositionSaver
+from trainer_shim.engines.base import PositionSaver
 from trainer_shim.interfaces import NoWatch
 from trainer_shim.loader import wrap_loader
 from trainer_shim.meter import EngineFacts, StepMeter
-from trainer_shim.phases import phase
+from trainer_shim.phases import CURRENT, phase
 from trainer_shim.progress import Progress
 from trainer_shim.tokens import TokenCount
 from trainer_shim.wire import FRAMES, faults, head

@@ -10,8 +10,8 @@ import functools
 import time
 from typing import Any, Callable, Iterator, Set, Tuple
 
-from .guard import guarded
-from .meter import StepMeter
+from trainer_shim.guard import guarded
+from trainer_shim.meter import StepMeter
 
 COLLECTIVES = (
     "all_reduce",

@@ -13,7 +13,7 @@ import pytest
 
 from trainer_shim import checkpoint, rng
 from trainer_shim.interfaces import Resumed
-from trainer_shim.resume import resume_from
+from trainer_shim.resuming import resume_from
 from trainer_shim.store import MemoryStore
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9

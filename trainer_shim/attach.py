@@ -184,13 +184,17 @@ def _start(
     saver: Saver = kind.saver(meter, directory)
     overrides = _as_told(overrides)
     meter.count.per_step = overrides.get("tokens_per_step")
-    hello = _hello(launch.Launch(environ, directory), kind, overrides, labels, saver, environ)
+    launched = launch.Launch(environ, directory)
+    hello = _hello(launched, kind, overrides, labels, saver, environ)
     meter.count.replicas = kind.token_replicas()
     meter.progress.step = kind.step()
     shim._undo = kind.instrument(meter)
     watch: Watch = (make_watch or _watcher)(hello, meter.progress, saver, environ=environ)
     meter.watch = watch
     watch.start()
+    missing = kind.cannot_save(directory)
+    if missing is not None and launched.rank == 0:
+        say("cannot save a checkpoint when asked: %s" % missing)
 
 
 def _watcher(*args: Any, **kwargs: Any) -> Watch:

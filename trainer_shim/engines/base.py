@@ -31,6 +31,9 @@ class Kind(Protocol):
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
         """Return how this engine saves into `directory`."""
 
+    def cannot_save(self, directory: Optional[str]) -> Optional[str]:
+        """Say why this engine cannot save into `directory`, and what to pass. None where it can, or will learn how."""
+
     def hello_fields(self) -> Dict[str, Any]:
         """Return hello fields: framework, zero_stage, parameters."""
 

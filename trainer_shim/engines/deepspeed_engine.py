@@ -32,6 +32,9 @@ class DeepSpeedKind:
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
         return DeepSpeedSaver(self._engine, meter, directory)
 
+    def cannot_save(self, directory: Optional[str]) -> Optional[str]:
+        return None  # Without a directory it learns the script's own, at the first save_checkpoint.
+
     def hello_fields(self) -> Dict[str, Any]:
         return hello_fields(self._engine)
 

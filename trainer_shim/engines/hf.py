@@ -44,6 +44,9 @@ class TrainerKind:
     def saver(self, meter: StepMeter, directory: Optional[str]) -> DelegateSaver:
         return DelegateSaver(meter)
 
+    def cannot_save(self, directory: Optional[str]) -> Optional[str]:
+        return None
+
     def hello_fields(self) -> Dict[str, Any]:
         fields: Dict[str, Any] = {
             "framework": "hf",
@@ -212,6 +215,9 @@ class AcceleratePlainKind(plain.PlainKind):
 
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
         return AccelerateSaver(meter, directory, self._accelerator, self._options)
+
+    def cannot_save(self, directory: Optional[str]) -> Optional[str]:
+        return None if directory else "no directory is known; pass checkpoint_dir=, or project_dir= to the Accelerator"
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         meter.defers_boundary = True

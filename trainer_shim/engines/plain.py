@@ -38,6 +38,12 @@ class PlainKind:
     def saver(self, meter: StepMeter, directory: Optional[str]) -> Saver:
         return PlainSaver(meter, directory, self._model, self._optimizers, self._options)
 
+    def cannot_save(self, directory: Optional[str]) -> Optional[str]:
+        if is_sharded(self._model) and self._options.save_fn is None:
+            missing = "save_fn=" if directory else "save_fn= and checkpoint_dir="
+            return "the model is sharded (FSDP); pass %s (and load_fn= to resume)" % missing
+        return None if directory else "no directory is known; pass checkpoint_dir="
+
     def hello_fields(self) -> Dict[str, Any]:
         fields: Dict[str, Any] = {"framework": "torch"}
         if not is_sharded(self._model):

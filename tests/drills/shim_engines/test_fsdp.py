@@ -1,0 +1,21 @@
+"""A model that FSDP shards: it is seen, and its owner learns at attach() that it cannot be saved as it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def test_rank_0_says_once_that_a_sharded_model_needs_a_save_fn(run_ranks, tmp_path: Path) -> None:
+    first, second = run_ranks("fsdp_loop.py", "bare", str(tmp_path / "checkpoints"), ranks=2)
+    assert first["said"].count("\n") == 1
+    assert "cannot save a checkpoint when asked" in first["said"]
+    assert "save_fn=" in first["said"]
+    assert second["said"] == ""
+    assert [len(report["frames"]) for report in (first, second)] == [1, 1]
+    assert first["directory"] is None
+
+
+def test_with_a_save_fn_nothing_is_said(run_ranks, tmp_path: Path) -> None:
+    for report in run_ranks("fsdp_loop.py", "save_fn", str(tmp_path / "checkpoints"), ranks=2):
+        assert report["said"] == ""
+        assert report["directory"] == str(tmp_path / "checkpoints")

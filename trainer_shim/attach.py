@@ -1,4 +1,4 @@
-"""attach(): one line in a training script. Everything that can be found out is found out; nothing here may raise."""
+"""attach(): one line in a training script. It finds out what it can by itself, and never raises into the script."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Shim:
     """What attach() returns. Nothing on it needs to be called; every method is safe when nobody watches."""
 
     def __init__(self, meter: StepMeter, total_steps: Optional[int]) -> None:
-        self._target: Callable[[], Any] = _nothing  # A weak reference once attached: a dropped engine is free to go.
+        self._target: Callable[[], Any] = _nothing  # Once attached, a weak reference: the script may drop its engine.
         self._meter = meter
         self._total_steps = total_steps
         self._undo: Callable[[], None] = _nothing
@@ -69,7 +69,7 @@ class Shim:
     def checkpoint(self) -> None:
         """Save a whole, durable checkpoint within the next steps, all ranks at one agreed step.
 
-        What resume() finds, and what a halt counts as saved work. Returns at once; call it as often as you would save.
+        resume() finds it, and a halt counts it as saved work. Returns at once; call it as often as you would save.
         """
         self._meter.watch.checkpoint()
 
@@ -182,7 +182,7 @@ def _start(
     directory = options.checkpoint_dir or kind.checkpoint_dir() or environ.get("COSTGOV_CHECKPOINT_DIR")
     directory = os.path.abspath(directory) if directory else None
     saver: Saver = kind.saver(meter, directory)
-    overrides = _as_told(overrides)
+    overrides = _as_json(overrides)
     meter.count.per_step = overrides.get("tokens_per_step")
     launched = launch.Launch(environ, directory)
     hello = _hello(launched, kind, overrides, labels, saver, environ)
@@ -231,12 +231,12 @@ def _hello(
     return {name: value for name, value in hello.items() if value is not None}
 
 
-def _as_told(overrides: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return what was given as JSON can tell it: a run may be named by a path, a size be numpy's. Raises ValueError."""
-    told: Dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
-    for name, value in told.items():
-        told[name] = str(value)[:TEXT_CHARS_MAX] if name in ("run", "stage") else int(value)
-    return told
+def _as_json(overrides: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the overrides as JSON values: a run's name may be a path, a size numpy's. Raises ValueError."""
+    given: Dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    for name, value in given.items():
+        given[name] = str(value)[:TEXT_CHARS_MAX] if name in ("run", "stage") else int(value)
+    return given
 
 
 def _unwatched(shim: Shim, error: Exception) -> Shim:

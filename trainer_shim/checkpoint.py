@@ -1,7 +1,7 @@
 """Whole and durable checkpoints on disk: names, fsync, hashes, manifest, `latest`, and finding the newest whole one.
 
-A checkpoint exists when its manifest does. `latest` is DeepSpeed's pointer, and not a commit mark: DeepSpeed writes it
-before the other ranks' shards exist. So it is moved here, last, atomically, and for good checkpoints only.
+A checkpoint exists when its manifest does. DeepSpeed writes its pointer `latest` before the other ranks' shards exist,
+so `latest` proves nothing. Here it moves last, atomically, and for good checkpoints only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MANIFEST_BYTES_MAX = 64 << 20  # A quarter of a million files: ten times the lar
 LATEST = "latest"
 _TMP_SUFFIX = ".costgov-tmp"
 _RANK_FILE = "costgov_rank_%05d.json"
-_CHUNK_BYTES = 8 << 20  # Hashing looks at the clock this often: a few milliseconds.
-HASH_TIME_MAX_S = 60.0  # A node stands idle meanwhile: sizes and fsync already say that the files are whole.
-HASH_FRAC_OF_GRACE = 0.5  # The other half belongs to whatever comes after us before the deadline.
+_CHUNK_BYTES = 8 << 20  # A few milliseconds: hashing reads the clock after each.
+HASH_TIME_MAX_S = 60.0  # The node stands idle meanwhile, and sizes and fsync already show whole files.
+HASH_FRAC_OF_GRACE = 0.5  # The other half is for whatever else comes before the deadline.
 
 
 class Part(NamedTuple):
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 def tag_of(step: int, kind: str) -> str:
-    """Name a checkpoint. A suspect one lies beside and is recognisable by name alone."""
+    """Name a checkpoint. The name alone shows a suspect one."""
     return "cg_%d" % step if kind == "good" else "cg_%d_suspect" % step
 
 
@@ -51,15 +51,15 @@ def write_rank_file(path: str, rank: int, state: Dict[str, Any]) -> None:
 
 
 def discard_manifest(path: str) -> None:
-    """Make a checkpoint directory count as none: before it is written again."""
+    """Before a checkpoint directory is written again: without a manifest it counts as none."""
     try:
         os.unlink(os.path.join(path, MANIFEST))
-    except OSError:  # Not there; or not ours to remove, and then the save itself will say so.
+    except OSError:  # It is not there, or we may not remove it: then the save will fail and say so.
         pass
 
 
 def stage_rank_file(path: str, rank: int, state: Dict[str, Any]) -> None:
-    """Write it beside its place: an older checkpoint of this step stays whole until a save begins. Raises OSError."""
+    """Write a rank file beside its place, so that an older checkpoint of this step stays whole. Raises OSError."""
     write_durably(_staged(path, rank), json.dumps(state))
 
 
@@ -138,8 +138,8 @@ def secure(
 ) -> List[Part]:
     """Make this rank's share of a written checkpoint durable and hash it while time lasts. Raises OSError.
 
-    Every file is flushed by one rank of each node (only the node that wrote it has it in its cache), and listed
-    and hashed by one rank of all; where each node has its own directory, by one rank of the node.
+    One rank of each node flushes a file: only the node that wrote it has it in its cache. One rank of all lists and
+    hashes it; where each node has a directory of its own, one rank of the node.
     """
     files = listing(path)
     names = {name for name, _ in files}
@@ -159,12 +159,12 @@ def secure(
 
 
 def _owner(name: str, of: int) -> int:
-    # By name, not by position: two ranks of a network filesystem may see listings of different length.
+    # The name decides, not the position: two ranks of a network filesystem may see listings of different length.
     return zlib.crc32(name.encode("utf-8", "surrogateescape")) % max(1, of)
 
 
 def hash_while_time_lasts(path: str, share: List[Tuple[str, int]], deadline_ns: int) -> Dict[str, str]:
-    """Return sha256 by name, for all files or, if the measured throughput says that it will not fit, for none."""
+    """Return sha256 by name for all files, or for none when the measured throughput will not fit the time."""
     started_ns = time.monotonic_ns()
     budget_s = min(HASH_TIME_MAX_S, (deadline_ns - started_ns) / 1e9 * HASH_FRAC_OF_GRACE)
     total_bytes = sum(size for _, size in share)

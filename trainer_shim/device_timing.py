@@ -1,8 +1,8 @@
 """Step parts and scalars of an asynchronous device, read only once they are known to be there.
 
-The host runs ahead of the device, so host-clock parts would be launch times. Instead an event is recorded on the
-current stream wherever the step clock switches, and loss and norm are copied to pinned memory without blocking.
-A step's frame leaves one or two steps later, when its last event reports completion. Nothing here ever waits.
+The host runs ahead of the device, so parts by the host clock would be launch times. Instead an event is recorded on the
+current stream wherever the step clock switches. Loss and norm are copied to pinned memory without blocking. A step's
+frame leaves one or two steps later, when its last event is complete. Nothing here waits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Scalars(Protocol):
 
 
 class Late(NamedTuple):
-    """A step that leaves the ring; times are None where there were too many events, or none of it `is_read`."""
+    """A step that leaves the ring. Times are None where there were too many events, or nothing of it `is_read`."""
 
     fields: Dict[str, Any]
     is_read: bool = False
@@ -92,7 +92,7 @@ class DeviceTimer:
         end = self._record()
         marks = [] if self._overfull else self._marks
         if self._overfull:
-            # The first is the end of the step before, which may still be in flight and asks it.
+            # The first event is the end of the step before, which may still be in flight.
             self._free.extend(event for _, event in self._marks[1:])
         self._open.append(_Open(fields, marks, end, slot))
         self._marks = []
@@ -107,7 +107,7 @@ class DeviceTimer:
             late.append(self._finish(self._open.popleft()))
         while len(self._open) > STEPS_IN_FLIGHT_MAX:
             stuck = self._open.popleft()
-            # Its events are dropped, not reused: the device may still be about to write them.
+            # Its events are not reused: the device may still write them.
             late.append(Late(stuck.fields))
         return late
 
@@ -139,7 +139,7 @@ def split(marks: Sequence[Tuple[int, Event]], end: Event) -> Tuple[List[int], in
 
 
 def felt_data_wait(parts_ns: List[int], host_data_ns: int) -> int:
-    """Return the data wait that the device felt: a slow loader hidden behind running kernels starves nobody."""
+    """Return the data wait that the device felt: a loader that is slow behind running kernels starves nobody."""
     return min(host_data_ns, parts_ns[GAP] + parts_ns[DATA])
 
 

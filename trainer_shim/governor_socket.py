@@ -1,7 +1,7 @@
 """The shim's end of the SEQPACKET socket. Sends from any thread, connects and closes on the listener thread only.
 
-A send that wakes the governor costs the training thread more than everything else that we do in a step. So a frame
-that can wait is queued, and the listener thread sends it within a quarter of a second.
+A send that wakes the governor costs the training thread more than all else that we do in a step. So a frame that can
+wait is queued, and the listener thread sends it within a quarter of a second.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .progress import Progress
 
 SEND_BUFFER_BYTES = 4 << 20  # 6,554 packets of a stalled governor instead of 167; granted as root or by wmem_max.
 RETRY_FIRST_NS = 100_000_000
-RETRY_MAX_NS = 2_000_000_000  # A connect to a missing socket costs 10 µs, and a restarted governor should not wait.
-RETRY_REFUSED_NS = 30_000_000_000  # It said no: it will not change its mind before somebody changes a file.
+RETRY_MAX_NS = 2_000_000_000  # A connect to a missing socket costs 10 µs; a restarted governor should not wait.
+RETRY_REFUSED_NS = 30_000_000_000  # A governor that refused will do so until somebody changes a file.
 RESEND_NS = 2_000_000_000  # Unconfirmed after that: the governor may have died between reading and journal.
-QUEUE_FRAMES_MAX = 4_096  # About 2 MiB: one sender alone may fall so far behind, e.g. while another holds the lock.
-# A quarter of a second of 4,000 steps/s. Each send gives the interpreter up, and where the training thread never waits
-# the listener gets it back after 5 ms: from 200 steps/s on it falls behind. Then the training thread helps.
+QUEUE_FRAMES_MAX = 4_096  # About 2 MiB. A sender may fall so far behind while another holds the lock.
+# A quarter of a second of 4,000 steps/s. Each send gives the interpreter up. Where the training thread never waits, the
+# listener gets it back after 5 ms, and falls behind from 200 steps/s on. Then the training thread helps.
 BACKLOG_FRAMES = 1_024
 PACKETS_PER_TURN_MAX = 64  # Requests and confirms: more in one go means a flood, and beats must go on.
 _SO_SNDBUFFORCE = 32
@@ -65,8 +65,8 @@ class GovernorSocket:
         self._old_socks: List[socket.socket] = []
         self._retry_ns = RETRY_FIRST_NS
         self._connected_ns = 0
-        # One for queue and outbox: frames leave in the order in which they were made. Reentrant: a script's own signal
-        # handler may save, or say bye, while its thread is inside; then what is half done here is finished afterwards.
+        # One lock for queue and outbox: frames leave in the order in which they were made. It is reentrant: a script's
+        # signal handler may save, or say bye, while its own thread is inside.
         self._lock = threading.RLock()
         self._queue: Deque[Tuple[str, int, Dict[str, Any]]] = deque()
         self._outbox: List[_Slot] = []
@@ -127,7 +127,7 @@ class GovernorSocket:
             return True
         except OSError:  # Full, absent, refused: all mean "not now". Only the listener closes.
             pass
-        except (TypeError, ValueError) as error:  # What no packet can carry must not keep back what follows.
+        except (TypeError, ValueError) as error:  # No packet can carry it: drop it, or it keeps back what follows.
             note("a %s frame" % kind, error)
         self._drop(kind)
         return False
@@ -201,13 +201,12 @@ class GovernorSocket:
             self._enqueue("hello", hello, first=True)
 
     def disconnect(self, now_ns: int, retry_after_ns: int = 0) -> None:
-        """Let the connection go; listener thread only. Without other orders the next one follows at once, if this one
-        lasted."""
+        """Let the connection go; listener thread only. After one that lasted, the next connect() is due at once."""
         sock, self._sock = self._sock, None
         if sock is None:
             return
         self.lost_since_ns = now_ns
-        # Closed a connect later: a send() on another thread may hold this very descriptor number right now.
+        # The next connect() closes it: a send() on another thread may use this descriptor number right now.
         self._old_socks.append(sock)
         if retry_after_ns:
             self._back_off(now_ns, retry_after_ns)
@@ -215,7 +214,7 @@ class GovernorSocket:
             self._retry_ns = RETRY_FIRST_NS
             self.retry_at_ns = now_ns
         else:
-            # Accepted and closed: in a loop, hellos would take the interpreter away from the training thread.
+            # It was accepted and closed: hellos in a loop would take the interpreter from the training thread.
             self._retry_later(now_ns)
         try:
             sock.shutdown(socket.SHUT_RDWR)
@@ -252,7 +251,7 @@ class GovernorSocket:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
-                # A peer that closed with unread packets resets first; what it had sent us is still queued behind.
+                # A peer that closed with unread packets resets first. What it had sent us is still queued behind.
                 if error.errno == errno.ECONNRESET and not resets:
                     resets = 1
                     continue
@@ -277,7 +276,7 @@ class GovernorSocket:
         self._outbox.insert(0 if first else len(self._outbox), slot)
 
     def _remove(self, slots: List[_Slot]) -> None:
-        # One by one: a list made anew would lose what a signal handler puts into the old one meanwhile.
+        # One by one: a new list would lose what a signal handler puts into the old one meanwhile.
         for slot in slots:
             self._outbox.remove(slot)
 
@@ -286,7 +285,7 @@ class GovernorSocket:
         self._retry_ns = min(2 * self._retry_ns, RETRY_MAX_NS)
 
     def _back_off(self, now_ns: int, delay_ns: int) -> None:
-        # Ranks of one node spread over a fifth of the delay, so that a restarted governor is not hit at once by all.
+        # The ranks of a node spread over a fifth of the delay: a restarted governor does not meet all at once.
         self.retry_at_ns = now_ns + delay_ns + (delay_ns // 5) * (self._rank % 8) // 8
 
     def _close_old(self) -> None:
@@ -295,7 +294,7 @@ class GovernorSocket:
                 self._old_socks.pop().close()
 
     def close(self) -> None:
-        """Let everything go, at the end; or in a forked child, whose copy would hide this rank's death."""
+        """Close everything: at the end, or in a forked child, whose copy would hide this rank's death."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
@@ -338,7 +337,7 @@ def _close_in_children(governor: GovernorSocket) -> None:
     def after_in_child() -> None:
         mine = known()
         if mine is not None:
-            mine._lock = threading.RLock()  # The parent's listener may have held it at the fork: nobody gives it back.
+            mine._lock = threading.RLock()  # The parent's listener may have held it at the fork.
             mine.close()
 
     os.register_at_fork(after_in_child=after_in_child)

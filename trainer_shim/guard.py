@@ -1,4 +1,4 @@
-"""The one place where the shim catches everything: nothing of ours may raise into somebody's training loop."""
+"""The one place where the shim catches every exception: nothing of ours may raise into a training loop."""
 
 from __future__ import annotations
 

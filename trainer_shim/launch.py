@@ -12,9 +12,9 @@ from .wire import LABELS_MAX, LIST_ITEMS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX
 
 _ABSENT_RUN_IDS = frozenset(("", "none", "default"))  # What torchrun says when nobody named the rendezvous.
 _ATTEMPT_KEY = "costgov/attempt"
-# An eighth of a packet: beside the largest labels it fits still.
+# An eighth of a packet: with the largest labels it still fits.
 _ARGV_CHARS_MAX = 8 * 1024
-_RANKS_MAX = 2**31 - 1  # MPI and torch count ranks in a C int; more is a typing error, and no loop of ours may try it.
+_RANKS_MAX = 2**31 - 1  # MPI and torch count ranks in a C int. More is a typing error, over which we would loop.
 _YES, _NO = frozenset(("1", "true", "yes", "on")), frozenset(("", "0", "false", "no", "off"))
 
 
@@ -37,7 +37,7 @@ class Launch:
         self.local_rank = _rank(environ, "LOCAL_RANK", "SLURM_LOCALID")
         self.world_size = max(1, _rank(environ, "WORLD_SIZE", "SLURM_NTASKS", absent=1))
         distributed = _initialized_distributed()
-        if distributed is not None:  # The process group knows better than an inherited environment.
+        if distributed is not None:  # The process group is right where an inherited environment is not.
             self.rank, self.world_size = distributed.get_rank(), distributed.get_world_size()
         if max(self.rank, self.local_rank, self.world_size) > _RANKS_MAX:
             raise ValueError("RANK, LOCAL_RANK or WORLD_SIZE is above %d: no number of ranks" % _RANKS_MAX)
@@ -51,7 +51,7 @@ class Launch:
 
 
 def is_required(environ: Mapping[str, str]) -> bool:
-    """Read COSTGOV_REQUIRED: whether to train unwatched is refused. What is neither yes nor no is no, and said."""
+    """Read COSTGOV_REQUIRED: whether to refuse to train unwatched. Any other word counts as no, and is reported."""
     text = environ.get("COSTGOV_REQUIRED", "").strip().lower()
     if text not in _YES and text not in _NO:
         say("COSTGOV_REQUIRED=%.40s is neither 1 nor 0: taken for 0, this may train unwatched" % text)
@@ -59,7 +59,7 @@ def is_required(environ: Mapping[str, str]) -> bool:
 
 
 def parse_labels(text: str) -> Dict[str, str]:
-    """Parse "team=nlp,owner=ada"; a part without "=" is told and left out."""
+    """Parse "team=nlp,owner=ada". A part without "=" is reported and left out."""
     labels: Dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part.partition("=")
@@ -71,14 +71,14 @@ def parse_labels(text: str) -> Dict[str, str]:
 
 
 def clean_labels(labels: Mapping[Any, Any]) -> Dict[str, str]:
-    """Return labels as the wire takes them: text, bounded in number and length."""
+    """Return labels as the wire takes them: texts, bounded in number and length."""
     return {str(k)[:TEXT_CHARS_MAX]: str(v)[:TEXT_CHARS_MAX] for k, v in list(labels.items())[:LABELS_MAX]}
 
 
 def resume_argv() -> List[str]:
     """Return this rank's command line, interpreter first; empty when it is too long for a hello."""
     argv = list(getattr(sys, "orig_argv", None) or [sys.executable, *sys.argv])
-    # Half a command would resume something else; and a hello that is too large would leave the run unwatched.
+    # Half a command would resume something else. A hello that is too large would leave the run unwatched.
     fits = len(argv) <= LIST_ITEMS_MAX and sum(map(len, argv)) <= _ARGV_CHARS_MAX
     return argv if fits and all(len(word) <= PATH_CHARS_MAX for word in argv) else []
 
@@ -151,8 +151,8 @@ def _agreed_token(environ: Mapping[str, str], distributed: Any, world_size: int)
         return bytes(store().compare_set(_ATTEMPT_KEY, "", mine)).decode("ascii", "replace")
     if world_size <= 1:
         return mine
-    # Before there is a store: the launcher that started us all, and where we are going to meet. The latter tells
-    # apart what one shell or notebook launches twice.
+    # Before there is a store, the launcher that started all ranks names them, and where they will meet: one shell or
+    # notebook may launch twice.
     meeting = "%s:%s" % (environ.get("MASTER_ADDR", ""), environ.get("MASTER_PORT", ""))
     return "%s-%06x" % (_born(os.getppid()), zlib.crc32(meeting.encode("utf-8", "surrogateescape")) & 0xFFFFFF)
 
@@ -163,7 +163,7 @@ def _born(pid: int) -> str:
         with open("/proc/%d/stat" % pid, encoding="ascii", errors="replace") as stream:
             # The name in parentheses may hold anything; start ticks are the twentieth word after it.
             ticks = int(stream.read().rpartition(")")[2].split()[19])
-        # Not the boot time: it moves with the wall clock, and ranks read it at different moments.
+        # The boot id, not the boot time: that moves with the wall clock, and ranks read it at different moments.
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
             boot = stream.read(8)
     except (OSError, ValueError, IndexError):  # No /proc, or hidden from us.

@@ -1,6 +1,6 @@
 """The daemon thread that hears the governor: checkpoint requests, confirms, the signal. It beats once a second.
 
-It never touches the ranks' store and never makes a CUDA call, so nothing that hangs a training job hangs it.
+It never touches the ranks' store and makes no CUDA call, so what hangs a training job does not hang it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .progress import Progress
 from .signal_wakeup import SignalWakeup
 
 _BEAT_NS = int(wire.BEAT_PERIOD_S * 1e9)
-# Queued frames leave at these multiples of CLOCK_MONOTONIC, which is one clock for the ranks of a node: the governor
-# wakes once for all of them. A quarter of a second costs a cent where a node costs $144 an hour.
+# Queued frames leave at multiples of this on CLOCK_MONOTONIC, which the ranks of a node share: the governor wakes once
+# for all of them. A quarter of a second costs a cent where a node costs $144 an hour.
 SEND_PERIOD_NS = 250_000_000
 # A thread that sends frame after frame gives the interpreter up too briefly for another to take it: 250 frames in a
 # row held the training thread for 1 ms. So a long queue leaves in portions with true pauses. Where the training thread
-# never waits, each of our turns has to wait for its turn of the interpreter, 5 ms: 16 of them fit into a period.
+# never waits, each turn of ours waits 5 ms for the interpreter, and 16 turns fit into a period.
 FRAMES_PER_TURN_MIN = 4
 TURNS_PER_PERIOD_MAX = 16
 _PORTION_PAUSE_NS = 1_000_000
 # A signal with no request behind it: the governor wrote into a connection that we no longer share.
 BARE_SIGNAL_NS = 200_000_000
-BARE_SIGNAL_AGAIN_NS = 5_000_000_000  # The signal may be somebody else's habit (Slurm): no reconnect storm for that.
+BARE_SIGNAL_AGAIN_NS = 5_000_000_000  # Somebody else (Slurm) may send this signal often: no reconnect storm for that.
 _AFTER_FAULT_S = 1.0
 
 
@@ -101,7 +101,7 @@ class Listener:
     def _beat(self, now_ns: int) -> None:
         if now_ns < self._beat_at_ns:
             return
-        # After a stall of the interpreter one beat is due, not one for each second missed.
+        # After a stall of the interpreter one beat is due, not one for each missed second.
         self._beat_at_ns = next_multiple(now_ns, _BEAT_NS)
         self._on_beat()
         self._governor.later("beat", self._beat_fields() if self._governor.connected else {})
@@ -190,7 +190,7 @@ def next_multiple(now_ns: int, period_ns: int) -> int:
 
 
 def _cpu_ns(thread_id: int) -> Optional[int]:
-    """CPU time of the main thread: it tells a host-side wait from work. The main thread outlives every beat."""
+    """CPU time of the main thread, which tells waiting from work. The main thread outlives every beat."""
     try:
         return time.clock_gettime_ns(time.pthread_getcpuclockid(thread_id))
     except OSError:

@@ -1,4 +1,4 @@
-"""A data loader that is timed and knows its position, and otherwise is the loader that it wraps."""
+"""Wraps a data loader: times its waits and knows its position. In all else it is the wrapped loader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WrappedLoader(Generic[Batch]):
 
     def __getattr__(self, name: str) -> Any:
         if name == "_loader":
-            raise AttributeError(name)  # Half-built, e.g. while it is unpickled.
+            raise AttributeError(name)  # This object is half-built, e.g. while it is unpickled.
         return getattr(self._loader, name)
 
     def state_dict(self) -> Dict[str, Any]:
@@ -62,7 +62,7 @@ class WrappedLoader(Generic[Batch]):
             self.batches = 0
             self._epoch_rng = rng.capture()
             return iter(self._loader)
-        # Drawing the order again uses random numbers that the interrupted run had used long ago.
+        # Drawing the order again takes random numbers that the interrupted run had taken long before.
         now = rng.capture()
         self._epoch_rng = resume.get("epoch_rng")
         if self._epoch_rng is not None:
@@ -70,7 +70,7 @@ class WrappedLoader(Generic[Batch]):
         iterator = iter(self._loader)
         for _ in range(int(resume["batches"])):
             if next(iterator, iterator) is iterator:
-                break  # The data set became shorter: the epoch ends here.
+                break  # The data set became shorter, and the epoch ends here.
         rng.restore(now)
         return iterator
 
@@ -81,7 +81,7 @@ class WrappedLoader(Generic[Batch]):
 
 
 class SizedWrappedLoader(WrappedLoader[Batch]):
-    """A wrapped loader with a length. Apart, so that bool() and len() act as they do on the loader itself."""
+    """A wrapped loader with a length. A class of its own: bool() and len() act as on the loader itself."""
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # Chosen because the loader's type has it.
@@ -96,7 +96,7 @@ class _TimedIterator(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         meter = CURRENT.meter
-        # A prefetching thread of the script fetches beside the training thread, not in its time.
+        # A thread of the script may prefetch: that is not the training thread's time.
         if meter is None or meter.progress.main_thread_id != threading.get_ident():
             return self._fetch()
         part = meter.enter_fetch()
@@ -131,7 +131,7 @@ def loader_states() -> List[Dict[str, Any]]:
 
 
 def load_loader_states(states: List[Dict[str, Any]]) -> None:
-    """Give the positions back, in the order of wrapping; a count that differs is told and leaves all as they are."""
+    """Give the positions back, in the order of wrapping. Another number of loaders is reported, and none is moved."""
     loaders = sorted(_LOADERS, key=lambda item: item._index)
     if not states:
         return

@@ -1,7 +1,6 @@
-"""One rank's training, observed: every engine's hooks end here, and step and phase frames leave from here.
+"""Observes one rank's training: the hooks of every engine end here, step and phase frames leave from here.
 
-All methods run on the training thread, and those called from hooks are guarded: an error of ours costs a frame,
-never a step.
+All methods run on the training thread. Those that hooks call are guarded: an error of ours costs a frame, never a step.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ class StepMeter:
 
     def __init__(self, progress: Progress, count: tokens.TokenCount) -> None:
         self.progress = progress
-        self.watch: Watch = NoWatch()  # Replaced once there is one: it needs a saver, which needs this meter.
+        self.watch: Watch = NoWatch()  # Until attach() has a real one: that needs a saver, which needs this meter.
         self.clock = timing.StepClock()
         self.count = count
         self.device: Optional[device_timing.DeviceTimer] = None
-        self.learn_directory: Callable[[str], None] = _forget  # A saver's, once there is one.
+        self.learn_directory: Callable[[str], None] = _forget  # The saver's method, once there is a saver.
         self.reports_comm = False  # True once an engine's collectives are wrapped.
         self.tokens_total = 0
-        self.tokens_known = True  # False: what went before a checkpoint that was loaded is not in `tokens_total`.
+        self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
         self.loader_timed = False
-        self.loss_is_share = False  # Micro-step losses arrive divided by their number: sum, not mean.
-        self._cold = True  # The next step compiles, allocates, fills caches: not like the others.
+        self.loss_is_share = False  # Micro-step losses arrive divided by their number: their sum is the mean.
+        self._cold = True  # The next step compiles, allocates and fills caches.
         self._in_eval = False
         self._backward_seen = False
-        self._backward_ever = False  # Whoever calls it once always does: the forward pass's output needs no look.
+        self._backward_ever = False  # A loop that reports backward once always does: no need to look at outputs.
         self._loss: Any = None
         self._losses = 0
         self._lossless = 0  # Backward calls without a readable loss.
         self._loss_ever = False
-        self._candidate: Any = None  # A scalar forward output: the loss, where nobody calls engine.backward.
+        self._candidate: Any = None  # A scalar forward output. It is the loss where nobody reports backward.
         self.defers_boundary = False  # True where the optimizer's end is not yet the step's end (scheduler, zero_grad).
         self._boundary_due = False
         self._memory_due_ns = 0
@@ -111,7 +110,7 @@ class StepMeter:
 
     @guarded()
     def begin_step(self) -> None:
-        """A whole step begins, whose inside is told by instructions."""
+        """A whole step begins; instructions report what is inside it."""
         self._begin_step()
         self._backward_seen = True
         self._mark("step", timing.OTHER)
@@ -167,7 +166,7 @@ class StepMeter:
     def boundary(self) -> None:
         """Between two steps: the watcher may hold this thread, save, and park it."""
         if self.defers_boundary:
-            self._boundary_due = True  # Until the loop asks for the next batch or runs the next forward pass.
+            self._boundary_due = True  # It comes with the next batch or forward pass.
         else:
             self._boundary()
 
@@ -187,7 +186,7 @@ class StepMeter:
             if late.is_read:
                 _put_scalars(late.fields, late.loss, late.norm)
             else:
-                late.fields["loss_expected"] = False  # Not vanished: the device never told.
+                late.fields["loss_expected"] = False  # The loss did not vanish: the device never answered.
             self.watch.step_frame(late.fields)
 
     # -- around the steps -----------------------------------------------------------------------------------------
@@ -261,7 +260,7 @@ class StepMeter:
         return self.clock.part == timing.EVAL
 
     def _enter_eval(self) -> None:
-        if not self.evaluating:  # The script's own phase("eval") needs no second one inside.
+        if not self.evaluating:  # The script's own phase("eval") is around this one already.
             self._in_eval = True
             self.enter_phase("eval")
 
@@ -286,7 +285,7 @@ class StepMeter:
         if device.in_flight:
             self.send_arrived()
         if device.captured and not self._cold:
-            self._cold = True  # A graph is being captured: this step is like no other.
+            self._cold = True  # A graph is being captured in this step.
             self.progress.set_phase("compile")
             self.watch.phase_changed()
 
@@ -307,7 +306,7 @@ class StepMeter:
         if step_tokens is not None:
             self.tokens_total += step_tokens
             fields["tokens"] = step_tokens
-            if self.tokens_known:  # Else the governor, who heard the attempts before, counts on by step.
+            if self.tokens_known:  # Else the governor, which heard the attempts before, counts on by step.
                 fields["tokens_total"] = self.tokens_total
         self._loss_ever = self._loss_ever or self._losses > 0
         fields["loss_expected"] = self._loss_ever or self._lossless > 0
@@ -331,12 +330,12 @@ class StepMeter:
     def _put_device_times(self, fields: Dict[str, Any], parts_ns: Any, step_ns: int) -> None:
         host_data_ns = int(fields["data_s"] * 1e9)
         parts_ns[timing.DATA] = device_timing.felt_data_wait(parts_ns, host_data_ns)
-        parts_ns[timing.CHECKPOINT] = parts_ns[timing.HOLD] = 0  # Host work: its own clock told it already.
-        told = {name: fields[name] for name in ("checkpoint_s", "hold_s")}
+        parts_ns[timing.CHECKPOINT] = parts_ns[timing.HOLD] = 0  # Host work, which the host's clock has measured.
+        measured = {name: fields[name] for name in ("checkpoint_s", "hold_s")}
         times = timing.StepTimes(step_ns, parts_ns, 0)
         timing.put_seconds(fields, times, True, parts_ns[timing.BACKWARD] > 0)
-        fields.update(told)
-        # Host time of a collective is its launch: no figure is better than that one.
+        fields.update(measured)
+        # The host times a collective's launch only: no figure is better than that one.
         fields.pop("comm_s", None)
         fields["device_timed"] = True
 

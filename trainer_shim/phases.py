@@ -25,7 +25,7 @@ CURRENT = _Current()
 
 
 class phase:  # noqa: N801  A context manager that reads like the statement it is.
-    """Mark the enclosed code as `name`, one of wire.PHASES; any other name counts as idle and is told once.
+    """Mark the enclosed code as `name`, one of wire.PHASES. Any other name counts as idle and is reported once.
 
     The governor then allows the pauses that belong to it: an evaluation is not a hang.
     """

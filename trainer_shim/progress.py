@@ -1,7 +1,7 @@
 """Where the training thread is: written by it alone, read by the listener thread without a lock.
 
-Single attribute stores are atomic under the interpreter, and a beat that mixes two neighbouring
-values is harmless: the governor judges stillness over many beats, never one.
+The interpreter makes single attribute stores atomic. A beat that mixes two neighbouring values is harmless: the
+governor judges stillness over many beats.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from .guard import say
 from .interfaces import Resumed, Saver
 from .store import KeyStore
 
-CANDIDATES_MAX = 8  # Older ones cost more to train again than to ask a person about.
+CANDIDATES_MAX = 8  # Going back further costs so much training that a person should decide.
 _WAIT_S = 300.0  # Ranks reach resume() minutes apart when their images or imports load slowly.
 _POLL_S = 0.05
 
@@ -21,9 +21,9 @@ def resume_from(
 ) -> Optional[Resumed]:
     """Load the newest good checkpoint below `directory` that every rank finds whole; None when there is none.
 
-    Collective, on the training thread, before the first step. `call` counts the calls of this process, alike on
-    every rank. A torn checkpoint is passed over with one line. Raises what the engine's load raises, and TimeoutError
-    when a rank does not join.
+    Collective, on the training thread, before the first step. `call` counts the calls of this process, and is the same
+    on every rank. A torn checkpoint is passed over with one line. Raises what the engine's load raises, and
+    TimeoutError when a rank does not join.
     """
     manifest = _common(directory, rank, store, world_size, call)
     if manifest is None:
@@ -48,7 +48,7 @@ def _common(directory: str, rank: int, store: KeyStore, world_size: int, call: i
     keys = ["resume/%d/%d" % (call, other) for other in range(world_size)]
     store.set(keys[rank], json.dumps(list(usable)))
     lists = _gathered(store, keys)
-    # Rank 0 wrote the manifests, so its order counts; another node's directory may show less.
+    # Rank 0 wrote the manifests, so its order counts. Another node's directory may show fewer.
     for tag in lists[0]:
         if all(tag in other for other in lists):
             return usable[tag]

@@ -1,4 +1,4 @@
-"""Random number generator states as JSON: no pickle, so that reading a position runs no code of its own."""
+"""States of the random number generators as JSON: unlike a pickle, reading one runs no code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def restore(states: Dict[str, Any]) -> None:
     if torch is not None and "torch" in states:
         torch.set_rng_state(_to_tensor(torch, states["torch"]))
         cuda = states.get("cuda")
-        # Another number of devices: which state belongs to which is unknown, so none is set.
+        # With another number of devices nobody knows which state belongs to which, so none is set.
         if cuda and torch.cuda.is_available() and torch.cuda.device_count() == len(cuda):
             torch.cuda.set_rng_state_all([_to_tensor(torch, state) for state in cuda])
 

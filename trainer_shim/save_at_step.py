@@ -1,4 +1,4 @@
-"""What the training thread does at a raised gate: wait, save, park. Everything here runs on that thread."""
+"""What the training thread does at a raised gate: wait, save, park. try_disk() and clear_trial() run beside it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .interfaces import Saver
 from .progress import Progress
 from .step_gate import Order, Result, StepGate
 
-GONE_NS = 30_000_000_000  # Without a governor for so long, nobody will come to end a parked rank.
-OVERDUE_NS = 60_000_000_000  # After the deadline plus this, likewise.
+GONE_NS = 30_000_000_000  # A parked rank without a governor for so long ends itself.
+OVERDUE_NS = 60_000_000_000  # So does one that is parked so long after the deadline.
 _NAP_S = 0.25
 
 
@@ -35,7 +35,7 @@ class SaveAtStep:
         self._progress = progress
         self._saver = saver
         self._governor = governor
-        self.wake: Callable[[], None] = _nobody  # Tells the agreement that the training thread got somewhere.
+        self.wake: Callable[[], None] = _nobody  # Wakes the agreement: the training thread got somewhere.
         self.tokens_total: Optional[int] = None  # As of the last step frame.
         self.delegate = False  # A framework saves by its own means: see interfaces.Watch.wants_save.
         self._delegated: Optional[Order] = None
@@ -44,7 +44,7 @@ class SaveAtStep:
         self.checkpoint_s = 0.0  # Total time it spent saving for us.
 
     def directory(self) -> Optional[str]:
-        """Where we save; None also in delegate mode, where the framework knows the place and tells it afterwards."""
+        """Where we save. None also in delegate mode: the framework reports the place afterwards."""
         return None if self._saver is None or self.delegate else self._saver.directory
 
     def can_save(self) -> bool:
@@ -92,7 +92,7 @@ class SaveAtStep:
 
     @guarded(fallback=False)
     def hold(self, step: int, delegate: bool) -> bool:
-        """Hold, save, park as ordered; True when the framework has to save now (delegate mode)."""
+        """Hold, save and park as ordered. True when the framework has to save now (delegate mode)."""
         if self._delegated is not None:
             self._delegated = None
             self._gate.saved(Result(None, "the framework did not save when asked"))
@@ -149,9 +149,9 @@ class SaveAtStep:
             self._drain(order, result)
 
     def _drain(self, order: Order, result: Result) -> None:
-        """Report a save once its files are written. An asynchronous engine needs further steps to get there."""
+        """Report a save once its files are written. An asynchronous engine needs further steps for that."""
         while result.error is None and self._pending():
-            # Parked ranks take no further step; what is not out by then is reported as failed.
+            # A parked rank takes no further step: it waits here.
             if not order.park:
                 self._draining = (order, result)
                 return
@@ -168,16 +168,16 @@ class SaveAtStep:
             return Result(None, "this loop has no way to save")
         path = os.path.join(directory, order.tag)
         if self._rank == 0:
-            checkpoint.discard_manifest(path)  # Of another attempt that saved this step: its files are overwritten now.
+            checkpoint.discard_manifest(path)  # Another attempt may have saved this step: its files are overwritten.
         _, failure = attempt(self._write_rank_file, path)
         facts = {"step": order.step, "tokens_total": self.tokens_total, "kind": order.kind, "incident": order.incident}
-        # Collective: this rank takes part even if its own small file failed, or the others would wait for it for ever.
+        # Collective: this rank takes part even if its own small file failed, or the others would wait for ever.
         _, error = attempt(saver.save, directory, order.tag, {"costgov": facts})
         error = error or failure
         return Result(path, None if error is None else _worded(error))
 
     def _write_rank_file(self, path: str) -> None:
-        # The trial before the agreement wrote it already, unless a request changed the kind, and the tag, since.
+        # try_disk() wrote it already, unless a request has changed the kind, and so the tag, since.
         if checkpoint.place_rank_file(path, self._rank):
             return
         os.makedirs(path, exist_ok=True)
@@ -190,7 +190,7 @@ class SaveAtStep:
         return error is None and bool(pending)
 
     def _park(self, order: Order) -> None:
-        """Stand still until somebody ends this process; when nobody will, end it: nothing trains on after a halt."""
+        """Stand still until somebody ends this process. When nobody comes, end it: nothing trains on after a halt."""
         self._enter("idle")
         began_ns = time.monotonic_ns()
         while not self._may_leave(order, began_ns):

@@ -7,7 +7,7 @@ import sys
 from typing import Any, Dict, Optional
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-ELSEWHERE = object()  # A loss that is there, on a device that nobody can read without waiting.
+ELSEWHERE = object()  # A loss on a device that cannot be read without waiting.
 
 
 def readable(loss: Any, keeps_tensor: bool) -> Any:
@@ -32,7 +32,7 @@ def loss_in(output: Any) -> Any:
 
 
 def host_number(value: Any) -> Optional[float]:
-    """Return a number that is already on the host, None for anything that one would have to wait for."""
+    """Return a number that is on the host already; None for what one would have to wait for."""
     if value is None or isinstance(value, (int, float)):
         return value
     if hasattr(value, "detach") and value.is_cpu and value.numel() == 1:

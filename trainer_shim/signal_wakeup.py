@@ -1,7 +1,7 @@
 """The signal that wakes the listener: it only means "read your socket, or reconnect".
 
-Python runs signal handlers on the main thread between bytecodes: not while it sits in a collective. So the handler
-does nothing that matters, and the interpreter's wakeup descriptor, written from C at delivery, wakes the listener.
+Python runs signal handlers on the main thread, between bytecodes: never while that sits in a collective. So the handler
+does nothing that matters. C code writes to the interpreter's wakeup descriptor at delivery: that wakes the listener.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ReentrantEvent:
 
 
 def signal_number(environ: Mapping[str, str]) -> int:
-    """Read COSTGOV_SIGNAL ("USR2", "SIGUSR2", "12", "0" for none). What cannot be read is the default, and said."""
+    """Read COSTGOV_SIGNAL ("USR2", "SIGUSR2", "12", "0" for none). Another word is reported: the default counts."""
     text = environ.get("COSTGOV_SIGNAL", "").strip().upper()
     if not text:
         return DEFAULT_SIGNAL
@@ -85,12 +85,12 @@ class SignalWakeup:
             return
         previous = signal.getsignal(number)
         if previous is None or (not callable(previous) and _caught_in_c(number)):
-            return  # A C-level handler (faulthandler.register): we could not call it, so we leave it alone.
+            return  # A handler in C (faulthandler.register): we could not call it, so it stays.
         try:
             signal.signal(number, self._handler)
         except (OSError, ValueError):  # SIGKILL, SIGSTOP, or a sub-interpreter.
             return
-        signal.siginterrupt(number, False)  # signal.signal() turns it on: somebody's C read() would see EINTR.
+        signal.siginterrupt(number, False)  # signal.signal() turns it on, and C code's read() would see EINTR.
         self._previous = previous
         self._previous_fd = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
         self.number = number
@@ -100,7 +100,7 @@ class SignalWakeup:
         return bool(self.number) and signal.getsignal(self.number) is not self._handler
 
     def wake(self) -> None:
-        """Wake the listener. From any thread; never blocks, for a full buffer is awake already."""
+        """Wake the listener. Any thread. Never blocks: whoever has a full buffer is awake."""
         try:
             self._sender.send(_WAKE)
         except OSError:
@@ -124,7 +124,7 @@ class SignalWakeup:
         """In a forked child: give everything back, so that a data-loader worker neither wakes us nor is signalled."""
         if self.number:
             if signal.getsignal(self.number) is self._handler:
-                # The default action would kill a worker on a signal to the whole group, which its parent survives.
+                # The default action would kill a worker when the whole group is signalled, which its parent survives.
                 signal.signal(self.number, _deaf if self._previous == signal.SIG_DFL else self._previous)
             current = signal.set_wakeup_fd(-1)
             _put_back(self._previous_fd if current == self._sender.fileno() else current)
@@ -133,7 +133,7 @@ class SignalWakeup:
         self._sender.close()
 
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
-        # The wakeup descriptor has spoken already, unless an event loop took it: then this late nudge is all there is.
+        # The wakeup descriptor was written already, unless an event loop has taken it: then this late one must do.
         try:
             self._sender.send(bytes((number,)))
         except OSError:
@@ -145,7 +145,7 @@ class SignalWakeup:
         if numbers:
             try:
                 os.write(self._previous_fd, numbers)
-            except OSError:  # Its owner closed it or is full; it was theirs to watch.
+            except OSError:  # Its owner closed it, or it is full: theirs to watch.
                 pass
 
 
@@ -168,7 +168,7 @@ def _caught_in_c(number: int) -> bool:
 
 
 def _deaf(_number: int, _frame: Optional[FrameType]) -> None:
-    """A handler, not SIG_IGN: exec turns it back into the default, so no program inherits our choice."""
+    """Unlike SIG_IGN, a handler does not outlive exec: no program inherits our choice."""
 
 
 def _give_back_in_children(wakeup: SignalWakeup) -> None:

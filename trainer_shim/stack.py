@@ -15,8 +15,7 @@ from .wire import LIST_ITEMS_MAX
 DEVICE_WAITS = frozenset(("item", "cpu", "tolist", "synchronize", "wait", "barrier"))
 _LIBRARIES = ("/torch/", "/deepspeed/")
 
-# Seconds to many minutes without a hook are normal below these.
-# Paths as installed: a project may well have a directory or a file of such a name.
+# Below these, many minutes without a hook are normal. Paths are as installed: a project may have such names too.
 _COMPILERS = (
     "/torch/_dynamo/",
     "/torch/_inductor/",
@@ -24,7 +23,7 @@ _COMPILERS = (
     "/torch/utils/cpp_extension.py",
     os.path.join(os.path.dirname(os.__file__), "subprocess.py"),
 )
-# ... except below the wrappers through which *finished* code runs: they are on the stack of every step.
+# But compiled code runs through these at every step: below them nothing compiles.
 _RUNNERS = (
     "/torch/_dynamo/eval_frame.py",
     "/torch/_dynamo/external_utils.py",

@@ -1,7 +1,7 @@
 """The key-value store through which the ranks of one job talk beside their collectives.
 
-Several ranks: a connection of our own to the TCPStore that torch.distributed already runs (a wait on a shared
-connection would block the training thread for as long). One rank: a dictionary.
+With several ranks it is a connection of our own to the TCPStore that torch.distributed runs already: a wait on a shared
+connection would block the training thread. With one rank it is a dictionary.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class TorchStore:
 def connect(world_size: int, prefix: str, meeting: str) -> Optional[KeyStore]:
     """Return this job's store, or None while torch.distributed is not initialised. Raises StoreLostError.
 
-    `prefix` is where this rank would keep its keys. The first rank's wins, under the key `meeting`: ranks that
-    attached before their process group existed may have named the attempt differently.
+    `prefix` is where this rank would keep its keys. The first rank's prefix counts for all, under the key `meeting`:
+    ranks that attached before their process group existed may have named the attempt differently.
     """
     if world_size <= 1:
         return MemoryStore()
-    dist = sys.modules.get("torch.distributed")  # Never imported by us: the trainer did, or there is no job.
+    dist = sys.modules.get("torch.distributed")  # The trainer has imported it, or there is no job.
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None
     try:

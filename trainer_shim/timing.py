@@ -1,8 +1,8 @@
 """Where the wall time of one optimizer step went, measured on the host clock without touching the device.
 
 The clock is always in exactly one part: switching charges the time since the last switch to the part that was left.
-So the parts cannot overlap and sum to the step's wall time by construction. Communication overlaps them by nature
-and is therefore counted beside them ("of which").
+So the parts cannot overlap, and their sum is the step's wall time. Communication overlaps them and is counted beside
+them ("of which").
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class StepClock:
 def put_seconds(fields: Dict[str, Any], times: StepTimes, loader_timed: bool, backward_seen: bool) -> None:
     """Put a step's parts into its frame; what is left of `step_s` is `other`.
 
-    With no timed loader the whole gap counts as waiting for data: it is an upper bound, and says so by being
-    all there is. With no backward call seen, what follows the forward pass is the backward pass.
+    Without a timed loader the whole gap counts as waiting for data: an upper bound. Without a backward call, what
+    follows the forward pass is the backward pass.
     """
     spent = times.spent
     data_ns = spent[DATA] if loader_timed else spent[DATA] + spent[GAP]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Optional
 
 _INTEGER_DTYPES = frozenset(("torch.int64", "torch.int32", "torch.int16", "torch.uint8", "torch.int8"))
-_is_integer: Dict[Any, bool] = {}  # By dtype: a dozen exist, and asking one for its name costs as much as the rest.
+_is_integer: Dict[Any, bool] = {}  # By dtype: asking one for its name costs as much as all the rest here.
 _USUAL_NAMES = ("input_ids", "tokens", "idx", "x", "inputs")
 
 

@@ -1,4 +1,4 @@
-"""The watcher: everything of the shim that talks to the governor and to the other ranks, behind the `Watch` seam."""
+"""The watcher: all of the shim that talks to the governor and to the other ranks, behind interfaces.Watch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Watcher:
         self._requests = OpenRequests(lambda ack: self._governor.put("ack", ack))
         place = self._place
         restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        # Every rank attaches as often as the others: what an earlier watcher of this process left behind is not ours.
+        # Every rank attaches as often as the others. The count keeps an earlier watcher's keys apart from ours.
         _WATCHERS[0] += 1
         meeting = "%s/%d" % (restart, _WATCHERS[0])
         prefix = "costgov/%s/%s/%s" % (place.run, place.attempt, meeting)
@@ -84,7 +84,7 @@ class Watcher:
     def start(self) -> None:
         """Connect, take the signal, start the threads. SystemExit when COSTGOV_REQUIRED=1 and nobody listens.
 
-        The only method that raises: what cannot start is not watched, and attach() has to say so.
+        What cannot start is not watched, and attach() has to say so: so this raises.
         """
         try:
             self._begin()
@@ -120,12 +120,12 @@ class Watcher:
     @guarded()
     def step_frame(self, fields: Dict[str, Any]) -> None:
         tokens_total = fields.get("tokens_total")
-        if tokens_total is not None or "tokens" in fields:  # Tokens without a total: nobody knows it any more.
+        if tokens_total is not None or "tokens" in fields:  # Tokens without a total: it is no longer known.
             self._save_at_step.tokens_total = tokens_total
         if self._alive:
             if self._said_bye:
                 self._go_on()
-            # What is a reason to halt by itself leaves at once; what takes several steps to be one can wait.
+            # A step that alone is a reason to halt leaves at once. The others can wait.
             send = self._governor.later if is_sound(fields) else self._governor.post
             send("step", fields)
 
@@ -169,7 +169,7 @@ class Watcher:
             if resumed.tokens_total is not None:
                 self._save_at_step.tokens_total = resumed.tokens_total
             self.hello_field("resumed_step", resumed.step)
-            self._tell_last_good(resumed.step, resumed.tokens_total, resumed.path, resumed.age_s)
+            self._report_last_good(resumed.step, resumed.tokens_total, resumed.path, resumed.age_s)
         return resumed
 
     @property
@@ -207,8 +207,7 @@ class Watcher:
         return sorted(set(known or ()) | set(able))
 
     def _once_a_second(self) -> None:
-        """On the listener thread: tell when somebody took our signal, so that none is sent to their handler, and
-        when a framework turned out to save by itself."""
+        """On the listener thread: report that somebody took our signal, or that a framework saves by itself."""
         self.hello_field("signal", 0 if self._signal_wakeup.replaced() else self._signal_wakeup.number)
         self.hello_field("capabilities", self._capabilities(self._hello.get("capabilities")))
         if self._governor.refused is not None and self._place.local_rank == 0 and not self._said_refused:
@@ -219,8 +218,8 @@ class Watcher:
     def checkpoint(self) -> None:
         """Save a whole, durable, good checkpoint soon, as if a governor had asked: all ranks at one agreed step.
 
-        Call it on every rank or on rank 0 alone, as often as you would save; returns at once. While an incident is
-        open, of a governor or our own, it asks for nothing: that one saves, or ends the run. No governor is needed.
+        Call it on every rank or on rank 0 alone, as often as you would save. Returns at once. While an incident is
+        open, a governor's or our own, it asks for nothing: that one saves, or ends the run. No governor is needed.
         """
         if self._place.rank != 0 or not self._alive or self._requests.request is not None:
             return
@@ -233,9 +232,9 @@ class Watcher:
 
     def _note_last_good(self, record: Dict[str, Any], step: int) -> None:
         if record.get("kind") == "good":
-            self._tell_last_good(step, record.get("tokens_total"), str(record.get("path")), 0.0)
+            self._report_last_good(step, record.get("tokens_total"), str(record.get("path")), 0.0)
 
-    def _tell_last_good(self, step: int, tokens_total: Optional[int], path: str, age_s: float) -> None:
+    def _report_last_good(self, step: int, tokens_total: Optional[int], path: str, age_s: float) -> None:
         mono_ns = time.monotonic_ns() - int(age_s * 1e9)
         self.hello_field("last_good", {"step": step, "tokens_total": tokens_total, "path": path, "mono_ns": mono_ns})
 
@@ -267,7 +266,7 @@ class Watcher:
     def close(self) -> None:
         """Say bye and end: threads, socket, signal. Blocks until the governor has confirmed, half a second at most.
 
-        At interpreter exit, too: Python would unwind our threads inside C++ code, which aborts the process.
+        Runs at the interpreter's exit too: Python would unwind our threads inside C++ code, which aborts the process.
         """
         if not self._alive:
             return

@@ -79,7 +79,7 @@ class PositionSaver:
         self._meter.resumed(int(position.get("step", self._meter.progress.step)), position.get("tokens_total"))
 
 
-def tell_last_good(meter: StepMeter, step: int, path: str) -> None:
+def report_last_good(meter: StepMeter, step: int, path: str) -> None:
     """Announce a whole checkpoint that the script saved by itself."""
     record: Dict[str, Any] = {"step": step, "path": path, "mono_ns": time.monotonic_ns()}
     if meter.tokens_total and meter.tokens_known:

@@ -1,7 +1,7 @@
 """DeepSpeed's collectives, timed where all of them pass: the backend object `deepspeed.comm.comm.cdb`.
 
-Instance attributes are set on that one object; classes and modules stay as they are. Its own methods call each
-other (all_gather_coalesced and such), so only the outermost call counts.
+The hooks are instance attributes of that one object. Its own methods call each other (all_gather_coalesced and such):
+only the outermost call counts.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def wrap_backend(backend: Any, meter: StepMeter) -> Callable[[], None]:
 def _collectives(backend: Any) -> Iterator[Tuple[str, Callable[..., Any]]]:
     for op in COLLECTIVES:
         original = getattr(backend, op, None)
-        # One backend outlives many engines: the second attach must not time the first one's wrap.
+        # One backend outlives many engines: a second attach() must not time the first one's wrapper.
         if callable(original) and op not in vars(backend):
             yield op, original
 

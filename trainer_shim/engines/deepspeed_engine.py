@@ -1,8 +1,8 @@
 """DeepSpeedEngine: ZeRO 0-3, any precision, any gradient accumulation, under its own loop, HF or Accelerate.
 
-Hooks (stable from 0.14 on): instance attributes over `forward`, `backward`, `step`, `train`, `eval`, `save_checkpoint`
-and `load_checkpoint`. No monitor, no wall_clock_breakdown, no comms logger:
-each of them synchronises, crashes the pipeline or carries no loss.
+Hooks (names stable from 0.14 on): instance attributes over `forward`, `backward`, `step`, `train`, `eval`,
+`save_checkpoint` and `load_checkpoint`. The monitor carries no loss, wall_clock_breakdown crashes the pipeline, the
+comms logger synchronises: none of them is used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class DeepSpeedSaver(base.PositionSaver):
         return engine is not None and engine.get_commit_info() is not None
 
     def load(self, directory: str, tag: str) -> Dict[str, Any]:
-        # The hooked one: it tells the phase and takes the counters over.
+        # The hooked method: it reports the phase and takes the counters over.
         path, client_state = self._engine.load_checkpoint(directory, tag=tag)
         if path is None:
             raise FileNotFoundError("no checkpoint %r in %s" % (tag, directory))
@@ -89,8 +89,8 @@ class DeepSpeedSaver(base.PositionSaver):
 def _hold_write_errors(engine: Any, undo: hooks.Undo) -> List[Exception]:
     """Keep what the engine's writing raises in the returned list until `undo`, instead of letting it break off a save.
 
-    save_checkpoint() is a collective to its very end. A rank whose disk is full would leave it early and train on,
-    or park, while the others sit in its last barrier; so it goes on to that barrier, and fails behind it.
+    save_checkpoint() is a collective to its very end. A rank whose disk is full would leave it early, while the others
+    sit in its last barrier. So it goes on to that barrier and fails behind it.
     """
     errors: List[Exception] = []
 
@@ -117,7 +117,7 @@ class DeepSpeedFacts:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._skipped_before = int(engine.skipped_steps)
-        # From 0.18 on. Looked up once: asking a module for what it has not costs 2 us.
+        # It exists from 0.18 on. Asking a module for a missing name costs 2 us, so it is looked up once.
         self._read_loss_scale = getattr(engine, "_get_optimizer_loss_scale", None)
 
     def rebase(self) -> None:
@@ -213,7 +213,7 @@ def _forward(
 
 def _backward(meter: StepMeter, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     loss = args[0] if args else kwargs.get("loss")
-    # HF divides by the accumulation itself and says so here.
+    # HF divides by the accumulation itself, and passes this flag.
     meter.enter_backward(loss, kwargs.get("scale_wrt_gas", True) is False)
     try:
         return original(*args, **kwargs)
@@ -267,18 +267,18 @@ def _save_checkpoint(engine: Any, meter: StepMeter, original: Callable[..., Any]
     if saved:
         directory = args[0] if args else kwargs.get("save_dir")
         tag = args[1] if len(args) > 1 else kwargs.get("tag")
-        _tell_last_good(engine, meter, directory, tag)
+        _report_last_good(engine, meter, directory, tag)
     return saved
 
 
 @guarded()
-def _tell_last_good(engine: Any, meter: StepMeter, directory: Any, tag: Any) -> None:
+def _report_last_good(engine: Any, meter: StepMeter, directory: Any, tag: Any) -> None:
     meter.learn_directory(str(directory))
     decoupled = getattr(getattr(engine, "checkpoint_engine", None), "is_decoupled", None)
     if decoupled is not None and decoupled():
-        return  # It becomes whole in a later step, which nobody announces.
+        return  # It becomes whole in a later step, and nothing announces that.
     name = str(tag or "global_step%d" % engine.global_steps)
-    base.tell_last_good(meter, engine.global_steps, os.path.abspath(os.path.join(directory, name)))
+    base.report_last_good(meter, engine.global_steps, os.path.abspath(os.path.join(directory, name)))
 
 
 def _load_checkpoint(
@@ -297,7 +297,7 @@ def _load_checkpoint(
 @guarded()
 def _after_load(engine: Any, meter: StepMeter, facts: DeepSpeedFacts, path: str) -> None:
     facts.rebase()
-    # A checkpoint of ours that the script loads by itself still knows how many tokens went before.
+    # The script may load a checkpoint of ours: its rank file knows how many tokens went before.
     place = path if os.path.isdir(path) else os.path.dirname(path)
     meter.resumed(engine.global_steps, base.tokens_before(place, engine.global_rank))
     meter.learn_directory(os.path.dirname(place))

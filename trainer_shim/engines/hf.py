@@ -1,8 +1,8 @@
 """transformers.Trainer and plain Accelerate loops.
 
-No engine exists before train(), so the Trainer is served by a callback that hooks whatever train() built. It saves
-by its own means (delegate mode): at the agreed step the callback sets `should_save` on every rank. Losses are taken
-at accelerator.backward or engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
+No engine exists before train(), so a callback hooks what train() built. The Trainer saves by its own means (delegate
+mode): at the agreed step the callback sets `should_save` on every rank. Losses are taken at accelerator.backward or
+engine.backward: `logging_nan_inf_filter` hides non-finite ones from on_log.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class TrainerRun:
     @guarded()
     def begin(self, state: Any) -> None:
         """train() has built model, optimizer and, perhaps, an engine."""
-        self.unhook()  # It may begin twice, e.g. when it searches for a batch size that fits.
+        self.unhook()  # train() begins again when it searches for a batch size that fits.
         trainer, meter = self._trainer, self._meter
         wrapped = trainer.model_wrapped
         self._is_deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False)) and hasattr(wrapped, "global_steps")
@@ -154,7 +154,7 @@ class TrainerRun:
             self._asked = False
             self._meter.watch.delegate_saved(path, None)
         else:
-            base.tell_last_good(self._meter, int(state.global_step), path)
+            base.report_last_good(self._meter, int(state.global_step), path)
 
     @guarded()
     def missed_save(self) -> None:

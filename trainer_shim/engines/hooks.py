@@ -1,4 +1,4 @@
-"""How the shim gets between a training loop and its engine: on instances only, undoable, invisible to copies."""
+"""How the shim gets between a training loop and its engine: on instances only, undoable, and never in copies."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def replace(undo: Undo, owner: Any, name: str, make: Callable[[Callable[..., Any
     setattr(owner, name, wrapped)
 
     def put_back() -> None:
-        # Somebody may have wrapped it once more since: theirs calls ours, and ours must stay.
+        # Somebody may have wrapped ours since: theirs calls it, so it stays.
         if vars(owner).get(name) is not wrapped:
             return
         if own is None:

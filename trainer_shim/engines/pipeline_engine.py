@@ -1,7 +1,7 @@
 """PipelineEngine: every instruction of the schedule passes through `_INSTRUCTION_MAP`, and train_batch() is the step.
 
-The map is copied onto the instance, so other engines keep theirs. micro_steps stays 0 here and forward, backward
-and step raise; wall_clock_breakdown crashes this engine at its first backward. None of them is used.
+The map is copied onto the instance: other engines keep theirs. On this engine micro_steps stays 0, forward, backward
+and step raise, and wall_clock_breakdown crashes. None of them is used.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -
     hooks.replace(undo, engine, "train_batch", hooks.around(_train_batch, engine, meter, facts, at_boundary))
     hooks.replace(undo, engine, "eval_batch", hooks.around(_eval_batch, meter))
     instrument_modes_and_checkpoints(engine, meter, facts, undo)
-    meter.loader_timed = True  # LoadMicroBatch tells the wait exactly.
+    meter.loader_timed = True  # LoadMicroBatch times the wait exactly.
     return undo
 
 

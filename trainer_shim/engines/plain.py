@@ -1,7 +1,8 @@
-"""A plain PyTorch loop: hooks of the module and of the optimizer, both public, nothing replaced.
+"""A plain PyTorch loop: public hooks of the module and of the optimizers. Nothing is replaced.
 
-A forward pass opens a step and the optimizer's step() ends it. What lies between them is the backward pass, exactly
-from `shim.loss(loss)` on where the loop calls it. The loss is that one, or the scalar that the module returned.
+A forward pass opens a step, the optimizer's step() ends it, and the backward pass lies between. Where the loop calls
+`shim.loss(loss)`, backward begins exactly there and that is the loss. Else the loss is the scalar that the module
+returned.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def is_sharded(model: Any) -> bool:
 
 
 class _Before:
-    """Module-level classes rather than closures: an optimizer may be copied with its hooks."""
+    """A class, not a closure: an optimizer may be copied with its hooks."""
 
     def __init__(self, meter: StepMeter) -> None:
         self._meter = meter

@@ -1,4 +1,8 @@
-"""Which kind of engine an object is, by its class's name and module: importing frameworks to ask would load them."""
+"""Which kind of engine an object is, by its class's name and module: importing frameworks to ask would load them.
+
+A new kind is one class with the methods of base.Kind, in a file of its own, and its lines in kind_of(). README.md gets
+its column, tests/drills/shim_engines a loop that is trained with and without the shim.
+"""
 
 from __future__ import annotations
 

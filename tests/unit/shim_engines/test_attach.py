@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import trainer_shim
-from trainer_shim.attach import _as_told
+from trainer_shim.attach import _as_json
 from trainer_shim.launch import Launch, clean_labels, gpu_uuids, is_required, parse_labels
 
 
@@ -160,7 +160,7 @@ def test_what_was_given_is_told_in_plain_text_and_numbers() -> None:
             return 4096
 
     given = {"run": Path("runs/a"), "stage": "s" * 2000, "tokens_per_step": Numpyish(), "total_steps": None}
-    assert _as_told(given) == {"run": "runs/a", "stage": "s" * 512, "tokens_per_step": 4096}
+    assert _as_json(given) == {"run": "runs/a", "stage": "s" * 512, "tokens_per_step": 4096}
 
 
 @pytest.mark.parametrize("argv", [["python", "x" * 5000], ["python"] * 65, ["python"] + ["y" * 2000] * 5])

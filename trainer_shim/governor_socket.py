@@ -7,7 +7,6 @@ wait is queued, and the listener thread sends it within a quarter of a second.
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
 import socket
@@ -19,13 +18,13 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from . import wire
 from .guard import note, say
+from .outbox import Outbox
 from .progress import Progress
 
 SEND_BUFFER_BYTES = 4 << 20  # 6,554 packets of a stalled governor instead of 167; granted as root or by wmem_max.
 RETRY_FIRST_NS = 100_000_000
 RETRY_MAX_NS = 2_000_000_000  # A connect to a missing socket costs 10 µs; a restarted governor should not wait.
 RETRY_REFUSED_NS = 30_000_000_000  # A governor that refused will do so until somebody changes a file.
-RESEND_NS = 2_000_000_000  # Unconfirmed after that: the governor may have died between reading and journal.
 QUEUE_FRAMES_MAX = 4_096  # About 2 MiB. A sender may fall so far behind while another holds the lock.
 # A quarter of a second of 4,000 steps/s. Each send gives the interpreter up. Where the training thread never waits, the
 # listener gets it back after 5 ms, and falls behind from 200 steps/s on. Then the training thread helps.
@@ -35,18 +34,6 @@ _SO_SNDBUFFORCE = 32
 # MSG_NOSIGNAL everywhere: a script that gave SIGPIPE its default action back must not die with our governor.
 
 
-class _Slot:
-    """One reliable frame waiting for its confirm."""
-
-    __slots__ = ("kind", "packet", "sent_ns", "seq")
-
-    def __init__(self, seq: int, kind: str, packet: bytes) -> None:
-        self.seq = seq
-        self.kind = kind
-        self.packet = packet
-        self.sent_ns: Optional[int] = None
-
-
 class GovernorSocket:
     """`hello_fields` returns the hello fields of this moment; it runs at every (re)connect."""
 
@@ -54,7 +41,6 @@ class GovernorSocket:
         self.paths = tuple(paths)
         self.path = self.paths[0]
         self.dropped = {"step": 0, "beat": 0, "phase": 0}  # Since attach: a reconnect must not hide what it cost.
-        self.outbox_dropped = 0
         self.refused: Optional[str] = None
         self.lost_since_ns: Optional[int] = time.monotonic_ns()  # None while connected.
         self.retry_at_ns = 0
@@ -69,8 +55,7 @@ class GovernorSocket:
         # signal handler may save, or say bye, while its own thread is inside.
         self._lock = threading.RLock()
         self._queue: Deque[Tuple[str, int, Dict[str, Any]]] = deque()
-        self._outbox: List[_Slot] = []
-        self._numbers = itertools.count(1)  # One call in C: a handler in between takes the next one.
+        self._outbox = Outbox(rank)
         _close_in_children(self)
 
     @property
@@ -145,17 +130,18 @@ class GovernorSocket:
     def put(self, kind: str, fields: Dict[str, Any]) -> None:
         """Queue a hello, ack or bye until it is confirmed, and try to send it at once. Any thread."""
         with self._lock:
-            self._enqueue(kind, fields)
-            self.flush(time.monotonic_ns())
+            now_ns = time.monotonic_ns()
+            self._outbox.add(kind, fields, now_ns)
+            self.flush(now_ns)
 
     def flush(self, now_ns: int) -> None:
         """Send what is new to this connection, and again what was not confirmed in time."""
         with self._lock:
-            for slot in list(self._outbox):
+            for slot in self._outbox.slots():
                 if slot.sent_ns is None and slot.kind != "hello":
                     self.send_queued()  # An ack of a step comes after the step.
-                if slot.sent_ns is not None and now_ns - slot.sent_ns < RESEND_NS:
-                    continue  # Perhaps by a signal handler, just now.
+                if not slot.is_due(now_ns):
+                    continue  # Perhaps a signal handler has sent it just now.
                 sock = self._sock
                 if sock is None:
                     return
@@ -196,9 +182,7 @@ class GovernorSocket:
     def _greet(self) -> None:
         hello = self._hello_fields()  # Outside our lock: it takes others'.
         with self._lock:
-            for slot in self._outbox:
-                slot.sent_ns = None
-            self._enqueue("hello", hello, first=True)
+            self._outbox.reconnected(hello, time.monotonic_ns())
 
     def disconnect(self, now_ns: int, retry_after_ns: int = 0) -> None:
         """Let the connection go; listener thread only. After one that lasted, the next connect() is due at once."""
@@ -230,7 +214,7 @@ class GovernorSocket:
                 continue
             if frame["kind"] == "confirm":
                 with self._lock:
-                    self._remove([slot for slot in self._outbox if slot.seq == frame["seq"]])
+                    self._outbox.confirm(frame["seq"])
             elif frame["kind"] == "refuse":
                 self.refused = frame["reason"]
                 self.disconnect(now_ns, RETRY_REFUSED_NS)
@@ -261,24 +245,6 @@ class GovernorSocket:
                 break
             packets.append(packet)
         return packets
-
-    def _enqueue(self, kind: str, fields: Dict[str, Any], first: bool = False) -> None:
-        seq = next(self._numbers)
-        frame = wire.head(kind, self._rank, time.monotonic_ns())
-        frame.update(fields)
-        frame["seq"] = seq
-        slot = _Slot(seq, kind, wire.encode(frame))
-        if kind == "hello":
-            self._remove([other for other in self._outbox if other.kind == "hello"])
-        while len(self._outbox) >= wire.OUTBOX_SLOTS:
-            self._outbox.pop(0)  # The newest ack tells the present state; the oldest is history.
-            self.outbox_dropped += 1
-        self._outbox.insert(0 if first else len(self._outbox), slot)
-
-    def _remove(self, slots: List[_Slot]) -> None:
-        # One by one: a new list would lose what a signal handler puts into the old one meanwhile.
-        for slot in slots:
-            self._outbox.remove(slot)
 
     def _retry_later(self, now_ns: int) -> None:
         self._back_off(now_ns, self._retry_ns)

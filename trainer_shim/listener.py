@@ -12,9 +12,10 @@ from typing import Any, Callable, Dict, Optional
 
 from . import stack, wire
 from .agreement_thread import AgreementThread
-from .governor_socket import RESEND_NS, GovernorSocket
+from .governor_socket import GovernorSocket
 from .guard import guarded
 from .open_requests import OpenRequests, request_of
+from .outbox import RESEND_NS
 from .progress import Progress
 from .signal_wakeup import SignalWakeup
 

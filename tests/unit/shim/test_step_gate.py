@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,12 +132,113 @@ def test_an_order_that_comes_after_the_thread_left_saves_nothing_of_a_later_step
     assert not gate.busy()
 
 
-def test_the_table_is_complete_and_every_order_is_taken_once() -> None:
+def gate_in(state: State) -> StepGate:
+    """A gate at step 3 that got there as it does in a round."""
+    gate = StepGate(3)
+    if state in (State.HOLDING, State.AIMED):
+        gate.promise(1, FAR_NS)
+    if state is State.AIMED:
+        gate.aim(4)
+    if state in (State.ORDERED, State.SAVING):
+        gate.order(order(3))
+    if state is State.SAVING:
+        assert gate.stand(3, dict, lambda: None) is not None
+    return gate
+
+
+def does_hold(gate: StepGate, step: int) -> bool:
+    """Whether a training thread that comes to this step waits there."""
+    seen: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def stand() -> None:
+        gate.stand(step, dict, lambda: seen.put("waits"))
+        seen.put("left")
+
+    gate.step = step
+    thread = threading.Thread(target=stand, daemon=True)
+    thread.start()
+    first = seen.get(timeout=30)
+    gate.finish()
+    thread.join(30)
+    assert not thread.is_alive()
+    return first == "waits"
+
+
+def test_the_table_is_complete_and_the_threads_own_events_come_only_where_it_can_be() -> None:
     assert set(TRANSITIONS) == {(state, event) for state in State for event in Event}
-    for event in (Event.TAKE_SAVE, Event.TAKE_PARK):
-        assert {state for state in State if TRANSITIONS[state, event] is not None} == {State.ORDERED}
-    for event in (Event.AIM, Event.RELEASE, Event.SAVED):
-        assert TRANSITIONS[State.ORDERED, event] is State.ORDERED, "an order that was given is carried out"
+    possible = {event: {state for state in State if TRANSITIONS[state, event] is not None} for event in Event}
+    assert possible.pop(Event.TIME_OUT) == {State.HOLDING, State.AIMED}, "only there it waits"
+    assert possible.pop(Event.TAKE_SAVE) == possible.pop(Event.TAKE_PARK) == {State.ORDERED}
+    assert all(states == set(State) for states in possible.values())
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_promise_holds_from_every_state(state: State) -> None:
+    gate = gate_in(state)
+    assert gate.promise(1, FAR_NS) == 3
+    assert gate.raised
+    assert (gate.result, gate.arrived) == (None, None)
+    assert does_hold(gate, 4)
+
+
+@pytest.mark.parametrize("state", State)
+def test_an_aim_moves_a_held_thread_and_nobody_else(state: State) -> None:
+    gate = gate_in(state)
+    gate.aim(6)
+    assert gate.raised is (state is not State.OPEN)
+    if state is State.ORDERED:
+        assert gate.stand(3, dict, lambda: None) == order(3), "the order stands"
+    elif state is State.AIMED:
+        assert does_hold(gate, 4), "the first target counts"
+    else:
+        assert not does_hold(gate, 5)
+
+
+@pytest.mark.parametrize("state", State)
+def test_an_order_is_taken_from_every_state_and_once(state: State) -> None:
+    gate = gate_in(state)
+    gate.order(order(3, save=False))
+    assert gate.raised
+    assert gate.stand(3, dict, lambda: None) == order(3, save=False)
+    assert not gate.raised
+    assert gate.stand(3, dict, lambda: None) is None
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_release_opens_what_holds_and_leaves_an_order_alone(state: State) -> None:
+    gate = gate_in(state)
+    gate.release()
+    assert gate.busy() is gate.raised is (state in (State.ORDERED, State.SAVING))
+    if state is State.ORDERED:
+        assert gate.stand(3, dict, lambda: None) == order(3)
+    if state is not State.OPEN:
+        gate.saved(Result("/c", None))
+        expected = Result("/c", None) if state in (State.ORDERED, State.SAVING) else None
+        assert gate.result == expected
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_save_is_reported_by_the_thread_that_took_the_order(state: State) -> None:
+    gate = gate_in(state)
+    gate.saved(Result("/c", None))
+    assert gate.result == (Result("/c", None) if state is State.SAVING else None)
+    assert gate.raised is (state not in (State.OPEN, State.SAVING))
+    if state is State.HOLDING:
+        assert does_hold(gate, 4)
+    elif state is State.AIMED:
+        assert not does_hold(gate, 3)
+    elif state is State.ORDERED:
+        assert gate.stand(3, dict, lambda: None) == order(3)
+
+
+@pytest.mark.parametrize("state", State)
+def test_the_end_of_training_opens_every_gate(state: State) -> None:
+    gate = gate_in(state)
+    gate.finish()
+    assert not gate.raised
+    assert not gate.busy()
+    gate.go_on()
+    assert not gate.busy()
 
 
 def _play(gate: StepGate, event: Event, park: bool) -> None:

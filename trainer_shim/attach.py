@@ -125,6 +125,7 @@ def attach(
     with neither, tokens are counted from the first [batch, sequence] integer tensor. `signal` overrides SIGUSR1
     (0 = none). Plain loops are saved as model, optimizer and `stateful` (name -> anything with state_dict);
     `save_fn(directory, tag, client_state)` and `load_fn(directory, tag)` replace that, and Accelerate's save_state.
+    A sharded (FSDP) model needs them: what cannot be saved is said on rank 0's terminal, once.
     `make_watch` makes another transport than ours: see interfaces.Watch.
 
     Attaching the same engine again returns the same handle. A second engine in one process is not watched, and says

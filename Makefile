@@ -89,7 +89,7 @@ sim-node: env ## Simulate SEEDS nodes that people come to and leave.
 sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)
 
-bench: env ## Measure our cost beside peers': one table, about six minutes. docs/benchmarks.md keeps a result.
+bench: env ## Measure our cost beside peers': one table, about six minutes. docs/why/benchmarks.md keeps a result.
 	@$(VENV_PYTHON) -m benchmarks
 
 bench-planner: env ## The planner against published measurements, beside other calculators: DATA=folder of the tables.
@@ -100,7 +100,7 @@ fast: env ## A compiled copy in build/fast, for `build/fast/costgov policy repla
 	@$(VENV_PYTHON) -m tools.fast_build
 
 docs: env ## Regenerate docs/*.md that are drawn from the code.
-	@$(VENV_PYTHON) -m docs.generate
+	@$(VENV_PYTHON) -m docs.generators.generate
 
 golden-update: env ## Rewrite the golden verdicts. The diff is the change of behaviour: read it.
 	@COSTGOV_GOLDEN_UPDATE=1 $(PYTEST) tests/golden && git --no-pager diff --stat -- tests/golden

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group(short_help="Who is told of alarms and halts.", epilog=OF_THE_COMMANDS)
 def alert() -> None:
-    """Receivers of alerts: the [[alert]] tables of costgov.toml. docs/alerts.md says what they are sent.
+    """Receivers of alerts: the [[alert]] tables of costgov.toml. docs/reference/alerts.md says what they are sent.
 
     \b
     costgov alert test     try every receiver now
@@ -42,7 +42,7 @@ def test(name: str | None, config: Path | None, as_json: bool) -> None:
     settings = settings_from(config)
     found = addressees(settings.alert)
     if not found:
-        raise Failed("no receiver is configured: add an [[alert]] table to costgov.toml (docs/alerts.md)")
+        raise Failed("no receiver is configured: add an [[alert]] table to costgov.toml (docs/reference/alerts.md)")
     chosen = [one for one in found if name in (None, one.name)]
     if not chosen:
         raise click.UsageError(f'there is no receiver "{name}"; known: {", ".join(one.name for one in found)}')

@@ -1,4 +1,4 @@
-"""What `costgov` exits with: one table, shown in --help and in docs/cli.md."""
+"""What `costgov` exits with: one table, shown in --help and in docs/reference/cli.md."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def imported_outside(package: str) -> set[str]:
 
 
 def unexplained(path: str, command: click.Command, page: str) -> list[str]:
-    """What this command and those below it lack: in --help, or in `page`, the text of docs/cli.md."""
+    """What this command and those below it lack: in --help, or in `page`, the text of docs/reference/cli.md."""
     paragraphs = inspect.cleandoc(command.help or "").replace("\b", "").split("\n\n")
     # Of a group, which commands follow; each of them is held to name its own.
     codes = ["Exit codes:\n    0  ", *([OF_THE_COMMANDS] if isinstance(command, click.Group) else [])]
@@ -130,7 +130,7 @@ def unexplained(path: str, command: click.Command, page: str) -> list[str]:
         "short_help": path == "costgov" or bool(command.short_help),
         "a help text whose second paragraph explains it or shows an example": len(paragraphs) > 1,
         "its exit codes: epilog=exits(...)": any(told in (command.epilog or "") for told in codes),
-        "its section in docs/cli.md: `make docs`": f"\n## {path}\n" in page,
+        "its section in docs/reference/cli.md: `make docs`": f"\n## {path}\n" in page,
     }
     missing = [f"{path} lacks {what}" for what, stands in lacks.items() if not stands]
     if isinstance(command, click.Group):

@@ -1,4 +1,4 @@
-"""Every command of `costgov` explains itself, in --help and in docs/cli.md."""
+"""Every command of `costgov` explains itself, in --help and in docs/reference/cli.md."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ PAGE = "# Commands\n\n## costgov\n\n## costgov do\n"
         ({"epilog": None}, PAGE, "its exit codes"),
         ({"epilog": "See the manual."}, PAGE, "its exit codes"),
         ({"epilog": OF_THE_COMMANDS}, PAGE, "its exit codes"),
-        ({}, PAGE.replace("costgov do", "costgov do more"), "its section in docs/cli.md"),
+        ({}, PAGE.replace("costgov do", "costgov do more"), "its section in docs/reference/cli.md"),
     ],
 )
 def test_a_command_that_is_not_explained(given: dict[str, Any], page: str, missing: str) -> None:

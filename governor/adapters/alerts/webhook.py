@@ -76,7 +76,7 @@ class Webhook:
 
 
 def document(alert: Alert) -> dict[str, Any]:
-    """The body, as docs/alerts.md describes it. Keys are added and never change their meaning."""
+    """The body, as docs/reference/alerts.md describes it. Keys are added and never change their meaning."""
     of = alert.incident
     return {
         "type": f"costgov.{alert.name if alert.name in ('halt', 'test') else 'alarm'}",

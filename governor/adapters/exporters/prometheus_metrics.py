@@ -1,6 +1,6 @@
 """Every metric of costgov, once: name, type, labels, meaning and where its value comes from.
 
-The exposition and docs/metrics.md are both made from `METRICS`. Absent is absent: an unknown value has no sample.
+The exposition and docs/reference/metrics.md are both made from `METRICS`. Absent is absent: no value, no sample.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ METRICS: Final = (
 
 
 def metrics_page() -> str:
-    """Return docs/metrics.md."""
+    """Return docs/reference/metrics.md."""
     rows = []
     for metric in (*METRICS, build_info("")):
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"

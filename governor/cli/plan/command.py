@@ -174,7 +174,7 @@ def plan() -> None:
     costgov plan precision --model llama3-8b --gpu B200                 what could run in NVFP4 or FP8, and the gain
     costgov plan batch rows.csv --json                                  one prediction a row
 
-    docs/planner.md says what the figures rest on, and how far they were off on published runs.
+    docs/howto/planner.md says what the figures rest on, and how far they were off on published runs.
     """
 
 

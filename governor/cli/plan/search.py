@@ -123,7 +123,7 @@ def stages(as_json: bool) -> None:
     """Say what the four stages are expected to take and cost: each on its primary, its fallback, and that on A100s.
 
     The DeepSpeed configs of both are in configs/<stage>/. Hours and dollars are of the steady state; the calendar adds
-    saves, failures, evaluations and what finished runs took beyond. docs/stages.md has memory and reasons as well.
+    saves, failures, evaluations and what finished runs took beyond. Memory and reasons: docs/reference/stages.md.
     """
     from governor.planner.stage_plans import PROVIDER, stage_plans
     from governor.planner.words import ways

@@ -56,7 +56,7 @@ def test(files: tuple[Path, ...], only: str, verbose: bool, junit: Path | None, 
       readings = { hang = "quiet" }                  # at the end
 
     Time is simulated: an hour of training takes a second or so. The words of a series, and the whole format:
-    docs/policies.md. Exit code 1 when a case fails or a file is wrong; every error names file and line.
+    docs/reference/policies.md. Exit code 1 when a case fails or a file is wrong; every error names file and line.
     """
     from governor.replay.user_tests import files_of, run_file
 

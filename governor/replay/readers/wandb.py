@@ -21,7 +21,9 @@ from governor.replay.readers.lines import LogUnreadable, bounded_lines
 from governor.wire.jsonl import parse_line
 
 SUFFIX: Final = ".wandb"
-EXTRA: Final = "W&B's local logs need its own reader: pip install 'costgov[wandb]', or export the run (docs/replay.md)"
+EXTRA: Final = (
+    "W&B's local logs need its own reader: pip install 'costgov[wandb]', or export the run (docs/howto/replay.md)"
+)
 # Both, as either alone keeps it from its error reports in the versions tried.
 OFFLINE: Final[Mapping[str, str]] = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
 HISTORY: Final = b'"type":"history"'

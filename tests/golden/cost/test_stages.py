@@ -29,8 +29,8 @@ from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import charge
 from tests.unit.cost.stages_file import spent, windows, write_stages
 
-DOCS = Path(__file__).parents[3] / "docs"
-# Worked examples, as docs/cost.md has them.
+DOCS = Path(__file__).parents[3] / "docs" / "howto"
+# Worked examples, as docs/howto/cost.md has them.
 STAGE1 = ExpectedCost(10_490, 65_900.0, usd(260), 20_000 * MTOK)
 STAGE2 = ExpectedCost(13_987, 49_400.0, usd(700), 40_000 * MTOK)
 WHOLE = ExpectedCost(5_500, 350_000.0, usd(400), 51_600 * MTOK)

@@ -1,4 +1,4 @@
-"""What docs/rules.md shows is what the reader takes."""
+"""What docs/reference/rules.md shows is what the reader takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from governor.policies.check import check, show, shown_lines
 from governor.policies.files import policy_texts
 from tests.paths import ROOT
 
-PAGE = (ROOT / "docs" / "rules.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "rules.md").read_text()
 
 
 def written(home: Path) -> Path:

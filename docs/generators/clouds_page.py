@@ -1,4 +1,4 @@
-"""docs/clouds.md from the providers' own docstrings and KEYS."""
+"""docs/reference/clouds.md from the providers' own docstrings and KEYS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/triggers.md from the triggers' own docstrings and KEYS."""
+"""docs/reference/triggers.md from the triggers' own docstrings and KEYS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/prices.md from the look-ups' own docstrings and KEYS, and from the built-in table's head."""
+"""docs/reference/prices.md from the look-ups' own docstrings and KEYS, and from the built-in table's head."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ceiling from starting, and never a halt from happening. `costgov prices` shows w
 
 `[price] ask_again = "auto"` asks for a spot price every 5 minutes and for any other hourly; "10m" as often as it says,
 "off" at the start alone. A change is charged from the time at which it came into force, where the source says when (AWS
-spot), else from its reading: [cost.md](cost.md). A failed answer changes nothing; once {STALE_AFTER_PERIODS} in a row
+spot), else from its reading: [cost.md](../howto/cost.md). A failed answer changes nothing; once {STALE_AFTER_PERIODS} in a row
 were missed, that is alarmed.
 
 `[price] source = "auto"` asks the look-up of `cloud.provider`; otherwise name one of these. Each takes its keys from

@@ -1,4 +1,4 @@
-"""docs/halt.md: the halt as a diagram and as its whole table, both from governor.core.halt.table."""
+"""docs/reference/halt.md: the halt as a diagram and as its whole table, both from governor.core.halt.table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ repeated is given its time again, a few times at most; the grace of the ask is n
 The stop of a node that nobody uses (`idle_stop`, `on_finish = "stop"`) is a halt of the pseudo-run `@node`: it begins
 at `stopping`, for there is nothing to save and nobody to end, and climbs to the forced stop at most. Each stop in it
 waits until nobody has been seen for the whole idle time, after a restart anew. Whoever comes before the provider has
-accepted closes it as `abandoned` ([why](adr/0014-stopping-a-node-nobody-uses.md)).
+accepted closes it as `abandoned` ([why](../adr/0014-stopping-a-node-nobody-uses.md)).
 
 """
 

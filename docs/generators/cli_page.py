@@ -1,4 +1,4 @@
-"""docs/cli.md from the commands themselves. Rendered here, not by click, whose wrapping changes between versions."""
+"""docs/reference/cli.md from the commands themselves. Rendered here, not by click, whose wrapping changes between versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/low_precision.md and configs/precision/*.json, from the planner's own plan of precisions."""
+"""docs/reference/low_precision.md and configs/precision/*.json, from the planner's own plan of precisions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _HEAD = f"""# Low precision: NVFP4, FP8, and what to fall back on
 
 What `costgov plan precision` says of stage 4, the 70B mixture of experts, and of the other stages. No speed here was measured by
 us: the ranges are of published whole steps. What NVFP4 does to numbers and loss was [measured in an
-emulation](low_precision_measured.md), on a small model.
+emulation](../why/low_precision_measured.md), on a small model.
 
-**DeepSpeed has no NVFP4 path.** Its config says `bf16` or `fp16`, so the files of [{HOME}/](../{HOME}) say `bf16` to
+**DeepSpeed has no NVFP4 path.** Its config says `bf16` or `fp16`, so the files of [{HOME}/](../../{HOME}) say `bf16` to
 DeepSpeed and the rest to whoever builds the model, of Transformer Engine's layers.
 
 ## The plan for stage 4
@@ -64,7 +64,7 @@ def render() -> str:
 
 
 def files() -> dict[str, Callable[[], str]]:
-    return {f"../{HOME}/stage4-{name}.json": partial(_file, name) for name in CHAIN}
+    return {f"{HOME}/stage4-{name}.json": partial(_file, name) for name in CHAIN}
 
 
 def _file(name: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/alerts.md from the kinds' own docstrings and KEYS, and from the table of severities."""
+"""docs/reference/alerts.md from the kinds' own docstrings and KEYS, and from the table of severities."""
 
 from __future__ import annotations
 

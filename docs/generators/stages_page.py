@@ -1,4 +1,4 @@
-"""docs/stages.md and configs/*/*.json: the four stages as the planner sees them."""
+"""docs/reference/stages.md and configs/*/*.json: the four stages as the planner sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = f"""# The four stages: expected cost, and the configs to run them with
 <!-- Drawn from governor/planner/stage_plans.py by `make docs`: change it there. -->
 
 What `costgov plan stages` makes of the four stages. Everything here is predicted: nothing was run. The constants behind it and how far
-they were off on published runs: [planner.md](planner.md).
+they were off on published runs: [planner.md](../howto/planner.md).
 
 Searched were all of a small space that DeepSpeed trains in bf16 on {GPU}: the stage's machines of eight, ZeRO 1 to 3, micro-batches
 of 1 to 16, no or full checkpointing. A mixture's experts lie on 1 to 8 ranks, as `deepspeed.moe` builds them: it takes ZeRO up to 2. The
@@ -163,5 +163,5 @@ def _notes() -> str:
     for plan in stage_plans():
         for name, one in (("primary", plan.primary), ("fallback", plan.fallback)):
             notes = config_of(one.setup, plan.stage.tokens).notes
-            rows.append((f"[{plan.stage.name}/{name}](../configs/{plan.stage.name}/{name}.json)", "; ".join(notes)))
+            rows.append((f"[{plan.stage.name}/{name}](../../configs/{plan.stage.name}/{name}.json)", "; ".join(notes)))
     return _table(("config", "needs besides"), rows)

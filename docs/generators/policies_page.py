@@ -1,6 +1,15 @@
-# Policies: reading, writing, testing
+"""docs/reference/policies.md: the tools around policies. The language of a series and the format of tests are the code's own."""
 
-<!-- Drawn from docs/policies_page.py and governor/timeline by `make docs`: change it there. -->
+from __future__ import annotations
+
+import inspect
+
+from governor.timeline import cases, series
+from governor.timeline.player import ACTS
+
+_HEAD = """# Policies: reading, writing, testing
+
+<!-- Drawn from docs/generators/policies_page.py and governor/timeline by `make docs`: change it there. -->
 
 A policy is a page of TOML: budget, halt, and rules, each of which names a [trigger](triggers.md) and what follows when it
 fires. What else a rule says (several triggers, for how long, from when on, for which runs), and how a policy is made of
@@ -31,7 +40,7 @@ It replays the logs three times under some variants of every limit: about a minu
 
 ## In an editor
 
-[policies/policy.schema.json](../policies/policy.schema.json) (`costgov policy schema` prints it) completes keys and shows
+[policies/policy.schema.json](../../policies/policy.schema.json) (`costgov policy schema` prints it) completes keys and shows
 their meaning, units and defaults while one writes. Taplo, which is the extension Even Better TOML in VS Code, takes it from
 the first line of the file, a path beside it or a URL:
 
@@ -60,17 +69,12 @@ A test is a series of a few lines that stands for a run, and what is expected of
 rules, triggers and bookkeeping that the daemon has, its breaker and its holds; an hour of training takes about a second. What
 a halt does then (asking, killing, stopping) has no part in it: `costgov doctor` looks at that. Keep tests beside the
 policies, not in the directory that the daemon reads: whatever ends in `.toml` there is a policy. The shipped policies have
-theirs in [policies/tests](../policies/tests/shipped.toml).
+theirs in [policies/tests](../../policies/tests/shipped.toml).
 
 ```toml
-policy = "default.toml"             # relative to this file; or rules = """…"""; a case may name its own
-[[case]]
-name = "the first NaN halts"
-series = ["hello", "steps 30 every 2s loss=2.0", "steps 1 every 2s loss=nan"]
-verdicts = ["1m2s nonfinite loss_nan halt"]         # all that come, in order; quiet = true: none
-findings = ["10s hang quiet", "62s nonfinite firing loss_nan"]     # what triggers say at a time
-readings = { hang = "quiet" }                       # … and at the end
-```
+"""
+
+_KEYS = """```
 
 `costgov policy test tests.toml` says what failed and how, and exits with 1; `--json` and `--junit FILE` are for programs,
 `--only TEXT` plays the cases that have it in their name, `-v` shows what passed and every verdict.
@@ -84,36 +88,20 @@ readings = { hang = "quiet" }                       # … and at the end
 | `log` | false | A metrics log without the shim: no ranks, no beats. |
 | `stage`, `labels` | none | What the run says of itself. |
 | `series` | | The lines, as a list or as one text. |
-| `verdicts` | not looked at | Every verdict, in order: "AT RULE REASON" and, if you like, what follows: watch, warn, checkpoint, halt, observe, held, breaker. `held` and `breaker` are halts that an operator's hold, or `per_day_max`, stands in the way of. |
+| `verdicts` | not looked at | Every verdict, in order: "AT RULE REASON" and, if you like, what follows: {ACTS}. `held` and `breaker` are halts that an operator's hold, or `per_day_max`, stands in the way of. |
 | `quiet` | false | No verdict at all. |
-| `findings` | none | "AT RULE quiet\|firing\|unknown [REASON]": what a rule's trigger says at a time. |
+| `findings` | none | "AT RULE quiet\\|firing\\|unknown [REASON]": what a rule's trigger says at a time. |
 | `readings` | none | The same at the end of the series, by rule. |
 
 ### The language of a series
 
 ```text
-hello                            every rank connects (0 .. ranks-1 of world_size)
-steps 30 every 2s loss=1.5       30 steps on every rank; a beat at each full second within a step
-steps 4 every 2s micro=128       progress inside the step as well
-steps 9 every 2s 1: data_s=0.9   rank 1 says something else than the others
-steps 9 every 2s stride=10       only each tenth step is reported
-stand 29s in_step device_wait=wait   beats go on, progress stands still
-stand 29s 0: phase=eval 1: in_step   the same, rank by rank; `silent`: this rank does not even beat
-work 40m phase=eval              beats go on and progress with them
-phase eval 0: 1:                 a phase frame now, of these ranks or of all
-quiet 90s                        nobody says anything; time passes
-blind 90s                        the governor itself does not run
-lose 1 / bye 0                   a rank's connection is lost / it leaves
-restart                          the governor is: its rules are saved, thrown away and restored
-attempt                          the run is launched again
-rewind 50                        the same trainer goes on from 50 steps earlier
-money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say; with `accrues` they grow at that rate
-cap scope=day spend=9 reserve=1 ceiling=10  a budget of several runs, as the engine would put it on this one
-saved                            a good checkpoint now
-hold 2h                          an operator's: no rule halts for so long; `hold 0s` lifts it
-gpus 0.97 0.03                   from now on the run's two GPUs are seen every 2 s, so busy; `gpus`: not any more
-memory 4 of 64                   GiB of the machine's main memory that are left; `memory 1 of 8 group`: of its limit
-spot terminate 110s              the provider takes the machine back then; `spot none`: it has announced nothing
-```
+"""
 
-Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. After a # comes a comment.
+
+def render() -> str:
+    form = inspect.cleandoc(cases.__doc__ or "").partition("\n\n")[2].rpartition("\n\n")[0]
+    language = inspect.cleandoc(series.__doc__ or "").partition("\n\n")[2]
+    lines, _, note = language.rpartition("\n\n")
+    keys = _KEYS.replace("{ACTS}", ", ".join(ACTS))
+    return _HEAD + inspect.cleandoc(form) + "\n" + keys + inspect.cleandoc(lines) + f"\n```\n\n{note}\n"

@@ -1,4 +1,4 @@
-"""docs/reference_configs.md and configs/reference/*.json: known models under every way of sharding."""
+"""docs/reference/reference_configs.md and configs/reference/*.json: known models under every way of sharding."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def render() -> str:
 
 
 def files() -> dict[str, Callable[[], str]]:
-    return {f"../{HOME}/{one.name}.json": partial(_config, one) for one in references()}
+    return {f"{HOME}/{one.name}.json": partial(_config, one) for one in references()}
 
 
 def _config(one: Reference) -> str:
@@ -95,6 +95,6 @@ def _maths(one: Reference) -> str:
     total = memory.weights + memory.gradients + memory.optimizer
     rest = memory.activations + memory.logits + memory.buffers
     return (
-        f"**{one.gpus} GPUs, ZeRO-{zero}** ([config](../{HOME}/{one.name}.json)): states {states} = {gigabytes(total)} GB; activations, logits and "
+        f"**{one.gpus} GPUs, ZeRO-{zero}** ([config](../../{HOME}/{one.name}.json)): states {states} = {gigabytes(total)} GB; activations, logits and "
         f"buffers {gigabytes(rest)} GB; reserved {gigabytes(memory.reserved)} of {gigabytes(memory.capacity)} GB."
     )

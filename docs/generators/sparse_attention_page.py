@@ -1,4 +1,4 @@
-"""docs/sparse_attention.md and its drawing, computed by the planner's own model."""
+"""docs/reference/sparse_attention.md and its drawing, computed by the planner's own model."""
 
 from __future__ import annotations
 

@@ -57,8 +57,9 @@ def hook_forward(model: Any, meter: StepMeter, in_training: Callable[[], bool]) 
     def after(_module: Any, _args: Any, output: Any) -> None:
         meter.exit_forward(output)
 
+    # Before FSDP2's own hook, which gathers the weights: a save at this boundary would shard them again.
     handles = (
-        model.register_forward_pre_hook(ModelHook(before), with_kwargs=True),
+        model.register_forward_pre_hook(ModelHook(before), prepend=True, with_kwargs=True),
         model.register_forward_hook(ModelHook(after)),
     )
 

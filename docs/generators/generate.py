@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from docs.generators import (
+    adr_page,
     alerts_page,
     cli_page,
     clouds_page,
@@ -18,6 +19,7 @@ from docs.generators import (
     references_page,
     sparse_attention_page,
     stages_page,
+    terminal_picture,
     triggers_page,
 )
 from governor.adapters.exporters.prometheus_metrics import metrics_page
@@ -25,6 +27,8 @@ from governor.planner.model.training_stages import STAGES
 from governor.policies.schema import schema
 
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/adr/README.md": adr_page.render,
+    "docs/start/halt.svg": terminal_picture.render,
     "docs/reference/alerts.md": alerts_page.render,
     "docs/reference/cli.md": cli_page.render,
     "docs/reference/clouds.md": clouds_page.render,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import tomllib
 
@@ -30,14 +31,58 @@ def test_hacking_lists_every_make_command() -> None:
     assert not missing, f"HACKING.md does not explain: {missing}"
 
 
+def _pages() -> dict[str, str]:
+    return {name: text for name, text in text_files() if name.endswith(".md")}
+
+
+def _links(name: str, text: str) -> set[tuple[str, str]]:
+    """(path from the root, anchor) of every link of this page to a file of ours."""
+    found = re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", text)
+    return {
+        (posixpath.normpath(posixpath.join(posixpath.dirname(name), link)) if link else name, anchor)
+        for link, anchor in found
+        if "://" not in link and (link or anchor)
+    }
+
+
+def _anchors(text: str) -> set[str]:
+    """What GitHub makes of the headings."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ +(.+)$", text, flags=re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_our_documents_lead_somewhere() -> None:
     broken = []
-    for name, text in text_files():
-        if name.endswith(".md"):
-            for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
-                if "://" not in link and not ((ROOT / name).parent / link).exists():
-                    broken.append(f"{name}: {link}")
+    for name, text in _pages().items():
+        for link, anchor in sorted(_links(name, text)):
+            if not (ROOT / link).exists():
+                broken.append(f"{name}: {link}")
+            elif anchor and link.endswith(".md") and anchor not in _anchors((ROOT / link).read_text()):
+                broken.append(f"{name}: {link} has no heading {anchor}")
     assert not broken, broken
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    pages = _pages()
+    reached, open_ends = set[str](), ["README.md"]
+    while open_ends:
+        name = open_ends.pop()
+        if name in pages and name not in reached:
+            reached.add(name)
+            open_ends += [link for link, _ in _links(name, pages[name])]
+    lost = sorted(name for name in pages if name.startswith("docs/") and name not in reached)
+    assert not lost, f"no link leads there, so nobody finds it; docs/README.md is the index: {lost}"
+
+
+def test_the_index_names_every_page_in_its_kind() -> None:
+    pages = _pages()
+    listed = {link for link, _ in _links("docs/README.md", pages["docs/README.md"])}
+    kinds = ("docs/start/", "docs/howto/", "docs/reference/", "docs/why/")
+    missing = [name for name in pages if name.startswith(kinds) and name not in listed]
+    assert not missing, f"docs/README.md has no line for: {missing}"
+    strays = [name for name in pages if name.startswith("docs/") and not name.startswith((*kinds, "docs/adr/"))]
+    assert strays == ["docs/README.md"], f"a page is of one of four kinds {kinds}, or a decision: {strays}"
 
 
 def test_the_changelog_has_room_for_the_next_change() -> None:

@@ -1,0 +1,43 @@
+"""Hugging Face Trainer. One line is costgov's: attach()."""
+
+import torch
+from tiny import LENGTH, NAN_AT, STEPS, VOCABULARY, Sequences, break_at
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+from trainer_shim import attach
+
+
+def collate(sequences: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    ids = torch.stack(sequences)
+    return {"input_ids": ids, "labels": ids}
+
+
+model = LlamaForCausalLM(
+    LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=LENGTH,
+    )
+)
+break_at(NAN_AT, model)
+trainer = Trainer(
+    model=model,
+    args=TrainingArguments(
+        output_dir="checkpoints/trainer",
+        max_steps=STEPS,
+        per_device_train_batch_size=8,
+        learning_rate=1e-3,
+        lr_scheduler_type="constant",
+        save_steps=50,
+        logging_steps=50,
+        report_to=[],
+        disable_tqdm=True,
+    ),
+    train_dataset=Sequences(),
+    data_collator=collate,
+)
+shim = attach(trainer)
+trainer.train()

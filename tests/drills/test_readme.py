@@ -1,0 +1,120 @@
+"""README's quick starts, run as they stand there: first with a model that breaks, then the same command again."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+NAN_AT = 120
+LAST_GOOD = 100  # The examples save every 50 steps; ranks agree on a step at or a few steps after it.
+HALTED = 86
+SAFETY_S = 300.0
+
+
+@dataclass(frozen=True)
+class QuickStart:
+    title: str
+    code: str  # What the reader adds to a script.
+    command: str
+
+
+def quick_starts() -> dict[str, QuickStart]:
+    """Title -> quick start, of every section that has a command."""
+    text = (ROOT / "README.md").read_text().partition("## Quick start")[2].partition("\n## ")[0]
+    found = {}
+    for section in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        title = section.partition("\n")[0]
+        blocks = re.findall(r"```(\w+)\n(.*?)```", section, flags=re.DOTALL)
+        command = "".join(block for kind, block in blocks if kind == "bash")
+        if command:
+            found[title] = QuickStart(title, "".join(block for kind, block in blocks if kind == "python"), command)
+    return found
+
+
+STARTS = quick_starts()
+FOREIGN = next(title for title in STARTS if "JSONL" in title)
+# The Trainer resumes by an argument of its own; a foreign trainer knows nothing of it.
+RESUMED = [title for title in STARTS if "shim.resume()" in STARTS[title].code or title.startswith("Plain PyTorch")]
+
+
+@pytest.fixture
+def checkout() -> Iterator[Path]:
+    """What the reader stands in: the commands name examples/, and write beside it."""
+    with tempfile.TemporaryDirectory(prefix="readme-") as directory:  # pytest's own is too long a path for a socket.
+        (Path(directory) / "examples").symlink_to(ROOT / "examples")
+        yield Path(directory)
+
+
+def play(quick_start: QuickStart, checkout: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = quick_start.command
+    # The launcher's own port is one for the whole machine, where other drills may hold it.
+    command = command.replace("-- deepspeed ", "-- deepspeed --master_port 29617 ")
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=checkout,
+        env={
+            **{name: value for name, value in os.environ.items() if name != "COSTGOV_SOCKET"},
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "DS_ACCELERATOR": "cpu",
+            "OMP_NUM_THREADS": "1",
+            "COSTGOV_PATHS__STATE_DIR": str(checkout / "state"),
+            "COSTGOV_PATHS__RUNTIME_DIR": str(checkout / "run"),
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        timeout=SAFETY_S,
+        check=False,
+    )
+
+
+def incidents(checkout: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_text()) for path in sorted((checkout / "state").glob("**/incidents/*.json"))]
+
+
+def test_there_is_one_for_each_framework() -> None:
+    assert len(STARTS) == 6, list(STARTS)
+
+
+@pytest.mark.parametrize("title", STARTS)
+def test_what_the_reader_adds_is_in_the_script(title: str) -> None:
+    script = re.search(r"examples/quickstart/\w+\.py", STARTS[title].command)
+    assert script
+    lines = (ROOT / script[0]).read_text().splitlines()
+    assert set(STARTS[title].code.splitlines()) <= set(lines)
+
+
+@pytest.mark.parametrize("title", STARTS)
+def test_a_nan_is_halted_and_the_same_command_trains_on(title: str, checkout: Path) -> None:
+    quick_start = STARTS[title]
+    broken = play(quick_start, checkout, NAN_AT=str(NAN_AT))
+    said = broken.stdout + broken.stderr
+    # The log's run is halted, not the command around it: that ends as a command does whose process was terminated.
+    assert broken.returncode == (143 if title == FOREIGN else HALTED), said[-6000:]
+    (incident,) = incidents(checkout)
+    assert [entry for entry in incident["timeline"] if entry["what"] == "halted"], incident
+    assert incident["timeline"][0]["detail"]["rule"] == "nonfinite"
+    assert f"loss nan at step {NAN_AT}" in said
+
+    healthy = play(quick_start, checkout)
+    said = healthy.stdout + healthy.stderr
+    assert healthy.returncode == 0, said[-6000:]
+    assert len(incidents(checkout)) == 1
+    if title != FOREIGN:
+        assert "step 200/200" in said, said[-6000:]
+    if title in RESUMED:
+        begun = [int(step) for step in re.findall(r"begins at step (\d+)", healthy.stdout)]
+        assert begun, said[-6000:]
+        assert all(LAST_GOOD <= step < NAN_AT for step in begun), begun

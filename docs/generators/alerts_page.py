@@ -36,10 +36,11 @@ url = "http://127.0.0.1:9093"
 only = ["halt", "needs_human", "rule_*"]
 ```
 
-`costgov alert test` sends one alert named "test" to each and prints what each answered; `costgov doctor` looks at the
-configuration and sends nothing; `costgov status` shows a receiver that takes none. The tables are read at the start of
-the governor, files of secrets anew for each attempt. The service reads them as its own user: `chown root:costgov` and
-mode 0640, or `LoadCredential=` and a path below `/run/credentials/costgov.service`.
+- `costgov alert test` sends one alert named "test" to each receiver and prints what each answered.
+- `costgov doctor` checks the configuration and sends nothing.
+- `costgov status` shows a receiver that takes no alerts.
+- The tables are read at the start of the governor. Files of secrets are read anew for each attempt, by the user of the
+  service: `chown root:costgov` and mode 0640, or `LoadCredential=` and a path below `/run/credentials/costgov.service`.
 
 | key of every kind | default | meaning |
 |---|---|---|
@@ -50,22 +51,22 @@ mode 0640, or `LoadCredential=` and a path below `/run/credentials/costgov.servi
 
 ## What is promised, and what is not
 
-- Alerts never hold up the loop, and a halt waits for none: each receiver has a thread and an outbox of its own.
-- A receiver that does not answer, or answers 401, 403, 404, 408, 425, 429, 502, 503 or 504, is left alone for
-  {PAUSE_MIN_S} s, doubling up to {PAUSE_MAX_MIN} minutes, half of it spread by chance; its `Retry-After` is kept up to
-  the same bound. The order is kept. An alert that it fails on (another 5xx) is tried again in the same way, behind the
+- **Nothing waits for an alert**, neither the loop nor a halt. Each receiver has a thread and an outbox of its own.
+- **A receiver that does not answer**, or answers 401, 403, 404, 408, 425, 429, 502, 503 or 504, is left alone for
+  {PAUSE_MIN_S} s. The pause doubles up to {PAUSE_MAX_MIN} minutes; half of it is random. Its `Retry-After` is honoured up to
+  the same bound. Alerts stay in order. An alert that the receiver fails on (another 5xx) is tried again in the same way, behind the
   others. Any other 3xx or 4xx refuses the alert: redirects are not followed.
-- Every attempt bears the same id, also after a restart of the governor in the middle of a halt. A receiver may get an
-  alert twice, and knows it by the id.
-- An alert is given up after {AGE_MAX_H} hours; where {WAITING_MAX} wait, the oldest of the least urgent is. That is
-  counted by receiver (`costgov_alerts_dropped_total`) and said once in the log. What waits is in memory: a governor
-  that is killed loses it. At its own end it tries all of it once more, for {FLUSH_S:g} s; in the middle of a halt for
-  {FLUSH_IN_A_HALT_S:g} s, because whoever resumes the halt tells of it again.
-- An alarm of the same name and run within {REPEAT_MIN} minutes is one alert. What it said last is told at their end,
+- **Every attempt has the same id**, also after a restart of the governor in the middle of a halt. A receiver may get an
+  alert twice, and recognises it by the id.
+- **An alert is dropped** after {AGE_MAX_H} hours. Where {WAITING_MAX} wait, the oldest of the least urgent is dropped. Drops are
+  counted by receiver (`costgov_alerts_dropped_total`) and logged once. Waiting alerts are in memory: a governor
+  that is killed loses them. At its own end it tries all of them once more, for {FLUSH_S:g} s. In the middle of a halt it tries for
+  {FLUSH_IN_A_HALT_S:g} s, because whoever resumes the halt reports it again.
+- **Repetitions**: alarms of the same name and run within {REPEAT_MIN} minutes are one alert. The last one's words are sent at their end,
   with the number of repetitions (`repeats`).
-- A halt is told stage by stage. Where an alert lasts (Alertmanager), an open halt is told again every {AGAIN_S} s, and
-  resolved when it is closed (see below). A machine that was stopped tells so when it is up again.
-- No secret, and nothing of a URL but scheme, host and port, is in any log, metric or error. Certificates are verified.
+- **A halt is reported stage by stage.** Where an alert lasts (Alertmanager), an open halt is reported again every {AGAIN_S} s, and
+  resolved when it is closed (see below). A machine that was stopped reports so when it is up again.
+- **Secrets**: no log, metric or error contains one. Of a URL they contain only scheme, host and port. Certificates are verified.
 """
 
 _EXAMPLE = Alert(
@@ -100,16 +101,16 @@ _PAYLOAD = f"""
 | `name` | The alarm's (below); of a halt `halt`. |
 | `severity` | `info`, `warning` or `critical`. |
 | `state` | `event` (an alarm), `firing` (an open halt) or `resolved` (a closed one). |
-| `node`, `run`, `stage`, `labels` | Whose it is, as the trainer gave it; null where there is none. |
+| `node`, `run`, `stage`, `labels` | What it belongs to, as the trainer said; null where there is none. |
 | `text` | What happened, for people, and as a rule what to do. |
 | `see` | The command that tells more, on that node. |
-| `spend_usd`, `ceiling_usd` | Exact dollars of the run as text; null where nobody knows, or there is no ceiling. |
+| `spend_usd`, `ceiling_usd` | Exact dollars of the run as text; null where it is unknown, or there is no ceiling. |
 | `incident` | `id`, `stage` and `reason` of the halt; null of an alarm. |
 | `ended` | When the halt was closed. |
-| `repeats` | How often the alarm repeated itself since it was last told. |
+| `repeats` | How often the alarm repeated itself since it was last sent. |
 
-Keys are added in later versions, and never change their meaning. A receiver that verifies computes the signature over
-the bytes that it got, and refuses a `webhook-timestamp` that is minutes away from its own clock.
+Later versions add keys. A key never changes its meaning. A receiver that verifies computes the signature over
+the bytes that it received, and refuses a `webhook-timestamp` that is minutes away from its own clock.
 """
 
 
@@ -132,8 +133,8 @@ def _severities() -> str:
         names = ", ".join(f"`{name}`" for name, one in sorted(SEVERITIES.items()) if one is severity)
         rows.append(f"| {severity.word} | {names} |\n")
     return (
-        "\n## Severities\n\n`rule_<name>` is what a rule of a policy says, and `budget_<scope>` that a budget is "
-        f"used up to a part: they have the default, {DEFAULT_SEVERITY.word}.\n\n"
+        "\n## Severities\n\n`rule_<name>` is an alarm of a policy's rule. `budget_<scope>` says that part of a budget "
+        f"is used up. Both have the default, {DEFAULT_SEVERITY.word}.\n\n"
         f"| severity | names |\n|---|---|\n{''.join(rows)}"
     )
 

@@ -12,8 +12,8 @@ _HEAD = """# Clouds
 
 <!-- Drawn from governor/adapters/clouds by `make docs`: change it there. -->
 
-`[cloud] provider = "…"` in costgov.toml names one of these, and `[cloud.<provider>]` holds its keys. A halt asks for
-the stop, and then reads the provider's own state back until billing has ended: an accepted call is never taken for a
+`[cloud] provider = "…"` in costgov.toml names one of these. `[cloud.<provider>]` has its keys. A halt asks for
+the stop, and then reads the provider's own state back until billing has ended. An accepted call is never taken for a
 stopped machine. `costgov doctor` says beforehand what a halt would do, what would be refused, and what stays billed.
 """
 

@@ -12,32 +12,32 @@ _HEAD = """# The halt
 
 <!-- Drawn from governor/core/halt/table.py by `make docs`: change it there. -->
 
-One complete table decides every halt: for each stage that is not the end and for each fact that may become known, where
-it goes and what is asked of the world. There is no default row, and a missing cell stops the import. Escalation never
-goes back, but for `verifying`, which may return to `stopping` on a harsher rung. `halted` means observed: the processes
-are gone where they were all there was to end, and otherwise the provider was read back and bills no more. In
-`needs_human` a person has been called, and the governor goes on trying.
+One complete table decides every halt. For each stage but the last, and for each fact that may become known, it says
+which stage comes next and which effects follow. There is no default row, and a missing cell stops the import.
 
-After a restart of the governor the stage's effects are repeated (each is idempotent per incident) and whatever is
-repeated is given its time again, a few times at most; the grace of the ask is never extended.
-
-The stop of a node that nobody uses (`idle_stop`, `on_finish = "stop"`) is a halt of the pseudo-run `@node`: it begins
-at `stopping`, for there is nothing to save and nobody to end, and climbs to the forced stop at most. Each stop in it
-waits until nobody has been seen for the whole idle time, after a restart anew. Whoever comes before the provider has
-accepted closes it as `abandoned` ([why](../adr/0014-stopping-a-node-nobody-uses.md)).
+- **Escalation never goes back.** The one exception is `verifying`, which may return to `stopping` on a harsher rung.
+- **`halted` means observed.** Where processes were all there was to end, they are gone. Otherwise the provider was asked
+  again, and bills no more.
+- **In `needs_human`** a person has been called, and the governor goes on trying.
+- **After a restart** the governor repeats the stage's effects. Each is idempotent per incident. What is repeated gets its
+  time again, a few times at most. The grace of the checkpoint request is never extended.
+- **The stop of an unused node** (`idle_stop`, `on_finish = "stop"`) is a halt of the pseudo-run `@node`. It begins at
+  `stopping`, because there is nothing to save and no process to end. It climbs to the forced stop at most. Each stop in it waits until
+  nobody has been seen for the whole idle time; after a restart that time begins anew. Whoever comes before the provider
+  has accepted closes it as `abandoned` ([why](../adr/0014-stopping-a-node-nobody-uses.md)).
 
 """
 
 _STAGES = {
-    HaltState.ARMED: "An incident is open, nothing has been done.",
-    HaltState.ASKED: "The trainer holds the letter: save, then exit. Lasts for the grace at most.",
+    HaltState.ARMED: "An incident is open. Nothing has been done yet.",
+    HaltState.ASKED: "The trainer was asked to save, then to exit. Lasts for the grace at most.",
     HaltState.SAVING: "The trainer says that it saves. Still within the same grace.",
     HaltState.TERMED: "SIGTERM was sent to the launcher, the ranks and their trees.",
     HaltState.KILLED: "SIGKILL was sent.",
     HaltState.STOPPING: "The provider or scheduler was asked to end the spending. Rungs: 0 stop, 1 force, 2 destroy.",
-    HaltState.VERIFYING: "It accepted. Billing is read back until it has ended.",
-    HaltState.NEEDS_HUMAN: "It cannot be finished from here. A person was called; everything is tried again, for ever.",
-    HaltState.HALTED: "Observed: it is over. Final.",
+    HaltState.VERIFYING: "The provider accepted. Billing is read back until it has ended.",
+    HaltState.NEEDS_HUMAN: "The halt cannot be finished from here. A person was called. Everything is tried again, without end.",
+    HaltState.HALTED: "Observed: the halt is complete. Final.",
 }
 
 

@@ -27,12 +27,12 @@ _HEAD = f"""# Low precision: NVFP4, FP8, and what to fall back on
 
 <!-- Drawn from governor/planner/model/precision_*.py by `make docs`: change it there. -->
 
-What `costgov plan precision` says of stage 4, the 70B mixture of experts, and of the other stages. No speed here was measured by
-us: the ranges are of published whole steps. What NVFP4 does to numbers and loss was [measured in an
+This page is what `costgov plan precision` says about stage 4, the 70B mixture of experts, and about the other stages. We measured no
+speed: the ranges are those of published whole steps. What NVFP4 does to numbers and loss was [measured in an
 emulation](../why/low_precision_measured.md), on a small model.
 
-**DeepSpeed has no NVFP4 path.** Its config says `bf16` or `fp16`, so the files of [{HOME}/](../../{HOME}) say `bf16` to
-DeepSpeed and the rest to whoever builds the model, of Transformer Engine's layers.
+**DeepSpeed has no NVFP4 path.** Its config says `bf16` or `fp16`, so the files of [{HOME}/](../../{HOME}) tell
+DeepSpeed `bf16`. The rest is for whoever builds the model, from Transformer Engine's layers.
 
 ## The plan for stage 4
 
@@ -42,11 +42,14 @@ _HALT = """
 ## When it diverges
 
 Low precision fails slowly: the loss stays above what it had reached, or stops falling, long before it is NaN. `policies/stage4-*.toml`
-has rules for runs that carry the label `precision` (`attach(..., labels={"precision": "nvfp4"})`, or
-`COSTGOV_LABELS=precision=nvfp4`): a rise of a tenth that stays halts where the gradient norm has doubled as well, one of 0.35
-alone, where in BF16 half is needed: the way out costs no more than a restart. These limits are judgement, tried on made-up
-series alone. The checkpoint is kept as suspect, `latest` stays where it was, and the halt's own words name the plan to go on with
-([`resume_with`](rules.md)):
+has rules for runs with the label `precision` (`attach(..., labels={"precision": "nvfp4"})`, or
+`COSTGOV_LABELS=precision=nvfp4`).
+
+- A rise of a tenth that stays halts the run if the gradient norm has doubled as well.
+- A rise of 0.35 halts it alone. BF16 needs half. The limit is lower here because the way out costs no more than a restart.
+
+These limits are judgement, tried only on made-up series. The checkpoint is saved as suspect, and `latest` stays where it was. The
+halt names the plan to go on with ([`resume_with`](rules.md)):
 
 | halted in | goes on with |
 | --- | --- |
@@ -57,7 +60,7 @@ def render() -> str:
     parts = [_HEAD, _shares(), _verdicts(), _rules(), _switch(), _engines(), _HALT]
     parts += [f"| {name} | `{HOME}/stage4-{after}.json` |\n" for name, (_, _, after) in CHAIN.items() if after]
     parts.append(
-        "\nResume from the last good checkpoint, with the label of the plan that you resume with.\n\n## Limits\n\n"
+        "\nResume from the last good checkpoint, under the label of the plan that you resume with.\n\n## Limits\n\n"
     )
     parts += [f"- **{limit.name}.** {limit.text} *({limit.source})*\n" for limit in PRECISION_LIMITS]
     return "".join(parts)
@@ -107,8 +110,8 @@ def _verdicts() -> str:
         cells = [_verdict(stage, gpu) for gpu in ("B200", "H100")]
         rows.append((f"{stage.name[-1]}: {stage.title}", *cells))
     return (
-        "\n## What it would gain, and what is advised\n\nSpeed of a whole step over BF16. Advised is the lowest precision whose "
-        "published range lies above 1 as a whole and against\nwhich nothing speaks.\n\n"
+        "\n## What it would gain, and what is advised\n\nThe speed is that of a whole step over BF16. Bold is the advice: the lowest precision whose "
+        "whole published range lies above 1,\nunless something speaks against it.\n\n"
     ) + _table(("stage", "B200", "H100"), rows)
 
 
@@ -133,7 +136,7 @@ def _rules() -> str:
 def _switch() -> str:
     at = LATE_SWITCH_AT * STAGE.tokens / 1e9
     return (
-        f"\nFor stage 4 the late switch is at {at:.0f}B of {STAGE.tokens / 1e9:.0f}B tokens, from where on a third of each "
+        f"\nFor stage 4 the late switch comes at {at:.0f}B of {STAGE.tokens / 1e9:.0f}B tokens. From there on a third of each "
         f"step runs in BF16: {100 * (1 - LATE_SWITCH_AT) / 3:.0f} % of\nall compute.\n"
     )
 
@@ -143,4 +146,4 @@ def _engines() -> str:
         (precision.value, f"`{engine.recipe}()`", f"`{recipe(_plan(precision.value))['megatron_lm']}`", engine.source)
         for precision, engine in ENGINES.items()
     ]
-    return "\n## How it is told\n\n" + _table(("", "Transformer Engine", "Megatron-LM", "note"), rows)
+    return "\n## How to say it to the library\n\n" + _table(("", "Transformer Engine", "Megatron-LM", "note"), rows)

@@ -11,44 +11,44 @@ _HEAD = """# Policies: reading, writing, testing
 
 <!-- Drawn from docs/generators/policies_page.py and governor/timeline by `make docs`: change it there. -->
 
-A policy is a page of TOML: budget, halt, and rules, each of which names a [trigger](triggers.md) and what follows when it
-fires. What else a rule says (several triggers, for how long, from when on, for which runs), and how a policy is made of
-several files: [rules.md](rules.md). What a policy does can be known before a run depends on it:
+A policy is a page of TOML: budget, halt, and rules. Each rule names a [trigger](triggers.md) and what follows when it
+fires. A rule can say more: several triggers, for how long, from when on, for which runs. A policy can be made of
+several files. Both are explained in [rules.md](rules.md). What a policy does can be known before a run depends on it:
 
 | command | answers |
 |---|---|
-| `costgov policy check FILE…` | Is it valid? What does it do, a line each rule? Every error names file, line and key. |
+| `costgov policy check FILE…` | Is it valid? What does it do, one line a rule? Every error names file, line and key. |
 | `costgov policy explain FILE…` | What does each rule mean, in whole sentences, with its values? |
 | `costgov policy test TESTS…` | Does it do what I expect of it? Tests of your own, played in simulated time. |
 | `costgov policy replay --policy FILE LOG…` | What would it have done in runs that I have logs of? |
 | `costgov policy tune LOG…` | Which limits fit my own healthy runs, with what margin? |
 | `costgov policy schema` | What may stand in a policy: the JSON Schema, for an editor. |
 
-All of them are in [cli.md](cli.md); each takes `--json`, but for the schema, which is JSON.
+All of them are in [cli.md](cli.md). Each takes `--json`, except the schema, which is JSON.
 
 ## Limits from your own logs
 
-`costgov policy tune LOG…` replays logs of runs that went well under the rules of a policy (`--policy FILE`), moving one limit
-at a time until a log would have been told of. That value is the worst healthy case, found to 6 % with the rule's own `for` and
-the detector itself. `--margin` (2 unless you say otherwise) is how many times a limit should be away from it:
+`costgov policy tune LOG…` replays logs of runs that went well under the rules of a policy (`--policy FILE`). It moves one limit
+at a time until the rule would have reported a log. That value is the worst healthy case. It is found to 6 %, with the rule's own `for` and
+the detector itself. `--margin` (default 2) is how many times a limit should be away from the worst healthy case.
 
-- a limit with less than the margin comes as TOML, to be put over the policy as `NAME.d/tuned.toml`;
-- one that could be tighter and keep the margin comes as a comment there: what few logs do not show, healthy runs may still do;
-- where nothing within 16 times either way makes a difference, or the logs have no such data, nothing is suggested.
+- A limit with less than the margin is printed as TOML, to be put over the policy as `NAME.d/tuned.toml`.
+- A limit that could be tighter and keep the margin is printed there as a comment: healthy runs may do what few logs do not show.
+- Where nothing within 16 times either way makes a difference, or the logs have no such data, nothing is suggested.
 
-It replays the logs three times under some variants of every limit: about a minute for 100,000 records.
+The logs are replayed three times, under some variants of every limit. That takes about a minute for 100,000 records.
 
 ## In an editor
 
 [policies/policy.schema.json](../../policies/policy.schema.json) (`costgov policy schema` prints it) completes keys and shows
-their meaning, units and defaults while one writes. Taplo, which is the extension Even Better TOML in VS Code, takes it from
-the first line of the file, a path beside it or a URL:
+their meaning, units and defaults while you write. Taplo (the extension Even Better TOML in VS Code) takes it from
+the first line of the file, as a path beside it or a URL:
 
 ```toml
 #:schema ./policy.schema.json
 ```
 
-or for whole directories from `.taplo.toml`, where drop-ins have a schema of their own (`costgov policy schema --drop-in`):
+For whole directories it takes it from `.taplo.toml`. Drop-ins have a schema of their own (`costgov policy schema --drop-in`):
 
 ```toml
 [[rule]]
@@ -60,24 +60,24 @@ include = ["policies.d/*.d/*.toml"]
 schema = { path = "policy-drop-in.schema.json" }
 ```
 
-The schema knows the shape; what contradicts what (a ceiling that nothing watches, a plan dearer than its ceiling) only
-`costgov policy check` says.
+The schema knows the shape. Only `costgov policy check` finds contradictions: a ceiling that nothing watches, a plan dearer than
+its ceiling.
 
 ## Tests
 
-A test is a series of a few lines that stands for a run, and what is expected of the rules. Time is simulated, on the same
-rules, triggers and bookkeeping that the daemon has, its breaker and its holds; an hour of training takes about a second. What
-a halt does then (asking, killing, stopping) has no part in it: `costgov doctor` looks at that. Keep tests beside the
-policies, not in the directory that the daemon reads: whatever ends in `.toml` there is a policy. The shipped policies have
-theirs in [policies/tests](../../policies/tests/shipped.toml).
+A test is a series of a few lines that stands for a run, with what is expected of the rules. Time is simulated. Rules,
+triggers and bookkeeping are the daemon's own, with its limit of halts a day and its holds. An hour of training takes about a second. What
+a halt does then (asking, killing, stopping) is not played: `costgov doctor` checks that. Keep tests beside the
+policies, not in the directory that the daemon reads: whatever ends in `.toml` there is a policy. The tests of the shipped policies are
+in [policies/tests](../../policies/tests/shipped.toml).
 
 ```toml
 """
 
 _KEYS = """```
 
-`costgov policy test tests.toml` says what failed and how, and exits with 1; `--json` and `--junit FILE` are for programs,
-`--only TEXT` plays the cases that have it in their name, `-v` shows what passed and every verdict.
+`costgov policy test tests.toml` says what failed and how, and then exits with 1. `--json` and `--junit FILE` are for programs.
+`--only TEXT` plays the cases with that text in their name. `-v` shows what passed, and every verdict.
 
 | key of a case | default | meaning |
 |---|---|---|

@@ -19,29 +19,32 @@ _HEAD = f"""# Prices
 
 <!-- Drawn from governor/adapters/prices and governor/data/prices.csv by `make docs`: change it there. -->
 
-What an hour of this machine costs is asked at the start and again while runs go on. One answer is believed, in this
+The governor asks what an hour of this machine costs, at its start and again while runs go on. It believes one answer, in this
 order:
 
-1. what the provider says of this very machine (AWS spot, Lambda, RunPod, Vast.ai);
+1. what the provider says about this very machine (AWS spot, Lambda, RunPod, Vast.ai);
 2. `node.price_usd_per_hour` in costgov.toml, or `--price`;
 3. the provider's public price list, read now (Azure);
 4. the built-in table, by the instance type, else by the number of GPUs;
-5. where the provider does not answer at a start: what was charged before it, within the same boot.
+5. where the provider does not answer at a start: what was charged before that start, within the same boot.
 
-A price always has a source and a date. An answer that contradicts another beyond rounding (a cent, or 1 %) is shown
-with both figures; a price of 0 or less is refused in a line; one older than {STALE_AFTER_DAYS} days counts, and is
-alarmed (`price.stale_after_days`). A price that nobody knows is unknown: shown, alarmed, never 0. It keeps a
-ceiling from starting, and never a halt from happening. `costgov prices` shows who says what of this machine, and
-`costgov doctor` what is wrong with it.
+A price always has a source and a date.
 
-`[price] ask_again = "auto"` asks for a spot price every 5 minutes and for any other hourly; "10m" as often as it says,
-"off" at the start alone. A change is charged from the time at which it came into force, where the source says when (AWS
-spot), else from its reading: [cost.md](../howto/cost.md). A failed answer changes nothing; once {STALE_AFTER_PERIODS} in a row
-were missed, that is alarmed.
+- An answer that contradicts another beyond rounding (a cent, or 1 %) is shown with both figures.
+- A price of 0 or less is refused in one line.
+- A price older than {STALE_AFTER_DAYS} days counts, and is alarmed (`price.stale_after_days`).
+- An unknown price is shown and alarmed, and is never 0. It keeps a ceiling from starting. It never keeps a halt from happening.
+
+`costgov prices` shows who says what about this machine. `costgov doctor` shows what is wrong with it.
+
+`[price] ask_again = "auto"` asks for a spot price every 5 minutes and for any other price hourly. "10m" asks as often as it says,
+"off" only at the start. A change is charged from the time at which it came into force, where the source says when (AWS
+spot), else from its reading: [cost.md](../howto/cost.md). A failed answer changes nothing. {STALE_AFTER_PERIODS} missed answers in a row
+are alarmed.
 
 `[price] source = "auto"` asks the look-up of `cloud.provider`; otherwise name one of these. Each takes its keys from
-`[price.<name>]`; a key that `[cloud.<name>]` has as well holds from there. Asking only reads. A look-up has the whole
-`timeout_s` and no more, and whatever goes wrong is one line.
+`[price.<name>]`. A key that `[cloud.<name>]` has as well is taken from there. Asking only reads. A look-up has
+`timeout_s` in all. Whatever goes wrong is reported in one line.
 """
 
 

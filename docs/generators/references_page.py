@@ -18,13 +18,13 @@ _HEAD = f"""# Reference configs: 7B on 8, 70B on 64 to 256, 405B on 512 to 2,048
 
 <!-- Drawn from governor/planner/compare.py by `make docs`: change it there. -->
 
-Three known models on {GPU} in bf16, each under every way of sharding, as `costgov plan` predicts them: nothing was run. What a way leaves
-open (micro-batch, checkpointing, Megatron's parallelism) is chosen for it: the fastest that fits into 90 % of the memory, else into all of it,
-else what needs least. For your own: `costgov plan compare --model llama3-70b --gpus 128 "128xh100"`.
+Three known models on {GPU} in bf16, each under every way of sharding, as `costgov plan` predicts them. Nothing was run. What a way leaves
+open (micro-batch, checkpointing, Megatron's parallelism) is chosen for it: the fastest that fits into 90 % of the memory, else the fastest that fits,
+else what needs least. For your own model: `costgov plan compare --model llama3-70b --gpus 128 "128xh100"`.
 
 ## The states, in bytes a parameter
 
-N is the number of ranks among which states are sharded: all of them here, divided by tp x pp under Megatron.
+N is the number of ranks among which states are sharded: here all of them, under Megatron divided by tp x pp.
 
 | way | weights | gradients | master weights and Adam | kept by one of 8 ranks |
 | --- | --- | --- | --- | --- |
@@ -35,8 +35,8 @@ N is the number of ranks among which states are sharded: all of them here, divid
 | FSDP, FSDP2 | 4/N, in fp32 | 4/N | 8/N | 2 |
 | Megatron | 2 | 4, in fp32 | 12/N | 7.5, over tp x pp |
 
-On top come activations, logits, and buffers: parameters gathered whole, buckets, and what the optimizer's step adds. *Reserved* adds what the
-allocator loses and the driver's context.
+Activations, logits and buffers come on top. Buffers are parameters gathered whole, buckets, and what the optimizer's step adds. *Reserved* adds what the
+allocator loses, and the driver's context.
 
 """
 

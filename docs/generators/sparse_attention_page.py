@@ -15,18 +15,18 @@ _HEAD = """# Sparse attention: what it would save, and when it does not pay
 <!-- Drawn from governor/planner/model/sparse*.py by `make docs`: change it there. -->
 
 DeepSeek Sparse Attention (DSA, [arXiv 2512.02556](https://arxiv.org/abs/2512.02556)) lets a small *indexer* score all
-earlier tokens, and full attention read the k best. Native Sparse Attention (NSA,
+earlier tokens; full attention then reads the k best. Native Sparse Attention (NSA,
 [arXiv 2502.11089](https://arxiv.org/abs/2502.11089)) reads compressed blocks, the best blocks whole, and a window. This
-page is what `costgov plan sparse` computes for the four stages, on an H100. Nothing here was measured by us: it is
+page is what `costgov plan sparse` computes for the four stages, on an H100. We measured none of it: it is
 arithmetic on published sizes, with the constants below.
 
-**DeepSpeed has neither.** A DeepSpeed run gets it only from a model that brings kernels and loss along.
+**DeepSpeed has neither.** A DeepSpeed run gets them only from a model that brings its own kernels and loss.
 
 ![FLOPs and step time over the sequence length](sparse_attention.svg)
 
 ## Per stage
 
-k is 2048 up to 128K, the published one; beyond it a sixty-fourth of the length. The indexer is scaled with the model: a
+k is 2048, as published, up to 128K, and beyond it a sixty-fourth of the length. The indexer is scaled with the model. It does a
 sixteenth of dense attention's work for a pair of tokens.
 
 """
@@ -44,7 +44,7 @@ dimensions d and d', indexer of H heads of dimension e:
 | DSA, L <= k | dense: everything is selected |
 | NSA | `2 n (d + d')` times `L/2/16` compressed + 1,024 selected + 512 window |
 
-A training step is three such passes. Two counts bound its time, and advice rests on the lower speed-up:
+A training step is three such passes. Two counts bound its time. The advice rests on the lower speed-up.
 
 - *plain*: every FLOP alike, three passes over the indexer too, no projections;
 - *executed*: index scores at the FP8 rate, their gradients over the selected tokens alone, the indexer's projections
@@ -53,7 +53,7 @@ A training step is three such passes. Two counts bound its time, and advice rest
 
 Constants: sparse kernels are assumed to reach {PLAIN.kernel_efficiency} of FlashAttention's efficiency; NSA's {NSA_EFFICIENCY} (from the
 paper's 9.0 times forward and 6.0 backward at 64K, over Triton's FlashAttention); a mixture's matmuls run at 0.45 of
-dense ones in the executed count. It pays from a speed-up of {PAYS_FROM} on: with a tenth of the step in exposed communication
+dense ones in the executed count. Sparse attention pays from a speed-up of {PAYS_FROM} on. With a tenth of the step in exposed communication
 that is 1.10.
 
 Dense over DSA attention FLOPs, forward:

@@ -15,15 +15,17 @@ _HEAD = f"""# The four stages: expected cost, and the configs to run them with
 
 <!-- Drawn from governor/planner/stage_plans.py by `make docs`: change it there. -->
 
-What `costgov plan stages` makes of the four stages. Everything here is predicted: nothing was run. The constants behind it and how far
-they were off on published runs: [planner.md](../howto/planner.md).
+This page is what `costgov plan stages` predicts for the four stages. Nothing was run. [Planning](../howto/planner.md) has the constants behind it, and how far
+they were off on published runs.
 
-Searched were all of a small space that DeepSpeed trains in bf16 on {GPU}: the stage's machines of eight, ZeRO 1 to 3, micro-batches
-of 1 to 16, no or full checkpointing. A mixture's experts lie on 1 to 8 ranks, as `deepspeed.moe` builds them: it takes ZeRO up to 2. The
-*primary* is the fastest within 5 % of the cheapest that leaves a tenth of the memory free. The *fallback* takes at most 80 % of the primary's
-memory, and its very config also runs on {OTHER_GPU}: for when memory does not suffice, or those machines are not to be had.
+**The search** tried everything in a small space that DeepSpeed trains in bf16 on {GPU}: the stage's machines of eight, ZeRO 1 to 3, micro-batches
+of 1 to 16, no or full checkpointing. A mixture's experts lie on 1 to 8 ranks, as `deepspeed.moe` builds them; it takes ZeRO up to 2.
 
-Prices: {PROVIDER}'s list of 2026, on demand. *Steady* is training at its usual speed. *Calendar* is what machines are paid for: saves, failures,
+- The *primary* is the fastest within 5 % of the cheapest that leaves a tenth of the memory free.
+- The *fallback* takes at most 80 % of the primary's memory, and the same config also runs on {OTHER_GPU}. It is for when memory does not suffice, or
+  those machines are not to be had.
+
+**Prices** are {PROVIDER}'s list of 2026, on demand. *Steady* is training at its usual speed. *Calendar* is what machines are paid for: saves, failures,
 evaluations, and what finished public runs took beyond (usually {CALENDAR_USUAL:.2f} times the steady state; the range is theirs). In brackets: 80 % intervals.
 
 """
@@ -34,8 +36,8 @@ Known models of 7B, 70B and 405B, under every way of sharding, with their memory
 ## The configs
 
 `configs/<stage>/primary.json` and `fallback.json` are what `deepspeed.initialize(config=...)` takes. DeepSpeed 0.19 knows every key of
-them and trained five steps under each: two CPU ranks, a tiny model of the family, other batch sizes and torch's own Adam, nothing else
-changed (`tests/drills/planner`). What a JSON cannot say:
+them and trained five steps under each, on two CPU ranks, with a tiny model of the family, other batch sizes and torch's own Adam. Nothing else
+was changed (`tests/drills/planner`). What a JSON cannot say:
 
 """
 

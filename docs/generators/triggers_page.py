@@ -13,8 +13,8 @@ _HEAD = """# Triggers
 
 <!-- Drawn from governor/core/rules/triggers by `make docs`: change it there. -->
 
-A rule names one trigger, and each key below may stand in the rule. A trigger answers QUIET, FIRING or UNKNOWN (data is
-missing); UNKNOWN never counts towards a rule's `for`. Defaults hold where a policy says nothing.
+A rule names one trigger (or several, with [`all`](rules.md)), and may set the trigger's keys. A trigger answers QUIET,
+FIRING or UNKNOWN. UNKNOWN means that data is missing. It never counts towards a rule's `for`. Defaults hold where a policy says nothing.
 
 | trigger | fires when | `for` in steps or tokens |
 |---|---|---|

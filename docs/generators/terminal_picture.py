@@ -13,7 +13,7 @@ from pathlib import Path
 CAPTURE = Path(__file__).parents[1] / "start" / "halt.txt"
 TITLE = "make demo FAULT=nan"
 COLUMNS = 108
-CHAR_W, LINE_H, PAD, BAR_H = 7.83, 19, 18, 34  # Pixels, of a monospaced font of 13.
+CHAR_W, LINE_H, PAD, BAR_H = 8.1, 19, 18, 34  # Pixels, of the widest usual font of 13.
 LEFT_OUT = ("demo: EC2", "$ COSTGOV_STAGE", "starting", "costgov: self-test", "costgov: metrics")
 # Readable on the terminal's own dark ground, which is the same on a light page and on a dark one.
 INK, DIM, RED, GREEN, YELLOW, BLUE = "#e6edf3", "#8b949e", "#ff7b72", "#56d364", "#e3b341", "#79c0ff"
@@ -54,8 +54,8 @@ def shown(text: str) -> list[str]:
     lines = [f"$ {TITLE}"]
     for line in text.splitlines():
         if line.startswith(LEFT_OUT):
-            if lines[-1] != "⋮":
-                lines.append("⋮")
+            if lines[-1] != "…":
+                lines.append("…")
         else:
             lines.append(line if len(line) <= COLUMNS else line[: COLUMNS - 1] + "…")
     return lines
@@ -71,7 +71,7 @@ def _spans(line: str) -> str:
         return _span(moment[1], DIM) + _span(moment[2], _MOMENT_INK.get(what, INK), bold=True) + _span(moment[3], INK)
     if fact := _FACT.match(line):
         return _span(fact[1], BLUE) + _span(fact[2], INK)
-    return _span(line, DIM if line.startswith(("costgov:", "⋮")) else INK)
+    return _span(line, DIM if line.startswith(("costgov:", "…")) else INK)
 
 
 def _span(text: str, ink: str, *, bold: bool = False) -> str:

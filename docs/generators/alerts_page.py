@@ -21,7 +21,7 @@ _HEAD = f"""# Alerts
 
 <!-- Drawn from governor/adapters/alerts and governor/core/alerts/catalogue.py by `make docs`: change it there. -->
 
-Every alarm and every stage of a halt is sent to the receivers that costgov.toml names, at most {ALERT_RECEIVERS_MAX}:
+Every alarm and every state of a halt is sent to the receivers that costgov.toml names, at most {ALERT_RECEIVERS_MAX}:
 
 ```toml
 [[alert]]
@@ -64,7 +64,7 @@ only = ["halt", "needs_human", "rule_*"]
   {FLUSH_IN_A_HALT_S:g} s, because whoever resumes the halt reports it again.
 - **Repetitions**: alarms of the same name and run within {REPEAT_MIN} minutes are one alert. The last one's words are sent at their end,
   with the number of repetitions (`repeats`).
-- **A halt is reported stage by stage.** Where an alert lasts (Alertmanager), an open halt is reported again every {AGAIN_S} s, and
+- **A halt is reported state by state.** Where an alert lasts (Alertmanager), an open halt is reported again every {AGAIN_S} s, and
   resolved when it is closed (see below). A machine that was stopped reports so when it is up again.
 - **Secrets**: no log, metric or error contains one. Of a URL they contain only scheme, host and port. Certificates are verified.
 """

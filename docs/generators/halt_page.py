@@ -12,14 +12,14 @@ _HEAD = """# The halt
 
 <!-- Drawn from governor/core/halt/table.py by `make docs`: change it there. -->
 
-One complete table decides every halt. For each stage but the last, and for each fact that may become known, it says
-which stage comes next and which effects follow. There is no default row, and a missing cell stops the import.
+One complete table decides every halt. For each state but the last, and for each fact that may become known, it says
+which state comes next and which effects follow. There is no default row, and a missing cell stops the import.
 
 - **Escalation never goes back.** The one exception is `verifying`, which may return to `stopping` on a harsher rung.
 - **`halted` means observed.** Where processes were all there was to end, they are gone. Otherwise the provider was asked
   again, and bills no more.
 - **In `needs_human`** a person has been called, and the governor goes on trying.
-- **After a restart** the governor repeats the stage's effects. Each is idempotent per incident. What is repeated gets its
+- **After a restart** the governor repeats the state's effects. Each is idempotent per incident. What is repeated gets its
   time again, a few times at most. The grace of the checkpoint request is never extended.
 - **The stop of an unused node** (`idle_stop`, `on_finish = "stop"`) is a halt of the pseudo-run `@node`. It begins at
   `stopping`, because there is nothing to save and no process to end. It climbs to the forced stop at most. Each stop in it waits until
@@ -44,7 +44,7 @@ _STAGES = {
 def render() -> str:
     stages = "".join(f"| `{stage.value}` | {_STAGES[stage]} |\n" for stage in HaltState)
     tables = "".join(_table(stage) for stage in LIVE_STATES)
-    return f"{_HEAD}{_diagram()}\n| stage | meaning |\n|---|---|\n{stages}{tables}"
+    return f"{_HEAD}{_diagram()}\n| state | meaning |\n|---|---|\n{stages}{tables}"
 
 
 def _diagram() -> str:

@@ -1,4 +1,7 @@
-"""What an error of SQLite's says about the file."""
+"""The journal's file: opened for reading, told from a damaged one, and checked as a whole.
+
+Whole by SQLite's own check, and by what a start reads of it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,6 @@ import sqlite3
 import urllib.parse
 from contextlib import closing
 from typing import Final
-
-
-def is_corruption(error: sqlite3.Error) -> bool:
-    """The file is damaged, or no database at all; not merely full, locked or forbidden."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-# Is a journal's file whole: by SQLite's own check, and by what a start reads of it.
-
 
 SCHEMA_VERSION: Final = 2
 # A column whose name has changed is none to SQLite's check.
@@ -31,11 +25,22 @@ SELECT CAST(run AS BLOB), CAST(snapshot AS BLOB) FROM runs
 UNION ALL SELECT CAST(incident_id AS BLOB), CAST(snapshot AS BLOB) FROM incidents WHERE open"""
 
 
+def open_read_only(path: str) -> sqlite3.Connection:
+    """A connection that changes nothing; each query is a transaction of its own. Raises sqlite3.Error."""
+    uri = f"file:{urllib.parse.quote(path)}?mode=ro"
+    return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
+
+
+def is_corruption(error: sqlite3.Error) -> bool:
+    """The file is damaged, or no database at all; not merely full, locked or forbidden."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 def is_whole(path: str) -> bool:
     """False: not to be told without writing. Who may write moves the WAL into the file as he closes it: even into one
     that is damaged, of which it may be the better half. Raises sqlite3.Error for one that is."""
     try:
-        with closing(sqlite3.connect(read_only(path), uri=True, timeout=1.0)) as connection:
+        with closing(open_read_only(path)) as connection:
             check(connection)
     except sqlite3.Error as error:
         if is_corruption(error):
@@ -72,7 +77,3 @@ def corrupt(verdict: str) -> sqlite3.DatabaseError:
     error = sqlite3.DatabaseError(verdict)
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     return error
-
-
-def read_only(path: str) -> str:
-    return f"file:{urllib.parse.quote(path)}?mode=ro"

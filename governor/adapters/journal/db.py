@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from governor.adapters.journal.check import SCHEMA_VERSION, check, corrupt, is_corruption, is_whole, read_only
+from governor.adapters.journal.check import SCHEMA_VERSION, check, corrupt, is_corruption, is_whole, open_read_only
 from governor.adapters.journal.runtime_files import Entry
 from governor.adapters.journal.salvage import Taken, salvage, take_over
 from governor.adapters.machine import lock_file
@@ -147,7 +147,7 @@ class JournalReader:
         return [dict(row) for row in self._connection.execute(query, parameters)]
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(read_only(self.path), uri=True, timeout=1.0)
+        connection = open_read_only(self.path)
         connection.row_factory = sqlite3.Row
         return connection
 

@@ -7,17 +7,18 @@ midnight cuts come by themselves, for the pure code to cut. `core.cost.tally` ov
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any, Final
 
 from governor.adapters.journal.reader import (
-    ChargesUnreadable,
+    LONG_PAGE_ROWS,
+    NOT_OURS,
+    NUMBER_MIN,
     Unreadables,
     charge_in,
-    has_charges,
-    opened,
+    has_table,
+    paged,
+    reading,
     refuse,
     text_in,
     unreadable,
@@ -27,8 +28,6 @@ from governor.core.base.units import NS_PER_DAY, UsdMicros, WallNs
 from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, labels_of
 from governor.core.money.reports.cost import LABEL, STAGE_OF_RUN, Sum
 
-# Each page is a transaction of its own, as in charges_db; this reader does nothing else in between: 20 ms.
-PAGE_ROWS: Final = 20_000
 _LINE: Final = ("line", "name", "unit", "price_usd_micros", "price_source", "price_as_of", "reconstructed")
 
 # By rowid, which no growing charge changes: nothing here needs an order, and to sort 160,000 rows costs a third.
@@ -41,7 +40,6 @@ SELECT rowid, data ->> 'quantity', usd_micros,
        CASE WHEN data ->> 'usd_micros' IS NOT usd_micros OR from_wall_ns < :since OR to_wall_ns > :until
          OR (:is_daily AND (from_wall_ns < 0 OR to_wall_ns > (from_wall_ns / :day_ns + 1) * :day_ns)) THEN data END,
        json_extract(data, {line}), CASE WHEN :is_daily THEN from_wall_ns / :day_ns ELSE 0 END {fields}"""
-# Of a page with a row that is no JSON, which is an error of the whole query: each charge by itself.
 _EACH: Final = "SELECT rowid, 0, usd_micros, data"
 
 _Like = tuple[Line, Payer, Place, bool]  # In what the charges of a sum agree.
@@ -59,36 +57,34 @@ def read_sums(
     fields = _fields(by, runs)
     columns = "".join(f", json_extract(data, '$.{name}')" for name in fields)
     page = _PAGE.format(line=", ".join(f"'$.{name}'" for name in _LINE), fields=columns)
-    bounds = {**window_of(since, until), "is_daily": by == "day", "day_ns": NS_PER_DAY, "rows": PAGE_ROWS}
+    bounds = {**window_of(since, until), "is_daily": by == "day", "day_ns": NS_PER_DAY}
     sums: dict[tuple[Any, ...], tuple[_Like, list[int]]] = {}
     alike = _Alike(fields)
-    try:
-        with closing(opened(path)) as connection:
-            if not has_charges(connection):
-                return
-            for row in _rows(connection, page, bounds):
-                rowid, quantity, micros, data = row[:4]
-                if data is not None:
-                    charge = charge_in(path, connection, rowid, data, micros, unread)
-                    if charge is not None and (not runs or charge.payer.run in runs):
-                        yield Sum(charge, 1)
-                    continue
-                key = row[4:]
-                known = sums.get(key)
-                try:
-                    if type(quantity) is not int or type(micros) is not int:
-                        raise ValueError("its quantity or amount is no whole number")
-                    if known is None:
-                        known = sums[key] = alike.of(key), [0, 0, 0]
-                except (KeyError, TypeError, ValueError, AttributeError) as error:
-                    unread(unreadable(path, connection, rowid, error))
-                    continue
-                figures = known[1]
-                figures[0] += 1
-                figures[1] += quantity
-                figures[2] += micros
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise ChargesUnreadable.of(path, error) from error
+    with reading(path) as connection:
+        if not has_table(connection, "charges"):
+            return
+        begin = {"after": NUMBER_MIN}
+        found = paged(connection, page + _WINDOW, bounds, begin, LONG_PAGE_ROWS, each=_EACH + _WINDOW)
+        for rowid, quantity, micros, data, *cells in found:
+            if data is not None:
+                charge = charge_in(path, connection, rowid, data, micros, unread)
+                if charge is not None and (not runs or charge.payer.run in runs):
+                    yield Sum(charge, 1)
+                continue
+            key = tuple(cells)
+            known = sums.get(key)
+            try:
+                if type(quantity) is not int or type(micros) is not int:
+                    raise ValueError("its quantity or amount is no whole number")
+                if known is None:
+                    known = sums[key] = alike.of(key), [0, 0, 0]
+            except NOT_OURS as error:
+                unread(unreadable(path, connection, rowid, error))
+                continue
+            figures = known[1]
+            figures[0] += 1
+            figures[1] += quantity
+            figures[2] += micros
     for key, ((line, payer, place, reconstructed), (count, quantity, micros)) in sums.items():
         if not runs or payer.run in runs:
             at = WallNs(key[1] * NS_PER_DAY)
@@ -102,22 +98,6 @@ def _fields(by: str, runs: Collection[str]) -> list[str]:
     group = "labels" if by.startswith(LABEL) else by
     wanted = [group] if group in ("run", "stage", "node", "labels") else []
     return [*wanted, "run"] if runs and group != "run" else wanted
-
-
-def _rows(connection: sqlite3.Connection, page: str, bounds: Mapping[str, int]) -> Iterator[tuple[Any, ...]]:
-    after = -(2**63)
-    while True:
-        place = {**bounds, "after": after}
-        try:
-            found = connection.execute(page + _WINDOW, place).fetchall()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
-                raise
-            found = connection.execute(_EACH + _WINDOW, place).fetchall()
-        yield from found
-        if len(found) < PAGE_ROWS:
-            return
-        after = found[-1][0]
 
 
 class _Alike:

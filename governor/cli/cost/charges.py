@@ -95,7 +95,7 @@ class Unread:
         self.count = 0
 
     def row(self, row: Unreadable) -> None:
-        """As charges_db.Unreadables."""
+        """As reader.Unreadables."""
         if not self._runs or row.run in self._runs:
             self._add(f"{row.text()}; it is in no figure here")
 

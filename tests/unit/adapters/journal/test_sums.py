@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from governor.adapters.journal import sums
-from governor.adapters.journal.reader import ChargesUnreadable, read_charges
+from governor.adapters.journal.reader import LONG_PAGE_ROWS, ChargesUnreadable, read_charges
 from governor.adapters.journal.sums import read_sums
 from governor.adapters.journal.writer import open_journal
 from governor.cli.cost.charges import Scope, Unread, charges_in, sums_in
@@ -95,7 +94,7 @@ def test_sums_come_to_what_the_charges_come_to(written: Write, ledger: list[Char
 
 
 def test_pages_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
-    count = sums.PAGE_ROWS + 3
+    count = LONG_PAGE_ROWS + 3
     dice = random.Random(7)
     many = [
         charge("2026-11-02T23:30:00Z", 1.0, charge_id=f"node-1/a/{number}", usd_micros=dice.randrange(10**9))

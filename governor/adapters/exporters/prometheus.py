@@ -1,18 +1,20 @@
-"""The HTTP side of the metrics endpoint: one thread, and a bound on everything a scraper can make it hold.
+"""The Prometheus endpoint: the loop leaves a snapshot, threads of their own answer scrapers.
 
-`http.server` with threads would give every slow client a thread of its own for as long as it likes.
+The library's HTTP server, with a bound on everything that a scraper can make it hold: connections (each has a thread),
+bytes of a request, and seconds from the first byte to the last.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import ipaddress
-import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from itertools import accumulate
 from typing import Any, Final
@@ -34,150 +36,151 @@ from governor.core.views.metrics import (
 )
 
 CONNECTIONS_MAX: Final = 16  # Two Prometheus servers and a person, several times over.
+BACKLOG: Final = 128  # Wait in the kernel to be accepted; beyond it a client tries again only after a second.
 REQUEST_BYTES_MAX: Final = 8 * 1024  # Prometheus sends some 300 bytes.
 CONNECTION_S_MAX: Final = 10.0  # Prometheus's own default scrape timeout: later nobody listens.
 READ_BYTES: Final = 4096
+ROOM_S_MAX: Final = 1.0  # For a thread to notice that we have hung up: far above what it takes.
+WAKE_PERIOD_S: Final = 3600.0  # Nothing waits for it: close() wakes the server itself.
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"  # Understood by every Prometheus since 0.0.4.
+_FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 class MetricsUnavailable(Exception):  # noqa: N818 - the condition is the name.
     """The endpoint cannot be opened: one line, what and what to do."""
 
 
-@dataclass(slots=True)
-class _Connection:
-    socket: socket.socket
-    ends_at: float  # time.monotonic()
-    request: bytearray = field(default_factory=bytearray)
-    reply: memoryview | None = None
-
-
-class ScrapeServer:
+class ScrapeServer(ThreadingHTTPServer):
     """Serves GET and HEAD of /metrics from `render()`, which must not block."""
 
+    bound_s = CONNECTION_S_MAX
+
     def __init__(self, address: str, port: int, render: Callable[[], bytes], content_type: str) -> None:
+        super().__init__((address, port), _Scrape, bind_and_activate=False)
+        self.socket.close()  # The library's own bind asks DNS for our name, and takes no IPv6.
+        self.socket = _listen(address, port)
+        self.address, self.port = self.socket.getsockname()[:2]
+        self.content_type = content_type
         self._render = render
-        self._content_type = content_type
-        self._listener = _listen(address, port)
-        self._listener.setblocking(False)
-        self.address, self.port = self._listener.getsockname()[:2]
-        self._selector = selectors.DefaultSelector()
-        self._wake, self._woken = socket.socketpair()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._connections: dict[int, _Connection] = {}  # In order of age.
-        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
-        self._thread.start()
+        self._rendering = threading.Lock()
+        self._scrapers: dict[socket.socket, threading.Thread] = {}  # In order of age; the acceptor's own.
+        self._acceptor = threading.Thread(
+            target=self.serve_forever, args=(WAKE_PERIOD_S,), name="metrics", daemon=True
+        )  # fmt: skip
+        self._acceptor.start()
+
+    def render(self) -> bytes:
+        with self._rendering:  # One at a time: many at once would take the loop's turns.
+            return self._render()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer it on a thread of its own. Beyond the bound the oldest connection makes room: it has had its time."""
+        self._scrapers = {one: thread for one, thread in self._scrapers.items() if thread.is_alive()}
+        if len(self._scrapers) == CONNECTIONS_MAX:
+            oldest, thread = next(iter(self._scrapers.items()))
+            _hang_up(oldest)
+            thread.join(ROOM_S_MAX)
+            if thread.is_alive():
+                self.shutdown_request(request)
+                return
+        thread = threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), name="metrics-scrape", daemon=True
+        )
+        try:
+            thread.start()
+            self._scrapers[request] = thread
+        except RuntimeError:  # No thread is to be had.
+            self.shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # It hung up, or took too long. The rest is a fault of ours.
+            super().handle_error(request, client_address)
 
     def close(self) -> None:
-        self._wake.close()  # End of file wakes the thread.
-        self._thread.join()
+        """Hang up on everybody. No thread is left."""
+        with contextlib.suppress(OSError):  # Closed before.
+            self.socket.shutdown(socket.SHUT_RDWR)  # Wakes the acceptor.
+        self.shutdown()
+        self._acceptor.join()
+        self.server_close()
+        for request, thread in self._scrapers.items():
+            _hang_up(request)
+            thread.join()
 
-    def _serve(self) -> None:
-        with contextlib.ExitStack() as stack:
-            for end in (self._selector, self._listener, self._woken):
-                stack.enter_context(contextlib.closing(end))
-            while True:
-                oldest = next(iter(self._connections.values()), None)
-                wait_s = None if oldest is None else max(0.0, oldest.ends_at - time.monotonic())
-                ready = self._selector.select(wait_s)
-                if any(key.fileobj is self._woken for key, _ in ready):
-                    break
-                for key, _ in ready:
-                    self._on_ready(key)
-                self._drop_late(time.monotonic())
-            for connection in list(self._connections.values()):
-                self._drop(connection)
 
-    def _on_ready(self, key: selectors.SelectorKey) -> None:
-        if key.fileobj is self._listener:
-            self._accept()
-            return
-        connection = self._connections.get(key.fd)
-        if connection is None:
-            return  # Dropped in this very round, to make room.
-        try:
-            if connection.reply is None:
-                self._read(connection)
-            if connection.reply is not None:
-                self._write(connection)
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._drop(connection)
+class _Scrape(BaseHTTPRequestHandler):
+    """One request, and the connection ends."""
 
-    def _accept(self) -> None:
-        try:
-            accepted, _ = self._listener.accept()
-        except OSError:
-            return  # It hung up while it waited, or we are out of descriptors: the next one may have more luck.
-        accepted.setblocking(False)
-        if len(self._connections) == CONNECTIONS_MAX:
-            self._drop(next(iter(self._connections.values())))  # The oldest has had the most time.
-        self._connections[accepted.fileno()] = _Connection(accepted, time.monotonic() + CONNECTION_S_MAX)
-        self._selector.register(accepted, selectors.EVENT_READ)
+    server: ScrapeServer
 
-    def _read(self, connection: _Connection) -> None:
-        data = connection.socket.recv(READ_BYTES)
-        if not data:
-            self._drop(connection)
-            return
-        connection.request += data
-        if b"\r\n\r\n" in connection.request or b"\n\n" in connection.request:
-            connection.reply = memoryview(self._answer(bytes(connection.request)))
-        elif len(connection.request) > REQUEST_BYTES_MAX:
-            connection.reply = memoryview(
-                _response("431 Request Header Fields Too Large", "text/plain", b"too large\n")
-            )
-        if connection.reply is not None:
-            self._selector.modify(connection.socket, selectors.EVENT_WRITE)
+    def handle(self) -> None:
+        ends_at = time.monotonic() + self.server.bound_s
+        head = self._head(ends_at)
+        if len(head) > REQUEST_BYTES_MAX and not _is_whole(head):
+            self.send_error(431)
+        elif head:
+            self.rfile.close()
+            self.rfile = io.BytesIO(head)
+            self._bound(ends_at)  # For all of the answer.
+            self.handle_one_request()
 
-    def _write(self, connection: _Connection) -> None:
-        assert connection.reply is not None
-        connection.reply = connection.reply[connection.socket.send(connection.reply) :]
-        if not connection.reply:
-            self._drop(connection)
+    def _head(self, ends_at: float) -> bytes:
+        """The request up to its empty line, or too much; nothing where the client hangs up before. Raises OSError."""
+        head = b""
+        while not _is_whole(head) and len(head) <= REQUEST_BYTES_MAX:
+            self._bound(ends_at)
+            data = self.connection.recv(READ_BYTES)
+            if not data:
+                return b""
+            head += data
+        return head
 
-    def _answer(self, request: bytes) -> bytes:
-        method, _, rest = request.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
-        if method not in (b"GET", b"HEAD"):
-            return _response("405 Method Not Allowed", "text/plain", b"GET /metrics\n")
-        if path != b"/metrics":
-            return _response("404 Not Found", "text/plain", b"GET /metrics\n")
-        return _response("200 OK", self._content_type, self._render(), head=method == b"HEAD")
+    def _bound(self, ends_at: float) -> None:
+        self.connection.settimeout(max(0.0, ends_at - time.monotonic()))
 
-    def _drop_late(self, now: float) -> None:
-        for connection in list(self._connections.values()):
-            if connection.ends_at > now:
-                break
-            self._drop(connection)
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self._reply("404 Not Found", b"GET /metrics\n")
+        else:
+            self._reply("200 OK", self.server.render(), self.server.content_type)
 
-    def _drop(self, connection: _Connection) -> None:
-        self._connections.pop(connection.socket.fileno(), None)
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
+    do_HEAD = do_GET  # noqa: N815 - the library's name.
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Whatever the library finds wrong with a request."""
+        if code in (414, 431):
+            self._reply("431 Request Header Fields Too Large", b"too large\n")
+        else:
+            self._reply("405 Method Not Allowed", b"GET /metrics\n")
+
+    def _reply(self, status: str, body: bytes, content_type: str = "text/plain") -> None:
+        is_head = status == "200 OK" and self.command == "HEAD"
+        fields = (f"Content-Type: {content_type}", f"Content-Length: {len(body)}", "Connection: close")
+        head = "\r\n".join((f"HTTP/1.1 {status}", *fields, "", "")).encode()
+        self.wfile.write(head if is_head else head + body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: a scrape every few seconds is no news."""
+
+
+def _is_whole(head: bytes) -> bool:
+    return b"\r\n\r\n" in head or b"\n\n" in head
+
+
+def _hang_up(request: socket.socket) -> None:
+    """Its thread wakes, and closes it."""
+    with contextlib.suppress(OSError):  # It has ended meanwhile.
+        request.shutdown(socket.SHUT_RDWR)
 
 
 def _listen(address: str, port: int) -> socket.socket:
     try:
         # A number, not a name: looking one up may take a minute, and start-up has no minute.
         family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
-        return socket.create_server((address, port), family=family, backlog=CONNECTIONS_MAX)
+        return socket.create_server((address, port), family=family, backlog=BACKLOG)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "that is not an IP address"
         raise MetricsUnavailable(f"metrics cannot listen on {address}:{port}: {reason}; set [metrics]") from error
-
-
-def _response(status: str, content_type: str, body: bytes, *, head: bool = False) -> bytes:
-    lines = (f"HTTP/1.1 {status}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}", "Connection: close")
-    return "\r\n".join((*lines, "", "")).encode() + (b"" if head else body)
-
-
-# The Prometheus endpoint: the loop leaves a snapshot, a thread of its own answers scrapers.
-
-
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"  # Understood by every Prometheus since 0.0.4.
-_FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 class SnapshotCollector(Collector):
@@ -208,7 +211,7 @@ class SnapshotCollector(Collector):
 class PrometheusExporter:
     """`ports.Observer`. `health` is asked on the loop's thread at every tick and must not block.
 
-    MetricsUnavailable (scrape_server) when the address cannot be bound: metrics are worth a line, never a start.
+    MetricsUnavailable when the address cannot be bound: metrics are worth a line, never a start.
     """
 
     def __init__(

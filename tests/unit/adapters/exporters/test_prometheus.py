@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import select
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -16,6 +19,7 @@ from governor.adapters.exporters.prometheus import (
     REQUEST_BYTES_MAX,
     MetricsUnavailable,
     PrometheusExporter,
+    ScrapeServer,
 )
 from governor.adapters.exporters.prometheus_metrics import LABEL_CHARS_MAX, METRICS, OTHER_RUNS, RUNS_SHOWN_MAX
 from governor.core.base.units import NS_PER_MS, NS_PER_S, DurationNs, UsdMicros, WallNs
@@ -242,9 +246,18 @@ def test_numbers_too_large_for_a_float_are_infinite(exporter: PrometheusExporter
 # --- the server ------------------------------------------------------------------------------------------
 
 
+def address_of(exporter: PrometheusExporter) -> tuple[str, int]:
+    url = httpx.URL(exporter.url)
+    assert url.port is not None
+    return url.host, url.port
+
+
+def scrapers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("metrics")]
+
+
 def talk(exporter: PrometheusExporter, request: bytes) -> bytes:
-    host, port = exporter.url.removeprefix("http://").removesuffix("/metrics").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as client:
+    with socket.create_connection(address_of(exporter), timeout=30) as client:
         client.sendall(request)
         return b"".join(iter(lambda: client.recv(65_536), b""))
 
@@ -265,7 +278,17 @@ def test_a_scrape_over_http(exporter: PrometheusExporter) -> None:
         (b"GET / HTTP/1.1\r\n\r\n", b"404"),
         (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
         (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", b"200"),
+        (b"HEAD / HTTP/1.1\r\n\r\n", b"404"),
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody", b"405"),
+        (b"OPTIONS * HTTP/1.1\r\n\r\n", b"405"),
+        (b"get /metrics HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET\r\n\r\n", b"405"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"405"),
         (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"405"),
+        (b"\0 \xff\xfe \0\r\n\r\n", b"405"),
+        (b"GET /metrics HTTP/1.1\n\n", b"200"),
+        (b"GET /metrics/../metrics HTTP/1.1\r\n\r\n", b"404"),
+        (b"GET /metrics HTTP/1.1\r\nno colon\r\n\xff: \xff\r\n\r\n", b"200"),
         (b"GET /" + b"a" * REQUEST_BYTES_MAX, b"431"),
     ],
 )
@@ -273,10 +296,59 @@ def test_answers(exporter: PrometheusExporter, request_bytes: bytes, status: byt
     assert talk(exporter, request_bytes).split(b" ", 2)[1] == status
 
 
+def test_every_answer_says_its_length_and_that_it_is_the_last(exporter: PrometheusExporter) -> None:
+    for path in ("/metrics", "/"):
+        head, _, body = talk(exporter, f"GET {path} HTTP/1.1\r\n\r\n".encode()).partition(b"\r\n\r\n")
+        names = [line.partition(b":")[0] for line in head.splitlines()[1:]]
+        assert names == [b"Content-Type", b"Content-Length", b"Connection"], "nor our version, nor our clock"
+        assert f"Content-Length: {len(body)}".encode() in head
+
+
+def test_a_request_without_end_costs_its_connection_alone(exporter: PrometheusExporter) -> None:
+    with contextlib.suppress(ConnectionError), socket.create_connection(address_of(exporter), timeout=30) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n" + b"X-Header: x\r\n" * 100_000)  # It hangs up amid this.
+        while client.recv(65_536):
+            pass
+    assert httpx.get(exporter.url, trust_env=False, timeout=30).status_code == 200
+
+
+def test_a_client_that_drips_is_hung_up_on() -> None:
+    """A bound on each wait alone would never end it."""
+    with closing(ScrapeServer("127.0.0.1", 0, lambda: b"", "text/plain")) as server:
+        server.bound_s = 0.5
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX-Never-Ends: ")
+            with contextlib.suppress(ConnectionError):
+                while not select.select([client], [], [], 0.02)[0]:
+                    client.sendall(b"x")
+                assert client.recv(1) == b""
+
+
+def test_many_clients_get_no_more_than_the_bound(exporter: PrometheusExporter) -> None:
+    clients = [socket.create_connection(address_of(exporter), timeout=30) for _ in range(200)]
+    assert httpx.get(exporter.url, trust_env=False, timeout=30).status_code == 200
+    assert len(scrapers()) <= CONNECTIONS_MAX + 1, "and who accepts them"
+    for client in clients[: 200 - CONNECTIONS_MAX]:
+        assert client.recv(1) == b""
+    for client in clients:
+        client.close()
+
+
+def test_no_thread_outlives_it() -> None:
+    exporter = PrometheusExporter("127.0.0.1", 0, health=GovernorHealth, tick_ns=1)
+    clients = [socket.create_connection(address_of(exporter), timeout=30) for _ in range(4)]
+    clients[0].sendall(b"GET /metrics HTTP/1.1\r\n")
+    assert httpx.get(exporter.url, trust_env=False, timeout=30).status_code == 200
+    exporter.close()
+    assert not scrapers()
+    for client in clients:
+        assert client.recv(1) == b""
+        client.close()
+
+
 def test_silent_clients_do_not_keep_others_out(exporter: PrometheusExporter) -> None:
     exporter.publish(snapshot(FULL))
-    address = ("127.0.0.1", httpx.URL(exporter.url).port)
-    silent = [socket.create_connection(address) for _ in range(CONNECTIONS_MAX + 4)]
+    silent = [socket.create_connection(address_of(exporter)) for _ in range(CONNECTIONS_MAX + 4)]
     for client in silent:
         client.setblocking(True)
     assert httpx.get(exporter.url, trust_env=False, timeout=30).status_code == 200

@@ -40,14 +40,19 @@ class Surroundings:
     sys: Path = Path("/sys")
 
 
-class Named(Protocol):
-    """What every such module has; its `build` is of its kind."""
+Built = TypeVar("Built")
+Built_co = TypeVar("Built_co", covariant=True)
+
+
+class Module(Protocol[Built_co]):
+    """What every such module has."""
 
     NAME: str
     KEYS: tuple[ConfigKey, ...]
 
+    def build(self, config: Mapping[str, Any], surroundings: Surroundings) -> Built_co:
+        """`config` holds every key of KEYS, checked. ConfigError when the values contradict one another."""
 
-Module = TypeVar("Module", bound=Named)
 
 _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "text": (lambda value: isinstance(value, str) and value != "", "a non-empty text"),
@@ -68,10 +73,15 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[Module]):
-    """One directory of them. `what` is the word for one in an error: "cloud", "price look-up"."""
+class Kind(Generic[Built]):
+    """One directory of modules that build the same port.
+
+    `what` is the word for one in an error: "cloud", "price look-up". `table` is what stands before its name in
+    costgov.toml.
+    """
 
     what: str
+    table: str
     package: str
     path: Iterable[str]
 
@@ -79,13 +89,21 @@ class Kind(Generic[Module]):
         """Return those that exist, sorted."""
         return tuple(sorted(found.name for found in pkgutil.iter_modules(self.path) if not found.ispkg))
 
-    def module(self, name: str) -> Module:
+    def module(self, name: str) -> Module[Built]:
         """Return one by name. ConfigError says which names exist."""
         if name not in self.names():
             raise ConfigError(f'there is no {self.what} "{name}"; known: {", ".join(self.names())}')
-        found = cast(Module, importlib.import_module(f"{self.package}.{name}"))
+        found = cast(Module[Built], importlib.import_module(f"{self.package}.{name}"))
         assert name == found.NAME, f"{self.package}: {name}.py calls itself {found.NAME}"
         return found
+
+    def load(self, name: str, config: Mapping[str, Any], surroundings: Surroundings | None = None) -> Built:
+        """Build one from its table in costgov.toml. Touches nothing but local files.
+
+        ConfigError: an unknown name, an unknown key, a value of the wrong kind, or values that contradict.
+        """
+        found = self.module(name)
+        return found.build(checked(f"{self.table}.{name}", found.KEYS, config), surroundings or Surroundings())
 
 
 def checked(table: str, keys: tuple[ConfigKey, ...], config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from governor.adapters.machine.clock import SystemClock
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.processes import LinuxProcesses
 from governor.adapters.machine.service import run_selftest
+from governor.adapters.plugins import ConfigError
 from governor.adapters.trainers.listener import SOCKET_PATH_BYTES_MAX, SocketUnavailable
 from governor.adapters.trainers.segments import MB, kept_bytes
 from governor.app import pricing
@@ -172,7 +173,7 @@ def _kill_path() -> Iterator[Check]:
 def _cloud(settings: Settings) -> tuple[list[Check], Preflight | None]:
     try:
         preflight = clouds.load(settings.cloud.provider, settings.cloud.config).preflight()
-    except clouds.CloudConfigError as error:
+    except ConfigError as error:
         return [Check(FAIL, "cloud", str(error))], None
     billed = "; ".join(preflight.stays_billed) or "nothing that is known"
     checks = [Check(OK if preflight.ok else FAIL, "cloud", f"on halt I will {preflight.will}; stays billed: {billed}")]

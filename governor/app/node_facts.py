@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from governor.adapters import clouds
 from governor.adapters.machine.clock import SystemClock
+from governor.adapters.plugins import ConfigError
 from governor.app import pricing
 from governor.core.base.units import NS_PER_S, DurationNs
 from governor.core.engine.node import NodeFacts
@@ -23,7 +24,7 @@ def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
         return None, clouds.load("none", {}).preflight()
     try:
         cloud = clouds.load(settings.cloud.provider, settings.cloud.config)
-    except clouds.CloudConfigError as error:
+    except ConfigError as error:
         raise CannotStart(str(error)) from error
     return cloud, cloud.preflight()
 
@@ -31,7 +32,7 @@ def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
 def load_price_source(settings: Settings) -> PriceSource | None:
     try:
         return pricing.load_source(settings)
-    except clouds.CloudConfigError as error:
+    except ConfigError as error:
         raise CannotStart(str(error)) from error
 
 

@@ -97,7 +97,7 @@ def source_name(settings: Settings) -> str | None:
 
 
 def load_source(settings: Settings) -> PriceSource | None:
-    """The look-up, ready to be asked. None where there is none. CloudConfigError: a wrong key."""
+    """The look-up, ready to be asked. None where there is none. ConfigError: a wrong key."""
     name = source_name(settings)
     if name is None:
         return None

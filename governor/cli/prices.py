@@ -62,13 +62,13 @@ def prices(
 
 
 def _chosen(config: Path | None, today: Day) -> Chosen:
-    from governor.adapters.clouds import CloudConfigError
+    from governor.adapters.plugins import ConfigError
     from governor.app import pricing
 
     settings = settings_from(find_config(config))
     try:
         return pricing.price_of(settings, None, None, today, pricing.ask(pricing.load_source(settings)))
-    except CloudConfigError as error:
+    except ConfigError as error:
         raise Failed(str(error)) from error
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import click
 import pytest
 
-from governor.adapters import clouds
 from governor.adapters.plugins import Kind
 from governor.cli.common import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers
+from governor.ports import Cloud
 from tests.tidy import gates
 from tests.tidy.sources import ROOT
 
@@ -104,7 +104,7 @@ def test_a_gate_that_closes_says_every_line_and_one_that_does_not_says_nothing()
 
 def test_a_cloud_without_a_rig(plant: Plant) -> None:
     package = plant(acme=ACME)
-    planted: Kind[clouds.Provider] = Kind("cloud", package.__name__, package.__path__)
+    planted: Kind[Cloud] = Kind("cloud", "cloud", package.__name__, package.__path__)
     assert planted.module("acme").NAME == "acme", "it is what a provider looks like"
     assert gates.without_a_rig("cloud", planted.names(), {}, "rigs.py") == [
         "cloud acme has no rig: write one, name it in rigs.py"

@@ -1,40 +1,25 @@
 """Alert receivers: one module in this directory for each kind, found by a sorted scan.
 
-A module defines `NAME` (the `kind` of an [[alert]] table of costgov.toml), `KEYS` (the other keys of that table) and
-`build(config, surroundings) -> AlertReceiver`.
+A receiver's module is a `plugins.Module[AlertReceiver]`. Its NAME is the `kind` of an [[alert]] table of costgov.toml,
+its KEYS are the other keys of that table. A ConfigError of its `build` begins with the key: "url must be …".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from governor.adapters.plugins import ConfigError, ConfigKey, Kind, Surroundings, checked
+from governor.adapters.plugins import ConfigError, Kind, Surroundings, checked
 from governor.ports import AlertReceiver
 
-
-class AlertModule(Protocol):
-    """The shape of a module in this directory."""
-
-    NAME: str
-    KEYS: tuple[ConfigKey, ...]
-
-    def build(self, config: Mapping[str, Any], surroundings: Surroundings) -> AlertReceiver:
-        """`config` holds every key of KEYS, checked. ConfigError begins with the key: "url must be …"."""
-
-
-_RECEIVERS: Final[Kind[AlertModule]] = Kind("kind of alert receiver", __name__, __path__)
-names = _RECEIVERS.names
-module = _RECEIVERS.module
+RECEIVERS: Final[Kind[AlertReceiver]] = Kind("kind of alert receiver", "alert", __name__, __path__)
+names, module = RECEIVERS.names, RECEIVERS.module
 
 
 def load(
     kind: str, config: Mapping[str, Any], table: str = "alert", surroundings: Surroundings | None = None
 ) -> AlertReceiver:
-    """Build a receiver from the keys of its own in an [[alert]] table. Touches nothing, not even its secret's file.
-
-    ConfigError: an unknown kind, an unknown key, a value of the wrong kind, or values that contradict.
-    """
+    """As `Kind.load`, for one of many tables: an error begins with its `table`, as alert[2]. No secret is read yet."""
     try:
         found = module(kind)
     except ConfigError as error:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
 from governor.adapters.clouds.ec2 import instance as preflight
 from governor.adapters.clouds.ec2 import metadata as notice
 from governor.adapters.clouds.ec2.api import CLOCK_CODES, ApiReply, Call, Ec2Api
@@ -30,6 +29,7 @@ from governor.adapters.clouds.ec2.instance import (
 )
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
 from governor.adapters.clouds.ec2.signing import CredentialCache, Source, from_environment, from_file, from_role
+from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
@@ -206,10 +206,10 @@ def credential_sources(config: Mapping[str, Any], surroundings: Surroundings, me
         case "auto":
             return {name: source for name, source in every.items() if name != "environment"}
         case "file" if path is None:
-            raise CloudConfigError('cloud.aws.credentials is "file", but cloud.aws.credentials_file is not set')
+            raise ConfigError('cloud.aws.credentials is "file", but cloud.aws.credentials_file is not set')
         case "role" | "file" | "environment" as name:
             return {name: every[name]}
-    raise CloudConfigError("cloud.aws.credentials must be one of auto, role, file, environment")
+    raise ConfigError("cloud.aws.credentials must be one of auto, role, file, environment")
 
 
 def _check_url(key: str, url: str | None, *, plain_http_on: tuple[str, ...]) -> None:
@@ -227,6 +227,4 @@ def _check_url(key: str, url: str | None, *, plain_http_on: tuple[str, ...]) -> 
         link_local = address is not None and (address.is_link_local or address in ipaddress.ip_network("fd00:ec2::/32"))
         if (address is not None and address.is_loopback) or ("link-local" in plain_http_on and link_local):
             return
-    raise CloudConfigError(
-        f"cloud.aws.{key} must be an https URL, or plain http on a {' or '.join(plain_http_on)} address"
-    )
+    raise ConfigError(f"cloud.aws.{key} must be an https URL, or plain http on a {' or '.join(plain_http_on)} address")

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from governor.adapters.clouds import CloudConfigError, ConfigKey, Surroundings
+from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 
@@ -45,7 +45,7 @@ class CommandCloud:
 
     def __init__(self, config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
         if config["argv"] is None:
-            raise CloudConfigError('cloud.command.argv is missing; write for example ["/usr/local/bin/stop-me"]')
+            raise ConfigError('cloud.command.argv is missing; write for example ["/usr/local/bin/stop-me"]')
         for key in ("argv", "verify_command"):
             _check_placeholders(key, config[key] or (), config["instance_id"])
         self._argv: tuple[str, ...] = config["argv"]
@@ -163,9 +163,9 @@ def _check_placeholders(key: str, argv: Sequence[str], instance_id: str | None) 
     for name in _PLACEHOLDER.findall(" ".join(argv)):
         if name not in _PLACEHOLDERS:
             known = ", ".join(f"{{{known}}}" for known in _PLACEHOLDERS)
-            raise CloudConfigError(f"cloud.command.{key}: unknown placeholder {{{name}}}; known: {known}")
+            raise ConfigError(f"cloud.command.{key}: unknown placeholder {{{name}}}; known: {known}")
         if name == "instance" and instance_id is None:
-            raise CloudConfigError(f"cloud.command.{key} uses {{instance}}, but cloud.command.instance_id is not set")
+            raise ConfigError(f"cloud.command.{key} uses {{instance}}, but cloud.command.instance_id is not set")
 
 
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:

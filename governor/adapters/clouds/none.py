@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from governor.adapters.clouds import ConfigKey, Surroundings
+from governor.adapters.plugins import ConfigKey, Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
 

@@ -20,15 +20,12 @@ from governor.adapters.http.client import HttpFailure, SecretFault, exchange, ma
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.base.units import MICROS_PER_USD, UsdMicros
 from governor.core.money.prices import NS_PER_DAY, Day, Machine, Origin, PriceKind, Quote, day_text
-from governor.ports import PriceAnswer
+from governor.ports import PriceAnswer, PriceSource
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # A page of a hundred list prices is some 80 KB.
 KEY_FILE_BYTES_MAX: Final = 4096  # A key is a line.
 DEADLINE_S: Final = 10.0  # For a whole question: a start waits for it, and a node without a price still starts.
 ABSURD_USD: Final = 10**12
-
-# The answer's object, this machine's id and today -> the price.
-Read = Callable[[Mapping[str, Any], str, str], PriceAnswer]
 
 TIMEOUT_KEY: Final = ConfigKey("timeout_s", "seconds", DEADLINE_S, "For the whole question, all its pages included.")
 _KEY: Final = re.compile(r"[!-~]{1,512}")  # One printable word; anything else cannot stand in a header.
@@ -138,43 +135,78 @@ class JsonApi:
             return Failure("malformed")
 
 
-class KeyedLookUp:
-    """A look-up that asks one question about this machine, with a key: what most providers' look-ups are."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an answer says about one machine."""
 
-    def __init__(
-        self, name: str, target: str, variables: tuple[str, str], read: Read, config: Mapping[str, Any],
-        surroundings: Surroundings,
-    ) -> None:  # fmt: skip
-        """`{id}` in `target` is replaced. `variables`: where the environment has the machine's id, and the key."""
-        self.name = name
+    instance: Mapping[str, Any]
+    instance_id: object  # To be compared with the one that was asked for.
+    machine: Machine
+    runs: bool  # Else its price now is not what it costs.
+    price: UsdMicros | Failure
+    source: str
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedLookUp:
+    """A look-up that asks one question about this machine, with a key: what most providers' look-ups are.
+
+    `{id}` in `target` is replaced. `read` is of the answer's object.
+    """
+
+    name: str
+    target: str
+    read: Callable[[Mapping[str, Any]], Said | Failure]
+    id_variable: str  # Where the environment has the machine's id.
+    id_meaning: str
+    key_variable: str
+    endpoint: str
+
+    @property
+    def keys(self) -> tuple[ConfigKey, ...]:
+        where = f"Default: {self.name} in $CREDENTIALS_DIRECTORY, else ${self.key_variable}."
+        return (
+            ConfigKey("instance_id", "text", None, self.id_meaning),
+            ConfigKey("api_key_file", "text", None, where),
+            TIMEOUT_KEY,
+            ConfigKey("endpoint", "text", self.endpoint, "API URL. Plain http only on loopback."),
+        )
+
+    def build(self, config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
+        return _KeyedSource(self, config, surroundings)
+
+
+class _KeyedSource:
+    """`ports.PriceSource`."""
+
+    def __init__(self, look_up: KeyedLookUp, config: Mapping[str, Any], surroundings: Surroundings) -> None:
+        self.name = look_up.name
         self.bound_s = float(config["timeout_s"])
-        self._target = target
-        self._variables = variables
-        self._read = read
+        self._look_up = look_up
         self._config = config
         self._surroundings = surroundings
-        self._api = JsonApi(checked_endpoint(f"{name}.endpoint", config["endpoint"]), self.bound_s)
+        self._api = JsonApi(checked_endpoint(f"{self.name}.endpoint", config["endpoint"]), self.bound_s)
 
     def ask(self) -> PriceAnswer:
-        id_variable, key_variable = self._variables
-        machine_id = instance_id(self._config["instance_id"], id_variable, self._surroundings)
+        machine_id = instance_id(self._config["instance_id"], self._look_up.id_variable, self._surroundings)
         if isinstance(machine_id, Failure):
             return unanswered(machine_id)
-        key = read_key(self._config["api_key_file"], key_variable, self.name, self._surroundings)
+        key = read_key(self._config["api_key_file"], self._look_up.key_variable, self.name, self._surroundings)
         if isinstance(key, Failure):
             return unanswered(key)
-        found = self._api.get(self._target.replace("{id}", machine_id), self._api.begin(), {}, key)
-        if isinstance(found, Failure):
-            return unanswered(found)
-        return self._read(mapping(found), machine_id, today(self._surroundings))
-
-
-def answered(price: UsdMicros | Failure, machine: Machine, source: str, basis: str, today: str) -> PriceAnswer:
-    """What the provider says that this very machine costs; where that is no price, the machine is still known."""
-    if isinstance(price, Failure):
-        return unanswered(price, machine)
-    quote = Quote(price, source, today, machine.kind or PriceKind.ON_DEMAND, basis, Origin.MACHINE, machine.gpus)
-    return PriceAnswer(quote, machine=machine)
+        found = self._api.get(self._look_up.target.replace("{id}", machine_id), self._api.begin(), {}, key)
+        said = found if isinstance(found, Failure) else self._look_up.read(mapping(found))
+        if isinstance(said, Failure):
+            return unanswered(said)
+        if said.instance_id != machine_id:
+            return unanswered(Failure("other_machine" if "id" in said.instance else "malformed"))
+        price = said.price if said.runs else Failure("not_running")
+        if isinstance(price, Failure):
+            return unanswered(price, said.machine)  # It is known all the same.
+        kind, gpus = said.machine.kind or PriceKind.ON_DEMAND, said.machine.gpus
+        quote = Quote(price, said.source, today(self._surroundings), kind, said.basis, Origin.MACHINE, gpus)
+        return PriceAnswer(quote, machine=said.machine)
 
 
 def unanswered(failure: Failure, machine: Machine | None = None) -> PriceAnswer:
@@ -219,6 +251,10 @@ def usd_micros(value: object, units_per_usd: int = 1) -> UsdMicros | Failure:
 
 def _decimal(text: str) -> Decimal | None:
     return Decimal(text) if re.fullmatch(r"-?\d{1,12}(\.\d{1,12})?", text) else None
+
+
+def count_of(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -1,41 +1,25 @@
 """Price look-ups: one module in this directory for each provider, found by a sorted scan.
 
-A module defines `NAME`, `KEYS` (its table [price.<name>] in costgov.toml; a key that stands in [cloud.<name>] holds
-here, too) and `build(config, surroundings) -> PriceSource`.
+A look-up's module is a `plugins.Module[PriceSource]`; its KEYS are its table [price.<name>] in costgov.toml. A key that
+stands in [cloud.<name>] holds here, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from governor.adapters.plugins import ConfigKey, Kind, Surroundings, checked
+from governor.adapters.plugins import Kind, Surroundings
 from governor.ports import PriceSource
 
-
-class PriceModule(Protocol):
-    """The shape of a module in this directory."""
-
-    NAME: str
-    KEYS: tuple[ConfigKey, ...]
-
-    def build(self, config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
-        """`config` holds every key of KEYS, checked. ConfigError when the values contradict one another."""
-
-
-_LOOK_UPS: Final[Kind[PriceModule]] = Kind("price look-up", __name__, __path__)
-names = _LOOK_UPS.names
-module = _LOOK_UPS.module
+LOOK_UPS: Final[Kind[PriceSource]] = Kind("price look-up", "price", __name__, __path__)
+names, module = LOOK_UPS.names, LOOK_UPS.module
 
 
 def load(
     name: str, config: Mapping[str, Any], cloud_config: Mapping[str, Any], surroundings: Surroundings | None = None
 ) -> PriceSource:
-    """Build a look-up from [price.<name>], and from what it knows of [cloud.<name>]. Touches nothing but local files.
-
-    ConfigError: an unknown name, an unknown key, a value of the wrong kind, or values that contradict.
-    """
-    found = module(name)
-    known = {key.name for key in found.KEYS}
+    """As `Kind.load`, from [price.<name>] and what the look-up knows of [cloud.<name>]."""
+    known = {key.name for key in module(name).KEYS}
     shared = {key: value for key, value in cloud_config.items() if key in known}
-    return found.build(checked(f"price.{name}", found.KEYS, {**shared, **config}), surroundings or Surroundings())
+    return LOOK_UPS.load(name, {**shared, **config}, surroundings)

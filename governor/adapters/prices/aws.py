@@ -17,13 +17,14 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any, Final
 
-from governor.adapters.clouds import Surroundings, aws
+from governor.adapters.clouds import aws
 from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api, named, text
 from governor.adapters.clouds.ec2.instance import parse_instance
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
 from governor.adapters.clouds.ec2.signing import CredentialCache
 from governor.adapters.http import price_lookup
 from governor.adapters.http.price_lookup import Failure
+from governor.adapters.plugins import Surroundings
 from governor.core.base.units import NS_PER_S, WallNs
 from governor.core.money.prices import Machine, Origin, PriceKind, Quote
 from governor.ports import PriceAnswer, PriceSource

@@ -10,43 +10,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.http.price_lookup import (
-    TIMEOUT_KEY,
-    Failure,
-    KeyedLookUp,
-    answered,
-    mapping,
-    text_of,
-    unanswered,
-    usd_micros,
-)
-from governor.adapters.plugins import ConfigKey, Surroundings
+from governor.adapters.http.price_lookup import KeyedLookUp, Said, count_of, mapping, text_of, usd_micros
 from governor.core.money.prices import Machine, PriceKind
-from governor.ports import PriceAnswer, PriceSource
-
-NAME = "runpod"
-KEYS = (
-    ConfigKey("instance_id", "text", None, "The pod's id. Default: $RUNPOD_POD_ID."),
-    ConfigKey("api_key_file", "text", None, "Default: runpod in $CREDENTIALS_DIRECTORY, else $RUNPOD_API_KEY."),
-    TIMEOUT_KEY,
-    ConfigKey("endpoint", "text", "https://api.runpod.io", "API URL. Plain http only on loopback."),
-)
 
 RUNNING: Final = frozenset({"PROVISIONING", "STARTING", "RUNNING"})
 
 
-def _read(pod: Mapping[str, Any], pod_id: str, today: str) -> PriceAnswer:
-    if pod.get("id") != pod_id:
-        return unanswered(Failure("other_machine" if "id" in pod else "malformed"))
+def _read(pod: Mapping[str, Any]) -> Said:
     gpu = mapping(pod.get("gpu"))
-    gpus = gpu.get("count", 1)
-    machine = Machine(
-        "RunPod", None, text_of(gpu.get("id")), gpus if isinstance(gpus, int) else None, PriceKind.ON_DEMAND
-    )  # fmt: skip
-    if text_of(pod.get("status")) not in RUNNING:
-        return unanswered(Failure("not_running"), machine)
-    return answered(usd_micros(pod.get("cost")), machine, "RunPod, this pod's cost", f"pod {pod_id}", today)
+    machine = Machine("RunPod", None, text_of(gpu.get("id")), count_of(gpu.get("count", 1)), PriceKind.ON_DEMAND)
+    runs = text_of(pod.get("status")) in RUNNING
+    basis = f"pod {pod.get('id')}"
+    return Said(pod, pod.get("id"), machine, runs, usd_micros(pod.get("cost")), "RunPod, this pod's cost", basis)
 
 
-def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
-    return KeyedLookUp(NAME, "/v2/pods/{id}", ("RUNPOD_POD_ID", "RUNPOD_API_KEY"), _read, config, surroundings)
+NAME = "runpod"
+_POD: Final = KeyedLookUp(
+    NAME,
+    "/v2/pods/{id}",
+    _read,
+    id_variable="RUNPOD_POD_ID",
+    id_meaning="The pod's id. Default: $RUNPOD_POD_ID.",
+    key_variable="RUNPOD_API_KEY",
+    endpoint="https://api.runpod.io",
+)
+KEYS, build = _POD.keys, _POD.build

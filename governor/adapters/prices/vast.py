@@ -10,47 +10,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.http.price_lookup import (
-    TIMEOUT_KEY,
-    Failure,
-    KeyedLookUp,
-    answered,
-    mapping,
-    text_of,
-    unanswered,
-    usd_micros,
-)
-from governor.adapters.plugins import ConfigKey, Surroundings
+from governor.adapters.http.price_lookup import Failure, KeyedLookUp, Said, count_of, mapping, text_of, usd_micros
 from governor.core.money.prices import Machine, PriceKind
-from governor.ports import PriceAnswer, PriceSource
-
-NAME = "vast"
-KEYS = (
-    ConfigKey("instance_id", "text", None, "Default: $CONTAINER_ID."),
-    ConfigKey("api_key_file", "text", None, "Default: vast in $CREDENTIALS_DIRECTORY, else $CONTAINER_API_KEY."),
-    TIMEOUT_KEY,
-    ConfigKey("endpoint", "text", "https://console.vast.ai", "API URL. Plain http only on loopback."),
-)
 
 ENDED: Final = frozenset({"stopped", "unloaded"})  # Of `cur_state`: the contract, not the container.
 
 
-def _read(reply: Mapping[str, Any], instance_id: str, today: str) -> PriceAnswer:
+def _read(reply: Mapping[str, Any]) -> Said | Failure:
     if "instances" in reply and reply["instances"] is None:
-        return unanswered(Failure("http_404"))  # Said with a 200.
+        return Failure("http_404")  # Said with a 200.
     instance = mapping(reply.get("instances"))
-    if str(instance.get("id")) != instance_id:
-        return unanswered(Failure("other_machine" if "id" in instance else "malformed"))
-    gpus = instance.get("num_gpus")
+    contract = str(instance.get("id"))
     kind = PriceKind.SPOT if instance.get("is_bid") is True else PriceKind.ON_DEMAND
-    machine = Machine("Vast.ai", None, text_of(instance.get("gpu_name")), gpus if isinstance(gpus, int) else None, kind)
-    if text_of(instance.get("cur_state")) in ENDED:
-        return unanswered(Failure("not_running"), machine)
+    machine = Machine("Vast.ai", None, text_of(instance.get("gpu_name")), count_of(instance.get("num_gpus")), kind)
+    runs = text_of(instance.get("cur_state")) not in ENDED
     price = usd_micros(instance.get("dph_total"))
-    return answered(price, machine, "Vast.ai, this instance's dph_total", f"instance {instance_id}", today)
+    source, basis = "Vast.ai, this instance's dph_total", f"instance {contract}"
+    return Said(instance, contract, machine, runs, price, source, basis)
 
 
-def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
-    return KeyedLookUp(
-        NAME, "/api/v0/instances/{id}/", ("CONTAINER_ID", "CONTAINER_API_KEY"), _read, config, surroundings
-    )
+NAME = "vast"
+_INSTANCE: Final = KeyedLookUp(
+    NAME,
+    "/api/v0/instances/{id}/",
+    _read,
+    id_variable="CONTAINER_ID",
+    id_meaning="Default: $CONTAINER_ID.",
+    key_variable="CONTAINER_API_KEY",
+    endpoint="https://console.vast.ai",
+)
+KEYS, build = _INSTANCE.keys, _INSTANCE.build

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from examples.demo_cloud import DemoCloud, Fault
 from governor.adapters import clouds
+from governor.adapters.plugins import Surroundings
 from governor.core.base.units import NS_PER_S, WallNs
 from governor.ports import Cloud, Notice
 from tests.contract.fakes_cloud import FakeCloud
@@ -133,11 +134,11 @@ class AwsRig:
         ]
 
 
-def aws(demo: DemoCloud, surroundings: clouds.Surroundings | None = None, **config: Any) -> Cloud:
+def aws(demo: DemoCloud, surroundings: Surroundings | None = None, **config: Any) -> Cloud:
     config = {"timeout_s": 30.0, **config}
     here = {"endpoint": demo.endpoint, "metadata_endpoint": demo.metadata_endpoint}
     # Tests may run on an EC2 machine with disks of its own: the adapter must not see them.
-    surroundings = surroundings or clouds.Surroundings(sys=Path("/nonexistent"))
+    surroundings = surroundings or Surroundings(sys=Path("/nonexistent"))
     return clouds.load("aws", {**here, **config}, surroundings)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from examples.demo_cloud import Fault
-from governor.adapters import clouds
 from governor.adapters.clouds.ec2.instance import BILLING_BY_STATE
+from governor.adapters.plugins import Surroundings
 from governor.core.base.units import NS_PER_HOUR
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, StopReply
@@ -241,7 +241,7 @@ def test_local_disks_are_lost_in_a_stop_unless_the_user_says_that_nothing_is_on_
         (tmp_path / "block" / name / "device").mkdir(parents=True)
         (tmp_path / "block" / name / "device" / "model").write_text(f"{model}\n")
     config = {} if said is None else {"survives_stop": said}
-    found = load_aws(aws.demo, clouds.Surroundings(sys=tmp_path), **config).preflight()
+    found = load_aws(aws.demo, Surroundings(sys=tmp_path), **config).preflight()
     assert found.ok
     assert found.survives_stop is survives
     assert any("nvme1n1 are erased" in problem for problem in found.problems) is (said is None)
@@ -281,7 +281,7 @@ def test_rotated_role_credentials_are_fetched_anew(aws: AwsRig) -> None:
 
 def test_role_credentials_are_kept_until_shortly_before_they_expire(aws: AwsRig) -> None:
     now = [time.time_ns()]
-    cloud = load_aws(aws.demo, clouds.Surroundings(wall_ns=lambda: now[0]))
+    cloud = load_aws(aws.demo, Surroundings(wall_ns=lambda: now[0]))
 
     def fetched() -> int:
         return sum(path.endswith("/costgov-demo") for path in aws.demo.metadata_reads)
@@ -296,7 +296,7 @@ def test_role_credentials_are_kept_until_shortly_before_they_expire(aws: AwsRig)
 
 @pytest.mark.parametrize("hours", [-3, 3])
 def test_a_wrong_clock_is_named_and_does_not_prevent_the_stop(aws: AwsRig, hours: int) -> None:
-    surroundings = clouds.Surroundings(wall_ns=lambda: time.time_ns() + hours * NS_PER_HOUR)
+    surroundings = Surroundings(wall_ns=lambda: time.time_ns() + hours * NS_PER_HOUR)
     cloud = load_aws(aws.demo, surroundings)
     found = cloud.preflight()
     assert found.ok
@@ -306,7 +306,7 @@ def test_a_wrong_clock_is_named_and_does_not_prevent_the_stop(aws: AwsRig, hours
 
 
 def test_a_wrong_clock_without_a_preflight_does_not_prevent_the_stop_either(aws: AwsRig) -> None:
-    cloud = load_aws(aws.demo, clouds.Surroundings(wall_ns=lambda: time.time_ns() - 3 * NS_PER_HOUR))
+    cloud = load_aws(aws.demo, Surroundings(wall_ns=lambda: time.time_ns() - 3 * NS_PER_HOUR))
     assert cloud.stop("run-7-1", 0).answer is StopAnswer.ACCEPTED
 
 
@@ -329,7 +329,7 @@ def test_the_role_comes_before_the_file(aws: AwsRig, tmp_path: Path) -> None:
 
 def test_a_file_in_systemds_credentials_directory_is_found(aws: AwsRig, tmp_path: Path) -> None:
     credentials_file(tmp_path, aws)
-    surroundings = clouds.Surroundings(environ={"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    surroundings = Surroundings(environ={"CREDENTIALS_DIRECTORY": str(tmp_path)})
     assert load_aws(aws.demo, surroundings, credentials="file").preflight().ok
 
 
@@ -358,12 +358,12 @@ def test_a_bad_credentials_file_is_one_clear_line(aws: AwsRig, tmp_path: Path, s
 
 def test_aws_variables_count_only_on_the_users_word(aws: AwsRig) -> None:
     environ = {"AWS_ACCESS_KEY_ID": "AKIASTRAY", "AWS_SECRET_ACCESS_KEY": "stray"}
-    assert load_aws(aws.demo, clouds.Surroundings(environ=environ)).preflight().ok
+    assert load_aws(aws.demo, Surroundings(environ=environ)).preflight().ok
     ours = {
         "AWS_ACCESS_KEY_ID": aws.demo.credentials["AccessKeyId"],
         "AWS_SECRET_ACCESS_KEY": aws.demo.credentials["SecretAccessKey"],
     }
-    told = clouds.Surroundings(environ=ours)
+    told = Surroundings(environ=ours)
     assert load_aws(aws.demo, told, credentials="environment").preflight().ok
     assert "AKIA" not in repr(told)
 

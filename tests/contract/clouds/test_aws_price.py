@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from governor.adapters import prices
-from governor.adapters.clouds import Surroundings
+from governor.adapters.plugins import Surroundings
 from governor.core.money.prices import PriceKind
 from governor.ports import PriceSource
 from tests.contract.clouds.rigs import AwsRig

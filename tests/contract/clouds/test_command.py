@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from governor.adapters import clouds
+from governor.adapters.plugins import Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, StopReply
 
@@ -89,7 +90,7 @@ def test_a_hanging_command_dies_with_everything_it_started(tmp_path: Path) -> No
 def test_the_command_cannot_speak_for_the_service() -> None:
     environ = {"NOTIFY_SOCKET": "/run/systemd/notify", "WATCHDOG_USEC": "1", "PATH": "/usr/bin:/bin"}
     script = 'test -z "$NOTIFY_SOCKET$WATCHDOG_USEC"'
-    cloud = clouds.load("command", {"argv": ["/bin/sh", "-c", script]}, clouds.Surroundings(environ=environ))
+    cloud = clouds.load("command", {"argv": ["/bin/sh", "-c", script]}, Surroundings(environ=environ))
     assert cloud.stop("run-7-1", 0).answer is StopAnswer.ACCEPTED
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from governor.adapters import clouds
+from governor.adapters.plugins import ConfigError
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 
 
@@ -43,7 +44,7 @@ def test_every_provider_documents_every_key(name: str) -> None:
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_key(name: str, config: Mapping[str, Any], line: str) -> None:
-    with pytest.raises(clouds.CloudConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         clouds.load(name, config)
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)

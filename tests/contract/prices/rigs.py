@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from governor.adapters import prices
-from governor.adapters.clouds import Surroundings
+from governor.adapters.plugins import Surroundings
 from governor.core.money.prices import Origin, PriceKind
 from governor.ports import PriceSource
 

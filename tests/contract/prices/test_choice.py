@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.clouds import CloudConfigError
+from governor.adapters.plugins import ConfigError
 from governor.app import pricing
 from governor.app.settings_file import Settings, load_settings
 from governor.core.base.policy import PolicySet
@@ -179,7 +179,7 @@ def test_a_price_in_the_preflight_is_the_machines(tmp_path: Path) -> None:
 
 
 def test_a_wrong_key_of_a_look_up_is_an_error_and_not_a_missing_price(tmp_path: Path) -> None:
-    with pytest.raises(CloudConfigError, match=r"price\.vast\.timeout_s must be"):
+    with pytest.raises(ConfigError, match=r"price\.vast\.timeout_s must be"):
         choice(tmp_path, '[price]\nsource = "vast"\n[price.vast]\ntimeout_s = -1\n')
 
 

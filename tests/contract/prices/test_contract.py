@@ -8,8 +8,8 @@ import time
 import pytest
 
 from governor.adapters import prices
-from governor.adapters.clouds import Surroundings
 from governor.adapters.http.price_lookup import read_key
+from governor.adapters.plugins import Surroundings
 from governor.core.money.prices import Day, RemarkKind, choose, span_of
 from governor.ports import PriceAnswer
 from tests.contract.prices.rigs import HANG, RIGS, SECRET, TODAY, Rig

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from governor.adapters import prices
-from governor.adapters.clouds import CloudConfigError
+from governor.adapters.plugins import ConfigError
 from governor.core.money.prices import PriceKind
 from tests.contract.prices import rigs
 from tests.contract.prices.rigs import AZURE_ROW, SECRET, Loopback, azure_page, spot_history, spot_item
@@ -267,7 +267,7 @@ def test_another_instance_than_configured_is_not_priced(server: Loopback) -> Non
     ("aws", {"endpoint": "http://10.0.0.1/"}, "price.aws.endpoint: must be an https URL"),
 ])  # fmt: skip
 def test_a_wrong_configuration_is_one_line(name: str, config: dict[str, Any], told: str) -> None:
-    with pytest.raises(CloudConfigError) as error:
+    with pytest.raises(ConfigError) as error:
         prices.load(name, config, {})
     assert told in str(error.value)
     assert SECRET not in str(error.value)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from governor.adapters.machine.host_watch import Left, MemoryWatch, group_of, machine
@@ -17,13 +19,28 @@ GIB = 2**30
 PID = 4711
 
 
+# As a kernel writes it.
+MEMINFO = f"""MemTotal:       {64 * 2**20} kB
+MemFree:             100 kB
+MemAvailable:   {12 * 2**20} kB
+Buffers:            1024 kB
+Cached:         {13 * 2**20} kB
+Active:             2048 kB
+Inactive:           2048 kB
+Shmem:               512 kB
+Slab:                256 kB
+SReclaimable:        128 kB
+HugePages_Total:       0
+"""
+
+
 class Kernel:
     """/proc and /sys/fs/cgroup of a machine of 64 GiB, 12 of them available; one process in /slurm/job_7/step_0."""
 
     def __init__(self, root: Path) -> None:
         self.proc, self.cgroups = root / "proc", root / "cgroup"
         (self.proc / str(PID)).mkdir(parents=True)
-        self.meminfo(f"MemTotal: {64 * 2**20} kB\nMemFree: 100 kB\nMemAvailable: {12 * 2**20} kB\nHugePages_Total: 0\n")
+        self.meminfo(MEMINFO)
         self.place("/slurm/job_7/step_0")
 
     def meminfo(self, text: str) -> None:
@@ -47,18 +64,23 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Kernel:
-    return Kernel(tmp_path)
+def kernel(tmp_path: Path) -> Iterator[Kernel]:
+    kernel, ours = Kernel(tmp_path), psutil.PROCFS_PATH
+    psutil.PROCFS_PATH = str(kernel.proc)  # Its own way to be shown another machine.
+    yield kernel
+    psutil.PROCFS_PATH = ours
 
 
 def test_the_machines_memory_is_what_the_kernel_calls_available(kernel: Kernel) -> None:
-    assert machine(kernel.proc) == Left(12 * GIB, 64 * GIB)
+    assert machine() == Left(12 * GIB, 64 * GIB)
 
 
 def test_a_kernel_that_does_not_say_is_not_full(kernel: Kernel) -> None:
-    kernel.meminfo("MemTotal: 5 kB\nMemAvailable: what\n")
-    assert machine(kernel.proc) is None
-    assert machine(kernel.proc / "absent") is None
+    for text in ("MemTotal: 5 kB\nMemAvailable: what\n", "MemTotal: 5 kB\n", "MemTotal:\n", "", "\0"):
+        kernel.meminfo(text)
+        assert machine() is None, text
+    (kernel.proc / "meminfo").unlink()
+    assert machine() is None
 
 
 def test_the_group_with_the_least_left_of_its_limit_counts_wherever_it_stands(kernel: Kernel) -> None:
@@ -110,6 +132,8 @@ def test_the_source_tells_the_machines_and_each_limited_runs_without_holding_up_
 def test_this_machine_tells_its_own() -> None:
     left = machine()
     assert left is not None
+    said = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+    assert left.total_bytes == int(said["MemTotal:"]) * 1024, "the kernel's own figure"
     assert 0 < left.available_bytes <= left.total_bytes
     group = group_of(os.getpid())
     assert group is None or 0 <= group.available_bytes <= group.total_bytes

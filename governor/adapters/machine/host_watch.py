@@ -1,4 +1,7 @@
-"""Something that is asked again and again, on a thread of its own: the loop takes what was answered and never waits."""
+"""What the machine shows beside its processes: memory that is left, notices of its provider, other governors.
+
+Whatever may block is asked on a thread of its own: the loop takes what was answered and never waits.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Final, Generic, NamedTuple, TypeVar
+
+import psutil
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event
@@ -62,14 +67,13 @@ class Poller(Generic[Answer]):
             raise
 
 
-# What is left of main memory, as events: of the machine, and of the control groups with a limit above each run.
-
+# --- main memory: of the machine by psutil, of the control groups above each run by their own files ---------
 
 MEMORY_PERIOD_S: Final = 5.0  # A leak takes minutes; what goes faster is over before anybody can act.
 PROC: Final = Path("/proc")
 CGROUPS: Final = Path("/sys/fs/cgroup")
 DEPTH_MAX: Final = 32  # Control groups above one another; systemd, Kubernetes and Slurm nest up to ten.
-MEMINFO_BYTES_MAX: Final = 64 * 1024
+STAT_BYTES_MAX: Final = 64 * 1024
 
 Pids = Mapping[str, int]  # One process of each run.
 
@@ -80,11 +84,13 @@ class Left(NamedTuple):
     group: str | None = None
 
 
-def machine(proc: Path = PROC) -> Left | None:
+def machine() -> Left | None:
     """Main memory by the kernel's word; None where it does not say."""
-    figures = dict(_figures(proc / "meminfo"))
-    available, total = figures.get("MemAvailable:"), figures.get("MemTotal:")
-    return Left(available * 1024, total * 1024) if available is not None and total else None
+    try:
+        found = psutil.virtual_memory()
+    except (OSError, ValueError, LookupError):  # /proc/meminfo is hidden, or it is none.
+        return None
+    return Left(found.available, found.total) if found.total else None
 
 
 def group_of(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Left | None:
@@ -134,7 +140,7 @@ def _number(file: Path) -> int | None:
 def _figures(file: Path) -> Iterator[tuple[str, int]]:
     try:
         with file.open(encoding="ascii", errors="replace") as stream:
-            text = stream.read(MEMINFO_BYTES_MAX)
+            text = stream.read(STAT_BYTES_MAX)
     except OSError:
         return
     for line in text.splitlines():
@@ -166,7 +172,7 @@ class MemoryWatch:
     def look(self) -> Mapping[str | None, Left]:
         """Look now. None stands for the machine."""
         found: dict[str | None, Left] = {}
-        whole = machine(self.proc)
+        whole = machine()
         if whole is not None:
             found[None] = whole
         for run, pid in self._wanted.items():
@@ -179,8 +185,7 @@ class MemoryWatch:
         self._poller.close()
 
 
-# Whether the provider takes this machine back, asked for again and again beside the loop, and told as events.
-
+# --- whether the provider takes this machine back -----------------------------------------------------------
 
 NOTICE_PERIOD_S: Final = 5.0  # AWS asks for this; of two minutes it is little, and of Google's half a minute, too.
 
@@ -210,8 +215,7 @@ class NoticeWatch:
             self._poller.close()
 
 
-# Other governors of this machine: what they watch is not ours to know, and not ours to stop.
-
+# --- other governors of this machine: what they watch is not ours to know, and not ours to stop ---------------
 
 GOVERNORS_LOOK_PERIOD_NS: Final = 5 * NS_PER_S  # A scan of /proc costs milliseconds; a launch lasts longer.
 WORDS_LOOKED_AT: Final = 6  # "python", "-u", "-m", "governor" and the command, with one option more.

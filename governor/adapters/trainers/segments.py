@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from governor.core.base.identity import RUN_NAME
 from governor.core.base.units import MonoNs
 from governor.core.engine.node import RUNS_MAX
@@ -112,8 +114,7 @@ class RunSegments:
 
     def _need_room(self) -> None:
         self.root.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        disk = os.statvfs(self.root)
-        free_bytes = disk.f_bavail * disk.f_frsize
+        free_bytes = psutil.disk_usage(str(self.root)).free
         if free_bytes < self.limits.free_bytes_min:
             text = f"{free_bytes / 1e6:.0f} MB free: the last {self.limits.free_bytes_min / 1e6:.0f} MB are left alone"
             raise NoRoom(text)

@@ -12,13 +12,12 @@ import json
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from governor.adapters.trainers.listener import OUT_OF_DESCRIPTORS, Listener, SocketUnavailable
+from governor.adapters.trainers.listener import OUT_OF_DESCRIPTORS, Listener, SocketUnavailable, peer_credentials
 from governor.core.base.units import NS_PER_S
 from trainer_shim.wire import worded
 
@@ -31,7 +30,6 @@ CONNECTION_AGE_MAX_NS: Final = (
 )  # From connect to the last byte of the answer; a client on this node is fast.
 ACCEPTS_PER_POLL: Final = 16  # A connect loop must not hold up the daemon's loop.
 _CHUNK_BYTES: Final = 64 * 1024
-_UCRED: Final = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ class ControlServer:
             sock = self._listener.accept()
             if sock is None:
                 return
-            pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            pid, uid = peer_credentials(sock)
             refusal = self._obstacle(uid)
             if refusal is not None:
                 with contextlib.suppress(OSError):

@@ -22,12 +22,12 @@ from governor.adapters.machine.gpu_watch import GpuWatch
 from governor.adapters.machine.host_watch import GovernorWatch, MemoryWatch, NoticeWatch
 from governor.adapters.machine.nvml import NvmlSampler
 from governor.adapters.machine.processes import LinuxProcesses
-from governor.adapters.machine.service import DiskCheckpoints, SystemdNotifier, run_selftest
+from governor.adapters.machine.service import SystemdNotifier, run_selftest
 from governor.adapters.trainers.inbox import SeqpacketInbox
 from governor.adapters.trainers.listener import SocketUnavailable
 from governor.adapters.trainers.recordings import RecordingFiles
 from governor.adapters.trainers.segments import limits_of
-from governor.adapters.trainers.streams import LeftAt, Stream
+from governor.adapters.trainers.streams import DiskCheckpoints, LeftAt, Stream
 from governor.app import pricing, requests
 from governor.app.node_facts import CannotStart, load_cloud, load_price_source, node_facts, today
 from governor.app.pricing import PriceWatch

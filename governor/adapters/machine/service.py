@@ -1,4 +1,7 @@
-"""What start-up proves before it promises a halt: the kill path on a child of our own, and sight of other users."""
+"""Being a service of this machine: what start-up proves before it promises a halt, and what systemd is told.
+
+Proven are the kill path, on a child of our own, and sight and reach of other users' processes.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from typing import Final
 
 from governor.core.base.units import NS_PER_S
-from governor.ports import CheckpointLook, Processes, Sent
-from trainer_shim.checkpoint import read_manifest, verify_manifest
+from governor.ports import Processes, Sent
 
 EXIT_BOUND_S = 10.0  # A signal takes microseconds; a machine that needs longer cannot halt anything either.
 CAP_KILL = 5
 HIDEPID_ADVICE = "mount /proc without hidepid for the governor"
 CAP_ADVICE = "give it CAP_KILL (AmbientCapabilities=CAP_KILL) or run it as the trainer's user"
+_US_PER_S: Final = 1_000_000
+_NS_PER_US: Final = NS_PER_S // _US_PER_S
 
 Result = tuple[str, bool, str]  # name, ok, one line.
 
@@ -97,11 +102,7 @@ def _has_cap_kill() -> bool:
     return bool(int(effective, 16) >> CAP_KILL & 1)
 
 
-# sd_notify(3): what systemd is told, and how often it wants to hear from us. Outside systemd nothing happens.
-
-
-_US_PER_S = 1_000_000
-_NS_PER_US = NS_PER_S // _US_PER_S
+# --- sd_notify(3): outside systemd nothing happens ---------------------------------------------------------
 
 
 class SystemdNotifier:
@@ -140,33 +141,3 @@ def _watchdog_period_s(environ: Mapping[str, str]) -> float | None:
     except ValueError:
         return None
     return period_us / _US_PER_S if period_us > 0 else None
-
-
-# The governor's own look at a checkpoint on disk. The manifest's format is the shim's, whose reader is stdlib only.
-
-
-class DiskCheckpoints:
-    """`ports.Checkpoints`: reads as the daemon's own user, so another user's 0700 directory is UNKNOWN, not torn."""
-
-    def read(self, path: str, manifest: str) -> CheckpointLook:
-        if not os.access(manifest, os.R_OK):
-            reason = (
-                "not readable by the governor" if os.path.exists(os.path.dirname(path) or "/") else "not visible here"
-            )
-            return CheckpointLook(None, 0, 0, reason)
-        found = read_manifest(path)
-        if found is None:
-            return CheckpointLook(False, 0, 0, "the manifest cannot be parsed")
-        files = [entry for entry in found["files"] if isinstance(entry, dict)]
-        unreadable = [e["path"] for e in files if _forbidden(os.path.join(path, e["path"]))]
-        if unreadable:
-            return CheckpointLook(None, len(files), 0, f"{unreadable[0]} is not readable by the governor")
-        faults = verify_manifest(path, hashes=True)
-        hashed = sum(1 for entry in files if entry.get("sha256"))
-        if faults:
-            return CheckpointLook(False, len(files), 0, "; ".join(faults[:3]))
-        return CheckpointLook(True, len(files), hashed, "every file is there with its size and hash")
-
-
-def _forbidden(path: str) -> bool:
-    return os.path.exists(path) and not os.access(path, os.R_OK)

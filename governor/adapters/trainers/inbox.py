@@ -8,12 +8,11 @@ import itertools
 import os
 import select
 import socket
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from governor.adapters.machine.processes import LinuxProcesses, Stat, has_exited
-from governor.adapters.trainers.listener import OUT_OF_DESCRIPTORS, Listener
+from governor.adapters.trainers.listener import OUT_OF_DESCRIPTORS, Listener, peer_credentials
 from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.ports import Arrival, Closed, Opened, Packet, Rejected
 from trainer_shim.wire import FRAME_BYTES_MAX, WIRE_VERSION, encode
@@ -25,7 +24,6 @@ PACKETS_PER_CONNECTION = 8  # Per receive(): a flooding rank waits its turn. 32 
 ACCEPTS_PER_RECEIVE = 16  # A connect loop must not keep packets of others waiting.
 
 SO_PEERPIDFD = 77  # Linux 6.5; the constant is not in Python's socket module.
-_UCRED = struct.Struct("3i")
 _DONTWAIT = int(socket.MSG_DONTWAIT)  # As a plain number: the enum's member is looked into at every call.
 
 PID_NAMESPACE_REASON = (
@@ -112,7 +110,7 @@ class SeqpacketInbox:
             arrivals.append(self._admit(sock))
 
     def _admit(self, sock: socket.socket) -> Arrival:
-        pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        pid, uid = peer_credentials(sock)
         peer = self._identify(sock, pid, uid)
         reason = self._refusal(uid) if isinstance(peer, Peer) else peer
         if reason is not None or not isinstance(peer, Peer):

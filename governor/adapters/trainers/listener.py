@@ -168,5 +168,11 @@ def _remove_stale(path: str, kind: socket.SocketKind) -> None:
             return
         except OSError as error:  # EAGAIN: a full backlog is alive. EPROTOTYPE: a live socket of another kind.
             raise SocketUnavailable(f"{path}: another program listens there ({error.strerror})") from error
-        pid = _UCRED.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
+        pid, _ = peer_credentials(probe)
         raise SocketUnavailable(f"{path}: process {pid} listens there")
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int]:
+    """The pid and uid of the other end, by the kernel's word as it connected. Pid 0: it lives outside our namespace."""
+    pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return pid, uid

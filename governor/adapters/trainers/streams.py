@@ -1,4 +1,7 @@
-"""Follow a JSONL file that somebody else writes: torn last lines, rotation, truncation and replacement are normal."""
+"""What trainers leave on disk: JSONL files, which are followed line by line, and checkpoints, which are looked at.
+
+Of a file that somebody else writes torn last lines, rotation, truncation and replacement are normal.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ from typing import Any, Final
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Event, FramesLost, StreamOpened, StreamRead, StreamState, TrainerExited
-from governor.ports import Processes
+from governor.ports import CheckpointLook, Processes
 from governor.settings.model import Jsonl
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
+from trainer_shim.checkpoint import read_manifest, verify_manifest
 
 LINE_BYTES_MAX = 256 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
 READ_BYTES_PER_POLL = 1024 * 1024  # Four polls a second: 4 MB/s, and no file can hold up the loop.
@@ -195,8 +199,7 @@ class JsonlTail:
         return [line for line in lines if len(line) <= LINE_BYTES_MAX]
 
 
-# A trainer without the shim: its metrics file is its voice, and its owner says which processes it is.
-
+# --- a trainer without the shim: its metrics file is its voice, its owner says which processes it is ---------
 
 LOOK_PERIOD_NS: Final = 5 * NS_PER_S  # A scan of /proc costs milliseconds; a pidfile changes once a launch.
 PIDFILE_BYTES_MAX: Final = 64
@@ -327,3 +330,31 @@ def _started_s(process: ProcessId) -> float:
     """Wall time at which a process of this boot began, by the present clock. Set forward, it names nobody: safe."""
     since_boot_s = process.start_ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
+
+
+# --- checkpoints: the manifest's format is the shim's, whose reader is stdlib only --------------------------
+
+
+class DiskCheckpoints:
+    """`ports.Checkpoints`: reads as the daemon's own user, so another user's 0700 directory is UNKNOWN, not torn."""
+
+    def read(self, path: str, manifest: str) -> CheckpointLook:
+        if not os.access(manifest, os.R_OK):
+            is_there = os.path.exists(os.path.dirname(path) or "/")
+            return CheckpointLook(None, 0, 0, "not readable by the governor" if is_there else "not visible here")
+        found = read_manifest(path)
+        if found is None:
+            return CheckpointLook(False, 0, 0, "the manifest cannot be parsed")
+        files = [entry for entry in found["files"] if isinstance(entry, dict)]
+        unreadable = [e["path"] for e in files if _forbidden(os.path.join(path, e["path"]))]
+        if unreadable:
+            return CheckpointLook(None, len(files), 0, f"{unreadable[0]} is not readable by the governor")
+        faults = verify_manifest(path, hashes=True)
+        hashed = sum(1 for entry in files if entry.get("sha256"))
+        if faults:
+            return CheckpointLook(False, len(files), 0, "; ".join(faults[:3]))
+        return CheckpointLook(True, len(files), hashed, "every file is there with its size and hash")
+
+
+def _forbidden(path: str) -> bool:
+    return os.path.exists(path) and not os.access(path, os.R_OK)

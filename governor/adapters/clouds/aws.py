@@ -182,17 +182,23 @@ def _stop_reply(reply: ApiReply, reason: str) -> StopReply:
 def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:
     _check_url("endpoint", config["endpoint"], plain_http_on=("loopback",))
     _check_url("metadata_endpoint", config["metadata_endpoint"], plain_http_on=("loopback", "link-local"))
+    metadata, api = connected(config, surroundings, float(config["timeout_s"]))
+    return AwsCloud(config, metadata, api, surroundings.sys)
+
+
+def connected(config: Mapping[str, Any], surroundings: Surroundings, timeout_s: float) -> tuple[Metadata, Ec2Api]:
+    """Whom a table's keys name. Nothing is asked yet. `timeout_s` is of one call."""
     metadata = Metadata(config["metadata_endpoint"])
     credentials = CredentialCache(credential_sources(config, surroundings, metadata), surroundings.wall_ns)
     api = Ec2Api(
         credentials,
         endpoint=config["endpoint"],
-        timeout_s=float(config["timeout_s"]),
+        timeout_s=timeout_s,
         proxy=config["proxy"],
         wall_ns=surroundings.wall_ns,
         version=version("costgov"),
     )
-    return AwsCloud(config, metadata, api, surroundings.sys)
+    return metadata, api
 
 
 def credential_sources(config: Mapping[str, Any], surroundings: Surroundings, metadata: Metadata) -> dict[str, Source]:

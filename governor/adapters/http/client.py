@@ -1,4 +1,8 @@
-"""Reading a file that holds a secret: what is checked is what is read, and a file that others may read is refused."""
+"""One HTTP exchange with an end, and a secret's file: what every adapter that asks over the network needs.
+
+An exchange has a deadline, a size limit, and a failure that says whether the request went out. Of a secret's file what
+is checked is what is read, and one that others may read is refused.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +50,7 @@ def read_secret_file(path: Path, bytes_max: int) -> bytes | SecretFault:
         return SecretFault.NOT_READABLE
 
 
-# One HTTP exchange with an end: a deadline, a size limit, and a failure that says whether the request went out.
-
+# --- one exchange ----------------------------------------------------------------------------------------
 
 CONNECT_S: Final = 3.0  # A metadata service answers in ms, an API across an ocean in 0.3 s.
 

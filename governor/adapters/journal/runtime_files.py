@@ -1,4 +1,7 @@
-"""The fixed file in the runtime directory (tmpfs) that takes the journal's rows while its disk does not."""
+"""What the journal has in the runtime directory (tmpfs): rows that its disk does not take, and the newest state.
+
+`Fallback` is a fixed file for the rows, `Mirror` the newest state of runs and halts: what heals a torn journal.
+"""
 
 from __future__ import annotations
 
@@ -147,8 +150,7 @@ def _no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-# What the journal is told, as its files keep it: plain text and numbers, bounded.
-
+# --- what the journal is told, as its files keep it: plain text and numbers, bounded ---------------------
 
 ROW_BYTES_MAX = 256 * 1024  # A row is evidence, not an archive; the largest are stacks of every rank.
 
@@ -174,10 +176,7 @@ def row_of(entry: Entry) -> Row:
     )  # fmt: skip
 
 
-# The newest state of runs and halts, once more in the runtime directory (tmpfs): what heals a torn journal.
-#
-# Believed only beside a journal's own file: one that somebody has removed begins anew, as they wished.
-
+# --- the mirror; believed only beside a journal's own file: one that was removed begins anew -------------
 
 MIRROR_NAME: Final = "journal-mirror.jsonl"
 SNAPSHOTS_MAX: Final = 256  # As many as the journal has in memory; about 500 KB.

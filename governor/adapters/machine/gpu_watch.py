@@ -1,4 +1,7 @@
-"""Whether this machine has accelerators at all, by the kernel's word: a missing driver is not a missing GPU."""
+"""The node's accelerators: whether there are any, by the kernel's word, who computes on them, and how busy they are.
+
+A missing driver is not a missing GPU, and whom nobody announced is a tenant all the same.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,7 @@ def _computes(device: Path) -> bool:
     return kind.startswith(ACCELERATOR) or (kind.startswith(DISPLAY) and vendor in COMPUTING_VENDORS)
 
 
-# Who computes on the node's GPUs and how busy they are, as events. Whom nobody announced is a tenant all the same.
-
+# --- who computes there and how busy they are, as events -------------------------------------------------
 
 LOOK_PERIOD_NS: Final = 2 * NS_PER_S  # A halt that is decided now relies on who was there this recently.
 COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices come and go with a reboot, or a person.

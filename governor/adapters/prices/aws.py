@@ -14,14 +14,12 @@ import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any, Final
 
 from governor.adapters.clouds import aws
 from governor.adapters.clouds.ec2.api import ApiReply, Call, Ec2Api, named, text
 from governor.adapters.clouds.ec2.instance import parse_instance
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
-from governor.adapters.clouds.ec2.signing import CredentialCache
 from governor.adapters.http import price_lookup
 from governor.adapters.http.price_lookup import Failure
 from governor.adapters.plugins import Surroundings
@@ -159,14 +157,5 @@ def build(config: Mapping[str, Any], surroundings: Surroundings) -> PriceSource:
     for key in ("endpoint", "metadata_endpoint"):
         if config[key] is not None:
             price_lookup.checked_endpoint(f"{NAME}.{key}", config[key])
-    metadata = Metadata(config["metadata_endpoint"])
-    credentials = CredentialCache(aws.credential_sources(config, surroundings, metadata), surroundings.wall_ns)
-    api = Ec2Api(
-        credentials,
-        endpoint=config["endpoint"],
-        timeout_s=min(float(config["timeout_s"]), CALL_S),
-        proxy=config["proxy"],
-        wall_ns=surroundings.wall_ns,
-        version=version("costgov"),
-    )
+    metadata, api = aws.connected(config, surroundings, min(float(config["timeout_s"]), CALL_S))
     return AwsPrices(config, metadata, api, surroundings)

@@ -1,4 +1,7 @@
-"""Lines on their way to a recording, between the loop that hears them and the thread that writes them; bounded."""
+"""What runs send, kept on disk by a thread of its own: the loop hands it over and never waits for a disk.
+
+Between them is a bounded queue of lines.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +98,7 @@ class Pending:
         return batch
 
 
-# What runs send, kept on disk by a thread of its own: the loop hands it over and never waits for a disk.
-
+# --- the thread that writes ------------------------------------------------------------------------------
 
 FLUSH_PERIOD_S: Final = 5.0  # So much a kill of the governor may cost; a halt is written at once.
 STUCK_AFTER_NS: Final = 15 * NS_PER_S  # A batch takes milliseconds; three periods are no slow disk any more.

@@ -1,6 +1,7 @@
-"""What each answer of the EC2 and Auto Scaling Query APIs means for a stop. One table, complete over HTTP statuses.
+"""The EC2 and Auto Scaling Query APIs: one call, and what each answer means for a stop.
 
-Codes: AWS's "Error codes for the Amazon EC2 API" and the service models shipped with botocore.
+The meanings are one table, complete over HTTP statuses; the codes are those of AWS's "Error codes for the Amazon EC2
+API" and of the service models shipped with botocore.
 """
 
 from __future__ import annotations
@@ -121,8 +122,7 @@ def by_status(status: int) -> Meaning:
     return _OPEN
 
 
-# The EC2 and Auto Scaling Query APIs: one signed POST per call, the provider's error code as the answer.
-
+# --- the Query APIs of EC2 and Auto Scaling: one signed POST per call ------------------------------------
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # One instance with all its volumes is some 20 KB.
 SKEW_TELLING_S: Final = 60  # Below it, delay and the header's own second explain the difference.

@@ -1,4 +1,4 @@
-"""One instance as DescribeInstances shows it, and the pure plan of how to end its spending."""
+"""One EC2 instance: as DescribeInstances shows it, how its spending is ended (pure), what start-up learns of it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _wall(stamp: str | None) -> WallNs | None:
         return None
 
 
-# What start-up learns of an EC2 instance: may we stop it, what undoes the stop, what bills on after it.
+# --- what start-up learns of it: may we stop it, what undoes the stop, what bills on after it ------------
 
 
 def without_identity(reason: str, expected_id: str | None) -> Preflight:

@@ -1,4 +1,4 @@
-"""The instance metadata service, version 2: who we are, and the role's credentials."""
+"""The instance metadata service, version 2: who we are, the role's credentials, and the notice of a spot instance."""
 
 from __future__ import annotations
 
@@ -90,8 +90,7 @@ class Metadata:
         )
 
 
-# The two-minute notice of a spot instance, as its metadata service shows it.
-
+# --- the two-minute notice of a spot instance ------------------------------------------------------------
 
 NOTICE_PATH: Final = "/latest/meta-data/spot/instance-action"
 ABSENT: Final = "http_404"  # Until there is one, and for an instance that is not spot.

@@ -1,4 +1,7 @@
-"""Where the right to stop this instance comes from. Nothing here may ever be printed."""
+"""Where the right to stop this instance comes from, and how requests are signed with it. Nothing here may be printed.
+
+The algorithm is AWS's public specification; the test suite compares it with botocore on random cases.
+"""
 
 from __future__ import annotations
 
@@ -134,10 +137,7 @@ def from_environment(environ: Mapping[str, str]) -> Credentials | NoCredentials:
         return NoCredentials("not_set")
 
 
-# AWS Signature Version 4 for the one shape we send: a POST form to the root path.
-#
-# The algorithm is AWS's public specification; the test suite compares it with botocore on random cases.
-
+# --- Signature Version 4, for the one shape we send: a POST form to the root path ------------------------
 
 FORM: Final = "application/x-www-form-urlencoded; charset=utf-8"
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"

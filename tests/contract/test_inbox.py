@@ -347,6 +347,7 @@ def make_linked_directory(path: Path) -> None:
         (make_open_directory, "others may write there"),
         (make_linked_directory, "symbolic link"),
     ],
+    ids=["live stranger", "file", "symlink", "open directory", "linked directory"],  # A pid differs in each worker.
 )
 def test_a_path_that_is_not_ours_is_refused_with_one_line(
     tmp_path: Path, prepare: Callable[[Path], socket.socket | None], message: str

@@ -40,6 +40,7 @@ from governor.core.events.inputs import (
 from governor.core.halt import table
 from governor.core.halt.incident import Incident, process_row, rank_rows
 from governor.core.halt.table import Fact, HaltState, StopTarget
+from governor.core.runs.life import LifeFact, move
 
 DAY_NS = 24 * NS_PER_HOUR
 PIDS_NOTED_MAX = 16  # A launcher brings back a node's ranks; what brings back more is told by its number.
@@ -181,7 +182,7 @@ def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     incident.closed_wall = node.wall(at)
     note_overrun(node, managed, at)
     incident.note(at, node.wall(at), "halted")
-    managed.run.ended_at = at
+    move(managed.run, LifeFact.HALTED, at)
 
 
 def _still_billed(node: Node, incident: Incident) -> list[Effect]:

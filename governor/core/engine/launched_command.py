@@ -22,6 +22,7 @@ from governor.core.events.inputs import CommandLaunched, LauncherExited, StreamO
 from governor.core.halt.incident import process_of, process_row
 from governor.core.money.charges import charge_of, charge_row
 from governor.core.runs import intake
+from governor.core.runs.life import LifeFact, move
 
 # Imports and the set-up of a small model are done by then. A large one only makes the line come before the hello.
 ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
@@ -70,7 +71,8 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     if any(_speaks(managed) or _has_ended(managed, launched) for managed in node.runs.values()):
         return
     managed = node.runs.get(node.account) if node.account is not None else None
-    if managed is not None and managed.incident is None:
+    goes_on = managed is not None and managed.incident is None
+    if managed is not None and goes_on:
         _go_on(managed)
     else:
         managed = _begin(node, launched, node.account if node.account is not None and managed is None else launched.run)
@@ -84,7 +86,8 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     managed.run.last_frame_at = None  # What was said before, or the journal: nothing is missed of who never spoke.
     managed.named = managed.launchers = launched.processes
     managed.command = launched.command
-    managed.is_unattached, managed.unattached_alarmed = True, False
+    managed.unattached_alarmed = False
+    move(managed.run, LifeFact.COMMAND_GOES_ON if goes_on else LifeFact.COMMAND_BEGINS, at)
 
 
 def _speaks(managed: ManagedRun) -> bool:
@@ -104,7 +107,6 @@ def _go_on(managed: ManagedRun) -> None:
     """The rest of the command is the attempt's own: what it has trained stays, and its ranks are gone."""
     managed.rules.new_attempt()  # What the last steps were like is no evidence against what follows them.
     run = managed.run
-    run.ended_at = None
     run.completed = run.ended_well
     run.ranks.clear()
     run.tokens_per_s = None

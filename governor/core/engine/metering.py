@@ -16,6 +16,7 @@ from governor.core.money.charges import UNALLOCATED, Line, Part
 from governor.core.money.forecast import WindowRow, forecast, window_row
 from governor.core.money.lines import Split, compute_line
 from governor.core.money.token_windows import TokenMeter
+from governor.core.runs.life import LifeFact, move
 
 PERSIST_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
 WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is read in one go closes thousands.
@@ -82,8 +83,9 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     if managed.is_beside:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:
-        other.is_unattached = False
-        if other is not managed:
+        if other is managed:
+            move(other.run, LifeFact.SPOKEN_FOR, at)
+        else:
             _make_way(node, other, managed, at)
     if not node.facts.exclusive:
         return
@@ -120,9 +122,8 @@ def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) ->
     """It stood in for the command. What speaks now takes the operator's hold along, unless its own is the longer."""
     if other.hold_until is not None and (managed.hold_until is None or other.hold_until > managed.hold_until):
         managed.hold_until, managed.hold_reason = other.hold_until, other.hold_reason
-    if other.run.run == node.account:
-        other.run.ended_at = at  # It has trained in this command: its end is told.
-    else:
+    move(other.run, LifeFact.REPLACED, at)
+    if other.run.run != node.account:
         forget(node, other)
 
 

@@ -22,6 +22,7 @@ from governor.core.money.ledger import Ledger, TokenWindow, new_ledger
 from governor.core.money.lines import Lines, compute_line
 from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.rules.evaluate import Rules
+from governor.core.runs.life import Life
 from governor.core.runs.state import Run
 
 RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
@@ -90,7 +91,6 @@ class ManagedRun:
     is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
     was_announced: bool = False  # A rank of it has said hello to this governor.
-    is_unattached: bool = False  # It stands in for a launched command of which nobody speaks.
     stands_in_since: MonoNs = MonoNs(0)
     is_beside: bool = False  # A stream's run that is not the launched command: it pays, and speaks for itself alone.
     unattached_alarmed: bool = False
@@ -99,6 +99,11 @@ class ManagedRun:
     superseded_reported_at: MonoNs | None = None
     price_alarmed: bool = False
     ceilings_reported: dict[str, CeilingReport] = field(default_factory=dict)  # By the scope of the ceiling.
+
+    @property
+    def is_unattached(self) -> bool:
+        """It stands in for a launched command of which nobody speaks."""
+        return self.run.life is Life.STANDS_IN
 
     def processes(self) -> tuple[ProcessId, ...]:
         """Who the run is: its announced ranks, or those named for it, or as many as the journal knew."""

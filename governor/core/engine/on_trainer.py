@@ -32,6 +32,7 @@ from governor.core.events.inputs import (
 )
 from governor.core.halt.table import Fact, HaltState
 from governor.core.runs import intake
+from governor.core.runs.life import LifeFact, move
 from governor.core.runs.state import RANKS_MAX, Rank
 
 _PAST_ASKING = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
@@ -55,18 +56,17 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     if held is not None and held != (hello.run, hello.rank):
         # One connection speaks for one rank: what it said it was before would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
-    is_launch = managed.run.attempt != hello.attempt or not managed.run.alive or managed.is_unattached
-    if managed.run.attempt != hello.attempt:
-        effects.extend(_begin_attempt(node, managed, hello))
-    elif not managed.run.alive or managed.is_unattached:
-        effects.extend(_come_back(managed, hello))
+    is_new = managed.run.attempt != hello.attempt
+    begins = move(managed.run, LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
+    if begins:
+        effects.extend(_begin_attempt(node, managed, hello) if is_new else _come_back(managed, hello))
     known_as = managed.run.stage, managed.run.labels
     rank = intake.apply_hello(managed.run, hello)
     if known_as != (managed.run.stage, managed.run.labels):
         budgeting.refit(node, managed)  # Other labels: other budgets cover it.
     managed.is_beside, managed.was_announced = False, True
     hand_over(node, managed, hello.at)  # Behind its attempt, stage and labels: they stand in its charges.
-    if is_launch:
+    if begins:
         metering.charge_launch(node, managed, hello.at)
     managed.run.jsonl_only = False  # Also where a stream of its name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
@@ -115,9 +115,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if managed is None:
         managed = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(managed.run, "stream", event.at)
-    elif begins := managed.is_unattached or (
-        bool(event.processes) and (not managed.run.alive or _launched_while_away(managed, event))
-    ):
+    elif begins := move(managed.run, _what_opened(managed, event), event.at).begins:
         managed.incident = None  # Launched anew: the latch was the old attempt's.
         managed.run.stage = event.stage if event.stage is not None else managed.run.stage
         managed.run.labels = event.labels or managed.run.labels
@@ -135,10 +133,13 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     return []
 
 
-def _launched_while_away(managed: ManagedRun, event: StreamOpened) -> bool:
-    """None of those whom the journal knew is left, and others stand under the run's name. An open halt goes on."""
+def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:
+    """An open halt goes on, whoever stands under the run's name now."""
+    if not event.processes:
+        return LifeFact.LOG
     known = managed.remembered if managed.incident is None and not managed.named else ()
-    return bool(known) and not set(known) & set(event.processes)
+    is_new = bool(known) and not set(known) & set(event.processes)
+    return LifeFact.LOG_OF_NEW_PROCESSES if is_new else LifeFact.LOG_OF_PROCESSES
 
 
 def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:
@@ -226,7 +227,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
         return alarms.on_superseded_step(node, event) if event.connection in node.unheard else []
     run = managed.run
     node.frames_total += 1
-    if event.connection is None and run.ended_at is not None and not managed.processes() and managed.incident is None:
+    if event.connection is None and not run.alive and not managed.processes() and managed.incident is None:
         _speaks_again(node, managed, event.at)
     leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = event.at + node.wall_offset_ns
@@ -240,6 +241,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
 def _speaks_again(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """A stream's run of an earlier boot, whose processes nobody names: that its log goes on is all that shows it."""
     close_gap(node, managed)
+    move(managed.run, LifeFact.LINE, at)
     intake.begin_attempt(managed.run, "stream", at)
     managed.rules.new_attempt()
     metering.charge_launch(node, managed, at)
@@ -371,7 +373,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         hand_over(node, managed, event.at)
         managed.named = ()
         node.launched = None
-    managed.run.ended_at = event.at
+    move(managed.run, LifeFact.GONE, event.at)
     finished = limit.on_ended(node, managed, event.at)
     data = {"completed": managed.run.completed, "exit_code": event.exit_code, "step": managed.run.step}
     record = Record("ended", event.run, None, data)

@@ -30,6 +30,7 @@ from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import ceiling_report_of
 from governor.core.money.token_windows import TokenMeter
 from governor.core.rules.evaluate import Rules
+from governor.core.runs.life import Life, LifeFact, move
 from governor.core.runs.state import Run
 
 SUPERSEDED = "superseded_by_reboot"
@@ -157,13 +158,14 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedR
     managed.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
     managed.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
     if not same_boot:
-        run.ended_at = at  # Its processes are gone by definition, and its monotonic times mean nothing here.
+        run.life, run.ended_at = Life.ENDED, at  # Its processes are gone, and its monotonic times mean nothing here.
         return managed
     run.first_step_at = snapshot["first_step_at"]
     run.working_since = snapshot["working_since"]
     run.last_good_at = snapshot["last_good_at"]
     run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
-    run.ended_at = None if snapshot["alive"] else at
+    if not snapshot["alive"]:
+        run.life, run.ended_at = Life.ENDED, at
     managed.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
     managed.stream_position = snapshot.get("stream_position")
     # A journal of before has none.
@@ -209,7 +211,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             managed.halts_wall.append(incident.opened_wall)
         managed.launchers = incident.launchers
         managed.remembered = managed.remembered or incident.rank_processes
-        managed.run.ended_at = None
+        move(managed.run, LifeFact.HALT_RESUMED, at)
         node.enter(incident)
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)
         incident.halt, repeated = table.resume(incident.halt, at, incident.plan)

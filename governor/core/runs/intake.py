@@ -39,7 +39,6 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.tokens_per_s = None
     run.loss = run.grad_norm = None
     run.skipped_steps = None
-    run.ended_at = None
     run.completed = False
     run.gpus = run.group_memory = None  # Of the processes before; the machine's own go on.
     run.stream_phase, run.stream_phase_at, run.stream_paused = "train", at, False

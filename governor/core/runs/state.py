@@ -16,6 +16,7 @@ from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
+from governor.core.runs.life import Life
 
 RANKS_MAX = 64  # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
 UNWATCHED_AFTER_NS = DurationNs(60 * NS_PER_S)  # DESIGN §5: a lost connection becomes `unwatched` after this.
@@ -123,7 +124,8 @@ class Run:
     caps: tuple[Cap, ...] = ()  # Budgets of its stage, labels, day and node, as they stand.
     last_frame_at: MonoNs | None = None
     last_frame_wall_ns: int | None = None
-    ended_at: MonoNs | None = None
+    life: Life = Life.LIVE  # `life.move` alone writes it, and
+    ended_at: MonoNs | None = None  # this, the moment at which it ended last.
     completed: bool = False  # A rank has said so; of a run that the journal knew: all of them had.
 
     def connected_ranks(self) -> list[Rank]:
@@ -143,7 +145,7 @@ class Run:
 
     @property
     def alive(self) -> bool:
-        return self.ended_at is None
+        return self.life is not Life.ENDED
 
     @property
     def ended_well(self) -> bool:

@@ -1,0 +1,127 @@
+"""The life of a run on this node: one complete table from (state, fact) to the next state. Some cells begin an attempt.
+
+Halting is no state here. The halt has its own table (core/halt), and a run may end in the middle of it. `move` alone
+writes `Run.life` and `Run.ended_at`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+from typing import TYPE_CHECKING, Final
+
+from governor.core.base.units import MonoNs
+
+if TYPE_CHECKING:
+    from governor.core.runs.state import Run
+
+
+class Life(Enum):
+    """STANDS_IN: for a launched command of which nobody speaks. Its time is unallocated until somebody does."""
+
+    STANDS_IN = "stands_in"
+    LIVE = "live"
+    ENDED = "ended"
+
+
+class LifeFact(Enum):
+    """What a run's life hears of."""
+
+    RANK_OF_NEW_ATTEMPT = "rank_of_new_attempt"  # A rank says hello, under another attempt than the last.
+    RANK = "rank"  # A rank says hello, under the attempt that is known.
+    LOG_OF_NEW_PROCESSES = "log_of_new_processes"  # None of those that the journal knew is among them.
+    LOG_OF_PROCESSES = "log_of_processes"  # A log was opened, and its owner names processes.
+    LOG = "log"  # A log was opened; nobody says whose it is.
+    LINE = "line"  # A step in a log of which no process is known.
+    COMMAND_BEGINS = "command_begins"  # A command was launched under the run's name, and nobody speaks for it.
+    COMMAND_GOES_ON = "command_goes_on"  # The run spoke for the command, which outlives it.
+    SPOKEN_FOR = "spoken_for"  # Somebody speaks for the command, or the run itself is halted.
+    REPLACED = "replaced"  # Another run speaks for the command now.
+    GONE = "gone"  # None of its processes is left.
+    HALTED = "halted"  # A halt was seen to its end.
+    HALT_RESUMED = "halt_resumed"  # The governor came back and found its halt open.
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`begins`: an attempt begins, which the caller enters and charges. `ends`: `ended_at` is now."""
+
+    to: Life
+    why: str
+    begins: bool = False
+    ends: bool = False
+
+
+def _stay(state: Life, why: str, *facts: LifeFact) -> dict[LifeFact, Cell]:
+    return {fact: Cell(state, why) for fact in facts}
+
+
+def _begin(why: str, *facts: LifeFact) -> dict[LifeFact, Cell]:
+    return {fact: Cell(Life.LIVE, why, begins=True) for fact in facts}
+
+
+def _end(why: str, *facts: LifeFact) -> dict[LifeFact, Cell]:
+    return {fact: Cell(Life.ENDED, why, ends=True) for fact in facts}
+
+
+_F: Final = LifeFact
+_LOGS: Final = (_F.LOG_OF_NEW_PROCESSES, _F.LOG_OF_PROCESSES, _F.LOG)
+_LAUNCHED: Final = "A launch: what the ranks of before were like says nothing of it."
+_SPEAKS: Final = "Somebody of the command speaks: what stood in for it becomes a run of its own."
+_COMMAND: Final = "Metered and held to its ceiling, until somebody speaks for it."
+_OVER: Final = "Over. Its money and its history stay."
+_GONE_ON: Final = "What happened says that it lives, and it does already."
+
+_ROWS: Final[dict[Life, tuple[dict[LifeFact, Cell], ...]]] = {
+    Life.STANDS_IN: (
+        _begin(_SPEAKS, _F.RANK_OF_NEW_ATTEMPT, _F.RANK, *_LOGS),
+        _stay(Life.STANDS_IN, "A line in a log says nothing of the command.", _F.LINE),
+        _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
+        _stay(Life.LIVE, "What the command has cost so far becomes its own.", _F.SPOKEN_FOR, _F.HALT_RESUMED),
+        _end("It has trained in this command, and another run speaks for the rest.", _F.REPLACED),
+        _end(_OVER, _F.GONE, _F.HALTED),
+    ),
+    Life.LIVE: (
+        _begin(_LAUNCHED, _F.RANK_OF_NEW_ATTEMPT, _F.LOG_OF_NEW_PROCESSES),
+        _stay(Life.LIVE, _GONE_ON, _F.RANK, _F.LOG_OF_PROCESSES, _F.LOG, _F.LINE, _F.HALT_RESUMED),
+        _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
+        _stay(Life.LIVE, "It never stood in for anybody.", _F.SPOKEN_FOR, _F.REPLACED),
+        _end(_OVER, _F.GONE, _F.HALTED),
+    ),
+    Life.ENDED: (
+        _begin(_LAUNCHED, _F.RANK_OF_NEW_ATTEMPT, _F.LOG_OF_NEW_PROCESSES, _F.LOG_OF_PROCESSES),
+        _begin("It is back: a launcher that numbers its restarts alike.", _F.RANK),
+        _begin("It is back: that its log goes on is all that shows it.", _F.LINE),
+        _stay(Life.ENDED, "A log that is opened may be a finished run's.", _F.LOG),
+        _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
+        _stay(Life.ENDED, _OVER, _F.SPOKEN_FOR, _F.REPLACED, _F.GONE),
+        _end("Its halt outlived it, and ends now.", _F.HALTED),
+        _stay(Life.LIVE, "The journal had it ended before its halt was.", _F.HALT_RESUMED),
+    ),
+}
+
+
+def _table() -> dict[tuple[Life, LifeFact], Cell]:
+    table: dict[tuple[Life, LifeFact], Cell] = {}
+    for state, parts in _ROWS.items():
+        for fact, cell in (pair for part in parts for pair in part.items()):
+            assert (state, fact) not in table, f"two cells for {state}, {fact}"
+            table[state, fact] = cell
+    missing = [pair for pair in product(Life, LifeFact) if pair not in table]
+    assert not missing, f"no cell for {missing}"
+    return table
+
+
+TRANSITIONS: Final = _table()
+
+
+def move(run: Run, fact: LifeFact, at: MonoNs) -> Cell:
+    """Put one fact to the table; return its cell, so that the caller begins the attempt where one begins."""
+    cell = TRANSITIONS[run.life, fact]
+    run.life = cell.to
+    if cell.ends:
+        run.ended_at = at
+    elif cell.to is not Life.ENDED:
+        run.ended_at = None
+    return cell

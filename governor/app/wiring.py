@@ -190,7 +190,7 @@ class Governor:
 
     def _left_at(self, run: str) -> LeftAt | None:
         managed = self.node.runs.get(run)
-        return LeftAt(managed.stream_position, managed.remembered) if managed is not None else None
+        return LeftAt(managed.stream_position, managed.launch.remembered) if managed is not None else None
 
     def _exporters(self) -> list[Observer]:
         metrics = self.settings.metrics

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import MonoNs
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import Ack, Event, Hello
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice

@@ -25,7 +25,8 @@ from governor.core.base.units import (
     parse_duration,
 )
 from governor.core.engine import verdicts
-from governor.core.engine.node import ManagedRun, NodeFacts, new_node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import NodeFacts, new_node
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Beat, Bye, Disconnected, Event, Hello, PhaseChange, Step, Tick
 from governor.core.events.machine import GpuSample, MachineEvent
@@ -220,7 +221,7 @@ class Player:
 
     def hold(self, duration_ns: int) -> None:
         """An operator's: no rule halts the run for so long."""
-        self._managed.hold_until, self._managed.hold_reason = MonoNs(self.now + duration_ns), "hold"
+        self._managed.history.hold_until, self._managed.history.hold_reason = MonoNs(self.now + duration_ns), "hold"
 
     def put_cap(self, cap: Cap) -> None:
         """One a scope; the newest counts."""

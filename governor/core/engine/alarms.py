@@ -8,7 +8,8 @@ from typing import Final
 from governor.core.base.findings import Reading
 from governor.core.base.identity import ConnectionId, Peer
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
-from governor.core.engine.node import ManagedRun, Node, SupersededRank
+from governor.core.engine.managed_run import ManagedRun, SupersededRank
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Refuse
 from governor.core.events.inputs import BadHello, Hello, Step
 from governor.core.runs.state import Rank, is_nonfinite
@@ -66,10 +67,10 @@ def superseded_alarms(node: Node, at: MonoNs) -> list[Effect]:
     effects: list[Effect] = []
     for (name, attempt), found in pids.items():
         managed = node.runs.get(name)
-        said_at = managed.superseded_reported_at if managed is not None else None
+        said_at = managed.reported.superseded_at if managed is not None else None
         if managed is None or (said_at is not None and at - said_at < DISPLACED_PERIOD_NS):
             continue
-        managed.superseded_reported_at = at
+        managed.reported.superseded_at = at
         text = (
             f"attempt {managed.run.attempt} has taken the name of run {name} over, and {len(found)} rank(s) of attempt "
             f"{attempt} train on UNWATCHED (pid {', '.join(map(str, sorted(found)[:PIDS_NAMED_MAX]))}"
@@ -106,7 +107,7 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
     attempt = (run.attempt, run.attempt_at)
     if run.jsonl_only:
         return []  # What a foreign log holds, and how often, is its writer's business.
-    if run.attempt_step < LOSS_DUE_STEPS or managed.lossless_alarmed == attempt:
+    if run.attempt_step < LOSS_DUE_STEPS or managed.reported.no_loss == attempt:
         return []
     if run.loss is not None:
         return []  # The last step told one: nobody has to be asked.
@@ -121,7 +122,7 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
     # The stage of a pipeline that has the loss may be on another node, whose governor sees it.
     if not blind or (run.framework == "pipeline" and not run.covers_world()):
         return []
-    managed.lossless_alarmed = attempt
+    managed.reported.no_loss = attempt
     text = (
         f'no loss is seen in {run.attempt_step} steps: rule "{blind[0]}" cannot judge run {run.run}; let the model '
         "return its loss, or pass it through `shim.loss(loss)` before backward()"

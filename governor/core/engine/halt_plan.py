@@ -8,7 +8,8 @@ from typing import Any
 from governor.core.base.findings import Verdict
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_S, TICK_NS, DurationNs, MonoNs, format_duration
-from governor.core.engine.node import ManagedRun, Node, NodeFacts
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node, NodeFacts
 from governor.core.events.effects import Alarm, Ask, Effect
 from governor.core.events.inputs import Ack
 from governor.core.halt.table import HaltPlan, StopTarget

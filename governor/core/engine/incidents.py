@@ -10,8 +10,9 @@ from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
 from governor.core.engine import metering
 from governor.core.engine.halt_plan import FAILURES, checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
+from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import hand_over
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.node import Node
 from governor.core.engine.overrun import note_overrun
 from governor.core.events.effects import (
     Alarm,
@@ -53,11 +54,11 @@ def open_incident(
     run = managed.run
     in_vain = checkpoint_obstacle(managed, verdict, at)
     hand_over(node, managed, at)  # Who is halted before anybody spoke for it has spent what was nobody's.
-    managed.incidents_total += 1
-    incident_id = f"{run.run}.{node.facts.node}.{managed.incidents_total}"  # `number_of` reads it back.
+    managed.history.incidents_total += 1
+    incident_id = f"{run.run}.{node.facts.node}.{managed.history.incidents_total}"  # `number_of` reads it back.
     plan = plan_for(node, managed, verdict, at)
     wall = node.wall(at)
-    managed.halts_wall = [*(w for w in managed.halts_wall if wall - w < DAY_NS), wall]
+    managed.history.halts_wall = [*(w for w in managed.history.halts_wall if wall - w < DAY_NS), wall]
     incident = Incident(
         incident_id=incident_id,
         run=run.run,
@@ -78,8 +79,8 @@ def open_incident(
         step=run.step,
         loss=run.loss,
         tokens_total=run.tokens_total,
-        rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *managed.named),
-        launchers=managed.launchers,
+        rank_processes=(*(rank.peer.process for rank in run.ranks.values()), *managed.launch.named),
+        launchers=managed.launch.launchers,
         ranks=rank_rows(run),
         last_good=run.last_good,
         spend_at_verdict_usd_micros=node.ledger.spend(run.run),
@@ -87,9 +88,9 @@ def open_incident(
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         resume=_resume_command(managed),
     )
-    incident.targets = [{**process_row(p), "role": "launcher"} for p in managed.launchers]
+    incident.targets = [{**process_row(p), "role": "launcher"} for p in managed.launch.launchers]
     incident.targets += [
-        {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in managed.launchers
+        {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in managed.launch.launchers
     ]
     managed.incident = incident
     node.enter(incident)
@@ -109,7 +110,7 @@ def number_of(incident_id: str) -> int:
 
 def _resume_command(managed: ManagedRun) -> str | None:
     """The command that launched the run: a script that calls resume() goes on from its newest whole checkpoint."""
-    argv = managed.command or managed.run.resume_argv
+    argv = managed.launch.command or managed.run.resume_argv
     if not argv:
         return None
     directory = managed.run.cwd

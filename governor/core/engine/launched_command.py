@@ -16,7 +16,8 @@ from typing import Any, Final
 from governor.core.base.findings import Response
 from governor.core.base.policy import Mode
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
-from governor.core.engine.node import RUNS_MAX, CommandLeft, ManagedRun, Node, track
+from governor.core.engine.managed_run import CommandLeft, ManagedRun
+from governor.core.engine.node import RUNS_MAX, Node, track
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched, LauncherExited, StreamOpened
 from governor.core.halt.incident import process_of, process_row
@@ -61,8 +62,8 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
     standing = next((managed for managed in node.runs.values() if managed.is_unattached), None)
     if standing is None:
         _stand_in(node, launched, at)
-    elif at - standing.stands_in_since >= ATTACH_EXPECTED_NS and not standing.unattached_alarmed:
-        standing.unattached_alarmed = True
+    elif at - standing.stands_in_since >= ATTACH_EXPECTED_NS and not standing.reported.nobody_attached:
+        standing.reported.nobody_attached = True
         return [Alarm("nobody_attached", standing.run.run, _line(node, standing, at))]
     return []
 
@@ -84,9 +85,9 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     managed.run.uid = launched.uid  # Whom a halt now ends.
     managed.run.jsonl_only = False
     managed.run.last_frame_at = None  # What was said before, or the journal: nothing is missed of who never spoke.
-    managed.named = managed.launchers = launched.processes
-    managed.command = launched.command
-    managed.unattached_alarmed = False
+    managed.launch.named = managed.launch.launchers = launched.processes
+    managed.launch.command = launched.command
+    managed.reported.nobody_attached = False
     move(managed.run, LifeFact.COMMAND_GOES_ON if goes_on else LifeFact.COMMAND_BEGINS, at)
 
 

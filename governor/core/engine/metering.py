@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.node import ManagedRun, Node, Rise, forget, payer_of, run_snapshot
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node, Rise, forget, payer_of, run_snapshot
 from governor.core.engine.node_money import boot_of, node_snapshot
 from governor.core.engine.run_forecast import plan_of, tokens_goal
 from governor.core.events.effects import Alarm, Effect, PersistRuns, Record
@@ -93,8 +94,8 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
         node.account = node.account or managed.run.run
         return
     node.account, node.was_held = managed.run.run, True
-    if managed.meter is None:
-        managed.paid_from = node.unallocated_since
+    if managed.history.meter is None:
+        managed.history.paid_from = node.unallocated_since
     closed, amount = node.charges.hand_over(payer_of(managed))
     node.unkept += closed
     node.ledger.hand_over(managed.run.run, amount)
@@ -120,8 +121,9 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
 
 def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) -> None:
     """It stood in for the command. What speaks now takes the operator's hold along, unless its own is the longer."""
-    if other.hold_until is not None and (managed.hold_until is None or other.hold_until > managed.hold_until):
-        managed.hold_until, managed.hold_reason = other.hold_until, other.hold_reason
+    own, its = managed.history, other.history
+    if its.hold_until is not None and (own.hold_until is None or its.hold_until > own.hold_until):
+        own.hold_until, own.hold_reason = its.hold_until, its.hold_reason
     move(other.run, LifeFact.REPLACED, at)
     if other.run.run != node.account:
         forget(node, other)
@@ -132,25 +134,27 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     run, spent, boot = managed.run, node.ledger.spend(managed.run.run), node.ledger.charged_to
     assert run.tokens_total is not None, "the caller looked"
     if step.attempt_step is not None:
-        began, counted, newest = managed.metered
+        began, counted, newest = managed.money.metered
         # A process that attaches anew counts its attempt's steps from one again, and trains on.
         if began == run.attempt_at and step.attempt_step <= counted and step.step <= newest:
             return  # Told twice, or late: what it trained is counted.
-        managed.metered = run.attempt_at, step.attempt_step, step.step
-    if managed.meter is None:
-        managed.meter = TokenMeter(window_tokens=managed.policy.budget.window_tokens)
+        managed.money.metered = run.attempt_at, step.attempt_step, step.step
+    if managed.history.meter is None:
+        managed.history.meter = TokenMeter(window_tokens=managed.policy.budget.window_tokens)
         # All that the run has spent before its first step is that window's; what it trained before we saw it is not.
         trained = max(0, run.tokens_total - (step.tokens or 0))
-        managed.meter.begin(trained, managed.paid_before, managed.paid_from)
+        managed.history.meter.begin(trained, managed.history.paid_before, managed.history.paid_from)
         node.kept_at = None  # With the next tick: a governor after us would begin further on, with all of the money.
     then_tokens = managed.policy.budget.window_tokens
-    window = managed.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
+    window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
     if window is None:
         return
-    managed.windows.append(window)
+    managed.money.windows.append(window)
     goal = tokens_goal(managed)
     # What was lost has to be trained again before there is progress; it takes and costs as long.
-    managed.left = forecast(tuple(managed.windows), goal - run.tokens_total) if goal is not None else None
+    managed.money.forecast = (
+        forecast(tuple(managed.money.windows), goal - run.tokens_total) if goal is not None else None
+    )
     is_unpriced = node.ledger.compute.metered is None
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), is_unpriced))
     node.windows_unkept.append(Record("window", run.run, None, row))
@@ -209,17 +213,18 @@ def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | 
     assert ack.checkpoint is not None
     named = f"{managed.run.attempt}/{ack.incident_id}/{ack.step}/{ack.checkpoint.get('path')}"
     name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]  # A frame may be as long as 64 KiB.
-    if name in managed.checkpoints_charged:
+    if name in managed.money.checkpoints_charged:
         return None
-    managed.checkpoints_charged = (*managed.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
-    managed.checkpoint_bytes_max = max(managed.checkpoint_bytes_max, size)
+    managed.money.checkpoints_charged = (*managed.money.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
+    managed.money.checkpoint_bytes_max = max(managed.money.checkpoint_bytes_max, size)
     return UsdMicros(sum(_charge_one_off(node, managed, line, size, ack.at) for line in lines))
 
 
 def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
     """What the checkpoint of a halt may cost to upload, by the largest that the run has saved. 0 before the first."""
     units = (
-        (line.price_usd_micros * managed.checkpoint_bytes_max, line.unit.base_units) for line in node.facts.lines.per_gb
+        (line.price_usd_micros * managed.money.checkpoint_bytes_max, line.unit.base_units)
+        for line in node.facts.lines.per_gb
     )
     return UsdMicros(sum(-(-amount // base_units) for amount, base_units in units))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,18 +10,16 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.idle.state import NODE, IdleState
+from governor.core.engine.managed_run import CommandLeft, ForgottenRun, ManagedRun, SupersededRank
 from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
 from governor.core.halt.incident import Incident, process_row
 from governor.core.money.budgets import Budgets, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, Charge, ChargeBook, Payer, Place, labels_of
-from governor.core.money.forecast import RECENT_WINDOWS, CeilingReport, Forecast
-from governor.core.money.ledger import Ledger, TokenWindow, new_ledger
+from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import Lines, compute_line
-from governor.core.money.token_windows import TokenMeter, Window
 from governor.core.rules.evaluate import Rules
-from governor.core.runs.life import Life
 from governor.core.runs.state import Run
 
 RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
@@ -61,100 +58,6 @@ class NodeFacts:
         return None if price is None else UsdMicros(price + self.lines.usd_micros_per_hour)
 
 
-@dataclass(slots=True)
-class ManagedRun:
-    """One run with the policy that judges it and the halt that may be under way."""
-
-    run: Run
-    policy: Policy
-    rules: Rules
-    window: TokenWindow = field(default_factory=TokenWindow)
-    paid_from: BootNs = BootNs(0)  # When it began to hold the node: its first window begins there,
-    paid_before: UsdMicros = UsdMicros(0)  # and what it had spent by then is in no window of ours.
-    meter: TokenMeter | None = None  # From the first step whose tokens are known.
-    # Of the last step whose tokens count: its attempt's begin, its number in the attempt, and the absolute one.
-    metered: tuple[MonoNs, int, int] = MonoNs(-1), 0, 0
-    windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
-    left: Forecast | None = None  # As of the last window's end.
-    launchers: tuple[ProcessId, ...] = ()
-    command: tuple[str, ...] = ()  # Of the outermost launcher.
-    named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
-    gpus_asked_at: MonoNs | None = None  # By the driver, and it was known which are the run's: before its log's word.
-    stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
-    remembered: tuple[ProcessId, ...] = ()  # From the journal: who was the run before we came back.
-    checkpoint_bytes_max: int = 0  # Of those that left the region: what the halt's own may cost is reserved by it.
-    checkpoints_charged: tuple[str, ...] = ()  # The last ones, named: one that is told again is charged once.
-    incident: Incident | None = None  # The open or last one of the present attempt.
-    incidents_total: int = 0
-    hold_until: MonoNs | None = None
-    hold_reason: str = ""
-    is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
-    halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
-    was_announced: bool = False  # A rank of it has said hello to this governor.
-    stands_in_since: MonoNs = MonoNs(0)
-    is_beside: bool = False  # A stream's run that is not the launched command: it pays, and speaks for itself alone.
-    unattached_alarmed: bool = False
-    lossless_alarmed: tuple[str, MonoNs] | None = None  # The attempt that was said to show no loss.
-    unwatched_alarmed: bool = False
-    superseded_reported_at: MonoNs | None = None
-    price_alarmed: bool = False
-    ceilings_reported: dict[str, CeilingReport] = field(default_factory=dict)  # By the scope of the ceiling.
-
-    @property
-    def is_unattached(self) -> bool:
-        """It stands in for a launched command of which nobody speaks."""
-        return self.run.life is Life.STANDS_IN
-
-    def processes(self) -> tuple[ProcessId, ...]:
-        """Who the run is: its announced ranks, or those named for it, or as many as the journal knew."""
-        return tuple(rank.peer.process for rank in self.run.ranks.values()) or self.named or self.remembered
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What is known of a run that is tracked no longer, beside what `ledger` says that it has spent.
-
-    Enough that nobody else takes its name and its budget, that no incident id is given twice, that its hold and its
-    breaker stand, and that its windows go on where they ended. Half a KB, and as many as the ledger has forgotten runs.
-    """
-
-    uid: int
-    incidents_total: int
-    halts_wall: tuple[WallNs, ...]
-    hold_until: MonoNs | None
-    hold_reason: str
-    step: int | None
-    tokens_total: int | None
-    counted_step: int | None
-    furthest: tuple[int, int] | None
-    paid_from: BootNs
-    paid_before: UsdMicros
-    meter: TokenMeter | None
-
-
-@dataclass(frozen=True, slots=True)
-class CommandLeft:
-    """From the journal: the command beside which the governor before us ended, and what was nobody's of its time."""
-
-    run: str | None
-    processes: tuple[ProcessId, ...]
-    account: str | None
-    unallocated_since: BootNs
-    nobodys: tuple[Charge, ...]
-    unallocated_older_usd_micros: UsdMicros
-
-
-@dataclass(frozen=True, slots=True)
-class SupersededRank:
-    """A rank that is connected and whom nobody listens to: another attempt has taken its run's name."""
-
-    run: str
-    attempt: str
-    pid: int
-    since: MonoNs
-    is_said_broken: bool = False  # That its loss is no number.
-
-
 @dataclass(frozen=True, slots=True)
 class Rise:
     """The machine's price went up: when we learned of it, and micro-dollars per hour before and after."""
@@ -185,7 +88,7 @@ class Node:
     unkept: list[Charge] = field(default_factory=list)  # Closed charges that no PersistRuns has taken along yet.
     windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
     runs: dict[str, ManagedRun] = field(default_factory=dict)
-    past: dict[str, Past] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
+    past: dict[str, ForgottenRun] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     superseded: dict[ConnectionId, SupersededRank] = field(
         default_factory=dict
@@ -311,20 +214,7 @@ def forget(node: Node, managed: ManagedRun) -> None:
     """Track the run no longer."""
     run = managed.run
     node.runs.pop(run.run, None)
-    node.past[run.run] = Past(
-        uid=run.uid,
-        incidents_total=managed.incidents_total,
-        halts_wall=tuple(managed.halts_wall),
-        hold_until=managed.hold_until,
-        hold_reason=managed.hold_reason,
-        step=run.step,
-        tokens_total=run.tokens_total,
-        counted_step=run.counted_step,
-        furthest=run.furthest,
-        paid_from=managed.paid_from,
-        paid_before=managed.paid_before,
-        meter=managed.meter,
-    )
+    node.past[run.run] = ForgottenRun(run.uid, managed.history, run.trained())
     folded = node.ledger.forget(run.run)
     if folded is not None:
         node.past.pop(folded, None)
@@ -337,15 +227,10 @@ def recall(node: Node, managed: ManagedRun) -> None:
     node.runs[run.run] = managed
     past = node.past.pop(run.run, None)
     if past is None:
-        managed.paid_from, managed.paid_before = node.ledger.charged_to, node.ledger.spend(run.run)
+        managed.history.paid_from, managed.history.paid_before = node.ledger.charged_to, node.ledger.spend(run.run)
         return
-    managed.incidents_total = past.incidents_total
-    managed.halts_wall = list(past.halts_wall)
-    managed.hold_until, managed.hold_reason = past.hold_until, past.hold_reason
-    run.step, run.tokens_total, run.counted_step = past.step, past.tokens_total, past.counted_step
-    run.furthest = past.furthest
-    managed.paid_from, managed.paid_before = past.paid_from, past.paid_before
-    managed.meter = past.meter
+    managed.history = past.history
+    run.take_up(past.trained)
 
 
 def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> ManagedRun:
@@ -375,8 +260,8 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "alive": run.alive and not managed.is_unattached,  # A stand-in is made anew.
         "processes": [process_row(process) for process in managed.processes()],
         "spend_usd_micros": node.ledger.spend(run.run),
-        "paid_from": managed.paid_from,
-        "paid_before_usd_micros": managed.paid_before,
+        "paid_from": managed.history.paid_from,
+        "paid_before_usd_micros": managed.history.paid_before,
         "tokens_total": run.tokens_total,
         "counted_step": run.counted_step,
         "furthest": list(run.furthest) if run.furthest is not None else None,
@@ -387,14 +272,14 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "first_step_at": run.first_step_at,
         "working_since": run.working_since,
         "last_good_at": run.last_good_at,
-        "incidents_total": managed.incidents_total,
-        "hold_until": managed.hold_until,
-        "hold_reason": managed.hold_reason,
-        "halts_wall": list(managed.halts_wall),
-        "checkpoint_bytes_max": managed.checkpoint_bytes_max,
-        "checkpoints_charged": list(managed.checkpoints_charged),
-        "ceilings_told": {scope: told.row() for scope, told in managed.ceilings_reported.items()},
-        "tokens": managed.meter.snapshot() if managed.meter is not None else None,
+        "incidents_total": managed.history.incidents_total,
+        "hold_until": managed.history.hold_until,
+        "hold_reason": managed.history.hold_reason,
+        "halts_wall": list(managed.history.halts_wall),
+        "checkpoint_bytes_max": managed.money.checkpoint_bytes_max,
+        "checkpoints_charged": list(managed.money.checkpoints_charged),
+        "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
+        "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
         "rules": managed.rules.snapshot(),
         # Beside what the rules made of the lines before it: whoever goes on from here counts no line twice.
         "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,

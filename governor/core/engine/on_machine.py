@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from governor.core.base.units import format_duration
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SpotNotice
 from governor.core.rules.gpu_idle_since import STALE_NS

@@ -11,8 +11,9 @@ from governor.core.base.units import MonoNs
 from governor.core.engine import alarms, budgeting, halt_plan, incidents, launched_command, metering, verdicts
 from governor.core.engine.alarms import refuse
 from governor.core.engine.idle import limit
+from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over, meter_tokens, persist
-from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, ManagedRun, Node, owner_of, track
+from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of, track
 from governor.core.events.effects import Alarm, Confirm, Effect, Record
 from governor.core.events.inputs import (
     Ack,
@@ -48,7 +49,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         managed = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
     if managed.is_unattached:
         managed.run.uid = hello.peer.uid  # The command may have become another user: the ranks say who the run is.
-        managed.named = ()
+        managed.launch.named = ()
     effects: list[Effect] = []
     node.superseded.pop(hello.connection, None)
     node.unheard.pop(hello.connection, None)
@@ -127,7 +128,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if begins:
         metering.charge_launch(node, managed, event.at)
     managed.run.jsonl_only = not managed.run.ranks
-    managed.named = event.processes
+    managed.launch.named = event.processes
     if event.processes and managed.run.jsonl_only:
         managed.run.uid = event.uid  # Before its processes were known, the file's owner stood for them.
     return []
@@ -137,7 +138,7 @@ def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:
     """An open halt goes on, whoever stands under the run's name now."""
     if not event.processes:
         return LifeFact.LOG
-    known = managed.remembered if managed.incident is None and not managed.named else ()
+    known = managed.launch.remembered if managed.incident is None and not managed.launch.named else ()
     is_new = bool(known) and not set(known) & set(event.processes)
     return LifeFact.LOG_OF_NEW_PROCESSES if is_new else LifeFact.LOG_OF_PROCESSES
 
@@ -155,11 +156,11 @@ def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
     if managed is None:
         return []
     run = managed.run
-    run.stream_problem = event.problem
-    if event.problem is None and run.stream_lost_at is not None:
-        run.stream_lost_at, run.stream_back_at = None, event.at
-    elif event.problem is not None and run.stream_lost_at is None:
-        run.stream_lost_at = event.at
+    run.stream.problem = event.problem
+    if event.problem is None and run.stream.lost_at is not None:
+        run.stream.lost_at, run.stream.back_at = None, event.at
+    elif event.problem is not None and run.stream.lost_at is None:
+        run.stream.lost_at = event.at
     return []
 
 
@@ -232,8 +233,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     leads = intake.apply_step(run, rank, event)
     run.last_frame_wall_ns = event.at + node.wall_offset_ns
     if leads and run.tokens_total is not None:
-        managed.window.add(run.tokens_total, node.ledger.spend(run.run), managed.policy.budget.window_tokens)
-        run.usd_micros_per_mtok = managed.window.usd_micros_per_mtok()
+        managed.money.window.add(run.tokens_total, node.ledger.spend(run.run), managed.policy.budget.window_tokens)
+        run.usd_micros_per_mtok = managed.money.window.usd_micros_per_mtok()
         meter_tokens(node, managed, event)
     return verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else []
 
@@ -353,8 +354,8 @@ def on_frames_lost(node: Node, event: FramesLost) -> list[Effect]:
 def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is not None:
-        managed.launchers = event.launchers
-        managed.command = event.command
+        managed.launch.launchers = event.launchers
+        managed.launch.command = event.command
     return []
 
 
@@ -371,7 +372,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         return []
     if managed.is_unattached:  # Nobody ever spoke for the command: what it has cost is its own.
         hand_over(node, managed, event.at)
-        managed.named = ()
+        managed.launch.named = ()
         node.launched = None
     move(managed.run, LifeFact.GONE, event.at)
     finished = limit.on_ended(node, managed, event.at)

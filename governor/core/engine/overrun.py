@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from governor.core.base.units import TICK_NS, MonoNs, UsdMicros, format_duration, format_usd
 from governor.core.engine.budgeting import spent
-from governor.core.engine.node import ManagedRun, Node, Rise
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node, Rise
 from governor.core.halt.incident import Incident
 from governor.core.money.budgets import Cap
 

@@ -18,8 +18,9 @@ from governor.core.engine.idle.state import NODE
 from governor.core.engine.idle.stop import resume_stop
 from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import keep, number_of
+from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import enter_splits
-from governor.core.engine.node import RUNS_MAX, ManagedRun, Node, forget
+from governor.core.engine.node import RUNS_MAX, Node, forget
 from governor.core.engine.node_money import absence_doubt, absences, charge_since, restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
@@ -146,17 +147,17 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedR
     run.save_longest_ns = snapshot["save_longest_ns"]
     policy = node.policy_for(run.run, run.stage, run.labels)
     managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
-    managed.incidents_total = int(snapshot["incidents_total"])
-    managed.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # A journal of before has none.
-    managed.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
-    managed.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
+    managed.history.incidents_total = int(snapshot["incidents_total"])
+    managed.money.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # A journal of before has none.
+    managed.money.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
+    managed.history.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     tokens = snapshot.get("tokens")  # A journal of before has none.
     same_boot = snapshot["boot_id"] == node.facts.boot_id
     if tokens is not None:
-        managed.meter = TokenMeter.restored(tokens, same_boot=same_boot)
+        managed.history.meter = TokenMeter.restored(tokens, same_boot=same_boot)
     # Of an earlier boot the moment means nothing here: as for a meter, its money is in the window and its time is not.
-    managed.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
-    managed.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
+    managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
+    managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
     if not same_boot:
         run.life, run.ended_at = Life.ENDED, at  # Its processes are gone, and its monotonic times mean nothing here.
         return managed
@@ -166,14 +167,14 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedR
     run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
     if not snapshot["alive"]:
         run.life, run.ended_at = Life.ENDED, at
-    managed.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
+    managed.launch.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
     managed.stream_position = snapshot.get("stream_position")
     # A journal of before has none.
-    managed.ceilings_reported = {
+    managed.reported.ceilings = {
         scope: ceiling_report_of(row) for scope, row in dict(snapshot.get("ceilings_told", {})).items()
     }
-    managed.hold_until = snapshot["hold_until"]
-    managed.hold_reason = snapshot["hold_reason"]
+    managed.history.hold_until = snapshot["hold_until"]
+    managed.history.hold_reason = snapshot["hold_reason"]
     managed.rules.restore(snapshot["rules"])
     managed.is_held_back = True  # It may be: a verdict that was reported and waits for a hold's end is reported once.
     return managed
@@ -206,11 +207,11 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             continue
         managed.incident = incident
         # Kept every few seconds, the run's count may be older than this incident: no number is given twice.
-        managed.incidents_total = max(managed.incidents_total, number_of(incident.incident_id))
-        if not any(opened == incident.opened_wall for opened in managed.halts_wall):
-            managed.halts_wall.append(incident.opened_wall)
-        managed.launchers = incident.launchers
-        managed.remembered = managed.remembered or incident.rank_processes
+        managed.history.incidents_total = max(managed.history.incidents_total, number_of(incident.incident_id))
+        if not any(opened == incident.opened_wall for opened in managed.history.halts_wall):
+            managed.history.halts_wall.append(incident.opened_wall)
+        managed.launch.launchers = incident.launchers
+        managed.launch.remembered = managed.launch.remembered or incident.rank_processes
         move(managed.run, LifeFact.HALT_RESUMED, at)
         node.enter(incident)
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)

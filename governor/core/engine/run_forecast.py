@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_DAY, NS_PER_HOUR, MonoNs, UsdMicros, format_usd, utc_text
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm
 from governor.core.money.budgets import Cap, ScopeKind
 from governor.core.money.forecast import (
@@ -61,7 +62,7 @@ class Outlook:
 def outlook(managed: ManagedRun) -> Outlook:
     goal, plan = tokens_goal(managed), plan_of(managed)
     bound = binding_ceiling(managed)
-    last = managed.windows[-1] if managed.windows else None
+    last = managed.money.windows[-1] if managed.money.windows else None
     return Outlook(
         tokens_goal=goal,
         left=forecast_of(managed, goal),
@@ -91,7 +92,7 @@ def plan_of(managed: ManagedRun) -> ExpectedCost:
         tokens_per_s=expected.tokens_per_s,
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
         tokens_goal=tokens_goal(managed),
-        began_tokens=managed.meter.began_tokens if managed.meter is not None else 0,
+        began_tokens=managed.history.meter.began_tokens if managed.history.meter is not None else 0,
     )
 
 
@@ -114,12 +115,14 @@ def binding_ceiling(managed: ManagedRun) -> Binding | None:
 
 def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
     """What is left, as of the last window's end; None without a goal, and before the first window."""
-    meter, left = managed.meter, managed.left
-    if goal is None or meter is None or not managed.windows:
+    meter, left = managed.history.meter, managed.money.forecast
+    if goal is None or meter is None or not managed.money.windows:
         return None
     tokens_left = max(0, goal - meter.from_tokens)
     # Another goal than when that window closed: it counts from now on, and not from the next one's end.
-    return left if left is not None and left.tokens_left == tokens_left else forecast(managed.windows, tokens_left)
+    return (
+        left if left is not None and left.tokens_left == tokens_left else forecast(managed.money.windows, tokens_left)
+    )
 
 
 def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit | None:
@@ -140,11 +143,11 @@ def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit 
 
 def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace | None:
     """Beside the windows' money the burn rate has what the run spent before its first metered token: it is gone too."""
-    meter = managed.meter
+    meter = managed.history.meter
     if meter is None or meter.from_tokens <= meter.began_tokens:
         return None
     spent = meter.from_usd_micros
-    return _pace(spent - managed.paid_before, spent, meter.from_tokens - meter.began_tokens, plan)
+    return _pace(spent - managed.history.paid_before, spent, meter.from_tokens - meter.began_tokens, plan)
 
 
 def _pace(usd_micros: int, against_ceiling: int, tokens: int, plan: ExpectedCost) -> Pace:
@@ -186,14 +189,14 @@ def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
         return []  # It is there: the trigger's business.
     landing = _landing(managed, bound, goal)
     day = node.wall(at) // NS_PER_DAY if bound.scope == ScopeKind.DAY.value else None
-    told = managed.ceilings_reported.get(bound.scope)
+    told = managed.reported.ceilings.get(bound.scope)
     if told is not None and (told.day != day or _has_changed(told, bound, goal, landing)):
-        del managed.ceilings_reported[bound.scope]
+        del managed.reported.ceilings[bound.scope]
         told = None
     if told is not None or not _is_due(bound, hit, landing):
         return []
     rate = bound.rate_usd_micros_per_hour
-    managed.ceilings_reported[bound.scope] = CeilingReport(bound.ceiling_usd_micros, goal, rate, day)
+    managed.reported.ceilings[bound.scope] = CeilingReport(bound.ceiling_usd_micros, goal, rate, day)
     return [Alarm("ceiling_ahead", managed.run.run, _text(node, managed, bound, hit, landing, at))]
 
 
@@ -213,7 +216,7 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
     A price that has just changed is in the rate and not yet in the windows; a share of the node that changes for a
     minute is in the rate alone. None without an interval.
     """
-    left, meter = forecast_of(managed, goal), managed.meter
+    left, meter = forecast_of(managed, goal), managed.history.meter
     if goal is None or left is None or meter is None:
         return None
     hours, cost = left.hours_left, left.cost_left

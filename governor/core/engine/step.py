@@ -25,8 +25,9 @@ from governor.core.engine import (
 )
 from governor.core.engine.idle import limit, occupancy, stop
 from governor.core.engine.idle.state import NODE
+from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import persist
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import (
     Ack,
@@ -129,15 +130,15 @@ def _deadlines(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
 def _silence(managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """A lost connection or an unreadable log is missing data: said once, never acted on alone; its end is said too."""
     unwatched = managed.run.is_unwatched(at)
-    if unwatched == managed.unwatched_alarmed:
+    if unwatched == managed.reported.unwatched:
         return []
-    managed.unwatched_alarmed = unwatched
+    managed.reported.unwatched = unwatched
     run = managed.run
     if not unwatched:
         return [Alarm("watched_again", run.run, f"run {run.run} is heard again")]
-    since = run.stream_lost_at if run.jsonl_only else run.last_frame_at
+    since = run.stream.lost_at if run.jsonl_only else run.last_frame_at
     assert since is not None
-    why = f" ({run.stream_problem})" if run.stream_problem else ""
+    why = f" ({run.stream.problem})" if run.stream.problem else ""
     text = f"nothing heard of run {run.run} for {format_duration(at - since)}{why}: budget only"
     return [Alarm("unwatched", run.run, text)]
 
@@ -196,8 +197,8 @@ def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is None:
         return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
-    managed.hold_until = MonoNs(event.at + event.duration)
-    managed.hold_reason = event.reason
+    managed.history.hold_until = MonoNs(event.at + event.duration)
+    managed.history.hold_reason = event.reason
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
     # In this order: no record tells of a brake that is not kept. Answered for, it outlives our own crash.
     kept = persist(node, event.at, managed, durable=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from governor.core.base.findings import Finding, Response, Verdict
 from governor.core.base.units import MonoNs
 from governor.core.engine import halt_plan, incidents
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import Step
 
@@ -53,10 +54,10 @@ def on_halt_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoN
 
 def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Alarm | None:
     """What stands in a halt's way: the operator's hold, or the breaker. A ceiling is never held back by the breaker."""
-    if managed.hold_until is not None and at < managed.hold_until:
-        text = f"halt for {verdict.finding.reason} held back by the operator: {managed.hold_reason}"
+    if managed.history.hold_until is not None and at < managed.history.hold_until:
+        text = f"halt for {verdict.finding.reason} held back by the operator: {managed.history.hold_reason}"
         return Alarm("halt_held", verdict.run, text)
-    day = [wall for wall in managed.halts_wall if node.wall(at) - wall < incidents.DAY_NS]
+    day = [wall for wall in managed.history.halts_wall if node.wall(at) - wall < incidents.DAY_NS]
     if verdict.trigger != "budget" and len(day) >= managed.policy.halts_per_day_max:
         text = (
             f"{len(day)} halts of run {verdict.run} in a day: the breaker is open, {verdict.finding.reason} is not "
@@ -68,8 +69,8 @@ def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> 
 
 def retry_held_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     """Act on a halt that still stands once nothing is in its way any more; verdicts themselves come only once."""
-    if managed.hold_until is not None and at >= managed.hold_until:
-        managed.hold_until = None
+    if managed.history.hold_until is not None and at >= managed.history.hold_until:
+        managed.history.hold_until = None
     if not managed.is_held_back:
         return []
     managed.is_held_back = any(v.enforced and v.response is Response.HALT for v in managed.rules.reported())

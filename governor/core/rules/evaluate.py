@@ -167,7 +167,7 @@ class Rules:
         """
         if event is not None or not watched.is_stepped:
             return True
-        if self._run.jsonl_only and self._run.stream_lost_at is not None:
+        if self._run.jsonl_only and self._run.stream.lost_at is not None:
             return False
         return not (watched.is_of_last_step and is_paused(self._run))
 

@@ -64,7 +64,7 @@ def _host_memory_left(run: Run, _at: MonoNs) -> float | None:
 
 def _phase(run: Run, _at: MonoNs) -> str | None:
     if run.jsonl_only:
-        return run.stream_phase
+        return run.stream.phase
     connected = run.connected_ranks()
     return min(connected, key=lambda rank: rank.rank).phase if connected else None
 

@@ -18,7 +18,7 @@ PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 def is_paused(run: Run) -> bool:
     """A rank, or the log, does something else than training, as it says, and has made no step since it said so."""
     if run.jsonl_only:
-        return run.stream_phase in PAUSES
+        return run.stream.phase in PAUSES
     return any(
         rank.connected and rank.phase in PAUSES and (rank.step_at is None or rank.step_at < rank.phase_at)
         for rank in run.ranks.values()
@@ -41,7 +41,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.skipped_steps = None
     run.completed = False
     run.gpus = run.group_memory = None  # Of the processes before; the machine's own go on.
-    run.stream_phase, run.stream_phase_at, run.stream_paused = "train", at, False
+    run.stream.phase, run.stream.phase_at, run.stream.paused = "train", at, False
 
 
 def apply_hello(run: Run, hello: Hello) -> Rank:
@@ -126,8 +126,8 @@ def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
 def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
     """Enter a phase; without a rank it is a mark in a JSONL stream."""
     if rank is None:
-        run.stream_paused = run.stream_paused or change.phase in PAUSES
-        run.stream_phase, run.stream_phase_at = change.phase, change.at
+        run.stream.paused = run.stream.paused or change.phase in PAUSES
+        run.stream.phase, run.stream.phase_at = change.phase, change.at
         run.last_frame_at = change.at
         return
     heard(rank, change.at, change.progress_seq)
@@ -160,14 +160,14 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
         rank.skipped_steps = step.skipped_steps
     run.last_frame_at = step.at
     # A step's wall time begins at the last step's end: an evaluation in between is in it.
-    paused = run.stream_paused if rank is None else rank.paused or rank.phase in PAUSES
+    paused = run.stream.paused if rank is None else rank.paused or rank.phase in PAUSES
     if rank is not None:
         rank.paused = False
         if not is_lead(run, rank):
             return False
     else:
         # A step is the end of whatever a mark began: many logs write no second mark.
-        run.stream_phase, run.stream_paused = "train", False
+        run.stream.phase, run.stream.paused = "train", False
     _apply_lead_step(run, step, paused)
     return True
 

@@ -61,6 +61,28 @@ class Rank:
         return self.connection is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """How far a run has come, whatever its attempts: what it goes on counting from."""
+
+    step: int | None
+    tokens_total: int | None
+    counted_step: int | None
+    furthest: tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class LogStream:
+    """What a run's log shows that its ranks would show otherwise."""
+
+    phase: str = "train"
+    phase_at: MonoNs = MonoNs(0)
+    paused: bool = False  # It did something else than training since its last step.
+    problem: str | None = None  # One line while its file cannot be read: what is not heard is no evidence.
+    lost_at: MonoNs | None = None
+    back_at: MonoNs = MonoNs(0)  # Stillness before this was ours, not the trainer's.
+
+
 @dataclass(slots=True)
 class Run:
     """One run across attempts. Times are on the governor's monotonic clock."""
@@ -81,13 +103,7 @@ class Run:
     total_steps: int | None = None
     ranks: dict[int, Rank] = field(default_factory=dict)
     jsonl_only: bool = False
-    # Of a JSONL stream alone: it has no ranks to keep these.
-    stream_phase: str = "train"
-    stream_phase_at: MonoNs = MonoNs(0)
-    stream_paused: bool = False  # It did something else than training since its last step.
-    stream_problem: str | None = None  # One line while its file cannot be read: what is not heard is no evidence.
-    stream_lost_at: MonoNs | None = None
-    stream_back_at: MonoNs = MonoNs(0)  # Stillness before this was ours, not the trainer's.
+    stream: LogStream = field(default_factory=LogStream)
     # Progress of the run, from its lowest connected rank ("lead rank").
     step: int | None = None
     attempt_step: int = 0  # Optimizer steps seen of this attempt.
@@ -127,6 +143,13 @@ class Run:
     life: Life = Life.LIVE  # `life.move` alone writes it, and
     ended_at: MonoNs | None = None  # this, the moment at which it ended last.
     completed: bool = False  # A rank has said so; of a run that the journal knew: all of them had.
+
+    def trained(self) -> Trained:
+        return Trained(self.step, self.tokens_total, self.counted_step, self.furthest)
+
+    def take_up(self, trained: Trained) -> None:
+        self.step, self.tokens_total = trained.step, trained.tokens_total
+        self.counted_step, self.furthest = trained.counted_step, trained.furthest
 
     def connected_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.connected]
@@ -171,7 +194,7 @@ class Run:
             return False
         if self.jsonl_only:
             # A deleted file that is still written, and read, is heard.
-            lost_at = self.stream_lost_at
+            lost_at = self.stream.lost_at
             return lost_at is not None and at - max(lost_at, self.last_frame_at or 0) >= UNWATCHED_AFTER_NS
         return (
             not self.connected_ranks()

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, WallNs
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Pace, outlook
 from governor.core.money.budgets import Cap
 from governor.core.money.charges import UNALLOCATED
@@ -189,7 +190,7 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         usd_micros_per_mtok=run.usd_micros_per_mtok,
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         ceiling_usd_micros=managed.policy.budget.ceiling_usd_micros,
-        tokens_wasted=managed.meter.wasted_tokens if managed.meter is not None else None,
+        tokens_wasted=managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         left=ahead.left,
         ceiling=ahead.ceiling,
         plan=ahead.plan,
@@ -198,6 +199,6 @@ def _run_reading(managed: ManagedRun, at: MonoNs, scheduler_job: str) -> RunRead
         last_frame_wall=WallNs(run.last_frame_wall_ns) if run.last_frame_wall_ns is not None else None,
         ranks_connected=len(run.connected_ranks()),
         world_size=run.world_size,
-        incidents_total=managed.incidents_total,
+        incidents_total=managed.history.incidents_total,
         halt_stage=managed.incident.halt.stage.value if managed.incident is not None else None,
     )

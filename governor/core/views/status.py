@@ -10,7 +10,8 @@ from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoN
 from governor.core.engine.idle.limit import due_at, limit
 from governor.core.engine.idle.messages import KEEP_IT, cannot_stop
 from governor.core.engine.idle.occupancy import occupants, unseen
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.engine.run_forecast import Binding, Outlook, outlook
 from governor.core.events.machine import GpuSample, HostMemory
 from governor.core.halt.table import HaltState
@@ -145,7 +146,7 @@ def run_status(managed: ManagedRun, at: MonoNs) -> dict[str, Any]:
         "spend_rate_usd_per_hour": _usd(rate),
         "usd_per_mtok": _usd(run.usd_micros_per_mtok),
         "ceiling_usd": _usd(ceiling),
-        "tokens_wasted": managed.meter.wasted_tokens if managed.meter is not None else None,
+        "tokens_wasted": managed.history.meter.wasted_tokens if managed.history.meter is not None else None,
         **_outlook(managed),
         "saves": _saves(managed),
         "world_size": run.world_size,
@@ -257,9 +258,9 @@ def _runway_s(cap: Binding | None) -> float | None:
 
 
 def _hold(managed: ManagedRun, at: MonoNs) -> Mapping[str, Any] | None:
-    if managed.hold_until is None or at >= managed.hold_until:
+    if managed.history.hold_until is None or at >= managed.history.hold_until:
         return None
-    return {"left_s": (managed.hold_until - at) / NS_PER_S, "reason": managed.hold_reason}
+    return {"left_s": (managed.history.hold_until - at) / NS_PER_S, "reason": managed.history.hold_reason}
 
 
 def _halt(incident: Any) -> Mapping[str, Any]:
@@ -280,5 +281,5 @@ def _state(managed: ManagedRun, at: MonoNs) -> str:
         return "unwatched"
     lead = next(iter(sorted(run.connected_ranks(), key=lambda rank: rank.rank)), None)
     if lead is None:
-        return _STATE_OF_PHASE.get(run.stream_phase, "training") if run.jsonl_only else "starting"
+        return _STATE_OF_PHASE.get(run.stream.phase, "training") if run.jsonl_only else "starting"
     return _STATE_OF_PHASE.get(lead.phase, "training")

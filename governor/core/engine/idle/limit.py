@@ -9,7 +9,8 @@ from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 from governor.core.engine.idle.messages import cannot_stop, finish_promise, not_stopped_text, promise
 from governor.core.engine.idle.occupancy import Occupant
 from governor.core.engine.idle.state import NODE, Finish
-from governor.core.engine.node import ManagedRun, Node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandExited
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from governor.core.base.units import BootNs, MonoNs
 
 if TYPE_CHECKING:
-    from governor.core.engine.node import ManagedRun
+    from governor.core.engine.managed_run import ManagedRun
 
 NODE: Final = "@node"  # The pseudo-run whose incident is the node's own stop: no valid run name.
 

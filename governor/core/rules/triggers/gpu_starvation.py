@@ -225,5 +225,5 @@ class GpuStarvation:
 def _is_paused(run: Run) -> bool:
     """A rank, or the log, says that it does something else than training."""
     if run.jsonl_only:
-        return run.stream_phase in PAUSES
+        return run.stream.phase in PAUSES
     return any(rank.phase in PAUSES for rank in run.ranks.values() if rank.connected)

@@ -171,7 +171,7 @@ class Hang:
         last = self._log_at
         if last == at:
             return
-        if last is not None and last >= run.stream_back_at:
+        if last is not None and last >= run.stream.back_at:
             gap_ns = at - last
             self._log_gaps_s.add(gap_ns / NS_PER_S)
             if gap_ns > self._log_pause_ns:
@@ -242,20 +242,20 @@ class Hang:
 
     def _judge_log(self, at: MonoNs, run: Run) -> Finding:
         """A log tells only that records come; their absence is being overdue against the run's own rhythm."""
-        if run.stream_lost_at is not None:
+        if run.stream.lost_at is not None:
             return unknown("log_unreadable")
-        since = max(run.step_at if run.step_at is not None else run.attempt_at, run.stream_phase_at)
+        since = max(run.step_at if run.step_at is not None else run.attempt_at, run.stream.phase_at)
         if at - since < self._limit_min:
             return QUIET
-        still_ns = at - max(since, self._watching_since, run.stream_back_at)
+        still_ns = at - max(since, self._watching_since, run.stream.back_at)
         if run.step_at is None:
             limit = _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
         else:
             # A mark may lengthen and never shorten: nobody but the log itself says what it began, or that it ended.
-            marked_ns = self._ns[_LIMIT_OF_MARK.get(run.stream_phase, "between_limit")]
+            marked_ns = self._ns[_LIMIT_OF_MARK.get(run.stream.phase, "between_limit")]
             if still_ns < self._ns["between_limit"] or still_ns < marked_ns:
                 return QUIET  # Most of the time: then nobody has to sort the rhythm.
-            what = run.stream_phase if run.stream_phase in _LIMIT_OF_MARK else "step"
+            what = run.stream.phase if run.stream.phase in _LIMIT_OF_MARK else "step"
             limit = _Limit(max(self._ns["between_limit"], self._rhythm_ns(), marked_ns), f"overdue_{what}", None)
         if still_ns < limit.ns:
             return QUIET

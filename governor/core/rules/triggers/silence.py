@@ -59,7 +59,7 @@ class Silence:
         silent_ns = at - heard_at
         if silent_ns < self._after_ns:
             return QUIET
-        if run.jsonl_only and run.stream_phase in PAUSES:
+        if run.jsonl_only and run.stream.phase in PAUSES:
             return unknown("paused")
         if not self._idle.is_known(at):
             return unknown("no_second_source")

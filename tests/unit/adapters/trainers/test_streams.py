@@ -224,7 +224,7 @@ class Watch:
         self.node = make_node(boot=when)
         restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
         managed = self.node.runs["log"]
-        left_at = LeftAt(managed.stream_position, managed.remembered)
+        left_at = LeftAt(managed.stream_position, managed.launch.remembered)
         entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
         self.stream = Stream(entry, self.processes, left_at)
         return self.poll(when)
@@ -305,7 +305,7 @@ def test_a_pidfile_that_was_removed_while_we_were_away_ends_nothing(watch: Watch
     watch.restart(kept, 60)
     managed = watch.node.runs["log"]
     assert managed.run.alive
-    assert [process.pid for process in managed.named] == [4321]
+    assert [process.pid for process in managed.launch.named] == [4321]
     assert managed.run.step == 31
 
 

@@ -166,7 +166,7 @@ def test_a_run_that_recovers_and_falls_back_is_said_again() -> None:
     assert len(trained(node, range(5, 41), 4.25, step_s=3.0)) == 1
     quick = trained(node, range(41, 281), 112.5, step_s=0.25)  # So many that the slow ones are forgotten.
     assert quick == []
-    assert node.runs["llama"].ceilings_reported == {}, "it was on its way to make it"
+    assert node.runs["llama"].reported.ceilings == {}, "it was on its way to make it"
     assert len(trained(node, range(281, 521), 172.75, step_s=5.0)) == 1
 
 
@@ -256,5 +256,5 @@ def test_a_days_ceiling_is_told_anew_on_the_next_day() -> None:
     assert "the ceiling $20.00 of day is hit at 2026-11-23 05:3" in text
     assert later(day + 19_500) == []
     kept = json.loads(json.dumps(run_snapshot(node, node.runs["llama"], at(day + 19_500))))
-    assert ceiling_report_of(kept["ceilings_told"]["day"]) == node.runs["llama"].ceilings_reported["day"]
+    assert ceiling_report_of(kept["ceilings_told"]["day"]) == node.runs["llama"].reported.ceilings["day"]
     assert ceiling_report_of([1, None, 2]) == CeilingReport(1, None, 2)

@@ -176,8 +176,8 @@ def test_an_operators_hold_before_the_first_attach_protects_the_loading_and_goes
     assert not [effect for effect in effects if isinstance(effect, Term)]
     assert "halt_held" in [effect.name for effect in effects if isinstance(effect, Alarm)]
     play(node, hello(0, 700, run="other", world_size=1))
-    assert node.runs["other"].hold_reason == "loading"
-    assert node.runs["other"].hold_until == at(1_001)
+    assert node.runs["other"].history.hold_reason == "loading"
+    assert node.runs["other"].history.hold_until == at(1_001)
 
 
 HOUR_S = NS_PER_HOUR // NS_PER_S

@@ -126,7 +126,7 @@ def test_the_first_rank_behind_a_crash_takes_over_what_was_before_it() -> None:
         world.at(410)
         assert world.node.ledger.spend("named-by-the-script") == world.charged("named-by-the-script") == 410 * SECOND
         assert (world.node.ledger.spend(UNALLOCATED), world.charged(UNALLOCATED)) == (0, 0)
-        assert world.node.runs["named-by-the-script"].paid_from == 0, "and its first window begins there"
+        assert world.node.runs["named-by-the-script"].history.paid_from == 0, "and its first window begins there"
 
 
 def test_a_crash_behind_a_training_leaves_the_rest_on_its_budget() -> None:

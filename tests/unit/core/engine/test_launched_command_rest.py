@@ -127,7 +127,7 @@ def test_the_pause_between_two_trainings_is_the_next_ones_start_up_and_nobodys_n
     assert node.ledger.spend(UNALLOCATED) == 0
     first = node.runs["first"].run
     assert (first.alive, first.ended_at, first.step) == (False, at(130), 1), "told to its end"
-    assert node.runs["second"].paid_from == at(100) + NS_PER_S, "its first window begins where it began to pay"
+    assert node.runs["second"].history.paid_from == at(100) + NS_PER_S, "its first window begins where it began to pay"
 
 
 def test_the_attempt_that_trained_keeps_what_it_has_shown_and_that_it_was_heard() -> None:
@@ -228,5 +228,5 @@ def test_of_two_holds_the_longer_stands() -> None:
         if own is not None:
             play(node, OperatorHold(at(52), "first", DurationNs(own * NS_PER_S), "by hand", 0))
         play(node, hello(0, 53, run="first", attempt="c", world_size=1, peer=peer(400)))
-        assert node.runs["first"].hold_until == at(52 + left)
-        assert node.runs["first"].hold_reason == ("by hand" if left == own else "loading")
+        assert node.runs["first"].history.hold_until == at(52 + left)
+        assert node.runs["first"].history.hold_reason == ("by hand" if left == own else "loading")

@@ -258,7 +258,7 @@ def test_windows_follow_each_other_whenever_the_governor_is_killed(killed_after:
     assert edges[0][0] == 0
     assert edges[-1][1] >= 17_400_000
     assert all(one[1] == other[0] for one, other in pairwise(edges))
-    meter = world.node.runs["llama"].meter
+    meter = world.node.runs["llama"].history.meter
     assert meter is not None
     assert sum(window["usd_micros"] for window in world.windows) == meter.from_usd_micros
     assert sum(window["duration_ns"] for window in world.windows) == edges[-1][1] // 600_000 * NS_PER_S

@@ -143,7 +143,7 @@ def test_what_computes_below_a_command_that_nobody_speaks_for_is_its_own() -> No
     node = make_node()
     engine.step(node, hello(peer=peer(7)))
     managed = node.runs["llama"]
-    managed.named = (ProcessId(7, 1, "boot-1"),)
+    managed.launch.named = (ProcessId(7, 1, "boot-1"),)
     shown = sample(pids=(frozenset({8}), frozenset({9})))
     assert own_places(shown, managed, frozenset({9}), is_alone=True) == ([1], True)
 

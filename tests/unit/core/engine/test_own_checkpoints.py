@@ -38,7 +38,7 @@ def test_what_is_trained_on_is_progress_and_what_is_trained_again_is_waste(knows
     world.hear(attempt="a2", peer=peer(200), resumed_step=18)
     trains(world, 19, 41, first=19, knows=knows)
     world.at(world.mono / 10**9 + 20)
-    meter = world.node.runs["llama"].meter
+    meter = world.node.runs["llama"].history.meter
     assert meter is not None
     assert world.node.runs["llama"].run.tokens_total == meter.progress_tokens == 40 * STEP_TOKENS
     assert meter.wasted_tokens == 4 * STEP_TOKENS, "steps 19 to 22"

@@ -67,14 +67,14 @@ def test_an_incident_number_is_given_once_also_when_the_runs_own_count_is_older(
     node = make_node()
     training(node)
     old = {**a_run(node, 30), "incidents_total": 1}
-    node.runs["llama"].incidents_total = 1
+    node.runs["llama"].history.incidents_total = 1
     kept = [e for e in play(node, a_step(31, loss=NAN)) if isinstance(e, PersistIncident)]
     assert kept[-1].incident_id == "llama.node-a.2"
     reborn = make_node(boot=40)
     restore_runs(reborn, [old], BootNs(at(40)), at(40))
     restore_incidents(reborn, [kept[-1].snapshot], at(40), WALL)
-    assert reborn.runs["llama"].incidents_total == 2
-    assert len(reborn.runs["llama"].halts_wall) == 1, "the breaker counts it"
+    assert reborn.runs["llama"].history.incidents_total == 2
+    assert len(reborn.runs["llama"].history.halts_wall) == 1, "the breaker counts it"
 
 
 def test_a_budget_outlives_the_machines_reboot_and_its_incident_numbers_go_on() -> None:

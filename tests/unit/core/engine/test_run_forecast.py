@@ -121,7 +121,7 @@ def test_a_launcher_that_numbers_its_restarts_alike_counts_from_one_again() -> N
     play(node, hello(0, 11, world_size=1, peer=peer(300), stage="stage1"))
     step = a_step(1, when=12, tokens=STEP_TOKENS, tokens_total=11 * STEP_TOKENS)
     play(node, tick(12), step)
-    meter = node.runs["llama"].meter
+    meter = node.runs["llama"].history.meter
     assert meter is not None
     assert meter.progress_tokens == 11 * STEP_TOKENS
 

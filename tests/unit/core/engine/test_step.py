@@ -294,7 +294,7 @@ def test_an_open_breaker_does_not_hold_back_a_ceiling() -> None:
     budget = Budget(ceiling_usd_micros=UsdMicros(10_000_000))
     node = make_node(rule("budget", checkpoint="good"), budget=budget)
     play(node, tick(0), hello(0), hello(1))
-    node.runs["llama"].halts_wall = [WallNs(10**18)] * 5
+    node.runs["llama"].history.halts_wall = [WallNs(10**18)] * 5
     effects = [effect for second in range(1, 400) for effect in play(node, a_step(second), tick(second))]
     assert any(isinstance(effect, Ask) for effect in effects)
 
@@ -302,7 +302,7 @@ def test_an_open_breaker_does_not_hold_back_a_ceiling() -> None:
 def test_an_open_breaker_lets_a_standing_halt_through_when_its_day_is_over() -> None:
     node = make_node()
     training(node)
-    node.runs["llama"].halts_wall = [WallNs(10**18)] * 3
+    node.runs["llama"].history.halts_wall = [WallNs(10**18)] * 3
     effects = play(node, a_step(31, loss=float("nan")))
     assert [effect.name for effect in effects if isinstance(effect, Alarm)] == ["breaker_open"]
     day_s = 24 * 3600

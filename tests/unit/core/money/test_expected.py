@@ -231,7 +231,7 @@ def test_kept_windows_partition_the_tokens_whatever_is_reloaded_and_killed(acts:
     edges = [(window["from_tokens"], window["to_tokens"]) for window in world.windows]
     assert all(low < high for low, high in edges)
     assert [low for low, _ in edges] == [0, *(high for _, high in edges)][: len(edges)]
-    meter = world.node.runs["llama"].meter
+    meter = world.node.runs["llama"].history.meter
     if meter is not None:
         assert meter.from_tokens == (edges[-1][1] if edges else 0)
         assert sum(window["usd_micros"] for window in world.windows) == meter.from_usd_micros

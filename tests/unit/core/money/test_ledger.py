@@ -104,7 +104,7 @@ def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted:
     play(node, hello(0, 22, run="mine", attempt="a2", world_size=1, peer=peer(901), connection=ConnectionId(901)))
     managed = node.runs["mine"]
     assert "mine" not in node.past, "what was remembered of it is no second truth"
-    assert (managed.hold_reason, len(managed.halts_wall)) == ("looking", 1)
+    assert (managed.history.hold_reason, len(managed.history.halts_wall)) == ("looking", 1)
     # Its next window goes on where the last one ended, and no dollar is in two.
     for number in range(7, 11):
         told = {"tokens": 250_000, "tokens_total": number * 250_000, "connection": ConnectionId(901)}
@@ -136,11 +136,11 @@ def test_a_run_whose_name_is_all_that_is_known_pays_no_window_with_what_it_spent
     forgotten_by(node, 3600)
     spent = node.ledger.spend("mine")
     play(node, hello(0, 3600, run="mine", world_size=1, attempt="a2", peer=peer(900), connection=ConnectionId(900)))
-    assert node.runs["mine"].paid_before == 0, "it had trained nothing: its first window is still to come"
+    assert node.runs["mine"].history.paid_before == 0, "it had trained nothing: its first window is still to come"
     forgotten = node.runs.pop("mine")
     node.ledger.forget(forgotten.run.run)
     play(node, hello(0, 3601, run="mine", world_size=1, attempt="a3", peer=peer(901), connection=ConnectionId(901)))
-    assert node.runs["mine"].paid_before == spent > 0
+    assert node.runs["mine"].history.paid_before == spent > 0
 
 
 def test_a_restart_carries_the_spend_of_more_runs_than_it_tracks() -> None:

@@ -13,7 +13,7 @@ from governor.core.base.findings import Finding, Reading, Response, Verdict
 from governor.core.base.policy import ALL, AT_ONCE, Member, Mode, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.engine import verdicts
-from governor.core.engine.node import ManagedRun
+from governor.core.engine.managed_run import ManagedRun
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import Event, Step
 from governor.core.rules.condition import All, evidence_of

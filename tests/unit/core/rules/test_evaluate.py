@@ -191,7 +191,7 @@ def test_time_in_which_a_log_cannot_be_read_makes_no_step_last_longer() -> None:
     book, told = Rules(a_policy(a_rule(persistence=TEN_SECONDS), runs), run), []
     assert feed(book, a_step(1, float("nan"))) == []
     for second in range(2, 60):
-        run.stream_lost_at = MonoNs(2 * NS_PER_S) if second < 40 else None
+        run.stream.lost_at = MonoNs(2 * NS_PER_S) if second < 40 else None
         at = second * NS_PER_S
         book.observe(Tick(MonoNs(at), BootNs(at), WallNs(at)))
         told += [(verdict.rule, second) for verdict in book.judge(MonoNs(at))]
@@ -205,7 +205,7 @@ def test_time_in_which_no_steps_are_trained_makes_none_of_them_last_longer() -> 
     book, told = Rules(a_policy(a_rule(persistence=TEN_SECONDS)), run), []
     assert feed(book, a_step(1, float("nan"))) == []
     for second in range(2, 60):
-        run.stream_phase = "eval" if second < 40 else "train"
+        run.stream.phase = "eval" if second < 40 else "train"
         told += [(verdict.rule, second) for verdict in book.judge(MonoNs(second * NS_PER_S))]
     assert told == [("nan", 50)]
 

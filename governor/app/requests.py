@@ -61,7 +61,9 @@ def status(daemon: Daemon) -> Answer:
     governor = {
         "version": __version__,
         "pid": os.getpid(),
-        "run": daemon.own_run,  # `costgov run`: the one that it was started for; null: the node's service.
+        "run": daemon.beside.run
+        if daemon.beside is not None
+        else None,  # `costgov run`: the one that it was started for; null: the node's service.
         "node": facts.node,
         "boot_id": facts.boot_id,
         "mode": "observe" if facts.observe else "enforce",

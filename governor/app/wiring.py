@@ -172,7 +172,11 @@ class Governor:
             extra=self._extra,
             sources=[
                 *streams,
-                GpuWatch(self.gpus, self.processes, lambda: self.daemon.own_command),
+                GpuWatch(
+                    self.gpus,
+                    self.processes,
+                    lambda: self.daemon.beside.processes if self.daemon.beside is not None else (),
+                ),
                 memory,
                 notices,
                 # Beside one command, whoever governs the node decides about it; the service leaves its own alone.
@@ -180,7 +184,7 @@ class Governor:
                 self.prices,
             ],
         )
-        daemon.health.last_reload_wall_ns = self.clock.wall()
+        daemon.health.loaded(self.clock.wall())
         return daemon
 
     def _pids(self) -> dict[str, int]:

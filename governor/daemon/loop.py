@@ -63,6 +63,24 @@ class Health:
     last_reload_wall_ns: int = 0
     reload_error: str | None = None
 
+    def loaded(self, wall_ns: int) -> None:
+        """Policies were read and are in force."""
+        self.last_reload_wall_ns = wall_ns
+
+
+@dataclass(frozen=True, slots=True)
+class BesideCommand:
+    """`costgov run`: the command that this governor was started for, and what it does to the loop."""
+
+    run: str | None  # The name that its environment carries.
+    argv: tuple[str, ...]  # How we were called, which is how to resume.
+    processes: tuple[ProcessId, ...]  # What we started stands above every rank of its run.
+    should_end: Callable[[], bool] = lambda: False  # The command is over and nothing is under way.
+    on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: taken care of, go on.
+
+
+NO_COMMAND: Final = BesideCommand(None, (), ())
+
 
 @dataclass(slots=True)
 class Daemon:
@@ -76,14 +94,10 @@ class Daemon:
     archive: IncidentQueries = field(default_factory=IncidentQueries)  # Past halts, which the loop itself never reads.
     control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
     extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
-    own_argv: tuple[str, ...] = ()  # `costgov run`: how we were called, which is how to resume.
-    own_command: tuple[ProcessId, ...] = ()  # `costgov run`: what we started stands above every rank of its run.
-    own_run: str | None = None  # `costgov run`: the name that its command's environment carries.
+    beside: BesideCommand | None = None  # `costgov run`.
     sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
     recorder: Recorder | None = None
     health: Health = field(default_factory=Health)
-    should_end: Callable[[], bool] = lambda: False  # `costgov run`: the command is over and nothing is under way.
-    on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: taken care of, go on.
     _queue: Any = field(default_factory=queue.SimpleQueue)
     _epoll: Any = field(default_factory=select.epoll)
     _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is.
@@ -153,7 +167,7 @@ class Daemon:
         # takes 15 ms, and may come between a verdict and its bell.
         gc.collect()
         gc.freeze()
-        while not self._stopping and not self.should_end():
+        while not self._stopping and not (self.beside is not None and self.beside.should_end()):
             for fd, _ in self._epoll.poll(self._timeout_s()):
                 self._ready[fd]()  # Who is not ready is not asked: many wake-ups are for one frame, and cost more.
             self._drain_queue()
@@ -221,7 +235,7 @@ class Daemon:
     def _on_signal(self, signum: signal.Signals) -> None:
         if signum is signal.SIGHUP:
             self.reload()
-        elif not self.on_signal(signum):
+        elif self.beside is None or not self.beside.on_signal(signum):
             self._stopping = True
 
     def _drain_inbox(self) -> None:
@@ -286,12 +300,13 @@ class Daemon:
             return
         found = find_launchers(table, hello.peer.process, self.performer.process_killer.own_pid)
         # Another run of this user may speak to our socket: our command is not above it, and must not end with it.
-        own = hello.run == self.own_run or descends(table, hello.peer.process, self.own_command)
-        launchers = tuple(dict.fromkeys((*self.own_command, *found))) if own else found
+        beside = self.beside or NO_COMMAND
+        own = hello.run == beside.run or descends(table, hello.peer.process, beside.processes)
+        launchers = tuple(dict.fromkeys((*beside.processes, *found))) if own else found
         if launchers:
             outermost = table.get(launchers[0].pid)
             known = outermost.argv if outermost is not None else ()
-            self.apply(LaunchersSeen(hello.at, hello.run, launchers, (self.own_argv or known) if own else known))
+            self.apply(LaunchersSeen(hello.at, hello.run, launchers, (beside.argv or known) if own else known))
 
     def _drain_control(self) -> None:
         if self.control is None or self.answer is None:
@@ -348,6 +363,11 @@ class Daemon:
 
     # --- policies ----------------------------------------------------------------------------------------
 
+    def attend(self, beside: BesideCommand, ended: Any) -> None:
+        """Stand beside one command. `ended` is a source: poll(at) -> events."""
+        self.beside = beside
+        self.sources = [*self.sources, ended]
+
     def reload(self) -> bool:
         """Read the policies again; an invalid file changes nothing and is said."""
         clock = self.performer.clock
@@ -359,7 +379,7 @@ class Daemon:
             log.error("reload_refused", problems=problems, keeping=self.node.policies.digest)
         else:
             self.health.reload_error = None
-            self.health.last_reload_wall_ns = clock.wall()
+            self.health.loaded(clock.wall())
             self.performer.perform(engine.reload(self.node, policies))
             log.info("reloaded", policies=[policy.name for policy in policies.policies], digest=policies.digest)
         self.service.notify("READY=1", f"STATUS={self._status_line()}")

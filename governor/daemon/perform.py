@@ -125,7 +125,7 @@ class Performer:
             # A full or frozen disk may cost a record; it may not stop a halt.
             managed = self.node.of_incident(effect.incident_id)
             if managed is not None and managed.incident is not None:
-                managed.incident.undurable = True
+                managed.incident.mark_undurable()
             snapshot = {**snapshot, "undurable": True}  # Also when this was the last row of the halt.
         self._untold.append(partial(self.observer.incident, snapshot))
 

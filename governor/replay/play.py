@@ -265,7 +265,7 @@ class Replay:
         self._tick_at = at
         tick = Tick(at, BootNs(at), WallNs(at), unbroken=unbroken)
         for judge in self._judges:
-            judge.node.kept_at = at  # Nobody keeps what a replay would write every ten seconds.
+            judge.node.skip_persist(at)  # Nobody keeps what a replay would write every ten seconds.
             effects = engine.step(judge.node, tick)
             if effects:
                 self.told += judge.told_of(effects, self._t(at))

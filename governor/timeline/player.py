@@ -89,9 +89,10 @@ class Player:
         self.now = 0
         self.step = 0
         self.seq = 0  # Progress: of all ranks alike.
-        self.run = Run("run", uid=1000, first_seen_at=MonoNs(0), jsonl_only=log)
-        self.run.world_size = world_size
-        self.run.stage, self.run.labels = stage, dict(labels or {})
+        self.run = Run(
+            "run", uid=1000, first_seen_at=MonoNs(0), jsonl_only=log,
+            world_size=world_size, stage=stage, labels=dict(labels or {}),
+        )  # fmt: skip
         self.rules = Rules(policy, self.run)
         # What a verdict leads to is decided as in the daemon: halts are opened here, and go no further.
         self._node = new_node(NodeFacts("test", "boot"), PolicySet((policy,), ""), BootNs(0), WallNs(0))
@@ -120,7 +121,7 @@ class Player:
     def attempt(self) -> None:
         """The run is launched again; where it was halted, that is over."""
         self._attempt += 1
-        self._managed.incident = None
+        self._managed.drop_latch()
         self.hello()
         self.rules.new_attempt()
 
@@ -203,12 +204,12 @@ class Player:
 
     def bye(self, rank: int) -> None:
         """A rank leaves in order."""
-        self.run.ranks[rank].said_bye = True
+        intake.apply_bye(self.run.ranks[rank])
         self.rules.observe(Bye(MonoNs(self.now), connection_of(rank), "run", rank, 9))
 
     def saved(self) -> None:
         """A good checkpoint now."""
-        self.run.last_good, self.run.last_good_at = {"step": self.step}, MonoNs(self.now)
+        self.run.set_last_good(self.step, None, MonoNs(self.now))
 
     # --- what the governor does ---------------------------------------------------------------------------------
 
@@ -217,15 +218,15 @@ class Player:
         saved = json.dumps(self.rules.snapshot(), allow_nan=False)
         self.rules = Rules(self.policy, self.run)
         self.rules.restore(json.loads(saved))
-        self._managed.rules = self.rules
+        self._managed.set_rules(self.rules)
 
     def hold(self, duration_ns: int) -> None:
         """An operator's: no rule halts the run for so long."""
-        self._managed.history.hold_until, self._managed.history.hold_reason = MonoNs(self.now + duration_ns), "hold"
+        self._managed.history.hold(MonoNs(self.now + duration_ns), "hold")
 
     def put_cap(self, cap: Cap) -> None:
         """One a scope; the newest counts."""
-        self.run.caps = (*(known for known in self.run.caps if known.scope != cap.scope), cap)
+        self.run.set_caps((*(known for known in self.run.caps if known.scope != cap.scope), cap))
         self.judge()
 
     # --- time ---------------------------------------------------------------------------------------------------
@@ -261,7 +262,8 @@ class Player:
             intake.apply_machine(run, event)
         elif isinstance(event, Tick) and self.accrues and run.spend_rate_usd_micros_per_hour is not None:
             charged = run.spend_rate_usd_micros_per_hour * TICK_NS // NS_PER_HOUR
-            run.spend_usd_micros = UsdMicros(run.spend_usd_micros + charged)
+            spent = UsdMicros(run.spend_usd_micros + charged)
+            run.set_money(spent, run.spend_rate_usd_micros_per_hour, run.reserve_usd_micros)
         self.rules.observe(event)
         if isinstance(event, Step | Tick):
             self.judge(event if isinstance(event, Step) else None)

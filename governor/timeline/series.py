@@ -169,9 +169,7 @@ def _rewind(player: Player, words: Sequence[str]) -> None:
 def _money(player: Player, words: Sequence[str]) -> None:
     player.accrues = "accrues" in words
     given = _dollars(_settings("money", [one for one in words if one != "accrues"], ("spend", "reserve", "rate")))
-    player.run.spend_usd_micros = _needed("money", given, "spend")
-    player.run.reserve_usd_micros = given.get("reserve")
-    player.run.spend_rate_usd_micros_per_hour = given.get("rate")
+    player.run.set_money(_needed("money", given, "spend"), given.get("rate"), given.get("reserve"))
     player.judge()
 
 

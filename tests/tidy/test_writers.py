@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.writers import foreign_writers
+from tests.paths import ROOT
+from tests.tidy.writers import foreign_writers, package
 
 HOME = """
 from dataclasses import dataclass, field
@@ -101,3 +102,15 @@ def test_each_planted_write_is_found_where_it_stands(plant: Callable[[str], list
     first = HEAD.count("\n") + 1
     wanted = {f"app.report.writer:{first + row} {what}" for row, what in enumerate(PLANTED.values())}
     assert set(found) == wanted
+
+
+# Rooms of one house: an idle node is a part of the engine's node, and an engine's hooks are the shim's own.
+TOGETHER = {"governor.core.engine.idle": "governor.core.engine", "trainer_shim.engines": "trainer_shim"}
+
+
+def test_a_field_is_written_in_the_package_of_its_class_alone() -> None:
+    def room(module: str) -> str:
+        return TOGETHER.get(package(module), package(module))
+
+    found = foreign_writers(ROOT, room=room)
+    assert not found, "give the class a method that says what is meant:\n" + "\n".join(map(str, found))

@@ -43,7 +43,7 @@ class Courier:
     route: Route = Route()
     random: Callable[[], float] = random.random
     mono: Callable[[], int] = time.monotonic_ns
-    _outbox: Outbox = field(default_factory=Outbox)
+    _outbox: Outbox = field(init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _thread: threading.Thread | None = None
     _is_closing: bool = False
@@ -53,7 +53,7 @@ class Courier:
     _drops_seen: int = 0
 
     def __post_init__(self) -> None:
-        self._outbox.replaces = self.receiver.replaces
+        self._outbox = Outbox(replaces=self.receiver.replaces)
 
     @property
     def wants_again(self) -> bool:

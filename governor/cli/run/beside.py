@@ -26,6 +26,7 @@ from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.state import HaltState
 from governor.core.views.status import run_status
 from governor.daemon.logs import configure
+from governor.daemon.loop import BesideCommand
 from governor.ports import Processes
 from governor.reports.terminal import closing_line
 from governor.settings.model import Settings
@@ -181,16 +182,17 @@ def _run_governed(
 
 def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], say: Callable[[str], None]) -> bool:
     """Serve until the command is over and no halt is under way; False when the governor itself failed."""
-    governor.daemon.own_run = name
-    governor.daemon.own_argv = _own_argv(name, argv)
-    governor.daemon.own_command = command.identity(governor.processes)
-    governor.daemon.should_end = lambda: is_over(governor, command)
-    ended = CommandEnd(name, command.poll, command.process.pid, governor.processes)
-    governor.daemon.sources = [*governor.daemon.sources, ended]
-    if governor.daemon.own_command:
-        own = governor.daemon
-        own.apply(CommandLaunched(governor.clock.mono(), name, os.getuid(), own.own_command, own.own_argv))
-    governor.daemon.on_signal = partial(pass_on, governor, command, say)
+    beside = BesideCommand(
+        run=name,
+        argv=_own_argv(name, argv),
+        processes=command.identity(governor.processes),
+        should_end=lambda: is_over(governor, command),
+        on_signal=partial(pass_on, governor, command, say),
+    )
+    governor.daemon.attend(beside, CommandEnd(name, command.poll, command.process.pid, governor.processes))
+    if beside.processes:
+        launched = CommandLaunched(governor.clock.mono(), name, os.getuid(), beside.processes, beside.argv)
+        governor.daemon.apply(launched)
     return governor.daemon.run(governor.begin)
 
 

@@ -38,7 +38,7 @@ _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 def apply(node: Node, at: MonoNs) -> list[Effect]:
     """At each tick, when every run's money is known and before any is judged: put its caps on it, and warn."""
     for managed in node.runs.values():
-        managed.run.caps = ()
+        managed.run.set_caps(())
     in_force = node.budgets.in_force()
     if not in_force:
         node.budgets.caps = ()
@@ -56,7 +56,7 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
     groups = [budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN]
     for text in groups:  # A run's own is in its policy.
         for managed in covered.get(text, ()):
-            managed.run.caps += (caps[text],)
+            managed.run.set_caps((*managed.run.caps, caps[text]))
     node.budgets.caps = tuple(caps.values())
     return effects
 
@@ -142,7 +142,7 @@ def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effe
     if fresh == said or (said is None and now == 0.0):
         return []
     node.budgets.said[cap.scope] = fresh
-    node.kept_at = None  # With the next tick: a governor after us must not say it again.
+    node.request_persist()  # With the next tick: a governor after us must not say it again.
     return [_alarm(budget, cap, now)] if now > before else []
 
 

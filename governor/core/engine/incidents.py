@@ -88,10 +88,11 @@ def open_incident(
         spend_rate_usd_micros_per_hour=run.spend_rate_usd_micros_per_hour,
         resume=_resume_command(managed),
     )
-    incident.targets = [{**process_row(p), "role": "launcher"} for p in managed.launch.launchers]
-    incident.targets += [
+    targets = [{**process_row(p), "role": "launcher"} for p in managed.launch.launchers]
+    targets += [
         {**process_row(p), "role": "rank"} for p in incident.rank_processes if p not in managed.launch.launchers
     ]
+    incident.add_targets(targets)
     managed.incident = incident
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=verdict.rule, reason=verdict.finding.reason, text=verdict.finding.text)
@@ -124,7 +125,7 @@ def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list
     incident.note(at, node.wall(at), "merged", rule=verdict.rule, reason=verdict.finding.reason)
     if verdict.checkpoint != "suspect" or incident.plan.checkpoint != "good":
         return [keep(node, managed)]
-    incident.plan = replace(incident.plan, checkpoint="suspect")
+    incident.suspect()
     again = table.entry_effects(incident.halt, incident.plan) if incident.halt.stage is HaltState.ASKED else ()
     return [keep(node, managed), *again]
 
@@ -143,7 +144,8 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
     if incident.is_closed:
         return []
     before = incident.halt
-    incident.halt, ordered = table.step(before, fact, at, incident.plan)
+    halt, ordered = table.step(before, fact, at, incident.plan)
+    incident.move(halt)
     if incident.halt == before and not ordered:
         return []
     _note_effects(node, incident, ordered, at)
@@ -170,8 +172,7 @@ def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...
             case StopCompute():
                 incident.note(at, wall, "stop_requested", rung=effect.rung)
             case Page():
-                if effect.reason not in incident.pages:
-                    incident.pages.append(effect.reason)
+                incident.page(effect.reason)
                 incident.note(at, wall, "page", reason=effect.reason)
             case ReadBilling() | CloseIncident():
                 pass
@@ -180,7 +181,7 @@ def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...
 def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     incident = managed.incident
     assert incident is not None
-    incident.closed_wall = node.wall(at)
+    incident.close(node.wall(at))
     note_overrun(node, managed, at)
     incident.note(at, node.wall(at), "halted")
     move(managed.run, LifeFact.HALTED, at)
@@ -196,7 +197,7 @@ def _still_billed(node: Node, incident: Incident) -> list[Effect]:
 def keep(node: Node, managed: ManagedRun) -> PersistIncident:
     incident = managed.incident
     assert incident is not None
-    incident.spend_usd_micros = node.spent_by(incident.run)
+    incident.set_spend(node.spent_by(incident.run))
     return PersistIncident(incident.incident_id, incident_snapshot(node, incident), closed=incident.is_closed)
 
 
@@ -229,7 +230,7 @@ def on_ack(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
         incident.note(ack.at, wall, "rank_saved", **_ack_detail(ack))
         return []
     if ack.what == "agreed" and ack.step is not None:
-        incident.agreed_step = ack.step
+        incident.agree(ack.step)
     incident.note(ack.at, wall, "save_failed" if ack.what in FAILURES else ack.what,
                   **_ack_detail(ack))  # fmt: skip
     if ack.what == "saved":
@@ -265,14 +266,13 @@ def _take_checkpoint(managed: ManagedRun, ack: Ack) -> list[Effect]:
     incident = managed.incident
     assert incident is not None
     assert ack.checkpoint is not None
-    incident.checkpoint = {**ack.checkpoint, "step": ack.step, "verified_by": "trainer"}
+    incident.take_checkpoint({**ack.checkpoint, "step": ack.step, "verified_by": "trainer"})
     asked_at = incident.at_of("asked")
     if asked_at is not None:
-        managed.run.save_longest_ns = max(managed.run.save_longest_ns or 0, ack.at - asked_at)
+        managed.run.note_save(DurationNs(ack.at - asked_at))
     if ack.checkpoint.get("kind") == "good":
-        managed.run.last_good = {"step": ack.step, "path": ack.checkpoint.get("path")}
-        managed.run.last_good_at = ack.at
-        incident.last_good = managed.run.last_good
+        managed.run.set_last_good(ack.step, ack.checkpoint.get("path"), ack.at)
+        incident.keep_good(managed.run)
     path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
     if not (isinstance(path, str) and isinstance(manifest, str)):
         return []
@@ -288,9 +288,9 @@ def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) ->
     )  # fmt: skip
     if incident.checkpoint is not None:
         if read.whole:
-            incident.checkpoint.update(verified_by="governor", files=read.files, hashes_equal=read.hashed)
+            incident.verify_checkpoint({"verified_by": "governor", "files": read.files, "hashes_equal": read.hashed})
         elif read.whole is False:
-            incident.checkpoint.update(verified_by="nobody", fault=read.reason)
+            incident.verify_checkpoint({"verified_by": "nobody", "fault": read.reason})
     effects: list[Effect] = [keep(node, managed)]
     if read.whole is False:
         text = f"checkpoint of incident {incident.incident_id} is not whole: {read.reason}"
@@ -336,7 +336,7 @@ def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list
     effects: list[Effect] = []
     if reply.destroys and not incident.halt.destroyed:
         # Kept at once: after a restart nobody else remembers why the provider knows no such machine.
-        incident.halt = replace(incident.halt, destroyed=True)
+        incident.move(replace(incident.halt, destroyed=True))
         effects.append(keep(node, managed))
     return [*effects, *feed(node, managed, table.stop_fact(reply.answer, reply.retryable), reply.at)]
 

@@ -82,9 +82,7 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     managed.stands_in_since = at if node.was_held else launched.at
     if node.was_held:
         node.was_held, node.unallocated_since = False, node.ledger.charged_to
-    managed.run.uid = launched.uid  # Whom a halt now ends.
-    managed.run.jsonl_only = False
-    managed.run.last_frame_at = None  # What was said before, or the journal: nothing is missed of who never spoke.
+    intake.stand_in(managed.run, launched.uid)
     managed.launch.named = managed.launch.launchers = launched.processes
     managed.launch.command = launched.command
     managed.reported.nobody_attached = False
@@ -107,11 +105,7 @@ def _has_ended(managed: ManagedRun, launched: CommandLaunched) -> bool:
 def _go_on(managed: ManagedRun) -> None:
     """The rest of the command is the attempt's own: what it has trained stays, and its ranks are gone."""
     managed.rules.new_attempt()  # What the last steps were like is no evidence against what follows them.
-    run = managed.run
-    run.completed = run.ended_well
-    run.ranks.clear()
-    run.tokens_per_s = None
-    run.working_since = None  # Nobody is left who could save: a halt waits for nobody, and no ceiling reserves for it.
+    intake.outlive_ranks(managed.run)
 
 
 def _begin(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | None:
@@ -122,7 +116,7 @@ def _begin(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | Non
             return None
         managed = track(node, name, launched.uid, None, {}, launched.at)
     else:  # Of an earlier launch under this name: one budget, and a latch that was the old attempt's.
-        managed.incident = None
+        managed.drop_latch()
         managed.rules.new_attempt()
     intake.begin_attempt(managed.run, "", launched.at)
     return managed

@@ -36,6 +36,10 @@ class RunHistory:
     paid_before: UsdMicros = UsdMicros(0)  # What it had spent by then is in no window of ours.
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
 
+    def hold(self, until: MonoNs | None, reason: str) -> None:
+        """No rule halts the run before."""
+        self.hold_until, self.hold_reason = until, reason
+
 
 @dataclass(slots=True)
 class RunMoney:
@@ -90,6 +94,13 @@ class ManagedRun:
     was_announced: bool = False  # A rank of it has said hello to this governor.
     is_beside: bool = False  # A stream's run that is not the launched command: it pays, and speaks for itself alone.
     stands_in_since: MonoNs = MonoNs(0)
+
+    def set_rules(self, rules: Rules) -> None:
+        self.rules = rules
+
+    def drop_latch(self) -> None:
+        """A halt of before says nothing of this launch: it may be halted again."""
+        self.incident = None
 
     @property
     def is_unattached(self) -> bool:

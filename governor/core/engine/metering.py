@@ -123,7 +123,7 @@ def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) ->
     """It stood in for the command. What speaks now takes the operator's hold along, unless its own is the longer."""
     own, its = managed.history, other.history
     if its.hold_until is not None and (own.hold_until is None or its.hold_until > own.hold_until):
-        own.hold_until, own.hold_reason = its.hold_until, its.hold_reason
+        own.hold(its.hold_until, its.hold_reason)
     move(other.run, LifeFact.REPLACED, at)
     if other.run.run != node.account:
         forget(node, other)
@@ -144,7 +144,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
         # All that the run has spent before its first step is that window's; what it trained before we saw it is not.
         trained = max(0, run.tokens_total - (step.tokens or 0))
         managed.history.meter.begin(trained, managed.history.paid_before, managed.history.paid_from)
-        node.kept_at = None  # With the next tick: a governor after us would begin further on, with all of the money.
+        node.request_persist()  # With the next tick: a governor after us would begin further on, with all of the money.
     then_tokens = managed.policy.budget.window_tokens
     window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
     if window is None:
@@ -163,7 +163,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
 def persist_due(node: Node, at: MonoNs) -> list[PersistRuns]:
     """At the first tick, every ten seconds, and when a charge or many windows were closed."""
     many = node.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
-    due = node.kept_at is None or many or at - node.kept_at >= PERSIST_PERIOD_NS
+    due = node.persisted_at is None or many or at - node.persisted_at >= PERSIST_PERIOD_NS
     return [persist(node, at)] if due else []
 
 
@@ -172,7 +172,7 @@ def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -
 
     So have those whom a charge or a window names that goes along: what is said of a run's money is in one commit.
     """
-    node.kept_at = at
+    node.persisted_at = at
     charges = (*node.unkept, *node.charges.open_charges())
     records = tuple(node.windows_unkept)
     node.unkept.clear()

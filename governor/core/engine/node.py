@@ -101,10 +101,18 @@ class Node:
     spot_notice: SpotNotice | None = None  # What the provider said last.
     idle: IdleState = field(default_factory=IdleState)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
-    kept_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
+    persisted_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
     unread: set[str] | None = None  # Runs whose snapshots could not be read; None: no node's was there, either.
     frames_total: int = 0
     frames_lost_total: int = 0
+
+    def request_persist(self) -> None:
+        """Have the journal told of runs and money with the next tick, and not when it is due."""
+        self.persisted_at = None
+
+    def skip_persist(self, at: MonoNs) -> None:
+        """As if the journal had just been told: a replay keeps nothing."""
+        self.persisted_at = at
 
     def wall(self, at: MonoNs) -> WallNs:
         return WallNs(at + self.wall_offset_ns)
@@ -241,7 +249,7 @@ def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[st
     policy = node.policy_for(name, stage, labels)
     managed = ManagedRun(run, policy, Rules(policy, run))
     recall(node, managed)
-    node.kept_at = None  # With the next tick: whose it is, and that it holds the node from here on.
+    node.request_persist()  # With the next tick: whose it is, and that it holds the node from here on.
     return managed
 
 

@@ -22,8 +22,7 @@ def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
         managed = node.runs.get(sample.run)
         if managed is not None and managed.run.alive:
             node.frames_total += 1
-            managed.run.last_frame_at = sample.at  # The log goes on, though no step has come.
-            managed.run.last_frame_wall_ns = node.wall(sample.at)
+            intake.log_goes_on(managed.run, sample.at, node.wall(sample.at))
             asked_at = managed.gpus_asked_at
             if asked_at is None or sample.at - asked_at > STALE_NS:  # Else both would tell of the same, by other names.
                 _show(managed, sample)

@@ -48,7 +48,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     if managed is None:
         managed = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
     if managed.is_unattached:
-        managed.run.uid = hello.peer.uid  # The command may have become another user: the ranks say who the run is.
+        intake.belong_to(managed.run, hello.peer.uid)  # The command may have become another user.
         managed.launch.named = ()
     effects: list[Effect] = []
     node.superseded.pop(hello.connection, None)
@@ -69,7 +69,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     hand_over(node, managed, hello.at)  # Behind its attempt, stage and labels: they stand in its charges.
     if begins:
         metering.charge_launch(node, managed, hello.at)
-    managed.run.jsonl_only = False  # Also where a stream of its name was opened first.
+    intake.follow_log(managed.run, only=False)  # Also where a stream of its name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
     managed.rules.observe(hello)
     effects.append(Confirm(hello.connection, hello.seq))
@@ -117,9 +117,8 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         managed = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(managed.run, "stream", event.at)
     elif begins := move(managed.run, _what_opened(managed, event), event.at).begins:
-        managed.incident = None  # Launched anew: the latch was the old attempt's.
-        managed.run.stage = event.stage if event.stage is not None else managed.run.stage
-        managed.run.labels = event.labels or managed.run.labels
+        managed.drop_latch()  # Launched anew: the latch was the old attempt's.
+        intake.relabel(managed.run, event.stage, event.labels)
         budgeting.refit(node, managed)  # Who stood in for a command had neither.
         intake.begin_attempt(managed.run, "stream", event.at)
         managed.rules.new_attempt()
@@ -127,10 +126,10 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     hand_over(node, managed, event.at)
     if begins:
         metering.charge_launch(node, managed, event.at)
-    managed.run.jsonl_only = not managed.run.ranks
+    intake.follow_log(managed.run, only=not managed.run.ranks)
     managed.launch.named = event.processes
     if event.processes and managed.run.jsonl_only:
-        managed.run.uid = event.uid  # Before its processes were known, the file's owner stood for them.
+        intake.belong_to(managed.run, event.uid)  # Before its processes were known, the file's owner stood for them.
     return []
 
 
@@ -155,12 +154,7 @@ def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is None:
         return []
-    run = managed.run
-    run.stream.problem = event.problem
-    if event.problem is None and run.stream.lost_at is not None:
-        run.stream.lost_at, run.stream.back_at = None, event.at
-    elif event.problem is not None and run.stream.lost_at is None:
-        run.stream.lost_at = event.at
+    intake.apply_log_state(managed.run, event.problem, event.at)
     return []
 
 
@@ -168,7 +162,7 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
     incident = managed.incident
     first = managed.run.attempt == ""
     if incident is not None and incident.is_closed:
-        managed.incident = None  # The latch was the old attempt's.
+        managed.drop_latch()  # The latch was the old attempt's.
     for rank in managed.run.connected_ranks():
         alarms.supersede(node, managed, rank, hello)
     # As apply_hello() will have it: who says no stage now is charged, and so judged, as of the one it said before.
@@ -198,7 +192,7 @@ def _come_back(managed: ManagedRun, hello: Hello) -> list[Effect]:
         return []
     # The halt of this attempt is done and did not hold: its latch would leave what trains now unjudged.
     text = f"run {hello.run} trains again after incident {managed.incident.incident_id}: pid {hello.peer.process.pid}"
-    managed.incident = None
+    managed.drop_latch()
     return [Alarm("back_after_halt", hello.run, text)]
 
 
@@ -231,10 +225,10 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     if event.connection is None and not run.alive and not managed.processes() and managed.incident is None:
         _speaks_again(node, managed, event.at)
     leads = intake.apply_step(run, rank, event)
-    run.last_frame_wall_ns = event.at + node.wall_offset_ns
+    intake.heard_at_wall(run, event.at + node.wall_offset_ns)
     if leads and run.tokens_total is not None:
         managed.money.window.add(run.tokens_total, node.ledger.spend(run.run), managed.policy.budget.window_tokens)
-        run.usd_micros_per_mtok = managed.money.window.usd_micros_per_mtok()
+        run.set_token_price(managed.money.window.usd_micros_per_mtok())
         meter_tokens(node, managed, event)
     return verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else []
 
@@ -255,7 +249,7 @@ def on_beat(node: Node, event: Beat) -> list[Effect]:
     managed, rank = found
     node.frames_total += 1
     intake.apply_beat(managed.run, rank, event)
-    managed.run.last_frame_wall_ns = node.wall(event.at)
+    intake.heard_at_wall(managed.run, node.wall(event.at))
     managed.rules.observe(event)
     return []  # Conditions that beats can meet are of time: the next tick judges them.
 
@@ -301,8 +295,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if halt_plan.is_asked(managed, event) and event.what in halt_plan.FAILURES:
         return halt_plan.tell_failed(managed, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
-        managed.run.last_good = {"step": event.step, "path": event.checkpoint.get("path")}
-        managed.run.last_good_at = event.at
+        managed.run.set_last_good(event.step, event.checkpoint.get("path"), event.at)
     if event.what == "saved" and metering.charge_checkpoint(node, managed, event) is not None:
         return [persist(node, event.at)]
     return []
@@ -325,10 +318,10 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
     kept: list[Effect] = []
     if found is not None:
         managed, rank = found
-        rank.said_bye = True
+        intake.apply_bye(rank)
         managed.rules.observe(event)
         if event.completed and not rank.completed:
-            rank.completed = managed.run.completed = True
+            intake.complete(managed.run, rank)
             if managed.run.ended_well:  # Confirmed last, as an ack is: a governor after us hears no rank say it again.
                 record = Record("run", event.run, None, {"completed": True, "step": managed.run.step}, durable=True)
                 kept = [persist(node, event.at, managed, durable=True), record]

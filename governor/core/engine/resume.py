@@ -31,7 +31,8 @@ from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import ceiling_report_of
 from governor.core.money.token_windows import TokenMeter
 from governor.core.rules.evaluate import Rules
-from governor.core.runs.life import Life, LifeFact, move
+from governor.core.runs import intake
+from governor.core.runs.life import LifeFact, move
 from governor.core.runs.state import Run
 
 SUPERSEDED = "superseded_by_reboot"
@@ -131,20 +132,8 @@ def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[E
 
 
 def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
-    run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
-    run.attempt = str(snapshot["attempt"])
-    run.attempt_at = at
-    run.stage = snapshot["stage"]
-    run.labels = dict(snapshot["labels"])
-    run.tokens_total = snapshot["tokens_total"]
-    run.step = snapshot["step"]
-    run.counted_step = snapshot.get("counted_step", run.step)  # A journal of before has none.
-    if snapshot.get("furthest") is not None:
-        step, total = snapshot["furthest"]
-        run.furthest = int(step), int(total)
-    run.completed = bool(snapshot.get("completed", False))  # A journal of before has none.
-    run.last_good = snapshot["last_good"]
-    run.save_longest_ns = snapshot["save_longest_ns"]
+    same_boot = snapshot["boot_id"] == node.facts.boot_id
+    run = intake.restored(snapshot, at, same_boot=same_boot)
     policy = node.policy_for(run.run, run.stage, run.labels)
     managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
     managed.history.incidents_total = int(snapshot["incidents_total"])
@@ -152,29 +141,20 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedR
     managed.money.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
     managed.history.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
     tokens = snapshot.get("tokens")  # A journal of before has none.
-    same_boot = snapshot["boot_id"] == node.facts.boot_id
     if tokens is not None:
         managed.history.meter = TokenMeter.restored(tokens, same_boot=same_boot)
     # Of an earlier boot the moment means nothing here: as for a meter, its money is in the window and its time is not.
     managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
     managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
     if not same_boot:
-        run.life, run.ended_at = Life.ENDED, at  # Its processes are gone, and its monotonic times mean nothing here.
         return managed
-    run.first_step_at = snapshot["first_step_at"]
-    run.working_since = snapshot["working_since"]
-    run.last_good_at = snapshot["last_good_at"]
-    run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
-    if not snapshot["alive"]:
-        run.life, run.ended_at = Life.ENDED, at
     managed.launch.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
     managed.stream_position = snapshot.get("stream_position")
     # A journal of before has none.
     managed.reported.ceilings = {
         scope: ceiling_report_of(row) for scope, row in dict(snapshot.get("ceilings_told", {})).items()
     }
-    managed.history.hold_until = snapshot["hold_until"]
-    managed.history.hold_reason = snapshot["hold_reason"]
+    managed.history.hold(snapshot["hold_until"], snapshot["hold_reason"])
     managed.rules.restore(snapshot["rules"])
     managed.is_held_back = True  # It may be: a verdict that was reported and waits for a hold's end is reported once.
     return managed
@@ -215,7 +195,8 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
         move(managed.run, LifeFact.HALT_RESUMED, at)
         node.enter(incident)
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)
-        incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
+        halt, repeated = table.resume(incident.halt, at, incident.plan)
+        incident.move(halt)
         effects.append(keep(node, managed))
         effects.extend(repeated)
     return effects
@@ -235,7 +216,7 @@ def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Man
 
 def _supersede(snapshot: Mapping[str, Any], wall: WallNs) -> list[Effect]:
     incident = incident_of(snapshot)
-    incident.halt = replace(incident.halt, stage=HaltState.HALTED, deadline=None)
+    incident.move(replace(incident.halt, stage=HaltState.HALTED, deadline=None))
     incident_id = incident.incident_id
     note = {
         "mono_ns": 0,

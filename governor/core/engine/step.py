@@ -108,15 +108,16 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
 
 def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs) -> None:
     run = managed.run
-    run.spend_usd_micros = launched_command.spend(node, managed)
+    rate = run.spend_rate_usd_micros_per_hour
     if managed.is_unattached:
-        run.spend_rate_usd_micros_per_hour = node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1} | holders)
+        rate = node.ledger.rate(UNALLOCATED, {UNALLOCATED: 1} | holders)
     elif run.run in holders:
-        run.spend_rate_usd_micros_per_hour = node.ledger.rate(run.run, holders)
-    if run.spend_rate_usd_micros_per_hour is not None:
+        rate = node.ledger.rate(run.run, holders)
+    held = run.reserve_usd_micros
+    if rate is not None:
         bounds_ns = halt_plan.grace_now(managed.policy, run, at) + halt_plan.bounds_ns(node.facts, managed.policy)
-        held = reserve(run.spend_rate_usd_micros_per_hour, bounds_ns)
-        run.reserve_usd_micros = UsdMicros(held + metering.checkpoint_reserve(node, managed))
+        held = UsdMicros(reserve(rate, bounds_ns) + metering.checkpoint_reserve(node, managed))
+    run.set_money(launched_command.spend(node, managed), rate, held)
 
 
 def _deadlines(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
@@ -187,7 +188,7 @@ def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
     audit = Record("operator", event.run, None, {"act": "halt", "uid": event.uid, "reason": event.reason}, durable=True)
     if managed.incident is not None and not managed.incident.is_closed:
         return [audit, *incidents.merge(node, managed, verdict, event.at)]
-    managed.incident = None  # A person may halt again what a latch would leave alone.
+    managed.drop_latch()  # A person may halt again what a latch would leave alone.
     return [audit, *incidents.open_incident(node, managed, verdict, event.at, operator_uid=event.uid)]
 
 
@@ -197,8 +198,7 @@ def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
     managed = node.runs.get(event.run)
     if managed is None:
         return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
-    managed.history.hold_until = MonoNs(event.at + event.duration)
-    managed.history.hold_reason = event.reason
+    managed.history.hold(MonoNs(event.at + event.duration), event.reason)
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
     # In this order: no record tells of a brake that is not kept. Answered for, it outlives our own crash.
     kept = persist(node, event.at, managed, durable=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from governor.core.base.identity import ProcessId
@@ -60,6 +60,44 @@ class Incident:
     @property
     def is_closed(self) -> bool:
         return self.halt.stage is HaltState.HALTED
+
+    def move(self, halt: Halt) -> None:
+        """What the table says comes next."""
+        self.halt = halt
+
+    def close(self, wall: WallNs) -> None:
+        self.closed_wall = wall
+
+    def set_spend(self, usd_micros: int) -> None:
+        self.spend_usd_micros = usd_micros
+
+    def suspect(self) -> None:
+        """A verdict that joined says that the state may be bad: its checkpoint goes beside the good ones."""
+        self.plan = replace(self.plan, checkpoint="suspect")
+
+    def agree(self, step: int) -> None:
+        """The ranks agreed on the step after which they save."""
+        self.agreed_step = step
+
+    def take_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
+        self.checkpoint = dict(checkpoint)
+
+    def verify_checkpoint(self, found: Mapping[str, Any]) -> None:
+        """Add what the governor saw of the checkpoint that the ranks reported."""
+        assert self.checkpoint is not None, "the caller looked"
+        self.checkpoint.update(found)
+
+    def keep_good(self, run: Run) -> None:
+        """The run's last good checkpoint is the one that this halt saved."""
+        self.last_good = run.last_good
+
+    def page(self, reason: str) -> None:
+        if reason not in self.pages:
+            self.pages.append(reason)
+
+    def mark_undurable(self) -> None:
+        """A row of it is in the fallback file alone."""
+        self.undurable = True
 
     def note(self, at: MonoNs, wall: WallNs, what: str, **detail: Any) -> None:
         """Add to the timeline. An entry that repeats the last one is counted in it instead."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
-from governor.core.runs.state import Rank, Run
+from governor.core.runs.life import LifeFact, move
+from governor.core.runs.state import Rank, Run, Trained
 
 RATE_STEPS = 20  # Tokens/s is shown over the last so many steps: calm enough to read, quick enough to see a collapse.
 # Phases in which a rank does not train; step times around them say nothing of its speed.
@@ -44,10 +47,96 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.stream.phase, run.stream.phase_at, run.stream.paused = "train", at, False
 
 
+def stand_in(run: Run, uid: int) -> None:
+    """The run stands in for a launched command. Nothing is missed of who never spoke."""
+    run.uid = uid  # Whom a halt now ends.
+    run.jsonl_only = False
+    run.last_frame_at = None
+
+
+def outlive_ranks(run: Run) -> None:
+    """The command goes on without them: what the attempt has trained stays, and nobody is left who could save."""
+    run.completed = run.ended_well
+    run.ranks.clear()
+    run.tokens_per_s = None
+    run.working_since = None  # A halt waits for nobody, and no ceiling reserves for it.
+
+
+def belong_to(run: Run, uid: int) -> None:
+    """The ranks, or the processes that a log's owner named, say whose the run is."""
+    run.uid = uid
+
+
+def relabel(run: Run, stage: str | None, labels: Mapping[str, str]) -> None:
+    """An absent stage, and no labels, keep those of before."""
+    run.stage = stage if stage is not None else run.stage
+    run.labels = labels or run.labels
+
+
+def follow_log(run: Run, *, only: bool) -> None:
+    """`only`: no rank speaks for the run, only its log does."""
+    run.jsonl_only = only
+
+
+def apply_log_state(run: Run, problem: str | None, at: MonoNs) -> None:
+    """`problem`: one line while the log cannot be read."""
+    log = run.stream
+    log.problem = problem
+    if problem is None and log.lost_at is not None:
+        log.lost_at, log.back_at = None, at
+    elif problem is not None and log.lost_at is None:
+        log.lost_at = at
+
+
+def apply_bye(rank: Rank) -> None:
+    rank.said_bye = True
+
+
+def complete(run: Run, rank: Rank) -> None:
+    """The rank says that it has trained to the end."""
+    rank.completed = run.completed = True
+
+
+def log_goes_on(run: Run, at: MonoNs, wall_ns: int) -> None:
+    """A line that is no step."""
+    run.last_frame_at, run.last_frame_wall_ns = at, wall_ns
+
+
+def heard_at_wall(run: Run, wall_ns: int) -> None:
+    run.last_frame_wall_ns = wall_ns
+
+
+def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run:
+    """A run as the journal knew it. KeyError, TypeError or ValueError where the snapshot is not one of ours.
+
+    Of an earlier boot its processes are gone, and its monotonic times mean nothing here.
+    """
+    run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
+    run.attempt, run.attempt_at = str(snapshot["attempt"]), at
+    run.stage, run.labels = snapshot["stage"], dict(snapshot["labels"])
+    furthest = snapshot.get("furthest")
+    run.take_up(
+        Trained(
+            step=snapshot["step"],
+            tokens_total=snapshot["tokens_total"],
+            counted_step=snapshot.get("counted_step", snapshot["step"]),  # A journal of before has none.
+            furthest=(int(furthest[0]), int(furthest[1])) if furthest is not None else None,
+        )
+    )
+    run.completed = bool(snapshot.get("completed", False))  # A journal of before has none.
+    run.last_good, run.save_longest_ns = snapshot["last_good"], snapshot["save_longest_ns"]
+    if same_boot:
+        run.first_step_at, run.working_since = snapshot["first_step_at"], snapshot["working_since"]
+        run.last_good_at = snapshot["last_good_at"]
+        run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
+    if not (same_boot and snapshot["alive"]):
+        move(run, LifeFact.GONE, at)
+    return run
+
+
 def apply_hello(run: Run, hello: Hello) -> Rank:
     """Enter a rank, or take up its new connection. The caller has settled that it may."""
-    run.stage = hello.stage if hello.stage is not None else run.stage
-    run.labels = hello.labels or run.labels
+    relabel(run, hello.stage, hello.labels)
     run.world_size = hello.world_size
     run.framework = hello.framework or run.framework
     run.checkpoint_dir = hello.checkpoint_dir or run.checkpoint_dir

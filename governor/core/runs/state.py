@@ -151,6 +151,22 @@ class Run:
         self.step, self.tokens_total = trained.step, trained.tokens_total
         self.counted_step, self.furthest = trained.counted_step, trained.furthest
 
+    def set_last_good(self, step: int | None, path: object, at: MonoNs) -> None:
+        self.last_good, self.last_good_at = {"step": step, "path": path}, at
+
+    def note_save(self, took: DurationNs) -> None:
+        self.save_longest_ns = max(self.save_longest_ns or 0, took)
+
+    def set_caps(self, caps: tuple[Cap, ...]) -> None:
+        self.caps = caps
+
+    def set_money(self, spend: UsdMicros, rate: UsdMicros | None, reserve: UsdMicros | None) -> None:
+        """What the run has spent, what it spends an hour, and the price of its own halt."""
+        self.spend_usd_micros, self.spend_rate_usd_micros_per_hour, self.reserve_usd_micros = spend, rate, reserve
+
+    def set_token_price(self, usd_micros_per_mtok: int | None) -> None:
+        self.usd_micros_per_mtok = usd_micros_per_mtok
+
     def connected_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.connected]
 

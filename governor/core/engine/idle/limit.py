@@ -60,7 +60,7 @@ def _finish(node: Node, run: str, policy: Policy, at: MonoNs) -> list[Effect]:
     if obstacle is not None:  # Said at once: nobody has to wait for what will not come.
         return [Alarm("node_stays_billed", NODE, not_stopped_text(node.facts, _source(finish), obstacle))]
     node.idle.finish = finish
-    node.kept_at = None  # With the next tick: a governor after us goes on with it.
+    node.request_persist()  # With the next tick: a governor after us goes on with it.
     return []
 
 
@@ -85,7 +85,7 @@ def finish_left(node: Node, at: MonoNs) -> list[Effect]:
 
 def _kept(node: Node, finish: Finish, reason: str) -> list[Effect]:
     node.idle.finish = node.idle.warned_at = None  # What was said was of that stop.
-    node.kept_at = None
+    node.request_persist()
     return [Alarm("node_kept", NODE, f"{_source(finish)}, but {reason}: the node goes on")]
 
 

@@ -79,11 +79,12 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
     )
     managed.incident = incident
     idle.stop, idle.finish = managed, None
-    node.kept_at = None
+    node.request_persist()
     node.enter(incident)
     incident.note(at, wall, "verdict", rule=incident.rule, reason=incident.reason, text=text)
     incident.note(at, wall, "nobody_here")
-    incident.halt, _ = table.step(incident.halt, Fact.VERDICT_NO_ASK, at, incident.plan)
+    halt, _ = table.step(incident.halt, Fact.VERDICT_NO_ASK, at, incident.plan)
+    incident.move(halt)
     return _ending_nobody(incidents.feed(node, managed, Fact.EXITED, at))
 
 
@@ -140,10 +141,11 @@ def _late(node: Node, incident: Incident, who: str, at: MonoNs) -> list[Effect]:
 
 def _abandon(node: Node, incident: Incident, reason: Mapping[str, str], at: MonoNs) -> list[Effect]:
     was, why = incident.halt, given_up(reason)
-    incident.halt = replace(was, stage=HaltState.HALTED, deadline=None)
-    incident.closed_wall = node.wall(at)
-    incident.spend_usd_micros = node.spent_by(NODE)
-    incident.note(at, incident.closed_wall, ABANDONED, was=was.stage.name, **reason)
+    wall = node.wall(at)
+    incident.move(replace(was, stage=HaltState.HALTED, deadline=None))
+    incident.close(wall)
+    incident.set_spend(node.spent_by(NODE))
+    incident.note(at, wall, ABANDONED, was=was.stage.name, **reason)
     closed = {**incident_snapshot(node, incident), "halt_stage": ABANDONED}
     data = {"from": was.stage.name, "to": ABANDONED, "fact": why}
     return [
@@ -179,7 +181,8 @@ def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
     idle.incidents_total = max(idle.incidents_total, incidents.number_of(incident.incident_id))
     node.enter(incident)
     incident.note(at, node.wall(at), "restored", stage=incident.halt.stage.name)
-    incident.halt, repeated = table.resume(incident.halt, at, incident.plan)
+    halt, repeated = table.resume(incident.halt, at, incident.plan)
+    incident.move(halt)
     again: list[Effect] = [effect for effect in repeated if not isinstance(effect, StopCompute)]
     return [incidents.keep(node, managed), *_ending_nobody(again)]
 

@@ -126,7 +126,7 @@ def _check_seen(node: Node, scope: Scope) -> None:
     """A misspelt stage would hold nobody, and look as if it did."""
     if scope.kind not in (ScopeKind.STAGE, ScopeKind.LABEL) or node.budgets.of(scope) is not None:
         return
-    seen = node.charges.groups.keys()
+    seen = node.ledger.groups.keys()
     if scope.text in seen or any(scope.covers(t.run.run, t.run.stage, t.run.labels) for t in node.runs.values()):
         return
     alike = [key for key in reversed(seen) if key.startswith(f"{scope.kind.value}:")][:KNOWN_SHOWN]
@@ -147,7 +147,7 @@ def _told(daemon: Daemon, scope: Scope, before: ScopedBudget | None) -> dict[str
     at = daemon.performer.clock.mono()
     shown = after or ScopedBudget(scope, UsdMicros(0), "")
     cap = budgeting.standing(node, shown, at)
-    dropped = node.charges.groups.dropped_total
+    dropped = node.ledger.groups.dropped_total
     note = f"more than {KEYS_MAX} stages and labels were seen here: what this one spent long ago may be missing"
     covered = [
         t.run.run for t in node.runs.values() if t.run.alive and scope.covers(t.run.run, t.run.stage, t.run.labels)

@@ -7,6 +7,7 @@ is kept before what is done, and what a restart takes up again.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -47,6 +48,7 @@ from governor.core.events.inputs import (
 )
 from governor.core.events.inputs import Step as StepFrame
 from governor.core.halt.table import Fact, Halt, HaltState, StopTarget, billing_fact, open_halt, stop_fact
+from governor.core.money.charges import UNALLOCATED, Charge
 from tests.sim.faults import INCIDENT, RUN, Schedule, draw_schedule
 from tests.sim.governor import GRID_NS, Step
 from tests.sim.schedule import Result, run_schedule
@@ -80,7 +82,7 @@ class Kept:
     halt: Halt
     incident: str
     runs: Mapping[str, str]
-    charged: Mapping[str, int]  # By charge, in micro-dollars.
+    charged: Mapping[str, Charge]  # By its id: as the journal's table has them.
     began_at: MonoNs  # When the node's time began to be the run's.
     lives: int
 
@@ -99,7 +101,7 @@ class EngineDriver:
         self.node = self._new_node(BootNs(self.began_at))
         self._kept: Kept | None = None
         self._runs: dict[str, str] = {}
-        self._charged: dict[str, int] = {}
+        self._charged: dict[str, Charge] = {}
         self._closed: Halt | None = None  # From the journal, after a restart: such an incident is not taken up again.
 
     @property
@@ -198,8 +200,8 @@ class EngineDriver:
         for effect in effects:
             if isinstance(effect, PersistRuns):
                 self._runs |= {name: json.dumps(snapshot) for name, snapshot in effect.runs.items()}
-                self._charged |= {charge.charge_id: charge.usd_micros for charge in effect.charges}
-                self._check_charges()
+                self._charged |= {charge.charge_id: charge for charge in effect.charges}
+                self._check_charges(effect)
             elif isinstance(effect, PersistIncident):
                 text = json.dumps(effect.snapshot)
                 halt = incident_of(json.loads(text)).halt
@@ -210,10 +212,20 @@ class EngineDriver:
                     self._closed = halt
                     self._check_ledger(effect.snapshot["spend_usd_micros"], self.world.now)
 
-    def _check_charges(self) -> None:
-        """What is kept of a moment is of one moment: the charges are the spend, to the micro-dollar."""
-        spent, charged = self.node.ledger.total(), sum(self._charged.values())
-        assert spent == charged, f"ledger {spent}, charges {charged}"
+    def _check_charges(self, effect: PersistRuns) -> None:
+        """What is kept of a moment is of one moment: the rows in the journal are the spend, to the micro-dollar.
+
+        The counters are fed while charges grow. What is compared with them are the rows that commits took along, over
+        every life of the governor: a row that no commit has, or a life's counter that was not taken up, is seen here.
+        """
+        charged: Counter[str] = Counter()
+        for charge in self._charged.values():
+            charged[charge.payer.run] += charge.usd_micros
+        spent = self.node.ledger.total()
+        assert spent == charged.total(), f"ledger {spent}, charges {charged.total()}"
+        for name, snapshot in effect.runs.items():
+            kept = snapshot["unallocated_usd_micros" if name == UNALLOCATED else "spend_usd_micros"]
+            assert kept == charged[name], f"kept of {name or 'nobody'}: {kept}, charges {charged[name]}"
 
     def _check_ledger(self, spent: int, at: MonoNs) -> None:
         """Price x time, exactly, as of some moment of the last tick, over every life of the governor."""

@@ -19,6 +19,7 @@ from governor.core.events.effects import (
     Kill,
     Page,
     PersistIncident,
+    PersistRuns,
     ReadBilling,
     StopCompute,
 )
@@ -263,6 +264,29 @@ class ForgetsItsDowntime(EngineDriver):
         return super().resume(replace(kept, run=json.dumps(run)), at)
 
 
+class ForgetsWhatWasSpent(EngineDriver):
+    """Takes up the run with its meters, and its counter begins at zero."""
+
+    def resume(self, kept: object, at: MonoNs) -> tuple[HaltEffect, ...]:
+        assert isinstance(kept, Kept)
+        runs = {name: json.dumps(json.loads(text) | {"spend_usd_micros": 0}) for name, text in kept.runs.items()}
+        return super().resume(replace(kept, runs=runs), at)
+
+
+class LosesClosedCharges(EngineDriver):
+    """A commit has only what still grows."""
+
+    def _decide(self, event: Event) -> list[Effect]:
+        effects = super()._decide(event)
+        grows = {charge.charge_id for charge in self.node.ledger.book.open_charges()}
+        return [
+            replace(effect, charges=tuple(charge for charge in effect.charges if charge.charge_id in grows))
+            if isinstance(effect, PersistRuns)
+            else effect
+            for effect in effects
+        ]
+
+
 def in_engine(name: str, driver: Callable[[World], Driver]) -> Bug:
     return Bug(name, driver=driver, draw=engine_schedule)
 
@@ -345,6 +369,8 @@ BUGS: tuple[Bug, ...] = (
     in_engine("engine: newcomers are dropped", DropsNewcomers),
     in_engine("engine: keeps only transitions", KeepsOnlyTransitions),
     in_engine("engine: forgets its downtime", ForgetsItsDowntime),
+    in_engine("engine: forgets what was spent", ForgetsWhatWasSpent),
+    in_engine("engine: closed charges are in no commit", LosesClosedCharges),
 )
 
 

@@ -41,7 +41,7 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
         managed.run.set_caps(())
     in_force = node.budgets.in_force()
     if not in_force:
-        node.budgets.caps = ()
+        node.budgets.stand(())
         return []
     covered: dict[str, list[ManagedRun]] = {}  # By scope: once for all budgets, of which there may be many.
     caps: dict[str, Cap] = {}
@@ -57,7 +57,7 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
     for text in groups:  # A run's own is in its policy.
         for managed in covered.get(text, ()):
             managed.run.set_caps((*managed.run.caps, caps[text]))
-    node.budgets.caps = tuple(caps.values())
+    node.budgets.stand(caps.values())
     return effects
 
 
@@ -87,7 +87,7 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
 
 
 def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
-    groups = node.charges.groups
+    groups = node.ledger.groups
     match scope.kind:
         case ScopeKind.RUN:
             managed = node.runs.get(scope.name)
@@ -141,7 +141,7 @@ def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effe
     fresh = BudgetReport(max(before, now), cap.ceiling_usd_micros, day)
     if fresh == said or (said is None and now == 0.0):
         return []
-    node.budgets.said[cap.scope] = fresh
+    node.budgets.reported(cap.scope, fresh)
     node.request_persist()  # With the next tick: a governor after us must not say it again.
     return [_alarm(budget, cap, now)] if now > before else []
 
@@ -248,13 +248,8 @@ def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
     """Put a live budget in force, or take one away: for everybody whom it covers, from the next tick on."""
     scope, budgets = event.scope, node.budgets
     before = budgets.of(scope) or after_clearing(node, scope)
-    if event.budget is None:
-        budgets.live.pop(scope.text, None)
-    else:
-        budgets.live[scope.text] = event.budget
+    budgets.set_live(scope, event.budget)
     pin(node)
-    if budgets.of(scope) is None:
-        budgets.said.pop(scope.text, None)  # Or every scope that ever had a budget would stay in each snapshot.
     for managed in node.runs.values():
         refit(node, managed)
     after = budgets.of(scope) or after_clearing(node, scope)
@@ -272,7 +267,7 @@ def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
 
 
 def pin(node: Node) -> None:
-    node.charges.groups.pinned = {*node.budgets.configured, *node.budgets.live}
+    node.ledger.groups.pin(node.budgets.scopes())
 
 
 def refit(node: Node, managed: ManagedRun) -> None:
@@ -330,7 +325,7 @@ def restore_counters(node: Node, kept: Mapping[str, Any]) -> bool:
     """
     if "groups" not in kept:
         return False
-    node.charges.groups.restore(kept["groups"])
+    node.ledger.groups.restore(kept["groups"])
     return True
 
 
@@ -357,10 +352,7 @@ def typed_anew(node: Node) -> list[Effect]:
     typed = node.policies.typed_ceiling_usd_micros
     if typed is None:
         return []
-    live = node.budgets.live.values()
-    over = [one for one in live if one.scope.kind is ScopeKind.RUN and one.over_usd_micros != typed]
-    for budget in over:
-        del node.budgets.live[budget.scope.text]
+    over = node.budgets.drop_older_than(typed)
     pin(node)
     return [Alarm("budget_over", budget.scope.name, _over(budget, typed)) for budget in over]
 
@@ -377,7 +369,7 @@ def count_before(node: Node, known: Iterable[Mapping[str, Any]]) -> None:
 
     Of which day that was, nobody has counted: the day's begins now. `known`: snapshots that could be taken up.
     """
-    groups = node.charges.groups
-    groups.node_usd_micros = node.ledger.total()
+    groups = node.ledger.groups
+    groups.begin_at(node.ledger.total())
     for row in known:
         groups.allot(row["stage"], row["labels"].items(), int(row["spend_usd_micros"]))

@@ -37,7 +37,7 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
         # Our own crash, not a launch: what the command had cost by then counts towards its ceiling.
         node.goes_on, node.left = True, None
         node.account, node.unallocated_since = left.account, left.unallocated_since
-        node.charges.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
+        node.ledger.book.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
     return watch(node, event.at)  # At once: a command may end before the first tick.
 
 
@@ -150,7 +150,7 @@ def spend(node: Node, managed: ManagedRun) -> UsdMicros:
 
 
 def unclaimed(node: Node, managed: ManagedRun) -> UsdMicros:
-    return node.charges.unclaimed_usd_micros() if managed.is_unattached else UsdMicros(0)
+    return node.ledger.book.unclaimed_usd_micros() if managed.is_unattached else UsdMicros(0)
 
 
 # --- over our own crash -------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
     """What a governor after us must know of the command. Plain JSON: mostly a row or none, at the most NOBODYS_MAX."""
     if node.launched is None:
         return None
-    charges, older = node.charges.nobodys()
+    charges, older = node.ledger.book.nobodys()
     return {
         "run": node.launched.run,
         "processes": [process_row(process) for process in node.launched.processes],

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, Rise, forget, payer_of, run_snapshot
 from governor.core.engine.node_money import boot_of, node_snapshot
 from governor.core.engine.run_forecast import plan_of, tokens_goal
 from governor.core.events.effects import Alarm, Effect, PersistRuns, Record
 from governor.core.events.inputs import Ack, PriceRead, Step, Tick
-from governor.core.money.charges import UNALLOCATED, Line, Part
+from governor.core.money.charges import UNALLOCATED, Line
 from governor.core.money.forecast import WindowRow, forecast, window_row
-from governor.core.money.lines import Split, compute_line
+from governor.core.money.lines import compute_line
 from governor.core.money.token_windows import TokenMeter
 from governor.core.runs.life import LifeFact, move
 
@@ -57,26 +57,8 @@ def _leave_out(node: Node, holders: Mapping[str, int]) -> None:
 
 
 def _charge(node: Node, boot: BootNs, wall: WallNs, holders: Mapping[str, int]) -> None:
-    splits = node.ledger.charge(boot, holders)
-    if splits:
-        node.unkept += node.charges.close_all_but(holders.keys() or {UNALLOCATED})
-        enter_splits(node, splits, WallNs(wall - boot))
+    if node.ledger.charge(boot, WallNs(wall - boot), holders, node.payers()):
         node.metered_wall = wall
-
-
-def enter_splits(node: Node, splits: Iterable[Split], wall_of_boot: WallNs) -> None:
-    """Enter what the meter has charged. `wall_of_boot`: the wall clock's reading at the boot clock's zero."""
-    payers = node.payers()
-    for split in splits:
-        at = WallNs(wall_of_boot + split.began)
-        enter(node, split.line, at, split.elapsed, split.parts(payers), reconstructed=split.reconstructed)
-
-
-def enter(
-    node: Node, line: Line, at: WallNs, lasts: DurationNs, parts: Sequence[Part], *, reconstructed: bool = False
-) -> None:
-    """Put what the ledger has charged into the book: whatever anybody pays comes through here, beside hand_over()."""
-    node.unkept += node.charges.add(line, at, lasts, parts, reconstructed=reconstructed)
 
 
 def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
@@ -96,9 +78,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     node.account, node.was_held = managed.run.run, True
     if managed.history.meter is None:
         managed.history.paid_from = node.unallocated_since
-    closed, amount = node.charges.hand_over(payer_of(managed))
-    node.unkept += closed
-    node.ledger.hand_over(managed.run.run, amount)
+    node.ledger.hand_over(payer_of(managed))
 
 
 def settle(node: Node, at: MonoNs) -> list[Effect]:
@@ -112,10 +92,8 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     managed = node.runs.get(left.account if left.account is not None else left.run)
     if managed is None:
         return []
-    node.charges.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
-    closed, amount = node.charges.hand_over(payer_of(managed))
-    node.unkept += closed
-    node.ledger.hand_over(managed.run.run, amount)
+    node.ledger.book.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
+    node.ledger.hand_over(payer_of(managed))
     return [persist(node, at, managed)]
 
 
@@ -162,7 +140,7 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
 
 def persist_due(node: Node, at: MonoNs) -> list[PersistRuns]:
     """At the first tick, every ten seconds, and when a charge or many windows were closed."""
-    many = node.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
+    many = node.ledger.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
     due = node.persisted_at is None or many or at - node.persisted_at >= PERSIST_PERIOD_NS
     return [persist(node, at)] if due else []
 
@@ -173,9 +151,7 @@ def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -
     So have those whom a charge or a window names that goes along: what is said of a run's money is in one commit.
     """
     node.persisted_at = at
-    charges = (*node.unkept, *node.charges.open_charges())
-    records = tuple(node.windows_unkept)
-    node.unkept.clear()
+    charges, records = node.ledger.take_charges(), tuple(node.windows_unkept)
     node.windows_unkept.clear()
     told = {charge.payer.run for charge in charges} | {record.run for record in records}
     runs = {
@@ -230,11 +206,7 @@ def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
 
 
 def _charge_one_off(node: Node, managed: ManagedRun, line: Line, quantity: int, at: MonoNs) -> int:
-    run, price = managed.run.run, line.price_usd_micros
-    amount = node.ledger.charge_piece(line.name, price, quantity, line.unit.base_units, run)
-    part = Part(payer_of(managed), quantity, amount)
-    enter(node, line, node.wall(at), DurationNs(0), [part])
-    return amount
+    return node.ledger.charge_one_off(line, quantity, node.wall(at), payer_of(managed))
 
 
 # A price that changes while the node runs: charged from its own time on, and recorded.
@@ -254,9 +226,8 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
     old = ledger.price_usd_micros_per_hour
     boot = BootNs(max(read.boot, ledger.charged_to))
     since = boot if read.since is None else boot_of(read.since, read.boot, read.wall)
-    ledger.next_price = (to, since)
-    splits = ledger.charge(boot, node.holders())
-    enter_splits(node, splits, WallNs(read.wall - read.boot))
+    ledger.set_next_price(to, since)
+    splits = ledger.charge(boot, WallNs(read.wall - read.boot), node.holders(), node.payers(), ends_others=False)
     if boot == read.boot:
         node.metered_wall = read.wall
     if old == to.line.price_usd_micros and before is not None and before.line.source == to.line.source:

@@ -16,7 +16,7 @@ from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
 from governor.core.halt.incident import Incident, process_row
 from governor.core.money.budgets import Budgets, ScopedBudget, ScopeKind, by_scope
-from governor.core.money.charges import UNALLOCATED, Charge, ChargeBook, Payer, Place, labels_of
+from governor.core.money.charges import UNALLOCATED, Payer, Place, labels_of
 from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import Lines, compute_line
 from governor.core.rules.evaluate import Rules
@@ -72,7 +72,6 @@ class Node:
     facts: NodeFacts
     policies: PolicySet
     ledger: Ledger
-    charges: ChargeBook
     began: BootNs  # When this governor's metering began,
     began_wall: WallNs  # and what the wall clock said then.
     unallocated_since: BootNs  # When what hand_over() would move began.
@@ -85,8 +84,7 @@ class Node:
     account: str | None = None  # The run to which the command's time was handed over last.
     was_held: bool = False  # Has a run held the node since the launch, or since the last one that did has ended?
     price_rise: Rise | None = None  # The last one.
-    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no PersistRuns has taken along yet.
-    windows_unkept: list[Record] = field(default_factory=list)  # Likewise, of closed windows.
+    windows_unkept: list[Record] = field(default_factory=list)  # Closed ones that no PersistRuns has taken along yet.
     runs: dict[str, ManagedRun] = field(default_factory=dict)
     past: dict[str, ForgottenRun] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
@@ -194,16 +192,16 @@ def new_node(
     facts: NodeFacts, policies: PolicySet, boot: BootNs, wall: WallNs, budgets: Sequence[ScopedBudget] = ()
 ) -> Node:
     compute = compute_line(facts.price_usd_micros_per_hour, facts.price_source, facts.price_as_of)
-    charges = ChargeBook(Place(facts.node, facts.cloud, facts.instance_id, facts.region), wall)
+    place = Place(facts.node, facts.cloud, facts.instance_id, facts.region)
+    ledger = new_ledger(compute, boot, place, wall, facts.lines)
     if policies.typed_ceiling_usd_micros is not None:  # It stands over every file's word on a run.
         budgets = [budget for budget in budgets if budget.scope.kind is not ScopeKind.RUN]
     configured = Budgets(by_scope(budgets))
-    charges.groups.pinned = configured.configured.keys()
+    ledger.groups.pin(configured.scopes())
     return Node(
         facts=facts,
         policies=policies.observing() if facts.observe else policies,
-        ledger=new_ledger(compute, boot, facts.lines),
-        charges=charges,
+        ledger=ledger,
         began=boot,
         began_wall=wall,
         unallocated_since=boot,

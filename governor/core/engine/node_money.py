@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs, format_duration
+from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, WallNs, format_duration
 from governor.core.engine.launched_command import command_left, launched_row
 from governor.core.engine.node import Node
 from governor.core.money.charges import UNALLOCATED, Line
-from governor.core.money.lines import LineMeter, Metered, compute_line
+from governor.core.money.lines import LineMeter, price_of
 
 # The wall clock is the only witness of an absence: beyond a year it is likelier wrong than right.
 ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
@@ -17,68 +17,29 @@ ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
 
 def node_snapshot(node: Node) -> Mapping[str, Any]:
     """What a restarted governor must know of the node's meters. Plain JSON."""
-    ledger = node.ledger
-    metered = ledger.compute.metered
     return {
         "run": UNALLOCATED,
         "boot_id": node.facts.boot_id,
-        "boot_ns": ledger.charged_to,
+        "boot_ns": node.ledger.charged_to,
         "wall_ns": node.metered_wall,
-        "carry": ledger.compute.carry,
-        "credit": ledger.compute.credit,
-        "price": None if metered is None else _price_row(metered),
-        "priced_from": ledger.priced_from,
-        "lines": {
-            meter.metered.line.name: {"carry": meter.carry, "credit": meter.credit}
-            for meter in ledger.others
-            if meter.metered is not None
-        },
-        "carries": dict(ledger.carries),
-        "unallocated_usd_micros": ledger.spend(UNALLOCATED),
-        "unpriced_ns": ledger.unpriced_ns,
-        "groups": node.charges.groups.snapshot(),
+        **node.ledger.snapshot(),
         "budgets": node.budgets.snapshot(),
         "idle": node.idle.snapshot(),
         "launched": launched_row(node),
     }
 
 
-def _price_row(metered: Metered) -> Mapping[str, Any]:
-    line = metered.line
-    return {"usd_micros_per_hour": line.price_usd_micros, "source": line.source, "as_of": line.as_of}
-
-
 def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     """Take up the node's own money. KeyError, TypeError or ValueError when the snapshot is not one of ours.
 
-    The time since is the caller's: see charge_since() and charge_absence().
+    The time since is the caller's: see Ledger.resume_from() and charge_absence().
     """
-    ledger = node.ledger
-    carry, unallocated = int(snapshot["carry"]), int(snapshot["unallocated_usd_micros"])
-    unpriced_ns, credit = int(snapshot["unpriced_ns"]), int(snapshot.get("credit", 0))  # A journal of before: none.
-    lines = {str(name): (int(row["carry"]), int(row["credit"])) for name, row in snapshot.get("lines", {}).items()}
-    carries = {str(name): int(carry) for name, carry in snapshot.get("carries", {}).items()}
-    before = _priced(snapshot.get("price")) if snapshot["boot_id"] == node.facts.boot_id else None
-    priced_from = BootNs(int(snapshot.get("priced_from", snapshot["boot_ns"])))
+    same_boot = snapshot["boot_id"] == node.facts.boot_id
     launched = snapshot.get("launched")
-    node.left = command_left(launched) if launched is not None else None
-    ledger.compute.restore(carry, credit)
-    for meter in ledger.others:
-        if meter.metered is not None and meter.metered.line.name in lines:
-            meter.restore(*lines[meter.metered.line.name])
-    ledger.carries = carries
-    ledger.unpriced_ns = unpriced_ns
-    ledger.spent[UNALLOCATED] = unallocated
+    left = command_left(launched) if launched is not None else None
+    node.ledger.restore(snapshot, same_boot=same_boot, in_force_from=_in_force_from(node))
+    node.left = left
     node.unread = set()
-    if before is not None:  # The gap is charged at the price of then, up to the moment from which today's holds.
-        ledger.next_price = (ledger.compute.metered, _in_force_from(node))
-        ledger.compute.metered, ledger.priced_from = before, priced_from
-
-
-def _priced(row: Mapping[str, Any] | None) -> Metered | None:
-    if row is None:
-        return None
-    return compute_line(UsdMicros(int(row["usd_micros_per_hour"])), str(row["source"]), str(row["as_of"]))
 
 
 def price_left(snapshot: Mapping[str, Any], boot_id: str) -> Line | None:
@@ -86,7 +47,7 @@ def price_left(snapshot: Mapping[str, Any], boot_id: str) -> Line | None:
 
     KeyError, TypeError or ValueError when the snapshot is not one of ours.
     """
-    metered = _priced(snapshot.get("price")) if snapshot["boot_id"] == boot_id else None
+    metered = price_of(snapshot.get("price")) if snapshot["boot_id"] == boot_id else None
     return metered.line if metered is not None else None
 
 
@@ -99,13 +60,6 @@ def _in_force_from(node: Node) -> BootNs:
 def boot_of(wall: WallNs, boot: BootNs, at_wall: WallNs) -> BootNs:
     """When it was, by the boot clock, from a moment that both clocks have read; no later than that."""
     return BootNs(min(boot, boot - (at_wall - wall)))
-
-
-def charge_since(node: Node, since: BootNs) -> None:
-    """Our own downtime is node time too."""
-    if since < node.ledger.charged_to:
-        node.ledger.charged_to = since
-        node.ledger.returning = True
 
 
 def absences(

@@ -19,9 +19,8 @@ from governor.core.engine.idle.stop import resume_stop
 from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import keep, number_of
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import enter_splits
 from governor.core.engine.node import RUNS_MAX, Node, forget
-from governor.core.engine.node_money import absence_doubt, absences, charge_since, restore_node
+from governor.core.engine.node_money import absence_doubt, absences, restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.incident import process_of
@@ -107,14 +106,14 @@ def _charge_gap(
     if is_continued and newest is not None:
         # To those who held the node when we died, from the newest moment on: up to it all of the node's time is in a
         # charge, whatever became of the other snapshots of its commit. A torn one costs a run's spend ten seconds.
-        charge_since(node, newest)
+        node.ledger.resume_from(newest)
     elif newest is None:
         own = [snapshot for snapshot in kept if snapshot.get("run") == UNALLOCATED]
         walls = [wall for snapshot in own or kept if isinstance(wall := snapshot.get("wall_ns"), int)]
         is_damaged = any(snapshot.get("salvaged") for snapshot in own)
         left = WallNs(max(walls)) if walls else None
         for meter, since, lasted in absences(node, left, is_damaged=is_damaged):
-            enter_splits(node, node.ledger.charge_absence(meter, lasted), since)  # Nobody's, and marked.
+            node.ledger.charge_absence(meter, since, lasted)  # Nobody's, and marked.
         doubt = absence_doubt(node, left)
         return [Alarm("absence_uncharged", None, doubt)] if doubt is not None else []
     return []

@@ -177,6 +177,35 @@ class Budgets:
         """Those of more than one run."""
         return [budget for budget in self.in_force() if budget.scope.kind is not ScopeKind.RUN]
 
+    def scopes(self) -> set[str]:
+        """Everything that has a budget."""
+        return {*self.configured, *self.live}
+
+    def set_live(self, scope: Scope, budget: ScopedBudget | None) -> None:
+        """Put a live budget in force, or take it away."""
+        if budget is None:
+            self.live.pop(scope.text, None)
+        else:
+            self.live[scope.text] = budget
+        if self.of(scope) is None:
+            self.said.pop(scope.text, None)  # Or every scope that ever had a budget would stay in each snapshot.
+
+    def drop_older_than(self, typed_usd_micros: UsdMicros) -> list[ScopedBudget]:
+        """Take away each live budget of a run that was not set over this ceiling of the command line."""
+        live = self.live.values()
+        over = [b for b in live if b.scope.kind is ScopeKind.RUN and b.over_usd_micros != typed_usd_micros]
+        for budget in over:
+            del self.live[budget.scope.text]
+        return over
+
+    def stand(self, caps: Iterable[Cap]) -> None:
+        """How each stands at this tick."""
+        self.caps = tuple(caps)
+
+    def reported(self, scope: str, report: BudgetReport) -> None:
+        """So much of this scope's budget has been alarmed."""
+        self.said[scope] = report
+
     def over(self, policy: Policy, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
         """The policy with the run's own budget over its `[budget]`, and a rule that holds it to those of its groups."""
         own = self.of(Scope(ScopeKind.RUN, run))

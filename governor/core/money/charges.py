@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, WallNs
-from governor.core.money.group_totals import GroupSpend
+from governor.core.money.group_totals import GroupSpend, RunSpend
 
 UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
 # A command that attaches a week after it was started is the longest that its first hours can be put on its account.
@@ -184,13 +184,16 @@ class Part:
 class ChargeBook:
     """The charges that still grow: one per payer and line, closed by the hour or when anything about them changes.
 
-    An hour, because people and bills ask by the day and by the hour: a year of one run is 8,760 rows.
+    The only place that adds amounts up: whatever a charge grows by is counted for its run and its groups in the same
+    act (docs/adr/0021). An hour, because people and bills ask by the day and by the hour: a year of one run is 8,760
+    rows.
     """
 
     def __init__(self, place: Place, epoch: WallNs) -> None:
         """`epoch`: when this governor started. With the node's name it keeps its charges' names from all others'."""
         self._place = place
-        self.groups = GroupSpend()  # Here, where every charge grows: no line can forget to count.
+        self.runs = RunSpend()
+        self.groups = GroupSpend()
         self._prefix = f"{place.node}/{epoch // NS_PER_US:x}"
         self._opened_total = 0
         self._open: dict[tuple[str, LineKind, str], Charge] = {}
@@ -221,6 +224,7 @@ class ChargeBook:
             if known is not None:
                 closed.append(self._close(key))
             known = self._opened(part.payer, line, at, reconstructed)
+        self.runs.enter(part.payer.run, part.usd_micros)
         self.groups.enter(at, lasts, part.payer.stage, part.payer.labels, part.usd_micros)
         # The label of the end is the start plus what passed: a stretched or folded wall clock changes no length.
         self._open[key] = replace(
@@ -245,11 +249,8 @@ class ChargeBook:
         keys = [key for key in self._open if key[0] not in runs]
         return [self._close(key) for key in keys]
 
-    def hand_over(self, to: Payer) -> tuple[list[Charge], UsdMicros]:
-        """Put what was nobody's so far on somebody's account, under the same names.
-
-        Returns those already closed, and what it all comes to.
-        """
+    def hand_over(self, to: Payer) -> list[Charge]:
+        """Put what was nobody's so far on somebody's account, under the same names; return those already closed."""
         handed = [replace(charge, payer=to) for charge in self._nobodys]
         self._nobodys.clear()
         self._nobodys_older_usd_micros = 0
@@ -262,8 +263,9 @@ class ChargeBook:
                 handed.append(replace(charge, payer=to))
             else:
                 self._open[taken] = replace(charge, payer=to)
+        self.runs.move(UNALLOCATED, to.run, amount)
         self.groups.allot(to.stage, to.labels, amount)
-        return handed, UsdMicros(amount)
+        return handed
 
     def nobodys(self) -> tuple[tuple[Charge, ...], UsdMicros]:
         """What hand_over() would move, as it stands, and what is too old for it: for a governor after us."""

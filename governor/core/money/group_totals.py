@@ -1,7 +1,7 @@
-"""What groups of runs have cost on this node: by stage, by label, by UTC day, and everything together.
+"""What has been spent on this node: by run, and by stage, label, UTC day and everything together.
 
-Fed with the very pieces that charges grow by (core.charges), so each counter is the sum of its charges; kept in the
-node's snapshot, in the commit of those charges. A budget that is set later counts from the ledger's beginning.
+ChargeBook alone feeds both counters, with the very pieces that charges grow by, so each counter is the sum of its
+charges. Both are kept in the commit of those charges. A budget that is set later counts from the ledger's beginning.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_DAY
+from governor.core.base.units import NS_PER_DAY, UsdMicros
 
 # Stages and label values of one node: dozens in its life. Half a thousand is 40 KB in a snapshot kept every ten
 # seconds; what was charged longest ago and has no budget makes room (a label with a new value every launch would fill
@@ -17,6 +17,8 @@ from governor.core.base.units import NS_PER_DAY
 KEYS_MAX: Final = 512
 KEY_CHARS_MAX: Final = 160  # Longer ones are prose: not counted, and no scope may name them.
 DAYS_MAX: Final = 3  # Today, the day before, and one that a wrong clock has invented.
+# Runs that nobody tracks any more and that may come back to their budgets: as many as the journal knows. Below a MB.
+FORGOTTEN_MAX: Final = 1_000
 
 Labels = Iterable[tuple[str, str]]
 
@@ -35,6 +37,55 @@ def keys_of(stage: str | None, labels: Labels) -> Iterator[str]:
         yield stage_key(stage)
     for label, value in labels:
         yield label_key(label, value)
+
+
+class RunSpend:
+    """Counters in micro-dollars by run, over all its attempts and governors. What nobody held has a counter too."""
+
+    def __init__(self) -> None:
+        self.forgotten: dict[str, None] = {}  # They have a counter and are no longer tracked, oldest first.
+        self.folded_usd_micros = 0  # What those spent whose names are gone.
+        self._by_run: dict[str, int] = {}
+
+    def enter(self, run: str, usd_micros: int) -> None:
+        """Count what a charge of this run has grown by, or what a journal says that it has spent."""
+        self._by_run[run] = self._by_run.get(run, 0) + usd_micros
+
+    def move(self, run: str, to: str, usd_micros: int) -> None:
+        """Follow a charge that is another run's now."""
+        self.enter(run, -usd_micros)
+        self.enter(to, usd_micros)
+
+    def restore(self, run: str, usd_micros: int) -> None:
+        """Go on counting from there, whatever stood here."""
+        self._by_run[run] = usd_micros
+
+    def forget(self, run: str) -> str | None:
+        """The run is no longer tracked. Its counter waits for it; beyond FORGOTTEN_MAX the oldest goes into one sum.
+
+        Returns the name that is gone with it, if one is.
+        """
+        self.recall(run)
+        self.forgotten[run] = None
+        if len(self.forgotten) <= FORGOTTEN_MAX:
+            return None
+        oldest = next(iter(self.forgotten))
+        del self.forgotten[oldest]
+        self.folded_usd_micros += self._by_run.pop(oldest, 0)
+        return oldest
+
+    def recall(self, run: str) -> None:
+        """The run is tracked again: it goes on with what it has spent."""
+        self.forgotten.pop(run, None)
+
+    def of(self, run: str) -> UsdMicros:
+        return UsdMicros(self._by_run.get(run, 0))
+
+    def names(self) -> list[str]:
+        return list(self._by_run)
+
+    def total(self) -> UsdMicros:
+        return UsdMicros(sum(self._by_run.values()) + self.folded_usd_micros)
 
 
 class GroupSpend:
@@ -64,6 +115,14 @@ class GroupSpend:
                 return
             del self._by_key[oldest]
             self.dropped_total += 1
+
+    def pin(self, keys: Collection[str]) -> None:
+        """These have a budget: no other makes them give way."""
+        self.pinned = keys
+
+    def begin_at(self, node_usd_micros: int) -> None:
+        """A journal of before has no counters: this is what the node had cost by then."""
+        self.node_usd_micros = node_usd_micros
 
     def _to_days(self, from_wall: int, elapsed: int, usd_micros: int) -> None:
         end = from_wall + elapsed

@@ -2,22 +2,23 @@
 
 Spend accrues by node time (CLOCK_BOOTTIME, so suspend counts), not by training time, line by line: the machine, its
 disks, what is paid by the hour. Live runs share it by the ranks they hold here; what nobody holds is `unallocated`.
-An unknown price charges nothing and says so.
+An unknown price charges nothing and says so. The ledger splits, and its book counts: no amount is added up elsewhere
+(docs/adr/0021).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from governor.core.base.units import MTOK, NS_PER_HOUR, BootNs, DurationNs, UsdMicros, accrue
-from governor.core.money.charges import UNALLOCATED
-from governor.core.money.lines import LineMeter, Lines, Metered, Split
+from governor.core.base.units import MTOK, NS_PER_HOUR, BootNs, DurationNs, UsdMicros, WallNs, accrue
+from governor.core.money.charges import UNALLOCATED, UNALLOCATED_PAYER, Charge, ChargeBook, Line, Part, Payer, Place
+from governor.core.money.group_totals import GroupSpend
+from governor.core.money.lines import LineMeter, Lines, Metered, Split, price_of, price_row
 
 WINDOW_SAMPLES = 64  # Resolution of the rolling $/1M window: 1.6 % of it.
-# Runs that nobody tracks any more and that may come back to their budgets: as many as the journal knows. Below a MB.
-FORGOTTEN_MAX = 1_000
 
 
 @dataclass(slots=True)
@@ -26,12 +27,11 @@ class Ledger:
 
     compute: LineMeter  # The machine itself.
     charged_to: BootNs
+    book: ChargeBook  # What was charged, to whom: every part of every split ends there.
     others: tuple[LineMeter, ...] = ()  # Everything else that costs by time.
-    spent: dict[str, int] = field(default_factory=dict)
     carries: dict[str, int] = field(default_factory=dict)  # Of the lines that cost by the GB, by name.
     unpriced_ns: int = 0  # Time that passed while the price was unknown.
-    forgotten: dict[str, None] = field(default_factory=dict)  # In `spent` and no longer tracked, oldest first.
-    folded_usd_micros: int = 0  # What those spent whose names are gone.
+    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no commit has taken along yet.
     returning: bool = False  # The next stretch begins before our start: its end is when we came back.
     priced_from: BootNs = BootNs(0)  # Since when the price of compute holds: a correction reaches no further back.
     # What compute costs next, and from when on, which may have passed: for the next charge().
@@ -56,12 +56,37 @@ class Ledger:
         """What costs by time beside the machine."""
         return tuple(meter.metered for meter in self.others if meter.metered is not None)
 
-    def charge(self, until: BootNs, holders: Mapping[str, int]) -> list[Split]:
+    @property
+    def groups(self) -> GroupSpend:
+        """What stages, labels, days and the node have spent."""
+        return self.book.groups
+
+    def charge(
+        self,
+        until: BootNs,
+        wall_of_boot: WallNs,
+        holders: Mapping[str, int],
+        payers: Mapping[str, Payer],
+        *,
+        ends_others: bool = True,
+    ) -> list[Split]:
         """Charge the time since the last call to those who hold ranks now, or to nobody. Never goes back.
 
-        Empty when no time has passed, or none that has a price.
+        `wall_of_boot`: the wall clock's reading at the boot clock's zero. `ends_others`: whoever is charged nothing
+        holds nothing any more. Returns what was charged; empty when no time has passed, or none that has a price.
         """
-        weights = holders or {UNALLOCATED: 1}
+        splits = self._split(until, holders or {UNALLOCATED: 1})
+        if splits and ends_others:
+            self.unkept += self.book.close_all_but(holders.keys() or {UNALLOCATED})
+        self._enter(splits, wall_of_boot, payers)
+        return splits
+
+    def _enter(self, splits: Iterable[Split], wall_of_boot: WallNs, payers: Mapping[str, Payer]) -> None:
+        for split in splits:
+            at, parts = WallNs(wall_of_boot + split.began), split.parts(payers)
+            self.unkept += self.book.add(split.line, at, split.elapsed, parts, reconstructed=split.reconstructed)
+
+    def _split(self, until: BootNs, weights: Mapping[str, int]) -> list[Split]:
         until = max(until, self.charged_to)  # The same instant, read twice.
         elapsed, splits = until - self.charged_to, []
         if self.next_price is not None and self.next_price[1] <= until:
@@ -71,9 +96,6 @@ class Ledger:
             splits += self._reprice(to, since, weights)
         splits += self._pass(until, weights)
         self.returning = self.returning and not elapsed
-        for split in splits:
-            for name, amount in split.amounts.items():
-                self.spent[name] = self.spent.get(name, 0) + amount
         return splits
 
     def _pass(self, until: BootNs, weights: Mapping[str, int]) -> list[Split]:
@@ -99,25 +121,39 @@ class Ledger:
             splits += self.compute.charge(since, span, weights, reconstructed=True)
         return splits
 
-    def charge_piece(self, name: str, usd_micros: int, quantity: int, base_units: int, run: str) -> UsdMicros:
-        """Charge a run what a launch or a checkpoint adds to the line of that name; return the amount."""
-        amount, self.carries[name] = accrue(usd_micros, quantity, self.carries.get(name, 0) % base_units, base_units)
-        self.spent[run] = self.spent.get(run, 0) + amount
+    def charge_one_off(self, line: Line, quantity: int, at: WallNs, payer: Payer) -> UsdMicros:
+        """Charge what a launch or a checkpoint adds to a line, at the moment at which it happens; return the amount."""
+        base_units, carry = line.unit.base_units, self.carries.get(line.name, 0)
+        amount, self.carries[line.name] = accrue(line.price_usd_micros, quantity, carry % base_units, base_units)
+        self.unkept += self.book.add(line, at, DurationNs(0), [Part(payer, quantity, amount)])
         return UsdMicros(amount)
 
-    def charge_absence(self, meter: LineMeter, elapsed: DurationNs) -> list[Split]:
-        """Charge time of one line that no clock of this boot has measured, to nobody. Its begin counts as zero."""
+    def charge_absence(self, meter: LineMeter, since: WallNs, elapsed: DurationNs) -> None:
+        """Charge time of one line that no clock of this boot has measured, to nobody."""
         if meter is self.compute and meter.metered is None:
             self.unpriced_ns += elapsed
         splits = meter.charge(BootNs(0), elapsed, {UNALLOCATED: 1}, reconstructed=True)
-        amount = sum(split.amounts[UNALLOCATED] for split in splits)
-        self.spent[UNALLOCATED] = self.spent.get(UNALLOCATED, 0) + amount
-        return splits
+        self._enter(splits, since, {UNALLOCATED: UNALLOCATED_PAYER})
 
-    def hand_over(self, to: str, amount: UsdMicros) -> None:
-        """Give so much of what nobody held to a run: that of the charges which are put on its account."""
-        self.spent[UNALLOCATED] = self.spent.get(UNALLOCATED, 0) - amount
-        self.spent[to] = self.spent.get(to, 0) + amount
+    def hand_over(self, to: Payer) -> None:
+        """Put what was nobody's so far on a run's account, in the charges and so in what it has spent."""
+        self.unkept += self.book.hand_over(to)
+
+    def take_charges(self) -> tuple[Charge, ...]:
+        """Everything that a commit is to have: what was closed since the last one, and what still grows."""
+        charges = (*self.unkept, *self.book.open_charges())
+        self.unkept.clear()
+        return charges
+
+    def set_next_price(self, to: Metered | None, since: BootNs) -> None:
+        """What compute costs from `since` on, which may have passed: the next charge() goes over to it."""
+        self.next_price = (to, since)
+
+    def resume_from(self, since: BootNs) -> None:
+        """Go back to where the governor before us stood: its downtime is node time too."""
+        if since < self.charged_to:
+            self.charged_to = since
+            self.returning = True
 
     def pass_over(self, until: BootNs) -> None:
         """What passed before this moment is charged to nobody at all: it was not our node then."""
@@ -127,32 +163,23 @@ class Ledger:
 
     def carry_in(self, run: str, spend: UsdMicros) -> None:
         """Take up a run's spend from the journal after a restart."""
-        self.spent[run] = self.spent.get(run, 0) + spend
+        self.book.runs.enter(run, spend)
 
     def forget(self, run: str) -> str | None:
-        """The run is no longer tracked. Its spend waits for it; beyond FORGOTTEN_MAX the oldest goes into one sum.
-
-        Returns the name that is gone with it, if one is.
-        """
-        self.recall(run)
-        self.forgotten[run] = None
-        if len(self.forgotten) <= FORGOTTEN_MAX:
-            return None
-        oldest = next(iter(self.forgotten))
-        del self.forgotten[oldest]
-        self.folded_usd_micros += self.spent.pop(oldest, 0)
-        return oldest
+        """The run is no longer tracked. Returns the name of another whose spend is folded away for it, if one is."""
+        return self.book.runs.forget(run)
 
     def recall(self, run: str) -> None:
         """The run is tracked again: it goes on with what it has spent."""
-        self.forgotten.pop(run, None)
+        self.book.runs.recall(run)
 
     def total(self) -> UsdMicros:
         """What the node's time has cost since we first saw it, whoever held it."""
-        return UsdMicros(sum(self.spent.values()) + self.folded_usd_micros)
+        return self.book.runs.total()
 
     def spend(self, run: str) -> UsdMicros:
-        return UsdMicros(self.spent.get(run, 0))
+        """What the charges of this run come to, over all its attempts."""
+        return self.book.runs.of(run)
 
     def rate(self, run: str, holders: Mapping[str, int]) -> UsdMicros | None:
         """The run's share of what the node costs an hour, all lines; None while the machine's price is unknown."""
@@ -162,11 +189,52 @@ class Ledger:
         total = sum(holders.values())
         return UsdMicros(price * holders.get(run, 0) // total if total else 0)
 
+    def snapshot(self) -> dict[str, Any]:
+        """Where its meters and counters stand, but for those of runs: each is in its run's own. Plain JSON."""
+        return {
+            "carry": self.compute.carry,
+            "credit": self.compute.credit,
+            "price": price_row(self.compute.metered),
+            "priced_from": self.priced_from,
+            "lines": {
+                meter.metered.line.name: {"carry": meter.carry, "credit": meter.credit}
+                for meter in self.others
+                if meter.metered is not None
+            },
+            "carries": dict(self.carries),
+            "unallocated_usd_micros": self.spend(UNALLOCATED),
+            "unpriced_ns": self.unpriced_ns,
+            "groups": self.groups.snapshot(),
+        }
 
-def new_ledger(compute: Metered | None, charged_to: BootNs, lines: Lines | None = None) -> Ledger:
-    """A ledger that has charged nothing yet."""
+    def restore(self, snapshot: Mapping[str, Any], *, same_boot: bool, in_force_from: BootNs) -> None:
+        """Take up the meters, and what is nobody's. KeyError, TypeError or ValueError when it is not one of ours.
+
+        Within one boot the gap is charged at the price of then up to `in_force_from`, when today's came into force.
+        """
+        carry, unallocated = int(snapshot["carry"]), int(snapshot["unallocated_usd_micros"])
+        unpriced_ns, credit = int(snapshot["unpriced_ns"]), int(snapshot.get("credit", 0))  # A journal of before: none.
+        lines = {str(name): (int(row["carry"]), int(row["credit"])) for name, row in snapshot.get("lines", {}).items()}
+        carries = {str(name): int(carry) for name, carry in snapshot.get("carries", {}).items()}
+        before = price_of(snapshot.get("price")) if same_boot else None
+        priced_from = BootNs(int(snapshot.get("priced_from", snapshot["boot_ns"])))
+        self.compute.restore(carry, credit)
+        for meter in self.others:
+            if meter.metered is not None and meter.metered.line.name in lines:
+                meter.restore(*lines[meter.metered.line.name])
+        self.carries, self.unpriced_ns = carries, unpriced_ns
+        self.book.runs.restore(UNALLOCATED, unallocated)
+        if before is not None:
+            self.next_price = (self.compute.metered, in_force_from)
+            self.compute.metered, self.priced_from = before, priced_from
+
+
+def new_ledger(
+    compute: Metered | None, charged_to: BootNs, place: Place, epoch: WallNs, lines: Lines | None = None
+) -> Ledger:
+    """A ledger that has charged nothing yet. `epoch`: see ChargeBook."""
     others = tuple(LineMeter(metered) for metered in lines.hourly) if lines is not None else ()
-    return Ledger(LineMeter(compute), charged_to, others, priced_from=charged_to)
+    return Ledger(LineMeter(compute), charged_to, ChargeBook(place, epoch), others, priced_from=charged_to)
 
 
 def reserve(rate_usd_micros_per_hour: int, bounds_ns: int) -> UsdMicros:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
-from typing import Final
+from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, UsdMicros, accrue, format_usd
 from governor.core.money.charges import Line, LineKind, Part, Payer, Unit
@@ -70,6 +70,21 @@ def compute_line(price: UsdMicros | None, source: str | None, as_of: str) -> Met
     if price is None:
         return None
     return Metered(Line(LineKind.COMPUTE, NODE_LINE, Unit.HOUR, price, source or "", as_of))
+
+
+def price_row(metered: Metered | None) -> Mapping[str, Any] | None:
+    """Return what compute costs as plain JSON, as the journal keeps it; None while it is unknown."""
+    if metered is None:
+        return None
+    line = metered.line
+    return {"usd_micros_per_hour": line.price_usd_micros, "source": line.source, "as_of": line.as_of}
+
+
+def price_of(row: Mapping[str, Any] | None) -> Metered | None:
+    """Rebuild it. KeyError, TypeError or ValueError when the row is not one of ours."""
+    if row is None:
+        return None
+    return compute_line(UsdMicros(int(row["usd_micros_per_hour"])), str(row["source"]), str(row["as_of"]))
 
 
 # Whole amounts in whole parts: by weights, adding up exactly, and over many splits never off for long.

@@ -37,6 +37,6 @@ def test_charges_know_the_region_and_the_core_the_launch_and_the_lines(tmp_path:
     facts = node_facts(settings, None, told, choose([quote], None, None, Day(20_000)), "boot-1", lines, exclusive=False)
     assert (facts.launched_at_wall, facts.price_since_wall, facts.usd_micros_per_hour) == (5, 7, 23_500_000)
     node = new_node(facts, PolicySet((), "digest"), BootNs(0), WallNs(0))
-    node.charges.add(lines.hourly[0].line, WallNs(0), DurationNs(1), [Part(Payer("run"), 1, 1)])
-    [charge] = node.charges.open_charges()
+    node.ledger.book.add(lines.hourly[0].line, WallNs(0), DurationNs(1), [Part(Payer("run"), 1, 1)])
+    [charge] = node.ledger.book.open_charges()
     assert charge.place == Place("gpu-17", "none", "i-1", "eu-west-1")

@@ -104,7 +104,7 @@ def test_one_name_is_one_budget_also_where_each_launch_dies_with_its_governor() 
     assert (world.node.ledger.spend("job"), world.charged("job"), world.charged(UNALLOCATED)) == (kept, kept, 0)
     (ended,) = termed(world, 431, 700)
     assert 430 < ended < 430 + 600 - kept // SECOND
-    assert world.node.charges.groups.node_usd_micros == world.node.ledger.total()
+    assert world.node.ledger.groups.node_usd_micros == world.node.ledger.total()
 
 
 def test_what_followed_a_training_is_its_runs_also_where_the_next_launch_finds_it() -> None:

@@ -73,7 +73,7 @@ def test_a_log_that_speaks_for_the_command_brings_its_stage_and_labels() -> None
     run = node.runs["job"].run
     assert (run.stage, run.labels) == ("stage1", {"team": "nlp"})
     assert terms(pass_time(node, 1_000, 1)) == ["job"]
-    assert node.charges.groups.of_key("label:team=nlp") == node.ledger.spend("job")
+    assert node.ledger.groups.of_key("label:team=nlp") == node.ledger.spend("job")
 
 
 def test_what_the_last_steps_were_like_halts_nobody_who_comes_after_them() -> None:

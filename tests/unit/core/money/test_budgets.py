@@ -133,7 +133,7 @@ def test_every_group_has_spent_what_its_members_were_charged(acts: list[tuple[st
         world.tick()
     world.boot, world.mono = world.boot + 10 * NS_PER_S, world.mono + 10 * NS_PER_S
     world.tick()
-    groups, charges = world.node.charges.groups, list(world.charges.values())
+    groups, charges = world.node.ledger.groups, list(world.charges.values())
     for stage in ("s0", "s1"):
         assert groups.of_key(f"stage:{stage}") == total(c for c in charges if c.payer.stage == stage)
     for label in (("team", "t0"), ("team", "t1"), ("place", "x")):
@@ -157,7 +157,7 @@ def test_a_day_begins_at_midnight_to_the_micro_dollar() -> None:
     world.hear()
     for second in range(0, 7201, 50):
         world.at(second + 0.1)
-    groups = world.node.charges.groups
+    groups = world.node.ledger.groups
     hour = 98_320_000
     # The tick that crosses midnight is cut down to a whole micro-dollar.
     assert hour - 1 <= groups.of_day(world.wall_offset) <= hour

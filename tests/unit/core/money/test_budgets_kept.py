@@ -40,11 +40,11 @@ def test_live_budgets_and_what_was_spent_survive_a_restart(boot_id: str) -> None
     set_live(node, 1, "stage:stage1", 10)
     set_live(node, 1, "run:mistral", 60)
     play(node, tick(100))
-    spent = node.charges.groups.of_key("stage:stage1")
+    spent = node.ledger.groups.of_key("stage:stage1")
     new = reborn(node, 100, budget("day", 500), boot_id=boot_id)
     assert new.budgets.live == node.budgets.live
-    assert new.charges.groups.of_key("stage:stage1") == spent == PRICE * 100 // 3600
-    assert new.charges.groups.of_day(WALL_AT_0) == spent
+    assert new.ledger.groups.of_key("stage:stage1") == spent == PRICE * 100 // 3600
+    assert new.ledger.groups.of_day(WALL_AT_0) == spent
     assert new.runs[OTHER].policy.budget.ceiling_usd_micros == usd(60)
 
 
@@ -60,7 +60,7 @@ def test_a_journal_of_before_has_no_counters_and_its_runs_give_them() -> None:
         row.pop("budgets", None)
     new = new_node(node.facts, node.policies, BootNs(at(100)), WallNs(at(100)))
     assert alarms(restore_runs(new, rows, BootNs(at(100)), at(100))) == []
-    groups = new.charges.groups
+    groups = new.ledger.groups
     assert groups.of_key("stage:stage1") == node.ledger.spend(ONE) + node.ledger.spend(OTHER)
     assert groups.of_key("label:team=nlp") == node.ledger.spend(ONE)
     assert groups.node_usd_micros == node.ledger.total()
@@ -76,7 +76,7 @@ def test_runs_that_are_tracked_no_longer_count_too_where_the_journal_is_one_of_b
     new = new_node(node.facts, node.policies, BootNs(at(100)), WallNs(at(100)))
     restore_runs(new, rows, BootNs(at(100)), at(100))
     assert len(new.runs) == RUNS_MAX
-    assert new.charges.groups.of_key("stage:stage1") == len(rows) * node.ledger.spend(ONE)
+    assert new.ledger.groups.of_key("stage:stage1") == len(rows) * node.ledger.spend(ONE)
 
 
 def test_counters_that_cannot_be_read_are_said_and_cost_no_start() -> None:
@@ -145,7 +145,7 @@ def test_counters_stand_where_the_live_budgets_beside_them_cannot_be_read() -> N
             row["budgets"] = {"live": [{"scope": "month"}], "said": {}}
     new = new_node(node.facts, node.policies, BootNs(at(100)), WallNs(at(100)))
     restore_runs(new, rows, BootNs(at(100)), at(100))
-    assert new.charges.groups.snapshot() == node.charges.groups.snapshot(), "nothing is counted twice"
+    assert new.ledger.groups.snapshot() == node.ledger.groups.snapshot(), "nothing is counted twice"
 
 
 # --- warnings -----------------------------------------------------------------------------------------------

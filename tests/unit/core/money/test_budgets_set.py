@@ -46,7 +46,7 @@ def test_a_ceiling_below_its_own_halt_is_refused_with_the_numbers() -> None:
     assert told is not None
     assert told.startswith("budget node: the ceiling $2.00 is not above $2.24, which its halt may itself cost here")
     play(node, tick(79_999))
-    node.charges.groups = GroupSpend()  # As if the day had cost nothing.
+    node.ledger.book.groups = GroupSpend()  # As if the day had cost nothing.
     told = refused(node, 79_999, "day", 2)
     assert told is not None, "a second before midnight: tomorrow it would be halted at once"
     assert told.startswith("budget day: the ceiling $2.00 is not above $2.24, which its halt may itself cost here")
@@ -110,13 +110,13 @@ def test_the_counter_of_a_live_budget_is_kept_however_many_others_come() -> None
     set_live(node, 60, "stage:stage1", 500)
     move(node.runs[ONE].run, LifeFact.GONE, at(60))
     move(node.runs[OTHER].run, LifeFact.GONE, at(60))
-    spent = node.charges.groups.of_key("stage:stage1")
+    spent = node.ledger.groups.of_key("stage:stage1")
     for number in range(KEYS_MAX + 1):
-        node.charges.groups.allot(f"other{number}", (), 1)
-    assert node.charges.groups.of_key("stage:stage1") == spent > 0
+        node.ledger.groups.allot(f"other{number}", (), 1)
+    assert node.ledger.groups.of_key("stage:stage1") == spent > 0
     play(node, OperatorBudget(at(61), parse_scope("stage:stage1"), None, "done", 0))
-    node.charges.groups.allot("one more", (), 1)
-    assert node.charges.groups.of_key("stage:stage1") == 0, "and no longer"
+    node.ledger.groups.allot("one more", (), 1)
+    assert node.ledger.groups.of_key("stage:stage1") == 0, "and no longer"
 
 
 def test_who_matches_no_policy_is_said_to_be_held_by_budgets_alone() -> None:

@@ -158,8 +158,10 @@ def test_what_was_nobodys_goes_to_the_command_that_was_started_for_it() -> None:
     add(book, START + NS_PER_HOUR - NS_PER_S, NS_PER_S, payer=UNALLOCATED_PAYER)
     [closed] = add(book, START + NS_PER_HOUR, NS_PER_S, payer=UNALLOCATED_PAYER)
     still_open = sum(charge.usd_micros for charge in book.open_charges())
-    [handed], amount = book.hand_over(ANNA)
+    [handed] = book.hand_over(ANNA)
     assert (handed.charge_id, handed.usd_micros, handed.payer) == (closed.charge_id, closed.usd_micros, ANNA)
     assert [charge.payer for charge in book.open_charges()] == [ANNA]
-    assert amount == handed.usd_micros + still_open > handed.usd_micros
-    assert book.hand_over(ANNA) == ([], 0), "once"
+    assert book.runs.of(ANNA.run) == handed.usd_micros + still_open > handed.usd_micros
+    assert book.runs.of(UNALLOCATED_PAYER.run) == 0
+    assert book.hand_over(ANNA) == [], "once"
+    assert book.runs.of(ANNA.run) == book.runs.total() == handed.usd_micros + still_open

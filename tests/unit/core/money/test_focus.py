@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.units import NS_PER_HOUR, BootNs, UsdMicros, WallNs
-from governor.core.money.charges import Charge, ChargeBook, Line, LineKind, Payer, Place, Unit
+from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit
 from governor.core.money.ledger import new_ledger
 from governor.core.money.lines import Metered
 from governor.core.money.reports.focus import COLUMNS, FocusRow, Issuer, focus_rows
@@ -119,16 +119,12 @@ def test_an_hour_that_eight_runs_share_by_the_tick_conforms() -> None:
     """At a price that no eighth and no tick divides, so that each share is rounded each time."""
     runs = [Payer(f"run{number}", "0") for number in range(8)]
     line = Line(LineKind.COMPUTE, "g5.xlarge", Unit.HOUR, 2_490_000, "table", "2026-06-01")
-    ledger, book = new_ledger(Metered(line), BootNs(0)), ChargeBook(NODE, WallNs(0))
+    ledger = new_ledger(Metered(line), BootNs(0), NODE, WallNs(0))
     at = 0
     while at < NS_PER_HOUR:
-        began, at = (
-            at,
-            min(NS_PER_HOUR, at + 250_000_000 + at % 1_999_993),
-        )  # Ticks come a little late, by this or that.
-        [split] = ledger.charge(BootNs(at), {run.run: 1 for run in runs})
-        book.add(line, WallNs(began), split.elapsed, split.parts({run.run: run for run in runs}))
-    rows = [row for one in book.open_charges() for row in focus_rows(one, OURS)]
+        at = min(NS_PER_HOUR, at + 250_000_000 + at % 1_999_993)  # Ticks come a little late, by this or that.
+        ledger.charge(BootNs(at), WallNs(0), {run.run: 1 for run in runs}, {run.run: run for run in runs})
+    rows = [row for one in ledger.take_charges() for row in focus_rows(one, OURS)]
     assert [breaks(row) for row in rows] == [[]] * 8
     assert sum(Decimal(row["EffectiveCost"] or "x") for row in rows) == Decimal("2.49")
 

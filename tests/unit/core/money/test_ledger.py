@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from governor.core.base.identity import ConnectionId
-from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros
+from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, BootNs, DurationNs, UsdMicros, WallNs
 from governor.core.engine.node import RUNS_MAX, Node, run_snapshot
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import PersistIncident, Refuse
 from governor.core.events.inputs import OperatorHalt, OperatorHold, ProcessesSeen
-from governor.core.money.ledger import FORGOTTEN_MAX, Ledger, new_ledger
+from governor.core.money.charges import Payer, Place
+from governor.core.money.group_totals import FORGOTTEN_MAX
+from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import compute_line, share_on
 from governor.core.runs.life import LifeFact, move
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, only, peer, play, tick
@@ -27,18 +29,21 @@ HOUR = NS_PER_HOUR
 
 def used_by(names: int) -> Ledger:
     """Each run holds the node for an hour and is forgotten."""
-    ledger = new_ledger(compute_line(UsdMicros(1_000_003), "test", ""), BootNs(0))
+    ledger = new_ledger(compute_line(UsdMicros(1_000_003), "test", ""), BootNs(0), Place("node"), WallNs(0))
     for number in range(names):
-        ledger.charge(BootNs((number + 1) * HOUR), {f"r{number}": 1})
-        ledger.forget(f"r{number}")
+        run = f"r{number}"
+        ledger.charge(BootNs((number + 1) * HOUR), WallNs(0), {run: 1}, {run: Payer(run)})
+        ledger.forget(run)
     return ledger
 
 
 def test_the_oldest_names_go_into_one_sum_and_every_micro_dollar_stays() -> None:
     ledger = used_by(FORGOTTEN_MAX + 500)
-    assert len(ledger.spent) == len(ledger.forgotten) == FORGOTTEN_MAX
-    assert ledger.folded_usd_micros == 500 * 1_000_003
+    runs = ledger.book.runs
+    assert len(runs.names()) == len(runs.forgotten) == FORGOTTEN_MAX
+    assert runs.folded_usd_micros == 500 * 1_000_003
     assert ledger.total() == (FORGOTTEN_MAX + 500) * 1_000_003
+    assert sum(charge.usd_micros for charge in ledger.take_charges()) == ledger.total()
 
 
 def test_a_run_that_comes_back_goes_on_with_its_budget_and_is_not_folded() -> None:
@@ -61,10 +66,10 @@ def test_a_run_forgotten_by_the_node_comes_back_to_what_it_spent() -> None:
         play(node, hello(0, 3601 + number, run=name, world_size=1, peer=peer(500 + number, uid=2000 + number % 9)))
         move(node.runs[name].run, LifeFact.GONE, at(3601 + number))
     assert "mine" not in node.runs
-    assert list(node.ledger.forgotten) == ["mine"]
+    assert list(node.ledger.book.runs.forgotten) == ["mine"]
     play(node, hello(0, 4000, run="mine", world_size=1, attempt="a2"))
     assert node.ledger.spend("mine") == spent == PRICE * 3600 * NS_PER_S // NS_PER_HOUR
-    assert "mine" not in node.ledger.forgotten
+    assert "mine" not in node.ledger.book.runs.forgotten
 
 
 def forgotten_by(node: Node, when: float) -> None:
@@ -124,7 +129,7 @@ def test_what_is_remembered_of_forgotten_runs_is_bounded_as_their_names_are() ->
     rows = [{**snapshot, "run": f"r{number}", "alive": False} for number in range(FORGOTTEN_MAX + RUNS_MAX + 5)]
     reborn = make_node(cloud="none", boot=1)
     restore_runs(reborn, rows, BootNs(at(1)), at(1))
-    assert reborn.past.keys() == reborn.ledger.forgotten.keys()
+    assert reborn.past.keys() == reborn.ledger.book.runs.forgotten.keys()
     assert len(reborn.past) == FORGOTTEN_MAX
     assert "r4" not in reborn.past
 
@@ -158,10 +163,11 @@ def test_a_restart_carries_the_spend_of_more_runs_than_it_tracks() -> None:
 
 def test_runs_that_share_a_node_are_charged_their_exact_share_however_often_it_is_read() -> None:
     """Eight runs on a node of $2.49/h, four ticks a second, an hour: 31.125 cents each."""
-    ledger = new_ledger(compute_line(UsdMicros(2_490_000), "test", ""), BootNs(0))
+    ledger = new_ledger(compute_line(UsdMicros(2_490_000), "test", ""), BootNs(0), Place("node"), WallNs(0))
     holders = {f"run{number}": 1 for number in range(8)}
+    payers = {run: Payer(run) for run in holders}
     for quarter in range(1, 4 * 3600 + 1):
-        ledger.charge(BootNs(quarter * NS_PER_S // 4), holders)
+        ledger.charge(BootNs(quarter * NS_PER_S // 4), WallNs(0), holders, payers)
     assert {ledger.spend(run) for run in holders} == {311_250}
 
 

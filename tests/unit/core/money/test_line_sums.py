@@ -86,7 +86,7 @@ def test_each_lines_charges_are_its_price_over_its_time(acts: list[tuple[str, in
     for run in ("run0", "run1", "run2", "run3", UNALLOCATED):
         assert world.charged(run) == world.node.ledger.spend(run)
     assert sum(charge.usd_micros for charge in world.charges.values()) == world.node.ledger.total()
-    assert world.node.charges.groups.node_usd_micros == world.node.ledger.total()
+    assert world.node.ledger.groups.node_usd_micros == world.node.ledger.total()
     for charge in world.charges.values():  # A row is its price times its quantity, but for shares and carries.
         exact = charge.line.price_usd_micros * charge.quantity / charge.line.unit.base_units
         assert abs(charge.usd_micros - exact) < 4

@@ -43,8 +43,8 @@ def test_a_run_costs_its_price_times_its_hours(example: Worked) -> None:
     total = usd(example.total_usd)
     assert accrue(price, example.hours * NS_PER_HOUR, 0) == (total, 0)
 
-    ledger, carry, at = new_ledger(Metered(line), BootNs(0)), 0, 0
-    book, payer = ChargeBook(Place("node"), WALL), Payer("run", "0")
+    ledger, carry, at = new_ledger(Metered(line), BootNs(0), Place("node"), WALL), 0, 0
+    book, payer = ChargeBook(Place("node"), WALL), Payer("run", "0")  # Beside the ledger's own.
     closed = []
     ends = example.hours * NS_PER_HOUR
     step = 37 * NS_PER_S + 123_456_789  # No divisor of anything.
@@ -54,8 +54,9 @@ def test_a_run_costs_its_price_times_its_hours(example: Worked) -> None:
         parts = [Part(payer, elapsed, micros)]
         closed += book.add(line, WallNs(WALL + at), DurationNs(elapsed), parts)
         at += elapsed
-        ledger.charge(BootNs(at), {"run": 1})
+        ledger.charge(BootNs(at), WALL, {"run": 1}, {"run": payer})
     charges = [*closed, *book.open_charges()]
+    assert list(ledger.take_charges()) == charges, "split by split, and by one accrue()"
     assert ledger.spend("run") == total
     assert sum(charge.usd_micros for charge in charges) == total
     assert sum(charge.quantity for charge in charges) == ends

@@ -35,8 +35,8 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     left = node.left
     if left is not None and set(left.processes) == set(event.processes):
         # Our own crash, not a launch: what the command had cost by then counts towards its ceiling.
-        node.goes_on, node.left = True, None
-        node.account, node.unallocated_since = left.account, left.unallocated_since
+        node.left = None
+        node.account.taken_up(left.account, left.unallocated_since)
         node.ledger.book.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
     return watch(node, event.at)  # At once: a command may end before the first tick.
 
@@ -49,9 +49,9 @@ def on_launcher_exited(node: Node, _event: LauncherExited) -> list[Effect]:
 def is_of_command(node: Node, event: StreamOpened) -> bool:
     """Whether the stream is the launched command's own; also when none was launched or somebody speaks for it."""
     launched = node.launched
-    if launched is None or node.was_held:
+    if launched is None or node.account.is_held:
         return True
-    return event.run in (launched.run, node.account) or not set(event.processes).isdisjoint(launched.processes)
+    return event.run in (launched.run, node.account.run) or not set(event.processes).isdisjoint(launched.processes)
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:
@@ -71,17 +71,16 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
 def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     if any(_speaks(managed) or _has_ended(managed, launched) for managed in node.runs.values()):
         return
-    managed = node.runs.get(node.account) if node.account is not None else None
+    account = node.account.run
+    managed = node.runs.get(account) if account is not None else None
     goes_on = managed is not None and managed.incident is None
     if managed is not None and goes_on:
         _go_on(managed)
     else:
-        managed = _begin(node, launched, node.account if node.account is not None and managed is None else launched.run)
+        managed = _begin(node, launched, account if account is not None and managed is None else launched.run)
         if managed is None:
             return
-    managed.stands_in_since = at if node.was_held else launched.at
-    if node.was_held:
-        node.was_held, node.unallocated_since = False, node.ledger.charged_to
+    managed.stands_in_since = at if node.account.silent(node.ledger.charged_to) else launched.at
     intake.stand_in(managed.run, launched.uid)
     managed.launch.named = managed.launch.launchers = launched.processes
     managed.launch.command = launched.command
@@ -124,7 +123,7 @@ def _begin(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | Non
 
 def _line(node: Node, managed: ManagedRun, at: MonoNs) -> str:
     since = format_duration(at - managed.stands_in_since)
-    ended = "" if managed.run.run != node.account else "the run has ended, its command goes on, and "
+    ended = "" if managed.run.run != node.account.run else "the run has ended, its command goes on, and "
     return (
         f"{ended}nobody has attached for {since}: {_shield(managed)}, and no NaN, hang or checkpoint "
         "is seen; add `shim = trainer_shim.attach(engine)` to the training script"
@@ -164,8 +163,8 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
     return {
         "run": node.launched.run,
         "processes": [process_row(process) for process in node.launched.processes],
-        "account": node.account,
-        "nobodys_since": node.unallocated_since,
+        "account": node.account.run,
+        "nobodys_since": node.account.since,
         "nobodys": [charge_row(charge) for charge in charges],
         "nobodys_older_usd_micros": older,
     }

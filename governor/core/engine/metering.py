@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from enum import Enum
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
@@ -21,14 +22,44 @@ from governor.core.runs.life import LifeFact, move
 
 PERSIST_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
 WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is read in one go closes thousands.
+# Five times the state of a model of a trillion parameters; more is a hostile frame.
+CHECKPOINT_BYTES_MAX: Final = 10**14
+# Each rank tells of each checkpoint, and one that was cut off tells of all that its outbox of 16 has kept.
+CHECKPOINTS_REMEMBERED_MAX: Final = 16
+
+
+# --- time: charged at each tick ------------------------------------------------------------------------------
 
 
 def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     """Charge the time since the last tick to those who hold the node."""
     _leave_out(node, holders)
     held = (node.runs[name] for name in holders if name != UNALLOCATED)
-    node.was_held = node.was_held or any(not managed.is_beside for managed in held)
+    if not node.account.is_held and any(not managed.is_beside for managed in held):
+        node.account.held()
     _charge(node, tick.boot, tick.wall, holders)
+
+
+def _charge(node: Node, boot: BootNs, wall: WallNs, holders: Mapping[str, int]) -> None:
+    if node.ledger.charge(boot, WallNs(wall - boot), holders, node.payers()):
+        node.metered_wall = wall
+
+
+# --- a gap: what passed while nobody governed ----------------------------------------------------------------
+
+
+class _Gap(Enum):
+    """Who pays for it."""
+
+    HOLDERS = "holders"  # Whoever held the node then, or nobody: before anybody new holds it.
+    ALIVE = "alive"  # Another command is launched. Whoever is still alive at the first tick has held the node.
+    UNCHARGED = "uncharged"  # The same, and nobody is alive: whose the machine was since, we do not know.
+
+
+def _gap(node: Node, holders: Mapping[str, int]) -> _Gap:
+    if not node.facts.exclusive or node.account.goes_on:
+        return _Gap.HOLDERS
+    return _Gap.ALIVE if holders else _Gap.UNCHARGED
 
 
 def close_gap(node: Node, newcomer: ManagedRun | None) -> None:
@@ -41,28 +72,23 @@ def close_gap(node: Node, newcomer: ManagedRun | None) -> None:
     if is_known or not node.ledger.returning:
         return
     holders = node.holders()
-    if not node.facts.exclusive or node.goes_on:
+    if _gap(node, holders) is _Gap.HOLDERS:
         _charge(node, node.began, node.began_wall, holders)
     else:
         _leave_out(node, holders)
 
 
 def _leave_out(node: Node, holders: Mapping[str, int]) -> None:
-    """Beside one command: the last one under this name has ended with its run, or before it.
-
-    Whose the machine was since, we do not know; and a gap that is nobody's would be handed over to the run that comes.
-    """
-    if node.facts.exclusive and node.ledger.returning and not holders and not node.goes_on:
+    """Charged to nobody, an uncharged gap would be handed over to the run that comes."""
+    if node.ledger.returning and _gap(node, holders) is _Gap.UNCHARGED:
         node.ledger.pass_over(node.began)
 
 
-def _charge(node: Node, boot: BootNs, wall: WallNs, holders: Mapping[str, int]) -> None:
-    if node.ledger.charge(boot, WallNs(wall - boot), holders, node.payers()):
-        node.metered_wall = wall
+# --- the command's time: see CommandAccount ------------------------------------------------------------------
 
 
 def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """`costgov run` launched the run that comes first, or next: its start-up, nobody's until now, is its own."""
+    """This run speaks for the command, or is halted or has ended in its stead: what waits for it is its own."""
     if managed.is_beside:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:
@@ -70,15 +96,21 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
             move(other.run, LifeFact.SPOKEN_FOR, at)
         else:
             _make_way(node, other, managed, at)
-    if not node.facts.exclusive:
+    if not node.facts.exclusive or not node.account.spoken(managed.run.run):
         return
-    if node.was_held:
-        node.account = node.account or managed.run.run
-        return
-    node.account, node.was_held = managed.run.run, True
     if managed.history.meter is None:
-        managed.history.paid_from = node.unallocated_since
+        managed.history.paid_from = node.account.since
     node.ledger.hand_over(payer_of(managed))
+
+
+def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) -> None:
+    """It stood in for the command. What speaks now takes the operator's hold along, unless its own is the longer."""
+    own, its = managed.history, other.history
+    if its.hold_until is not None and (own.hold_until is None or its.hold_until > own.hold_until):
+        own.hold(its.hold_until, its.hold_reason)
+    move(other.run, LifeFact.REPLACED, at)
+    if other.run.run != node.account.run:
+        forget(node, other)
 
 
 def settle(node: Node, at: MonoNs) -> list[Effect]:
@@ -97,14 +129,7 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
     return [persist(node, at, managed)]
 
 
-def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) -> None:
-    """It stood in for the command. What speaks now takes the operator's hold along, unless its own is the longer."""
-    own, its = managed.history, other.history
-    if its.hold_until is not None and (own.hold_until is None or its.hold_until > own.hold_until):
-        own.hold(its.hold_until, its.hold_reason)
-    move(other.run, LifeFact.REPLACED, at)
-    if other.run.run != node.account:
-        forget(node, other)
+# --- tokens: the clock of money ------------------------------------------------------------------------------
 
 
 def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
@@ -138,6 +163,9 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     node.windows_unkept.append(Record("window", run.run, None, row))
 
 
+# --- into the journal ----------------------------------------------------------------------------------------
+
+
 def persist_due(node: Node, at: MonoNs) -> list[PersistRuns]:
     """At the first tick, every ten seconds, and when a charge or many windows were closed."""
     many = node.ledger.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
@@ -163,12 +191,7 @@ def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -
     return PersistRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records, durable)
 
 
-# What a launch and a checkpoint add to the bill: charged to their run at the moment at which they happen.
-
-
-CHECKPOINT_BYTES_MAX = 10**14  # Five times the state of a model of a trillion parameters; more is a hostile frame.
-# Each rank tells of each checkpoint, and one that was cut off tells of all that its outbox of 16 has kept.
-CHECKPOINTS_REMEMBERED_MAX: Final = 16
+# --- what a launch and a checkpoint add, at the moment at which they happen ----------------------------------
 
 
 def charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> None:
@@ -209,7 +232,7 @@ def _charge_one_off(node: Node, managed: ManagedRun, line: Line, quantity: int, 
     return node.ledger.charge_one_off(line, quantity, node.wall(at), payer_of(managed))
 
 
-# A price that changes while the node runs: charged from its own time on, and recorded.
+# --- a price that changes while the node runs ----------------------------------------------------------------
 
 
 def on_price_read(node: Node, read: PriceRead) -> list[Effect]:

@@ -17,6 +17,7 @@ from governor.core.events.machine import SpotNotice
 from governor.core.halt.incident import Incident, process_row
 from governor.core.money.budgets import Budgets, ScopedBudget, ScopeKind, by_scope
 from governor.core.money.charges import UNALLOCATED, Payer, Place, labels_of
+from governor.core.money.command_account import CommandAccount
 from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import Lines, compute_line
 from governor.core.rules.evaluate import Rules
@@ -74,15 +75,12 @@ class Node:
     ledger: Ledger
     began: BootNs  # When this governor's metering began,
     began_wall: WallNs  # and what the wall clock said then.
-    unallocated_since: BootNs  # When what hand_over() would move began.
+    account: CommandAccount  # Who pays for the launched command's time.
     metered_wall: WallNs  # What it said at the last moment that is charged.
     away_ns: DurationNs = DurationNs(0)  # Within this boot: how long nobody had governed when we began.
     budgets: Budgets = field(default_factory=Budgets)
     launched: CommandLaunched | None = None  # `costgov run`: its command, until that has exited.
     left: CommandLeft | None = None  # Until we are told whether it is the one that is launched.
-    goes_on: bool = False  # It is: the governor was away, the command was not.
-    account: str | None = None  # The run to which the command's time was handed over last.
-    was_held: bool = False  # Has a run held the node since the launch, or since the last one that did has ended?
     price_rise: Rise | None = None  # The last one.
     windows_unkept: list[Record] = field(default_factory=list)  # Closed ones that no PersistRuns has taken along yet.
     runs: dict[str, ManagedRun] = field(default_factory=dict)
@@ -204,7 +202,7 @@ def new_node(
         ledger=ledger,
         began=boot,
         began_wall=wall,
-        unallocated_since=boot,
+        account=CommandAccount(since=boot),
         metered_wall=wall,
         budgets=configured,
     )

@@ -6,9 +6,9 @@ A value that stands out must not enter the level that judges it, and one that is
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import median
 from typing import Any, ClassVar, Final
@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Final
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Disconnected, Event, Step
+from governor.core.rules.trigger_state import UNKEPT
+from governor.core.rules.triggers.base import Trigger
 from governor.core.runs.state import Run
 
 VALUE_MAX: Final = 1e30  # Larger is cut off to this: products of it still are numbers, and far beyond any limit.
@@ -26,6 +28,7 @@ def _clipped(value: float) -> float:
     return value if -VALUE_MAX <= value <= VALUE_MAX else min(max(value, -VALUE_MAX), VALUE_MAX)
 
 
+@dataclass(init=False)
 class RunningLevel:
     """A running mean that values above `limit` do not enter, unless they stay for `adopt` values: then they are it.
 
@@ -35,10 +38,12 @@ class RunningLevel:
     with.
     """
 
-    __slots__ = (
-        "_adopt", "_early", "_first", "_floor", "_floor_frac", "_fresh", "_noise", "_over", "_rise", "_warmup",
-        "_weight", "limit", "mean", "spread",
-    )  # fmt: skip
+    early: list[float]
+    fresh: list[float]  # Since the mean last moved.
+    over: int  # Values above the limit in a row.
+    mean: float | None
+    spread: float
+    first: float  # The least size that the mean is taken for.
 
     def __init__(
         self, *, rise: float, noise: float, floor: float, floor_frac: float, warmup: int, memory: int, adopt: int
@@ -50,24 +55,25 @@ class RunningLevel:
         self.clear()
 
     def clear(self) -> None:
-        self._early: list[float] = []
-        self._fresh: list[float] = []  # Since the mean last moved.
-        self._first = 0.0  # The least size that the mean is taken for.
-        self._over = 0  # Values above the limit in a row.
-        self.mean: float | None = None
-        self.spread = 0.0
+        self.early, self.fresh = [], []
+        self.over = 0
+        self.mean, self.spread, self.first = None, 0.0, 0.0
         self.limit = math.inf
+
+    def restored(self) -> None:
+        if self.mean is not None:
+            self._start(self.mean, self.spread, self.first)
 
     def stands_out(self, value: float) -> bool:
         """Judge one finite value by those before it, then let it in unless it stands out."""
         if value > self.limit:
-            self._over += 1
-            if self._over < self._adopt:
+            self.over += 1
+            if self.over < self._adopt:
                 return True
             self.clear()  # Whatever it was, it is the level now; from here on afresh.
             return False
-        self._over = 0
-        fresh = self._fresh
+        self.over = 0
+        fresh = self.fresh
         fresh.append(value)
         if len(fresh) >= AT_ONCE:
             self._settle(fresh)
@@ -87,91 +93,55 @@ class RunningLevel:
         weight = self._weight
         spread = self.spread + weight * (high - low - self.spread)
         mean += weight * (sum(fresh, 0.0) / len(fresh) - mean)
-        self._start(_clipped(mean), min(spread, VALUE_MAX), self._first)
+        self._start(_clipped(mean), min(spread, VALUE_MAX), self.first)
         fresh.clear()
 
     def _warm_up(self, fresh: list[float]) -> None:
-        self._early.extend(map(_clipped, fresh))
+        self.early.extend(map(_clipped, fresh))
         fresh.clear()
-        if len(self._early) < self._warmup:
+        if len(self.early) < self._warmup:
             return
-        mean = median(self._early)
-        spread = 2 * median(abs(early - mean) for early in self._early)
+        mean = median(self.early)
+        spread = 2 * median(abs(early - mean) for early in self.early)
         self._start(mean, spread, max(self._floor, self._floor_frac * abs(mean)))
-        self._early.clear()
+        self.early.clear()
 
     def _start(self, mean: float, spread: float, first: float) -> None:
-        self.mean, self.spread, self._first = mean, spread, first
+        self.mean, self.spread, self.first = mean, spread, first
         size = mean if mean > 0 else -mean
         rise, noise = self._rise * (size if size > first else first), self._noise * spread
         self.limit = mean + (rise if rise > noise else noise)
 
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "early": list(self._early),
-            "fresh": list(self._fresh),
-            "over": self._over,
-            "mean": self.mean,
-            "spread": self.spread,
-            "first": self._first,
-        }
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self.clear()
-        self._early = [float(value) for value in snapshot["early"]]
-        self._fresh = [float(value) for value in snapshot["fresh"]]
-        self._over = int(snapshot["over"])
-        if snapshot["mean"] is not None:
-            self._start(float(snapshot["mean"]), float(snapshot["spread"]), float(snapshot["first"]))
-
-
+@dataclass(init=False)
 class LevelBlocks:
     """Medians of every `size` values in a row, the newest `keep` of them, each with the step of its first value.
 
     A median of ten is blind to four spikes, and sorting ten values once in ten costs less than any window that slides.
     """
 
-    __slots__ = ("_filling", "_since", "medians", "size", "starts")
+    filling: list[float]
+    since: int  # The step at which what is being filled began.
+    medians: deque[float]
+    starts: deque[int]
 
     def __init__(self, size: int, keep: int) -> None:
         self.size = size
-        self.medians: deque[float] = deque(maxlen=keep)
-        self.starts: deque[int] = deque(maxlen=keep)
-        self.clear()
-
-    def clear(self) -> None:
-        self._filling: list[float] = []
-        self._since = 0
-        self.medians.clear()
-        self.starts.clear()
+        self.filling, self.since = [], 0
+        self.medians, self.starts = deque(maxlen=keep), deque(maxlen=keep)
 
     def add(self, value: float, step: int) -> bool:
         """Take one finite value; True when it completes a block, whose median is then the newest."""
-        filling = self._filling
+        filling = self.filling
         if not filling:
-            self._since = step
+            self.since = step
         filling.append(value)
         if len(filling) < self.size:
             return False
         self.medians.append(_clipped(median(filling)))
-        self.starts.append(self._since)
+        self.starts.append(self.since)
         filling.clear()
         return True
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "filling": list(self._filling),
-            "since": self._since,
-            "medians": list(self.medians),
-            "starts": list(self.starts),
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self.clear()
-        self._filling = [float(value) for value in snapshot["filling"]]
-        self._since = int(snapshot["since"])
-        self.medians.extend(float(value) for value in snapshot["medians"])
-        self.starts.extend(int(step) for step in snapshot["starts"])
 
 
 # What triggers have in common that judge the records of one rank: whom they follow, and what they answer meanwhile.
@@ -181,48 +151,63 @@ WARMING_UP: Final = unknown("warming_up")
 _CUT_OFF: Final = unknown("no_connection")
 
 
-class OneRank(ABC):
+@dataclass(slots=True)
+class RankState:
+    """Whom a trigger follows, and what his last record led to. After a restart that is unknown until the next one."""
+
+    rank: int | None = None
+    step: int = -1
+    finding: Finding = field(default=WARMING_UP, metadata=UNKEPT)
+
+
+class OneRank(Trigger):
     """One rank is followed: under data parallelism each sees a loss of its own, and mixing them would double the noise.
 
     It is the first that reports the number in question. The answer is what its last record led to, or that nobody is
-    connected. A trigger gives NONE_SEEN and `_begin`, which sets `_step` and `_finding` and drops all that it holds.
+    connected. Before any it is the trigger's NONE_SEEN, with which a fresh state begins.
     """
 
     NONE_SEEN: ClassVar[Finding]
 
-    _rank: int | None
-    _step: int
-    _finding: Finding
+    _state: RankState
 
-    @abstractmethod
-    def _begin(self) -> None: ...
+    def _restored(self) -> None:
+        state = self._state
+        state.finding = self.NONE_SEEN if state.rank is None else WARMING_UP
+
+    def _begin(self) -> None:
+        """The steps went back: all that was seen of the rank is dropped."""
+        rank, self._state = self._state.rank, self._fresh()
+        self._state.rank = rank
 
     def _see_other(self, event: Event, run: Run) -> bool:
         """Whatever is no step."""
         if isinstance(event, Disconnected) and run.is_cut_off():
-            self._finding = _CUT_OFF
+            self._state.finding = _CUT_OFF
         return False
 
     def _takes_over(self, rank: int, run: Run) -> bool:
         """Whether `rank`, which reports the number, is followed from now on in place of the one until now."""
-        known = run.ranks.get(self._rank) if self._rank is not None else None
+        state = self._state
+        known = run.ranks.get(state.rank) if state.rank is not None else None
         if known is not None and known.connection is not None:
             return False
         # A log has no connections: its lowest rank. Else we are back, and that one has not said hello.
-        if known is None and self._rank is not None and run.jsonl_only and rank > self._rank:
+        if known is None and state.rank is not None and run.jsonl_only and rank > state.rank:
             return False
-        self._rank = rank
+        state.rank = rank
         return True
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        return self._finding
-
-    def new_attempt(self, run: Run) -> None:
-        self._rank = None
-        self._begin()
+        return self._state.finding
 
 
 # A number of the steps far above the level that it kept to: what `loss_spike` and `grad_norm` have in common.
+
+
+@dataclass(slots=True, kw_only=True)
+class _SpikeState(RankState):
+    level: RunningLevel
 
 
 class Spike(OneRank):
@@ -236,24 +221,23 @@ class Spike(OneRank):
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._factor: float = params["factor"]
-        self._level = RunningLevel(
-            rise=self._factor - 1,
-            noise=params["noise"],
-            floor=params["floor"],
-            floor_frac=params["floor_frac"],
-            warmup=params["warmup_records"],
-            memory=params["mean_records"],
-            adopt=params["adopt_records"],
-        )
+        self._limits = {name: params[name] for name in ("noise", "floor", "floor_frac")}
+        self._warmup_records: int = params["warmup_records"]
+        self._mean_records: int = params["mean_records"]
+        self._adopt_records: int = params["adopt_records"]
         self._value_of = attrgetter(self.FIELD)
         self._not_finite = unknown(f"{self.FIELD}_not_finite")
-        self._rank = None
-        self._begin()
+        self._state: _SpikeState = self._fresh()
 
-    def _begin(self) -> None:
-        self._level.clear()
-        self._step = -1
-        self._finding = self.NONE_SEEN
+    def _fresh(self) -> _SpikeState:
+        level = RunningLevel(
+            rise=self._factor - 1,
+            **self._limits,
+            warmup=self._warmup_records,
+            memory=self._mean_records,
+            adopt=self._adopt_records,
+        )
+        return _SpikeState(level=level, finding=self.NONE_SEEN)
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
@@ -261,44 +245,37 @@ class Spike(OneRank):
         value = self._value_of(event)
         if value is None:
             return False
-        if event.rank != self._rank and not self._takes_over(event.rank, run):
+        state = self._state
+        if event.rank != state.rank and not self._takes_over(event.rank, run):
             return False
         step = event.step
-        if step < self._step:
+        if step < state.step:
             self._begin()
-        self._step = step
+            state = self._state
+        state.step = step
         if not math.isfinite(value):
-            self._finding = self._not_finite
+            state.finding = self._not_finite
             return False
-        level = self._level
+        level = state.level
         if level.stands_out(value):
-            self._finding = self._high(value)
+            state.finding = self._high(value)
             return True
-        self._finding = QUIET if level.mean is not None else WARMING_UP
+        state.finding = QUIET if level.mean is not None else WARMING_UP
         return False
 
     def _high(self, value: float) -> Finding:
-        mean, limit = self._level.mean, self._level.limit
+        state = self._state
+        mean, limit = state.level.mean, state.level.limit
         return Finding(
             Reading.FIRING,
             self.REASON,
-            f"{self.NAME} {value:.4g} at step {self._step}; its running mean is {mean:.4g}, the limit {limit:.4g}",
+            f"{self.NAME} {value:.4g} at step {state.step}; its running mean is {mean:.4g}, the limit {limit:.4g}",
             {
-                "rank": self._rank,
-                "step": self._step,
+                "rank": state.rank,
+                "step": state.step,
                 self.FIELD: value,
                 "mean": mean,
                 "limit": limit,
                 "factor": self._factor,
             },
         )
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {"rank": self._rank, "step": self._step, "level": self._level.snapshot()}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._rank = snapshot["rank"]
-        self._step = int(snapshot["step"])
-        self._level.restore(snapshot["level"])
-        # Until the next value: whether the last one stood out is not known any more.
-        self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP

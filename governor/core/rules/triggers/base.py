@@ -1,11 +1,12 @@
 """The contract of a trigger: one condition, one file, no clock.
 
-A trigger sees every event of its run, so that its windows stay warm, and answers when asked. Its state is its own,
-JSON-serialisable by `snapshot`, and dropped or kept at a new attempt as its docstring says.
+A trigger sees every event of its run, so that its windows stay warm, and answers when asked. Its state is its own: a
+dataclass that `snapshot` makes JSON of, begun anew with each attempt unless the trigger's docstring says otherwise.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol
@@ -14,6 +15,7 @@ from governor.core.base.findings import Finding
 from governor.core.base.units import MonoNs, parse_count, parse_duration
 from governor.core.events.inputs import Event
 from governor.core.rules import expressions
+from governor.core.rules.trigger_state import read_json, to_json
 from governor.core.runs.state import Run
 
 # Outside of these a step time is a broken clock or a hostile frame, and would overflow what is computed from it.
@@ -59,6 +61,9 @@ class Condition(Protocol):
     def observe(self, event: Event, run: Run) -> bool | None:
         """See an event that has already been applied to `run`. Must be cheap: called for every frame.
 
+        It sees the events of all ranks: every rank tells each of its steps, so a step of the run comes as often as the
+        node has ranks, and the ranks overtake one another. `one_rank` has what follows a single one.
+
         False, of a step: it cannot have made a reading FIRING that was not, so nobody asks before the next tick. Most
         steps of most runs cost no more. Anything else: ask.
         """
@@ -74,8 +79,11 @@ class Condition(Protocol):
     def restore(self, snapshot: Mapping[str, Any]) -> None: ...
 
 
-class Trigger(Condition, Protocol):
-    """`KIND`, `KEYS` and the docstring make the documentation table; see governor.core.rules.triggers.load."""
+class Trigger(ABC):
+    """What every trigger of this folder extends: a Condition whose state is one dataclass, or nothing.
+
+    `KIND`, `KEYS` and the docstring make the documentation table; see governor.core.rules.triggers.load.
+    """
 
     KIND: ClassVar[str]  # The file's name.
     KEYS: ClassVar[tuple[Key, ...]]
@@ -87,16 +95,44 @@ class Trigger(Condition, Protocol):
     # key; one that leaves SAYS out is said by the first line of its file and a list of its keys.
     SAYS: ClassVar[tuple[str, ...]]
     # LISTENS: ClassVar[frozenset[type]], where there is one: the kinds of event that it uses. Others it is not shown.
-    # PLANNED: ClassVar[bool], where there is one: True where it reads "budget" or "expected" of its parameters.
-    # Keys that are limits, for `costgov policy tune`: moved one way the trigger fires earlier, the other way later. May
-    # be left out.
-    LIMITS: ClassVar[tuple[str, ...]]
+    PLANNED: ClassVar[bool] = False  # True where it reads "budget" or "expected" of its parameters.
+    # Keys that are limits, for `costgov policy tune`: moved one way the trigger fires earlier, the other way later.
+    LIMITS: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, params: Mapping[str, Any]) -> None:
+    _state: Any = None  # A dataclass, which `_fresh` makes; governor.core.rules.trigger_state says what becomes of it.
+
+    def __init__(self, params: Mapping[str, Any]) -> None:  # noqa: B027
         """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float.
 
         Beside them stand "budget" and "expected", the policy's Budget and Expected.
         """
+
+    def _fresh(self) -> Any:
+        """The state of a new attempt, of which nothing was seen."""
+        return None
+
+    def _restored(self) -> None:  # noqa: B027
+        """A snapshot has been read: take up what follows from it. What led to the last finding is often not kept."""
+
+    def observe(self, event: Event, run: Run) -> bool | None:
+        """Nothing: it judges the run as it is."""
+        return None
+
+    @abstractmethod
+    def judge(self, at: MonoNs, run: Run) -> Finding: ...
+
+    def new_attempt(self, run: Run) -> None:
+        self._state = self._fresh()
+
+    def snapshot(self) -> Mapping[str, Any]:
+        saved: Mapping[str, Any] = {} if self._state is None else to_json(self._state)
+        return saved
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self._state = self._fresh()
+        if self._state is not None:
+            read_json(self._state, snapshot)
+        self._restored()
 
 
 def listens(condition: Condition | type[Condition], kind: type) -> bool:

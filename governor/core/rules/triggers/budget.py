@@ -10,13 +10,13 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import MonoNs, UsdMicros, format_usd
 from governor.core.events.inputs import Event, Step
 from governor.core.money.budgets import Cap
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
 TOKENS_REACHED: Final = "tokens_reached"  # The run is complete.
 
 
-class BudgetReached:
+class BudgetReached(Trigger):
     """The money or the tokens of a run are used up.
 
     Fires when `spend + reserve >= at_frac x ceiling`, where the reserve is the price of the halt itself (grace, kill,
@@ -100,12 +100,3 @@ class BudgetReached:
                 "at_frac": self._at_frac,
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        pass
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        pass

@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
-from governor.core.rules.triggers.base import Key, is_step_time
+from governor.core.rules.trigger_state import UNKEPT
+from governor.core.rules.triggers.base import Key, Trigger, is_step_time
 from governor.core.runs.state import RANKS_MAX, Run
 
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
+
+@dataclass(slots=True)
 class _Rank:
     """Waiting and step seconds of one rank's last steps."""
 
-    __slots__ = ("data_s", "share_frac", "step_s", "steps_seen")
+    ROW: ClassVar[bool] = True
 
-    def __init__(self, window_steps: int) -> None:
-        self.data_s: deque[float] = deque(maxlen=window_steps)
-        self.step_s: deque[float] = deque(maxlen=window_steps)
-        self.steps_seen = 0
-        self.share_frac: float | None = None  # Over the whole window; None until it is full.
+    steps_seen: int = 0
+    steps: deque[tuple[float, float]] = field(default_factory=deque)
+    share_frac: float | None = field(default=None, metadata=UNKEPT)  # Over the whole window; None until it is full.
 
     def add(self, data_s: float, step_s: float) -> None:
-        self.data_s.append(data_s)
-        self.step_s.append(step_s)
-        if len(self.step_s) == self.step_s.maxlen:
+        self.steps.append((data_s, step_s))
+        self.restored()
+
+    def restored(self) -> None:
+        if len(self.steps) == self.steps.maxlen:
             # Summed anew: a running sum of floats drifts over millions of steps.
-            self.share_frac = self._share_frac(sum(self.data_s), sum(self.step_s))
+            self.share_frac = self._share_frac(sum(map(_FIRST, self.steps)), sum(map(_SECOND, self.steps)))
 
     def _share_frac(self, data_s: float, step_s: float) -> float:
         """Of all steps, or without the one that waited longest, whichever is less."""
-        waited_s, slowest_s = max(zip(self.data_s, self.step_s, strict=True))
+        waited_s, slowest_s = max(self.steps)
         rest_s = step_s - slowest_s
         return min(data_s / step_s, (data_s - waited_s) / rest_s if rest_s > 0 else 1.0)
 
 
-class DataStarvation:
+@dataclass(slots=True)
+class _State:
+    ranks: defaultdict[int, _Rank]
+
+
+class DataStarvation(Trigger):
     """The part of the step time that a rank spends waiting for its next batch, over the last `window_steps` steps.
 
     The longest wait among them is left out: one batch behind a restart of the loader's workers, or a shard that has to
@@ -68,7 +79,10 @@ class DataStarvation:
         self._share_frac: float = params["share_frac"]
         self._window_steps: int = params["window_steps"]
         self._warmup_steps: int = params["warmup_steps"]
-        self._ranks: dict[int, _Rank] = {}
+        self._state: _State = self._fresh()
+
+    def _fresh(self) -> _State:
+        return _State(defaultdict(lambda: _Rank(steps=deque(maxlen=self._window_steps))))
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
@@ -78,11 +92,12 @@ class DataStarvation:
         step_s = event.step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
         if not is_step_time(step_s) or not 0 <= event.data_s < math.inf:  # NaN fails too.
             return False
-        state = self._ranks.get(event.rank)
+        ranks = self._state.ranks
+        state = ranks.get(event.rank)
         if state is None:
-            if len(self._ranks) >= RANKS_MAX:
+            if len(ranks) >= RANKS_MAX:
                 return False
-            state = self._ranks[event.rank] = _Rank(self._window_steps)
+            state = ranks[event.rank]
         state.steps_seen += 1
         if state.steps_seen > self._warmup_steps:
             state.add(min(event.data_s, step_s), step_s)
@@ -91,12 +106,13 @@ class DataStarvation:
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if run.is_cut_off():
             return unknown("no_connection")
+        ranks = self._state.ranks
         worst: tuple[float, int] | None = None
-        for rank, state in self._ranks.items():
+        for rank, state in ranks.items():
             if state.share_frac is not None and (worst is None or state.share_frac > worst[0]):
                 worst = (state.share_frac, rank)
         if worst is None:
-            return unknown("warming_up" if self._ranks else "no_data_times")
+            return unknown("warming_up" if ranks else "no_data_times")
         share_frac, rank = worst
         if share_frac < self._share_frac:
             return QUIET
@@ -109,25 +125,6 @@ class DataStarvation:
                 "data_frac": share_frac,
                 "share_frac": self._share_frac,
                 "window_steps": self._window_steps,
-                "data_frac_by_rank": {str(rank): state.share_frac for rank, state in self._ranks.items()},
+                "data_frac_by_rank": {str(rank): state.share_frac for rank, state in ranks.items()},
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        self._ranks.clear()
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "ranks": [
-                [rank, state.steps_seen, list(zip(state.data_s, state.step_s, strict=True))]
-                for rank, state in self._ranks.items()
-            ]
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._ranks.clear()
-        for rank, steps_seen, steps in snapshot["ranks"]:
-            state = self._ranks[int(rank)] = _Rank(self._window_steps)
-            for data_s, step_s in steps:
-                state.add(data_s, step_s)
-            state.steps_seen = steps_seen

@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import MonoNs
-from governor.core.events.inputs import Event
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.rules.expressions import compiled, variables_of
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
 
-class Expression:
+class Expression(Trigger):
     """An expression of the Common Expression Language (CEL) over the run's variables comes to true.
 
     For what no trigger here says: `when = "loss > 5.0 && step > 2000"`, `when = "phase == 'eval' && since_step_s >
@@ -41,9 +40,6 @@ class Expression:
         self._names = variables_of(self._when) if self._when else ()
         self._program = compiled(self._when) if self._when else None
 
-    def observe(self, event: Event, run: Run) -> None:
-        pass
-
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if self._program is None:
             return unknown("no_expression")
@@ -65,15 +61,6 @@ class Expression:
         evidence = {name: _plain(value) for name, value in values.items()}
         said = ", ".join(f"{name} {value}" for name, value in evidence.items())
         return Finding(Reading.FIRING, "expression_true", f"{self._when} ({said})", evidence)
-
-    def new_attempt(self, run: Run) -> None:
-        pass
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        pass
 
 
 def _plain(value: float | str) -> float | str:

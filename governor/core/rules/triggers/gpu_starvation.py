@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
@@ -11,7 +12,8 @@ from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Step
 from governor.core.events.machine import GpuSample
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger_state import UNKEPT
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
 
@@ -26,6 +28,7 @@ class _Window:
     """How busy one GPU was over its last stretch of training, in whole nanoseconds: sums do not drift."""
 
     __slots__ = ("_bucket_ns", "_buckets", "_busy_ns", "_size_ns", "_span_ns")
+    ITEM: ClassVar[Any] = tuple[int, int]
 
     def __init__(self, size_ns: int) -> None:
         self._size_ns = size_ns
@@ -33,7 +36,9 @@ class _Window:
         self._buckets: deque[tuple[int, int]] = deque()
         self._span_ns = self._busy_ns = 0
 
-    def add(self, span_ns: int, busy_ns: int) -> None:
+    def add(self, stretch: tuple[int, int]) -> None:
+        """A stretch is its length, and how much of it the GPU was busy."""
+        span_ns, busy_ns = stretch
         self._span_ns += span_ns
         self._busy_ns += busy_ns
         if self._buckets and self._buckets[-1][0] < self._bucket_ns:
@@ -45,16 +50,35 @@ class _Window:
             self._span_ns -= gone_span_ns
             self._busy_ns -= gone_busy_ns
 
+    def clear(self) -> None:
+        self._buckets.clear()
+        self._span_ns = self._busy_ns = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Oldest first."""
+        return iter(self._buckets)
+
     @property
     def busy_frac(self) -> float | None:
         """None until it is full."""
         return self._busy_ns / self._span_ns if self._span_ns >= self._size_ns else None
 
-    def snapshot(self) -> list[list[int]]:
-        return [list(bucket) for bucket in self._buckets]
+
+@dataclass(slots=True)
+class _State:
+    has_stepped: bool
+    are_own: bool  # The GPUs are known to be the run's, not merely its node's.
+    windows: defaultdict[str, _Window]
+    sampled_at: MonoNs | None = field(default=None, metadata=UNKEPT)
+    stepped_at: MonoNs | None = field(default=None, metadata=UNKEPT)
+    gaps_ns: Reservoir = field(default_factory=lambda: Reservoir(RHYTHM_STEPS), metadata=UNKEPT)  # As the steps came.
+    # Since the last step: whether they were of training is known with the next, and after a restart never.
+    pending_ns: int = field(default=0, metadata=UNKEPT)
+    pending: dict[str, tuple[int, int]] = field(default_factory=dict, metadata=UNKEPT)  # A GPU: ns seen, and ns busy.
+    finding: Finding = field(default=WARMING_UP, metadata=UNKEPT)
 
 
-class GpuStarvation:
+class GpuStarvation(Trigger):
     """How busy each GPU of the run was over the last `window` of training, in NVML's sense: any kernel ran.
 
     Where it is known whose GPUs they are (the daemon: by the processes on them, or by name), any *one* below
@@ -97,88 +121,85 @@ class GpuStarvation:
         self._begun_frac: float = params["begun_frac"]
         self._pause_times: float = params["pause_times"]
         self._pause_min_ns: DurationNs = params["pause_min"]
-        self._windows: dict[str, _Window] = {}
-        self._gaps_ns = Reservoir(RHYTHM_STEPS)
-        self._start()
+        self._state: _State = self._fresh()
 
-    def _start(self) -> None:
-        self._windows.clear()
-        self._has_stepped = False
-        self._are_own = False  # The GPUs are known to be the run's, not merely its node's.
-        self._sampled_at: MonoNs | None = None
-        self._stepped_at: MonoNs | None = None
-        self._gaps_ns.clear()  # Between steps, as they came.
-        # Since the last step: whether they were of training is known with the next.
-        self._pending_ns = 0
-        self._pending: dict[str, tuple[int, int]] = {}  # Of each GPU: nanoseconds in which it was seen, and busy.
-        self._finding = WARMING_UP
+    def _fresh(self) -> _State:
+        return _State(has_stepped=False, are_own=False, windows=defaultdict(lambda: _Window(self._window_ns)))
+
+    def _restored(self) -> None:
+        if self._state.windows:
+            self._state.finding = self._read()
 
     def observe(self, event: Event, run: Run) -> bool:
+        state = self._state
         if not isinstance(event, Step):
             if isinstance(event, GpuSample):
                 self._sample(event, run)
             return False
-        settles = self._has_stepped and self._pending_ns > 0
+        settles = state.has_stepped and state.pending_ns > 0
         if settles:
             self._settle(event.at)
-        elif not self._has_stepped:
-            self._has_stepped = True
+        elif not state.has_stepped:
+            state.has_stepped = True
             self._drop_pending()
-            self._windows.clear()
-            self._finding = WARMING_UP
-        self._stepped_at = event.at
-        return settles and self._finding.is_firing
+            state.windows.clear()
+            state.finding = WARMING_UP
+        state.stepped_at = event.at
+        return settles and state.finding.is_firing
 
     def _sample(self, sample: GpuSample, run: Run) -> None:
-        last, self._sampled_at = self._sampled_at, sample.at
+        state = self._state
+        last, state.sampled_at = state.sampled_at, sample.at
         if last is None or not 0 < sample.at - last <= STALE_NS or _is_paused(run):
             return
         span_ns = sample.at - last
-        self._are_own = bool(sample.uuids)
-        self._pending_ns += span_ns
+        state.are_own = bool(sample.uuids)
+        state.pending_ns += span_ns
         for place, frac in enumerate(sample.busy_frac[:GPUS_MAX]):
             name = sample.uuids[place] if sample.uuids else str(place)
             if frac is not None and 0 <= frac <= 1:  # NaN fails too.
-                seen_ns, busy_ns = self._pending.get(name, (0, 0))
-                self._pending[name] = seen_ns + span_ns, busy_ns + round(frac * span_ns)
+                seen_ns, busy_ns = state.pending.get(name, (0, 0))
+                state.pending[name] = seen_ns + span_ns, busy_ns + round(frac * span_ns)
             else:
-                self._pending.pop(name, None)
-                self._windows.pop(name, None)  # What is not told is not remembered either.
-        if not self._has_stepped:
+                state.pending.pop(name, None)
+                state.windows.pop(name, None)  # What is not told is not remembered either.
+        if not state.has_stepped:
             self._take()
 
     def _settle(self, at: MonoNs) -> None:
         """A step has come: what was sampled since the last one was training, or a pause."""
-        usual_ns = self._pause_times * (self._gaps_ns.median() or 0.0)
-        if self._stepped_at is not None:
-            self._gaps_ns.add(at - self._stepped_at)
-        if self._pending_ns > max(usual_ns, self._pause_min_ns):
+        state = self._state
+        usual_ns = self._pause_times * (state.gaps_ns.median() or 0.0)
+        if state.stepped_at is not None:
+            state.gaps_ns.add(at - state.stepped_at)
+        if state.pending_ns > max(usual_ns, self._pause_min_ns):
             self._drop_pending()
         else:
             self._take()
 
     def _drop_pending(self) -> None:
-        self._pending_ns = 0
-        self._pending.clear()
+        state = self._state
+        state.pending_ns = 0
+        state.pending.clear()
 
     def _take(self) -> None:
-        self._windows = {name: window for name, window in self._windows.items() if name in self._pending}
-        for name, (seen_ns, busy_ns) in self._pending.items():
-            window = self._windows.get(name)
-            if window is None:
-                window = self._windows[name] = _Window(self._window_ns)
-            window.add(seen_ns, min(busy_ns, seen_ns))
+        state = self._state
+        for name in [name for name in state.windows if name not in state.pending]:
+            del state.windows[name]
+        for name, (seen_ns, busy_ns) in state.pending.items():
+            state.windows[name].add((seen_ns, min(busy_ns, seen_ns)))
         self._drop_pending()
-        self._finding = self._read()
+        state.finding = self._read()
 
     def _read(self) -> Finding:
-        by_gpu = {name: window.busy_frac for name, window in self._windows.items()}
+        state = self._state
+        by_gpu = {name: window.busy_frac for name, window in state.windows.items()}
         known = {name: frac for name, frac in by_gpu.items() if frac is not None}
         if not known or len(known) < len(by_gpu):
             return WARMING_UP
-        is_any = self._are_own and self._has_stepped  # Before the first step some wait for others by design.
+        is_any = state.are_own and state.has_stepped  # Before the first step some wait for others by design.
         gpu = (min if is_any else max)(known, key=lambda name: known[name])
-        if not self._has_stepped and known[gpu] < self._begun_frac:
+        if not state.has_stepped and known[gpu] < self._begun_frac:
             return unknown("not_begun")
         if known[gpu] >= self._floor_frac:
             return QUIET
@@ -194,32 +215,14 @@ class GpuStarvation:
                 "floor_frac": self._floor_frac,
                 "window_s": self._window_ns / NS_PER_S,
                 "busy_frac_by_gpu": known,
-                "has_stepped": self._has_stepped,
+                "has_stepped": state.has_stepped,
             },
         )
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        if self._sampled_at is None or at - self._sampled_at > STALE_NS:
+        if self._state.sampled_at is None or at - self._state.sampled_at > STALE_NS:
             return unknown("no_gpu_samples")
-        return unknown("no_connection") if run.is_cut_off() else self._finding
-
-    def new_attempt(self, run: Run) -> None:
-        self._start()
-
-    def snapshot(self) -> Mapping[str, Any]:
-        # Samples since the last step are not kept: whether they were of training nobody can tell any more.
-        windows = {name: window.snapshot() for name, window in self._windows.items()}
-        return {"has_stepped": self._has_stepped, "are_own": self._are_own, "windows": windows}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._start()
-        self._has_stepped, self._are_own = bool(snapshot["has_stepped"]), bool(snapshot["are_own"])
-        for name, buckets in snapshot["windows"].items():
-            window = self._windows[str(name)] = _Window(self._window_ns)
-            for span_ns, busy_ns in buckets:
-                window.add(int(span_ns), int(busy_ns))
-        if self._windows:
-            self._finding = self._read()
+        return unknown("no_connection") if run.is_cut_off() else self._state.finding
 
 
 def _is_paused(run: Run) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
-from governor.core.rules.triggers.base import STEP_S_MAX, Key
+from governor.core.rules.trigger_state import ADDED, UNKEPT
+from governor.core.rules.triggers.base import STEP_S_MAX, Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Rank, Run
 
 # Ticks come every 250 ms. A gap this long means that we ourselves did not run (suspend, frozen cgroup, swapped out):
@@ -38,7 +39,17 @@ class _Limit:
     rank: int | None
 
 
-class Hang:
+@dataclass(slots=True)
+class _State:
+    """Neither ticks nor stillness: what nobody watched is no evidence."""
+
+    restarted: set[int] = field(default_factory=set)  # Ranks whose next step is their first since evaluation.
+    log_gaps_s: Reservoir = field(default_factory=lambda: Reservoir(LOG_GAPS_KEPT))
+    log_pause_ns: int = field(default=0, metadata=ADDED)  # The longest of all gaps.
+    log_at: MonoNs | None = field(default=None, metadata=UNKEPT)
+
+
+class Hang(Trigger):
     """Every rank stands still for longer than the slowest of them may.
 
     Stillness is counted from the last change of any rank's `progress_seq` (bumped by the training thread at every
@@ -141,42 +152,44 @@ class Hang:
         self._armed_after: int = params["armed_after"]
         # Below every limit: a rank that moved since then settles the matter without looking at the others.
         self._limit_min = min(ns for name, ns in self._ns.items() if name not in ("worth_max", "beat_fresh"))
-        self._restarted: set[int] = set()  # Ranks whose next step is their first since evaluation.
         self._tick_at: MonoNs | None = None
         self._watching_since = MonoNs(0)
-        self._log_at: MonoNs | None = None
-        self._log_gaps_s = Reservoir(LOG_GAPS_KEPT)
-        self._log_pause_ns = 0  # The longest of all gaps.
+        self._state: _State = self._fresh()
+
+    def _fresh(self) -> _State:
+        return _State()
 
     def observe(self, event: Event, run: Run) -> bool | None:
         if isinstance(event, Step):
-            if self._restarted:
-                self._restarted.discard(event.rank)
+            restarted = self._state.restarted
+            if restarted:
+                restarted.discard(event.rank)
             if event.connection is None:
                 self._see_record(event.at, run)
             return False  # Stillness is counted at ticks.
         if isinstance(event, Beat | PhaseChange):
-            if event.phase in _RESTARTERS and len(self._restarted) < RANKS_MAX:
-                self._restarted.add(event.rank)
+            if event.phase in _RESTARTERS and len(self._state.restarted) < RANKS_MAX:
+                self._state.restarted.add(event.rank)
         elif isinstance(event, Tick):
             since_ns = event.at - self._tick_at if self._tick_at is not None else BLIND_AFTER_NS
             if since_ns >= BLIND_AFTER_NS and not event.unbroken:
                 self._watching_since = event.at
-                self._log_at = None  # Nor is it a rhythm.
+                self._state.log_at = None  # Nor is it a rhythm.
             self._tick_at = event.at
         return None
 
     def _see_record(self, at: MonoNs, run: Run) -> None:
         """Records that come together, out of a writer's buffer, are one arrival: its rhythm is that of the buffer."""
-        last = self._log_at
+        state = self._state
+        last = state.log_at
         if last == at:
             return
         if last is not None and last >= run.stream.back_at:
             gap_ns = at - last
-            self._log_gaps_s.add(gap_ns / NS_PER_S)
-            if gap_ns > self._log_pause_ns:
-                self._log_pause_ns = gap_ns
-        self._log_at = at
+            state.log_gaps_s.add(gap_ns / NS_PER_S)
+            if gap_ns > state.log_pause_ns:
+                state.log_pause_ns = gap_ns
+        state.log_at = at
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if not run.alive:
@@ -227,7 +240,7 @@ class Hang:
             longest = int(self._times["checkpoint_times"] * (run.save_longest_ns or 0))
             return _Limit(max(self._ns["checkpoint_limit"], longest), f"overdue_{rank.phase}", rank.rank)
         starting = rank.phase in ("init", "compile")
-        if starting or rank.rank in self._restarted or run.attempt_step < self._armed_after:
+        if starting or rank.rank in self._state.restarted or run.attempt_step < self._armed_after:
             phase = rank.phase if starting else "first_steps"
             return _Limit(
                 self._ns["start_limit" if beating else "start_limit_without_beats"], f"overdue_{phase}", rank.rank
@@ -263,11 +276,11 @@ class Hang:
 
     def _rhythm_ns(self) -> int:
         """How long a log may pause by its own account. Before the second record it has told nothing of itself."""
-        median_s = self._log_gaps_s.median()
+        median_s = self._state.log_gaps_s.median()
         if median_s is None:
             return self._ns["start_limit_without_beats"]
         start_ns, usual_ns = self._ns["start_limit_without_beats"], int(median_s * NS_PER_S)
-        pause_ns = min(int(self._times["silence_times"] * self._log_pause_ns), start_ns)
+        pause_ns = min(int(self._times["silence_times"] * self._state.log_pause_ns), start_ns)
         # Whatever it pauses for, a start included, is over by then; and then a record takes its time.
         return max(min(int(self._times["log_gap_times"] * usual_ns), start_ns + usual_ns), pause_ns)
 
@@ -292,27 +305,6 @@ class Hang:
                 "ranks": [_describe(rank, at) for rank in ranks],
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        self._restarted.clear()
-        self._log_at = None
-        self._log_gaps_s.clear()
-        self._log_pause_ns = 0
-
-    def snapshot(self) -> Mapping[str, Any]:
-        # Neither ticks nor stillness: what nobody watched is no evidence.
-        return {
-            "restarted": sorted(self._restarted),
-            "log_gaps_s": list(self._log_gaps_s),
-            "log_pause_ns": self._log_pause_ns,
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._restarted = set(snapshot["restarted"])
-        self._log_gaps_s.clear()
-        for gap_s in snapshot["log_gaps_s"]:
-            self._log_gaps_s.add(gap_s)
-        self._log_pause_ns = int(snapshot.get("log_pause_ns", 0))
 
 
 def _suspects(ranks: list[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank
+from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank, RankState
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
@@ -17,6 +18,21 @@ KEEP: Final = 5  # Blocks that must all lie above: fewer are one spike, more fin
 RECOVERED_TIMES: Final = 2  # As `hang` has it for pauses that ended well.
 _BLOCKS_BETWEEN: Final = 3  # From the middle of the first two to the middle of the last two.
 _WOBBLE_WEIGHT: Final = 0.1  # Of the newest difference between two blocks in their running mean.
+
+
+@dataclass(slots=True, kw_only=True)
+class _State(RankState):
+    losses: int = 0
+    lowest: float | None = None  # Level, and the step at which it began.
+    lowest_step: int = 0
+    scale: float = 0.0  # The least size that the lowest level is taken for.
+    wobble: float = 0.0  # Running mean of the differences between neighbouring blocks.
+    above: int = 0  # Blocks above the limit in a row, and the step at which the first of them began.
+    above_step: int = 0
+    peak: float = -math.inf  # The highest block among those above.
+    recovered: int = 0  # The most blocks in a row above it from which the loss came back, and the highest of all.
+    recovered_peak: float = -math.inf
+    blocks: LevelBlocks
 
 
 class LossDivergence(OneRank):
@@ -66,24 +82,11 @@ class LossDivergence(OneRank):
         self._noise: float = params["noise"]
         self._floor: float = params["floor"]
         self._floor_frac: float = params["floor_frac"]
-        self._blocks = LevelBlocks(params["block_records"], KEEP)
-        self._rank: int | None = None
-        self._begin()
+        self._block_records: int = params["block_records"]
+        self._state: _State = self._fresh()
 
-    def _begin(self) -> None:
-        self._step = -1
-        self._losses = 0
-        self._lowest: float | None = None  # Level, and the step at which it began.
-        self._lowest_step = 0
-        self._scale = 0.0  # The least size that the lowest level is taken for.
-        self._wobble = 0.0  # Running mean of the differences between neighbouring blocks.
-        self._above = 0  # Blocks above the limit in a row, and the step at which the first of them began.
-        self._above_step = 0
-        self._peak = -math.inf  # The highest block among those above.
-        self._recovered = 0  # The most blocks in a row above it from which the loss came back, and the highest of all.
-        self._recovered_peak = -math.inf
-        self._blocks.clear()
-        self._finding = self.NONE_SEEN
+    def _fresh(self) -> _State:
+        return _State(finding=self.NONE_SEEN, blocks=LevelBlocks(self._block_records, KEEP))
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
@@ -91,108 +94,72 @@ class LossDivergence(OneRank):
         loss = event.loss
         if loss is None or not math.isfinite(loss):
             return False
-        if event.rank != self._rank and not self._takes_over(event.rank, run):
+        state = self._state
+        if event.rank != state.rank and not self._takes_over(event.rank, run):
             return False
         step = event.step
-        if step < self._step:
+        if step < state.step:
             self._begin()
-        self._step = step
-        if self._losses < self._warmup_records:
-            self._losses += 1
-            self._finding = WARMING_UP
+            state = self._state
+        state.step = step
+        if state.losses < self._warmup_records:
+            state.losses += 1
+            state.finding = WARMING_UP
             return False
-        if self._blocks.add(loss, step):
+        if state.blocks.add(loss, step):
             self._see_block()
-        return self._finding.is_firing
+        return state.finding.is_firing
 
     def _see_block(self) -> None:
-        medians = self._blocks.medians
+        state = self._state
+        medians = state.blocks.medians
         block = medians[-1]
-        lowest = self._lowest
+        lowest = state.lowest
         if lowest is None:
-            self._scale = max(self._floor, self._floor_frac * abs(block))
-            self._lowest, self._lowest_step = block, self._blocks.starts[-1]
+            state.scale = max(self._floor, self._floor_frac * abs(block))
+            state.lowest, state.lowest_step = block, state.blocks.starts[-1]
             return
-        limit = lowest + max(self._rise_frac * max(abs(lowest), self._scale), self._noise * self._wobble)
+        limit = lowest + max(self._rise_frac * max(abs(lowest), state.scale), self._noise * state.wobble)
         if block <= limit:
-            self._recovered = max(self._recovered, self._above)
-            self._recovered_peak = max(self._recovered_peak, self._peak)
-            self._above, self._peak = 0, -math.inf
-            self._wobble += _WOBBLE_WEIGHT * (abs(block - medians[-2]) - self._wobble)
+            state.recovered = max(state.recovered, state.above)
+            state.recovered_peak = max(state.recovered_peak, state.peak)
+            state.above, state.peak = 0, -math.inf
+            state.wobble += _WOBBLE_WEIGHT * (abs(block - medians[-2]) - state.wobble)
             level = median(medians)
             if level < lowest:
-                self._lowest, self._lowest_step = level, self._blocks.starts[0]
-            self._finding = QUIET if len(medians) == KEEP else WARMING_UP
+                state.lowest, state.lowest_step = level, state.blocks.starts[0]
+            state.finding = QUIET if len(medians) == KEEP else WARMING_UP
             return
-        if not self._above:
-            self._above_step = self._blocks.starts[-1]
-        self._above += 1
-        self._peak = max(self._peak, block)
-        self._finding = QUIET
-        is_known = median(medians) <= self._recovered_peak
-        keep = max(KEEP, RECOVERED_TIMES * self._recovered) if is_known else KEEP
-        if self._above >= keep and self._step - self._above_step >= self._least_steps:
+        if not state.above:
+            state.above_step = state.blocks.starts[-1]
+        state.above += 1
+        state.peak = max(state.peak, block)
+        state.finding = QUIET
+        is_known = median(medians) <= state.recovered_peak
+        keep = max(KEEP, RECOVERED_TIMES * state.recovered) if is_known else KEEP
+        if state.above >= keep and state.step - state.above_step >= self._least_steps:
             risen = (medians[0] + medians[1]) / 2 - lowest
             now = (medians[-1] + medians[-2]) / 2 - lowest
             if now > risen * (1 - self._recover_frac) ** _BLOCKS_BETWEEN:
-                self._finding = self._diverged(lowest, limit)
+                state.finding = self._diverged(lowest, limit)
 
     def _diverged(self, lowest: float, limit: float) -> Finding:
-        blocks = self._blocks
-        records = self._above * blocks.size
+        state = self._state
+        blocks = state.blocks
+        records = state.above * blocks.size
         return Finding(
             Reading.FIRING,
             "loss_diverged",
-            f"loss {blocks.medians[-1]:.4g} at step {self._step}, above {limit:.4g} for {records} records; "
-            f"the best was {lowest:.4g} at step {self._lowest_step}",
+            f"loss {blocks.medians[-1]:.4g} at step {state.step}, above {limit:.4g} for {records} records; "
+            f"the best was {lowest:.4g} at step {state.lowest_step}",
             {
-                "rank": self._rank,
-                "last_step": self._step,
+                "rank": state.rank,
+                "last_step": state.step,
                 "loss_median": blocks.medians[-1],
                 "limit": limit,
                 "loss_lowest": lowest,
-                "lowest_step": self._lowest_step,
+                "lowest_step": state.lowest_step,
                 "records_above": records,
                 "blocks": list(blocks.medians),
             },
         )
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "rank": self._rank,
-            "step": self._step,
-            "losses": self._losses,
-            "lowest": self._lowest,
-            "lowest_step": self._lowest_step,
-            "scale": self._scale,
-            "wobble": self._wobble,
-            "above": self._above,
-            "above_step": self._above_step,
-            "peak": _finite(self._peak),
-            "recovered": self._recovered,
-            "recovered_peak": _finite(self._recovered_peak),
-            "blocks": self._blocks.snapshot(),
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._begin()
-        self._rank = snapshot["rank"]
-        self._step = int(snapshot["step"])
-        self._losses = int(snapshot["losses"])
-        self._lowest = None if snapshot["lowest"] is None else float(snapshot["lowest"])
-        self._lowest_step = int(snapshot["lowest_step"])
-        self._scale = float(snapshot["scale"])
-        self._wobble = float(snapshot["wobble"])
-        self._above = int(snapshot["above"])
-        self._above_step = int(snapshot["above_step"])
-        self._recovered = int(snapshot["recovered"])
-        self._peak, self._recovered_peak = (
-            -math.inf if snapshot[key] is None else float(snapshot[key]) for key in ("peak", "recovered_peak")
-        )
-        self._blocks.restore(snapshot["blocks"])
-        # Until the next block is whole: what the last one led to is not kept.
-        self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP
-
-
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None

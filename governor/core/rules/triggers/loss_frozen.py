@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import WARMING_UP, OneRank
+from governor.core.rules.one_rank import WARMING_UP, OneRank, RankState
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
+
+
+@dataclass(slots=True)
+class _State(RankState):
+    last: float | None = None
+    equal: int = 0  # How often the last loss has stood there in a row.
+    changes: int = 0
+    longest: int = 1  # Repetition that came to an end.
+    size: float = 0.0  # Of the last loss, or of the one before it: whichever is larger.
 
 
 class LossFrozen(OneRank):
@@ -47,17 +57,10 @@ class LossFrozen(OneRank):
         self._repeat_times: float = params["repeat_times"]
         self._seen_values: int = params["seen_values"]
         self._floor: float = params["floor"]
-        self._rank: int | None = None
-        self._begin()
+        self._state: _State = self._fresh()
 
-    def _begin(self) -> None:
-        self._step = -1
-        self._last: float | None = None
-        self._equal = 0  # How often the last loss has stood there in a row.
-        self._changes = 0
-        self._longest = 1  # Repetition that came to an end.
-        self._size = 0.0  # Of the last loss, or of the one before it: whichever is larger.
-        self._finding = self.NONE_SEEN
+    def _fresh(self) -> _State:
+        return _State(finding=self.NONE_SEEN)
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
@@ -65,66 +68,46 @@ class LossFrozen(OneRank):
         loss = event.loss
         if loss is None or not -math.inf < loss < math.inf:  # NaN fails too.
             return False
-        if event.rank != self._rank and not self._takes_over(event.rank, run):
+        state = self._state
+        if event.rank != state.rank and not self._takes_over(event.rank, run):
             return False
         step = event.step
-        if step <= self._step:
-            if step == self._step:
+        if step <= state.step:
+            if step == state.step:
                 return False  # Told twice: no repetition.
             self._begin()
-        self._step = step
-        last = self._last
+            state = self._state
+        state.step = step
+        last = state.last
         if loss != last:
             if last is not None:
-                self._changes += 1
-                if self._equal > self._longest:
-                    self._longest = self._equal
-            self._size = max(abs(loss), 0.0 if last is None else abs(last))
-            self._last, self._equal = loss, 1
-            self._finding = QUIET if self._changes >= self._seen_values else WARMING_UP
+                state.changes += 1
+                if state.equal > state.longest:
+                    state.longest = state.equal
+            state.size = max(abs(loss), 0.0 if last is None else abs(last))
+            state.last, state.equal = loss, 1
+            state.finding = QUIET if state.changes >= self._seen_values else WARMING_UP
             return False
-        self._equal += 1
-        self._finding = self._repeated(loss)
-        return self._finding.reading is Reading.FIRING
+        state.equal += 1
+        state.finding = self._repeated(loss)
+        return state.finding.is_firing
 
     def _repeated(self, loss: float) -> Finding:
-        if self._changes < self._seen_values:
+        state = self._state
+        if state.changes < self._seen_values:
             return WARMING_UP
-        is_short = self._equal < self._frozen_records or self._equal < self._repeat_times * self._longest
-        if is_short or self._size < self._floor:
+        is_short = state.equal < self._frozen_records or state.equal < self._repeat_times * state.longest
+        if is_short or state.size < self._floor:
             return QUIET
         return Finding(
             Reading.FIRING,
             "loss_frozen",
-            f"the loss has been exactly {loss!r} for {self._equal} records, at step {self._step}",
+            f"the loss has been exactly {loss!r} for {state.equal} records, at step {state.step}",
             {
-                "rank": self._rank,
-                "last_step": self._step,
+                "rank": state.rank,
+                "last_step": state.step,
                 "loss": loss,
-                "records": self._equal,
-                "records_before": self._longest,
+                "records": state.equal,
+                "records_before": state.longest,
             },
         )
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "rank": self._rank,
-            "step": self._step,
-            "last": self._last,
-            "equal": self._equal,
-            "changes": self._changes,
-            "longest": self._longest,
-            "size": self._size,
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._begin()
-        self._rank = snapshot["rank"]
-        self._step = int(snapshot["step"])
-        self._last = None if snapshot["last"] is None else float(snapshot["last"])
-        self._equal = int(snapshot["equal"])
-        self._changes = int(snapshot["changes"])
-        self._longest = int(snapshot["longest"])
-        self._size = float(snapshot["size"])
-        # Until the next loss: what the last one led to is not kept.
-        self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank
+from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank, RankState
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
+
+
+@dataclass(slots=True, kw_only=True)
+class _State(RankState):
+    best: float | None = None
+    best_step: int = 0  # At its end.
+    since: int = 0  # Losses since the best block.
+    blocks: LevelBlocks
 
 
 class LossStall(OneRank):
@@ -46,17 +55,11 @@ class LossStall(OneRank):
         self._stall_records: int = params["stall_records"]
         self._stall_steps: int = params["stall_steps"]
         self._floor: float = params["floor"]
-        self._blocks = LevelBlocks(params["block_records"], 1)
-        self._rank: int | None = None
-        self._begin()
+        self._block_records: int = params["block_records"]
+        self._state: _State = self._fresh()
 
-    def _begin(self) -> None:
-        self._step = -1
-        self._best: float | None = None
-        self._best_step = 0  # At its end.
-        self._since = 0  # Losses since the best block.
-        self._blocks.clear()
-        self._finding = self.NONE_SEEN
+    def _fresh(self) -> _State:
+        return _State(finding=self.NONE_SEEN, blocks=LevelBlocks(self._block_records, 1))
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
@@ -64,61 +67,44 @@ class LossStall(OneRank):
         loss = event.loss
         if loss is None or not math.isfinite(loss):
             return False
-        if event.rank != self._rank and not self._takes_over(event.rank, run):
+        state = self._state
+        if event.rank != state.rank and not self._takes_over(event.rank, run):
             return False
         step = event.step
-        if step <= self._step:
-            if step == self._step:
+        if step <= state.step:
+            if step == state.step:
                 return False  # Told twice: no repetition.
             self._begin()
-        self._step = step
-        self._since += 1
-        if self._blocks.add(loss, step):
-            self._see_block(self._blocks.medians[-1])
-        elif self._finding is self.NONE_SEEN:
-            self._finding = WARMING_UP
-        return self._finding.is_firing
+            state = self._state
+        state.step = step
+        state.since += 1
+        if state.blocks.add(loss, step):
+            self._see_block(state.blocks.medians[-1])
+        elif state.finding is self.NONE_SEEN:
+            state.finding = WARMING_UP
+        return state.finding.is_firing
 
     def _see_block(self, block: float) -> None:
-        best = self._best
+        state = self._state
+        best = state.best
         if best is None or block <= best - self._improve_frac * max(abs(best), self._floor):
-            self._best, self._best_step, self._since = block, self._step, 0
-        stalled = self._since >= self._stall_records and self._step - self._best_step >= self._stall_steps
-        self._finding = self._stalled() if stalled else QUIET
+            state.best, state.best_step, state.since = block, state.step, 0
+        stalled = state.since >= self._stall_records and state.step - state.best_step >= self._stall_steps
+        state.finding = self._stalled() if stalled else QUIET
 
     def _stalled(self) -> Finding:
+        state = self._state
         return Finding(
             Reading.FIRING,
             "loss_stalled",
-            f"the loss has not fallen below {self._best:.4g} since step {self._best_step}: {self._since} records, "
-            f"now {self._blocks.medians[-1]:.4g} at step {self._step}",
+            f"the loss has not fallen below {state.best:.4g} since step {state.best_step}: {state.since} records, "
+            f"now {state.blocks.medians[-1]:.4g} at step {state.step}",
             {
-                "rank": self._rank,
-                "last_step": self._step,
-                "loss_median": self._blocks.medians[-1],
-                "loss_best": self._best,
-                "best_step": self._best_step,
-                "records": self._since,
+                "rank": state.rank,
+                "last_step": state.step,
+                "loss_median": state.blocks.medians[-1],
+                "loss_best": state.best,
+                "best_step": state.best_step,
+                "records": state.since,
             },
         )
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "rank": self._rank,
-            "step": self._step,
-            "best": self._best,
-            "best_step": self._best_step,
-            "since": self._since,
-            "blocks": self._blocks.snapshot(),
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._begin()
-        self._rank = snapshot["rank"]
-        self._step = int(snapshot["step"])
-        self._best = None if snapshot["best"] is None else float(snapshot["best"])
-        self._best_step = int(snapshot["best_step"])
-        self._since = int(snapshot["since"])
-        self._blocks.restore(snapshot["blocks"])
-        # Until the next loss or block: what the last one led to is not kept.
-        self._finding = self.NONE_SEEN if self._rank is None else WARMING_UP

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import WARMING_UP, OneRank
+from governor.core.rules.one_rank import WARMING_UP, OneRank, RankState
+from governor.core.rules.trigger_state import UNKEPT
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
 _IRREGULAR = unknown("losses_come_irregularly")
+
+
+@dataclass(slots=True)
+class _State(RankState):
+    stride: int | None = None
+    seen: int = 0
+    absent: int = 0
+    is_regular: bool = True
+    loss: float | None = field(default=None, metadata=UNKEPT)  # For the words only.
 
 
 class LossVanished(OneRank):
@@ -49,97 +60,80 @@ class LossVanished(OneRank):
         self._absent_records: int = params["absent_records"]
         self._seen_records: int = params["seen_records"]
         self._settled_step: int = params["settled_step"]
-        self._rank: int | None = None
-        self._begin()
+        self._state: _State = self._fresh()
 
-    def _begin(self) -> None:
-        self._step = -1
-        self._stride: int | None = None
-        self._seen = 0
-        self._absent = 0
-        self._is_regular = True
-        self._loss: float | None = None  # For the words only: after a restart unknown.
-        self._finding = self.NONE_SEEN
+    def _fresh(self) -> _State:
+        return _State(finding=self.NONE_SEEN)
+
+    def _restored(self) -> None:
+        state = self._state
+        if state.rank is not None:
+            state.finding = WARMING_UP if state.absent else self._calm()
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
             return self._see_other(event, run)
-        if event.rank != self._rank and (event.loss is None or not self._takes_over(event.rank, run)):
+        state = self._state
+        if event.rank != state.rank and (event.loss is None or not self._takes_over(event.rank, run)):
             return False
-        advanced = event.step - self._step
+        advanced = event.step - state.step
         if advanced <= 0:
             if advanced == 0:
                 return False  # A second word on the same step: evaluation, a summary.
             self._begin()
+            state = self._state
         if event.loss is not None:
             self._see_loss(event, advanced)
             return False
         if event.step_s is not None and event.loss_expected is None:
             self._see_absence(event, advanced)
-        return self._finding.is_firing
+        return state.finding.is_firing
 
     def _see_loss(self, event: Step, advanced: int) -> None:
-        if self._seen == 1 and self._stride is None:
-            self._stride = advanced
-        if (self._seen and advanced != self._stride) or event.step_s is None or event.loss_expected is not None:
-            self._is_regular = False
-        self._step = event.step
-        self._loss = event.loss
-        self._seen += 1
-        self._absent = 0
-        self._finding = self._calm()
+        state = self._state
+        if state.seen == 1 and state.stride is None:
+            state.stride = advanced
+        if (state.seen and advanced != state.stride) or event.step_s is None or event.loss_expected is not None:
+            state.is_regular = False
+        state.step = event.step
+        state.loss = event.loss
+        state.seen += 1
+        state.absent = 0
+        state.finding = self._calm()
 
     def _see_absence(self, event: Step, advanced: int) -> None:
-        if advanced != self._stride or _may_be_skipped(event):
-            self._is_regular = False
-        self._step = event.step
-        if not self._is_regular or self._seen < self._seen_records or event.step < self._settled_step:
-            self._is_regular = False  # It shows steps without a loss, so another one will mean nothing.
-            self._finding = self._calm()
+        state = self._state
+        if advanced != state.stride or _may_be_skipped(event):
+            state.is_regular = False
+        state.step = event.step
+        if not state.is_regular or state.seen < self._seen_records or event.step < self._settled_step:
+            state.is_regular = False  # It shows steps without a loss, so another one will mean nothing.
+            state.finding = self._calm()
             return
-        self._absent += 1
-        if self._absent >= self._absent_records:
-            self._finding = Finding(
+        state.absent += 1
+        if state.absent >= self._absent_records:
+            state.finding = Finding(
                 Reading.FIRING,
                 "loss_vanished",
                 f"the record of step {event.step} is like those before it, but has no loss{self._before()}",
                 {
-                    "rank": self._rank,
+                    "rank": state.rank,
                     "step": event.step,
-                    "records_without_loss": self._absent,
-                    "losses_seen": self._seen,
-                    "loss_last": None if self._loss is None else str(self._loss),
+                    "records_without_loss": state.absent,
+                    "losses_seen": state.seen,
+                    "loss_last": None if state.loss is None else str(state.loss),
                 },
             )
 
     def _before(self) -> str:
-        return "" if self._loss is None else f"; the last was {self._loss:.4g}"
+        loss = self._state.loss
+        return "" if loss is None else f"; the last was {loss:.4g}"
 
     def _calm(self) -> Finding:
-        if not self._is_regular:
+        state = self._state
+        if not state.is_regular:
             return _IRREGULAR
-        return QUIET if self._seen >= self._seen_records else WARMING_UP
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "rank": self._rank,
-            "step": self._step,
-            "stride": self._stride,
-            "seen": self._seen,
-            "absent": self._absent,
-            "is_regular": self._is_regular,
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._begin()
-        self._rank = snapshot["rank"]
-        self._step = int(snapshot["step"])
-        self._stride = snapshot["stride"]
-        self._seen = int(snapshot["seen"])
-        self._absent = int(snapshot["absent"])
-        self._is_regular = bool(snapshot["is_regular"])
-        if self._rank is not None:
-            self._finding = WARMING_UP if self._absent else self._calm()
+        return QUIET if state.seen >= self._seen_records else WARMING_UP
 
 
 def _may_be_skipped(event: Step) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event, Step
 from governor.core.events.machine import HostMemory
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger_state import UNKEPT
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Run
 
 STALE_NS: Final = DurationNs(60 * NS_PER_S)  # The daemon looks every few seconds.
@@ -18,7 +20,13 @@ GIB: Final = 2**30
 _NO_FIGURES: Final = unknown("no_memory_figures")
 
 
-class MemoryPressure:
+@dataclass(slots=True)
+class _State:
+    # By rank: when told, and bytes. The next figures come within seconds.
+    allocated: dict[int, tuple[MonoNs, int]] = field(default_factory=dict, metadata=UNKEPT)
+
+
+class MemoryPressure(Trigger):
     """What is left of main memory, and of the GPU memory of each rank, is below a part of the whole.
 
     *Main memory*: what the kernel says is available (free, and caches that it can drop), of the machine, and of the
@@ -51,13 +59,17 @@ class MemoryPressure:
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._host_left_frac: float = params["host_left_frac"]
         self._gpu_left_frac: float = params["gpu_left_frac"]
-        self._allocated: dict[int, tuple[MonoNs, int]] = {}  # By rank: when told, and bytes.
+        self._state: _State = self._fresh()
+
+    def _fresh(self) -> _State:
+        return _State()
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step) or event.mem_allocated_bytes is None:
             return False
-        if event.rank in self._allocated or len(self._allocated) < RANKS_MAX:
-            self._allocated[event.rank] = event.at, event.mem_allocated_bytes
+        allocated = self._state.allocated
+        if event.rank in allocated or len(allocated) < RANKS_MAX:
+            allocated[event.rank] = event.at, event.mem_allocated_bytes
         return True
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
@@ -71,7 +83,7 @@ class MemoryPressure:
         totals = [total for total in run.gpus.memory_total_bytes if total] if run.gpus is not None else []
         if totals:
             total_bytes = min(totals)
-            for rank, (reported_at, allocated_bytes) in self._allocated.items():
+            for rank, (reported_at, allocated_bytes) in self._state.allocated.items():
                 if at - reported_at > STEPS_STALE_NS:
                     continue
                 known = True
@@ -105,12 +117,3 @@ class MemoryPressure:
                 "gpu_left_frac": self._gpu_left_frac,
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        self._allocated.clear()
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {}  # The next figures come within seconds.
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._allocated.clear()

@@ -10,11 +10,11 @@ from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_durati
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
 from governor.core.rules.gpu_idle_since import GpusIdleSince
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
 
-class NodeIdle:
+class NodeIdle(Trigger):
     """All GPUs of a live run have stood idle for `after`, whatever it says that it is doing.
 
     A node without a live run is `idle_stop`'s business. This is the run that keeps it from being idle and uses nothing:
@@ -40,16 +40,20 @@ class NodeIdle:
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._after_ns: DurationNs = params["after"]
-        self._idle = GpusIdleSince(params["idle_frac"])
+        self._idle_frac: float = params["idle_frac"]
+        self._state: GpusIdleSince = self._fresh()
+
+    def _fresh(self) -> GpusIdleSince:
+        return GpusIdleSince(self._idle_frac)
 
     def observe(self, event: Event, run: Run) -> None:
         if isinstance(event, GpuSample):
-            self._idle.observe(event)
+            self._state.observe(event)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        if not self._idle.is_known(at):
+        if not self._state.is_known(at):
             return unknown("no_gpu_samples")
-        idle_ns = self._idle.idle_ns(at)
+        idle_ns = self._state.idle_ns(at)
         if idle_ns < self._after_ns:
             return QUIET
         return Finding(
@@ -58,12 +62,3 @@ class NodeIdle:
             f"all GPUs of the run have been idle for {format_duration(idle_ns)}",
             {"idle_s": round(idle_ns / NS_PER_S, 3), "after_s": self._after_ns / NS_PER_S},
         )
-
-    def new_attempt(self, run: Run) -> None:
-        self._idle.clear()
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {}  # What nobody watched is no evidence.
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._idle.clear()

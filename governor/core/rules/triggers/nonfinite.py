@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger_state import ADDED
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Run
 
 # Once so many updates were applied in a row, the loss scale has been found and a streak is no search any more.
@@ -30,8 +32,10 @@ class _Rank:
     loss_absent: int = 0  # Records with an advancing step since the last loss.
     loss_gap_longest: int = 1  # Logs that show a loss every k records are no loss of loss.
     loss_expected: bool | None = None
-    is_log: bool = False  # No connection: that a loss was due is a null's word, not the trainer's.
-    tells_beside_loss: bool = False  # Its first records with a loss had something else of training as well.
+    # No connection: that a loss was due is a null's word, not the trainer's.
+    is_log: bool = field(default=False, metadata=ADDED)
+    # Its first records with a loss had something else of training as well.
+    tells_beside_loss: bool = field(default=False, metadata=ADDED)
     skipped_steps: int | None = None
     skipped_streak: int = 0
     applied_streak: int = 0
@@ -39,11 +43,16 @@ class _Rank:
     loss_scale: float | None = None
     gradient_streak: int = 0
     gradient: str = ""
-    gradient_seen: bool = False  # A finite one.
-    masked: int = 0  # Records in a row with a loss of 0 and a broken gradient.
+    gradient_seen: bool = field(default=False, metadata=ADDED)  # A finite one.
+    masked: int = field(default=0, metadata=ADDED)  # Records in a row with a loss of 0 and a broken gradient.
 
 
-class Nonfinite:
+@dataclass(slots=True)
+class _State:
+    ranks: defaultdict[int, _Rank] = field(default_factory=lambda: defaultdict(_Rank))
+
+
+class Nonfinite(Trigger):
     """The loss is not a number any more, is infinite, or has vanished, or optimizer updates are skipped in a row.
 
     Fires on any rank's non-finite loss at once. *Vanished*: the trainer says that a loss should be there, or a log
@@ -100,16 +109,20 @@ class Nonfinite:
         self._gradient_streak: int = params["gradient_streak"]
         self._search_steps: int = params["search_steps"]
         self._search_streak: int = params["search_streak"]
-        self._ranks: dict[int, _Rank] = {}
+        self._state: _State = self._fresh()
+
+    def _fresh(self) -> _State:
+        return _State()
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
             return False
-        state = self._ranks.get(event.rank)
+        ranks = self._state.ranks
+        state = ranks.get(event.rank)
         if state is None:
-            if len(self._ranks) >= RANKS_MAX:
+            if len(ranks) >= RANKS_MAX:
                 return False
-            state = self._ranks[event.rank] = _Rank()
+            state = ranks[event.rank]
         steps_advanced = event.step - state.step if state.records else 1
         state.records += 1
         norm = event.grad_norm
@@ -183,7 +196,7 @@ class Nonfinite:
         worst: Finding | None = None
         worst_step = -1
         seen = False
-        for rank, state in self._ranks.items():
+        for rank, state in self._state.ranks.items():
             seen = seen or state.losses > 0
             if state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak:
                 finding = self._judge_rank(rank, state)
@@ -254,15 +267,6 @@ class Nonfinite:
                 **_last_finite(state),
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        self._ranks.clear()
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {"ranks": [[rank, asdict(state)] for rank, state in self._ranks.items()]}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._ranks = {int(rank): _Rank(**state) for rank, state in snapshot["ranks"]}
 
 
 def _may_miss_loss(state: _Rank, record: Step) -> bool:

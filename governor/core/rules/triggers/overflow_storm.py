@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
-from governor.core.rules.one_rank import OneRank
+from governor.core.rules.one_rank import OneRank, RankState
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
@@ -19,6 +20,18 @@ _SEARCHING = unknown("searching_the_scale")
 # the step at which it was resumed.
 SEARCH_RISE: Final = 16
 FOUND_AFTER: Final = 20  # Updates in a row without an overflow: the scale has been found. As `nonfinite` has it.
+
+
+@dataclass(slots=True, kw_only=True)
+class _State(RankState):
+    updates: int = 0
+    well: int = 0  # Updates in a row without an overflow.
+    is_found: bool = False
+    scale: float | None = None
+    scale_highest: float = 0.0  # Since it was found.
+    skipped_steps: int | None = None
+    # Where the last overflows lie, counted in updates: with as many as fire, the oldest tells how close they are.
+    overflows: deque[int]
 
 
 class OverflowStorm(OneRank):
@@ -53,124 +66,98 @@ class OverflowStorm(OneRank):
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._fall: float = params["fall"]
         self._window: int = params["window"]
-        # Where the last overflows lie, counted in updates: with as many as fire, the oldest tells how close they are.
-        self._overflows: deque[int] = deque(maxlen=params["skipped"])
-        self._rank: int | None = None
-        self._begin()
+        self._skipped: int = params["skipped"]
+        self._state: _State = self._fresh()
 
-    def _begin(self) -> None:
-        self._step = -1
-        self._updates = 0
-        self._well = 0  # Updates in a row without an overflow.
-        self._is_found = False
-        self._scale: float | None = None
-        self._scale_highest = 0.0  # Since it was found.
-        self._skipped_steps: int | None = None
-        self._overflows.clear()
-        self._finding = self.NONE_SEEN
+    def _fresh(self) -> _State:
+        return _State(finding=self.NONE_SEEN, overflows=deque(maxlen=self._skipped))
+
+    def _restored(self) -> None:
+        if self._state.rank is not None:
+            self._state.finding = self._judge()
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step):
             return self._see_other(event, run)
-        if event.rank != self._rank:
+        state = self._state
+        if event.rank != state.rank:
             if event.loss_scale is None and event.skipped_steps is None and event.applied is None:
                 return False  # Most trainers: nothing of this, ever.
             if not self._takes_over(event.rank, run):
                 return False
-        if event.step < self._step:
+        if event.step < state.step:
             self._begin()
-        advanced = max(1, event.step - self._step) if self._updates else 1
-        self._step = event.step
-        self._updates += advanced
+            state = self._state
+        advanced = max(1, event.step - state.step) if state.updates else 1
+        state.step = event.step
+        state.updates += advanced
         overflows = self._overflows_of(event, advanced)
         if overflows:
-            self._well = 0
-            if self._is_found:
-                self._overflows.extend([self._updates] * min(overflows, self._window))
+            state.well = 0
+            if state.is_found:
+                state.overflows.extend([state.updates] * min(overflows, self._window))
         else:
-            self._well += advanced
-            self._is_found = self._is_found or self._well >= FOUND_AFTER
-        if self._is_found and self._scale is not None:
-            self._scale_highest = max(self._scale_highest, self._scale)
-        self._finding = self._judge()
-        return self._finding.is_firing
+            state.well += advanced
+            state.is_found = state.is_found or state.well >= FOUND_AFTER
+        if state.is_found and state.scale is not None:
+            state.scale_highest = max(state.scale_highest, state.scale)
+        state.finding = self._judge()
+        return state.finding.is_firing
 
     def _search_anew(self) -> None:
-        self._is_found, self._well, self._scale_highest = False, 0, 0.0
-        self._overflows.clear()
+        state = self._state
+        state.is_found, state.well, state.scale_highest = False, 0, 0.0
+        state.overflows.clear()
 
     def _overflows_of(self, event: Event, advanced: int) -> int:
         """How many updates this record says were skipped."""
         assert isinstance(event, Step)
+        state = self._state
         told = halvings = 0
         if event.skipped_steps is not None:
-            if self._skipped_steps is not None:
-                told = max(0, event.skipped_steps - self._skipped_steps)
-            self._skipped_steps = event.skipped_steps
+            if state.skipped_steps is not None:
+                told = max(0, event.skipped_steps - state.skipped_steps)
+            state.skipped_steps = event.skipped_steps
         scale = event.loss_scale
         if scale is not None and 0 < scale < math.inf:
-            if self._scale is not None and scale > SEARCH_RISE * self._scale:
+            if state.scale is not None and scale > SEARCH_RISE * state.scale:
                 self._search_anew()
-            if self._scale is not None and scale < self._scale:
-                halvings = max(1, round(math.log2(self._scale) - math.log2(scale)))
-            self._scale = scale
+            if state.scale is not None and scale < state.scale:
+                halvings = max(1, round(math.log2(state.scale) - math.log2(scale)))
+            state.scale = scale
         if event.applied is not None:
             halvings = 0 if event.applied else 1
         # Megatron-LM counts the skipped ones of each interval anew: there the scale tells more.
         return min(max(told, halvings), advanced)
 
     def _judge(self) -> Finding:
-        if not self._is_found:
+        state = self._state
+        if not state.is_found:
             return _SEARCHING
-        scale, highest = self._scale, self._scale_highest
+        scale, highest = state.scale, state.scale_highest
         if scale is not None and scale * self._fall <= highest:
             return self._storm(
                 "loss_scale_collapsed",
                 f"loss scale {scale:g}, {highest / scale:,.0f} times below its {highest:g}",
             )
-        overflows = self._overflows
-        if len(overflows) == overflows.maxlen and self._updates - overflows[0] < self._window:
+        overflows = state.overflows
+        if len(overflows) == overflows.maxlen and state.updates - overflows[0] < self._window:
             return self._storm("overflow_storm", f"{len(overflows)} of the last {self._window} updates overflowed")
         return QUIET
 
     def _storm(self, reason: str, text: str) -> Finding:
+        state = self._state
         return Finding(
             Reading.FIRING,
             reason,
-            f"rank {self._rank}: {text}, at step {self._step}",
+            f"rank {state.rank}: {text}, at step {state.step}",
             {
-                "rank": self._rank,
-                "last_step": self._step,
-                "loss_scale": self._scale,
-                "loss_scale_highest": self._scale_highest,
-                "skipped_steps": self._skipped_steps,
-                "overflows": len(self._overflows),
+                "rank": state.rank,
+                "last_step": state.step,
+                "loss_scale": state.scale,
+                "loss_scale_highest": state.scale_highest,
+                "skipped_steps": state.skipped_steps,
+                "overflows": len(state.overflows),
                 "window": self._window,
             },
         )
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "rank": self._rank,
-            "step": self._step,
-            "updates": self._updates,
-            "well": self._well,
-            "is_found": self._is_found,
-            "scale": self._scale,
-            "scale_highest": self._scale_highest,
-            "skipped_steps": self._skipped_steps,
-            "overflows": list(self._overflows),
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._begin()
-        self._rank = snapshot["rank"]
-        self._step = int(snapshot["step"])
-        self._updates = int(snapshot["updates"])
-        self._well = int(snapshot["well"])
-        self._is_found = bool(snapshot["is_found"])
-        self._scale = None if snapshot["scale"] is None else float(snapshot["scale"])
-        self._scale_highest = float(snapshot["scale_highest"])
-        self._skipped_steps = snapshot["skipped_steps"]
-        self._overflows.extend(int(update) for update in snapshot["overflows"])
-        self._finding = self.NONE_SEEN if self._rank is None else self._judge()

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Bye, Event, Hello, Step
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
 ATTEMPTS_MAX: Final = 1_000  # Of the key, and so of what is remembered.
 
 
-class RestartLoop:
+@dataclass(slots=True)
+class _State:
+    furthest: int | None = None  # Step reached by the attempts before this one.
+    first: int | None = None  # Steps of the present attempt.
+    reached: int = -1
+    is_complete: bool = False
+    began_at: MonoNs | None = None  # None: nothing was heard yet.
+    barren: deque[MonoNs] = field(default_factory=deque)  # When attempts without progress began, in a row.
+
+
+class RestartLoop(Trigger):
     """So many attempts in a row have ended without progress, and the present one has made none yet.
 
     Progress is `progress_steps` steps beyond the furthest that any attempt before has reached: what is trained again
@@ -48,45 +59,46 @@ class RestartLoop:
         self._attempts: int = min(params["attempts"], ATTEMPTS_MAX)
         self._progress_steps: int = params["progress_steps"]
         self._within_ns: DurationNs = params["within"]
-        self._furthest: int | None = None  # Step reached by the attempts before this one.
-        self._first: int | None = None  # Steps of the present attempt.
-        self._reached = -1
-        self._is_complete = False
-        self._began_at: MonoNs | None = None  # None: nothing was heard yet.
-        self._barren: deque[MonoNs] = deque(maxlen=self._attempts)  # When attempts without progress began, in a row.
+        self._state: _State = self._fresh()
+
+    def _fresh(self) -> _State:
+        return _State(barren=deque(maxlen=self._attempts))
 
     def observe(self, event: Event, run: Run) -> bool:
         if isinstance(event, Step):
-            if event.step > self._reached:
-                self._reached = event.step
-            if self._first is None:
-                self._first = event.step
+            state = self._state
+            if event.step > state.reached:
+                state.reached = event.step
+            if state.first is None:
+                state.first = event.step
                 self._see(run)
         elif isinstance(event, Hello):
             self._see(run)
         elif isinstance(event, Bye) and event.completed:
-            self._is_complete = True
+            self._state.is_complete = True
         return False  # What fires is that an attempt has ended; steps are what may end it.
 
     def _see(self, run: Run) -> None:
-        if self._began_at is None:
-            self._began_at = run.attempt_at
+        if self._state.began_at is None:
+            self._state.began_at = run.attempt_at
 
     def _has_progressed(self) -> bool:
-        if self._first is None:
+        state = self._state
+        if state.first is None:
             return False
-        before = self._first - 1 if self._furthest is None else self._furthest
-        return self._reached - before >= self._progress_steps
+        before = state.first - 1 if state.furthest is None else state.furthest
+        return state.reached - before >= self._progress_steps
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        if self._began_at is None:
+        state = self._state
+        if state.began_at is None:
             return unknown("no_attempt")
-        if len(self._barren) < self._attempts:
+        if len(state.barren) < self._attempts:
             return QUIET
-        barren = [began for began in self._barren if 0 <= at - began <= self._within_ns]
+        barren = [began for began in state.barren if 0 <= at - began <= self._within_ns]
         if len(barren) < self._attempts or self._has_progressed():
             return QUIET
-        where = f"step {self._furthest}" if self._furthest is not None else "its first step"
+        where = f"step {state.furthest}" if state.furthest is not None else "its first step"
         return Finding(
             Reading.FIRING,
             "restart_loop",
@@ -94,7 +106,7 @@ class RestartLoop:
             f"{self._progress_steps} steps beyond {where}",
             {
                 "attempts": len(barren),
-                "furthest_step": self._furthest,
+                "furthest_step": state.furthest,
                 "progress_steps": self._progress_steps,
                 "began_s_ago": [round((at - began) / NS_PER_S, 3) for began in barren],
             },
@@ -102,34 +114,12 @@ class RestartLoop:
 
     def new_attempt(self, run: Run) -> None:
         """The one before is over: what has it brought?"""
-        if self._began_at is not None:
-            if self._is_complete or self._has_progressed():
-                self._barren.clear()
+        state = self._state
+        if state.began_at is not None:
+            if state.is_complete or self._has_progressed():
+                state.barren.clear()
             else:
-                self._barren.append(self._began_at)
-        if self._first is not None:
-            self._furthest = max(self._reached, self._furthest if self._furthest is not None else self._reached)
-        self._first, self._reached, self._is_complete, self._began_at = None, -1, False, run.attempt_at
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "furthest": self._furthest,
-            "first": self._first,
-            "reached": self._reached,
-            "is_complete": self._is_complete,
-            "began_at": self._began_at,
-            "barren": list(self._barren),
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._furthest = _whole(snapshot["furthest"])
-        self._first = _whole(snapshot["first"])
-        self._reached = int(snapshot["reached"])
-        self._is_complete = bool(snapshot["is_complete"])
-        began = _whole(snapshot["began_at"])
-        self._began_at = None if began is None else MonoNs(began)
-        self._barren = deque((MonoNs(int(at)) for at in snapshot["barren"]), maxlen=self._attempts)
-
-
-def _whole(value: Any) -> int | None:
-    return None if value is None else int(value)
+                state.barren.append(state.began_at)
+        if state.first is not None:
+            state.furthest = max(state.reached, state.furthest if state.furthest is not None else state.reached)
+        state.first, state.reached, state.is_complete, state.began_at = None, -1, False, run.attempt_at

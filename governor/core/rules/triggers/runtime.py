@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Tick
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
 
-class Runtime:
+@dataclass(slots=True)
+class _State:
+    run_age_ns: int = 0
+    attempt_age_ns: int = 0
+    boot: int | None = None  # Of the last tick.
+
+
+class Runtime(Trigger):
     """Time since the run was first seen (`run`), or since its present attempt began (`attempt`), pauses included.
 
     For jobs that should be over by then: a forgotten debug run, an evaluation, a reservation that ends. Money has a
@@ -35,24 +43,28 @@ class Runtime:
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._run_ns: DurationNs = params["run"]
         self._attempt_ns: DurationNs = params["attempt"]
-        self._run_age_ns = self._attempt_age_ns = 0
-        self._boot: int | None = None  # Of the last tick.
+        self._state: _State = self._fresh()
+
+    def _fresh(self) -> _State:
+        return _State()
 
     def observe(self, event: Event, run: Run) -> None:
         if isinstance(event, Tick):
             # Before the first tick the run may have been there for a while.
-            passed = max(0, event.at - run.attempt_at if self._boot is None else event.boot - self._boot)
-            self._boot = event.boot
-            self._run_age_ns += passed
-            self._attempt_age_ns += passed
+            state = self._state
+            passed = max(0, event.at - run.attempt_at if state.boot is None else event.boot - state.boot)
+            state.boot = event.boot
+            state.run_age_ns += passed
+            state.attempt_age_ns += passed
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        if self._boot is None:
+        state = self._state
+        if state.boot is None:
             return unknown("not_seen_yet")
-        if self._run_ns and self._run_age_ns >= self._run_ns:
-            return self._overdue("run", self._run_age_ns, self._run_ns)
-        if self._attempt_ns and self._attempt_age_ns >= self._attempt_ns:
-            return self._overdue("attempt", self._attempt_age_ns, self._attempt_ns)
+        if self._run_ns and state.run_age_ns >= self._run_ns:
+            return self._overdue("run", state.run_age_ns, self._run_ns)
+        if self._attempt_ns and state.attempt_age_ns >= self._attempt_ns:
+            return self._overdue("attempt", state.attempt_age_ns, self._attempt_ns)
         return QUIET
 
     def _overdue(self, what: str, age_ns: int, limit_ns: int) -> Finding:
@@ -64,12 +76,4 @@ class Runtime:
         )
 
     def new_attempt(self, run: Run) -> None:
-        self._attempt_age_ns = 0
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {"run_age_ns": self._run_age_ns, "attempt_age_ns": self._attempt_age_ns, "boot": self._boot}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._run_age_ns, self._attempt_age_ns = int(snapshot["run_age_ns"]), int(snapshot["attempt_age_ns"])
-        boot = snapshot["boot"]
-        self._boot = None if boot is None else int(boot)
+        self._state.attempt_age_ns = 0

@@ -10,12 +10,12 @@ from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_durati
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
 from governor.core.rules.gpu_idle_since import GpusIdleSince
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
 
 
-class Silence:
+class Silence(Trigger):
     """For `after` no frame has come of a run whose processes live, and for as long all of its GPUs have stood idle.
 
     A lost connection or a log that does not go on is missing data, and no evidence: costgov says `unwatched` after a
@@ -46,11 +46,15 @@ class Silence:
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._after_ns: DurationNs = params["after"]
-        self._idle = GpusIdleSince(params["idle_frac"])
+        self._idle_frac: float = params["idle_frac"]
+        self._state: GpusIdleSince = self._fresh()
+
+    def _fresh(self) -> GpusIdleSince:
+        return GpusIdleSince(self._idle_frac)
 
     def observe(self, event: Event, run: Run) -> None:
         if isinstance(event, GpuSample):
-            self._idle.observe(event)
+            self._state.observe(event)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         heard_at = run.last_frame_at
@@ -61,9 +65,9 @@ class Silence:
             return QUIET
         if run.jsonl_only and run.stream.phase in PAUSES:
             return unknown("paused")
-        if not self._idle.is_known(at):
+        if not self._state.is_known(at):
             return unknown("no_second_source")
-        idle_ns = self._idle.idle_ns(at)
+        idle_ns = self._state.idle_ns(at)
         if idle_ns < self._after_ns:
             return unknown("gpus_work")
         return Finding(
@@ -77,12 +81,3 @@ class Silence:
                 "connected_ranks": len(run.connected_ranks()),
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        self._idle.clear()
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {}  # What nobody watched is no evidence.
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._idle.clear()

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
-from governor.core.events.inputs import Event
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
 
-class SpotNoticeGiven:
+class SpotNoticeGiven(Trigger):
     """The provider has said that it takes this machine back: what is not saved by then is lost.
 
     AWS says so two minutes ahead, or not at all ("best effort"); it is asked every five seconds. Meant for the response
@@ -34,9 +33,6 @@ class SpotNoticeGiven:
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._fresh_ns: DurationNs = params["fresh"]
 
-    def observe(self, event: Event, run: Run) -> None:
-        pass
-
     def judge(self, at: MonoNs, run: Run) -> Finding:
         notice = run.spot_notice
         if notice is None or at - notice.at > self._fresh_ns:
@@ -51,12 +47,3 @@ class SpotNoticeGiven:
             f"the provider takes the machine back {when} ({notice.action})",
             {"action": notice.action, "left_s": None if left_ns is None else left_ns / NS_PER_S},
         )
-
-    def new_attempt(self, run: Run) -> None:
-        pass
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        pass

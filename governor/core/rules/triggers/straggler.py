@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
-from governor.core.rules.triggers.base import Key, is_step_time
+from governor.core.rules.trigger_state import UNKEPT
+from governor.core.rules.triggers.base import Key, Trigger, is_step_time
 from governor.core.runs.state import RANKS_MAX, Run
 
+_NO_OWN_TIMES: Final = unknown("no_own_times")
 
+
+@dataclass(slots=True)
 class _Rank:
     """Own and whole seconds of one rank's last steps."""
 
-    __slots__ = ("own_s", "step_s", "steps_seen")
+    ROW: ClassVar[bool] = True
 
-    def __init__(self, window_steps: int) -> None:
-        self.own_s = Reservoir(window_steps)
-        self.step_s = Reservoir(window_steps)
-        self.steps_seen = 0
+    steps_seen: int
+    own_s: Reservoir
+    step_s: Reservoir
 
     @property
     def is_full(self) -> bool:
         return len(self.own_s) == self.own_s.size
 
 
-class Straggler:
+@dataclass(slots=True)
+class _State:
+    ranks: defaultdict[int, _Rank]
+    finding: Finding = field(default=_NO_OWN_TIMES, metadata=UNKEPT)
+
+
+class Straggler(Trigger):
     """A rank's median own time a step is `times` that of the median of its peers, and costs `lost_frac` of the step.
 
     Collectives make the step times of all ranks equal, so a rank is judged by its *own* time: the step without the
@@ -68,8 +79,15 @@ class Straggler:
         self._window_steps: int = params["window_steps"]
         self._warmup_steps: int = params["warmup_steps"]
         self._ranks_min: int = params["ranks"]
-        self._ranks: dict[int, _Rank] = {}
-        self._finding = unknown("no_own_times")
+        self._state: _State = self._fresh()
+
+    def _fresh(self) -> _State:
+        size = self._window_steps
+        return _State(defaultdict(lambda: _Rank(0, Reservoir(size), Reservoir(size))))
+
+    def _restored(self) -> None:
+        if self._state.ranks:
+            self._compare()
 
     def observe(self, event: Event, run: Run) -> bool:
         if not isinstance(event, Step) or event.step_s is None:
@@ -77,24 +95,26 @@ class Straggler:
         own_s = _own_s(event)
         if own_s is None:
             return False
-        state = self._ranks.get(event.rank)
+        ranks = self._state.ranks
+        state = ranks.get(event.rank)
         if state is None:
-            if len(self._ranks) >= RANKS_MAX:
+            if len(ranks) >= RANKS_MAX:
                 return False
-            state = self._ranks[event.rank] = _Rank(self._window_steps)
+            state = ranks[event.rank]
         state.steps_seen += 1
         if state.steps_seen <= self._warmup_steps:
             return False
         state.own_s.add(own_s)
         state.step_s.add(event.step_s)
-        if event.rank == max(self._ranks):  # Once a step is enough: most of the others have told theirs by then.
+        if event.rank == max(ranks):  # Once a step is enough: most of the others have told theirs by then.
             self._compare()
-        return self._finding.is_firing
+        return self._state.finding.is_firing
 
     def _compare(self) -> None:
-        full = {number: state for number, state in self._ranks.items() if state.is_full}
+        ranks = self._state.ranks
+        full = {number: state for number, state in ranks.items() if state.is_full}
         if len(full) < self._ranks_min:
-            self._finding = unknown("warming_up" if len(self._ranks) >= self._ranks_min else "too_few_ranks")
+            self._state.finding = unknown("warming_up" if len(ranks) >= self._ranks_min else "too_few_ranks")
             return
         medians = {number: state.own_s.median() or 0.0 for number, state in full.items()}
         slow = max(medians, key=lambda number: medians[number])
@@ -103,9 +123,9 @@ class Straggler:
         step_s = full[slow].step_s.median() or 0.0
         lost_s = medians[slow] - peers_s
         if medians[slow] < self._times * peers_s or lost_s < self._lost_frac * step_s or lost_s <= 0:
-            self._finding = QUIET
+            self._state.finding = QUIET
             return
-        self._finding = Finding(
+        self._state.finding = Finding(
             Reading.FIRING,
             "rank_slow",
             f"rank {slow} takes {medians[slow]:.3g} s a step by itself, its peers {peers_s:.3g} s: "
@@ -124,29 +144,7 @@ class Straggler:
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if run.is_cut_off():
             return unknown("no_connection")
-        return unknown("stages_differ") if run.framework == "pipeline" else self._finding
-
-    def new_attempt(self, run: Run) -> None:
-        self._ranks.clear()
-        self._finding = unknown("no_own_times")
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {
-            "ranks": [
-                [rank, state.steps_seen, list(state.own_s), list(state.step_s)] for rank, state in self._ranks.items()
-            ]
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._ranks.clear()
-        for rank, steps_seen, own_s, step_s in snapshot["ranks"]:
-            state = self._ranks[int(rank)] = _Rank(self._window_steps)
-            state.steps_seen = int(steps_seen)
-            for one_s, whole_s in zip(own_s, step_s, strict=True):
-                state.own_s.add(float(one_s))
-                state.step_s.add(float(whole_s))
-        if self._ranks:
-            self._compare()
+        return unknown("stages_differ") if run.framework == "pipeline" else self._state.finding
 
 
 def _own_s(step: Step) -> float | None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step
-from governor.core.rules.triggers.base import STEP_S_MAX, STEP_S_MIN, Key
+from governor.core.rules.trigger_state import UNKEPT
+from governor.core.rules.triggers.base import STEP_S_MAX, STEP_S_MIN, Key, Trigger
 from governor.core.runs.state import Run
 
 _PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
@@ -19,7 +21,22 @@ _WARMING_UP: Final = unknown("warming_up")
 _NO_STEP_TIMES: Final = unknown("no_step_times")
 
 
-class ThroughputCollapse:
+@dataclass(slots=True)
+class _State:
+    unit: str
+    baseline: float | None
+    steps_seen: int
+    first_at: MonoNs | None
+    recent: Reservoir
+    early: Reservoir
+    lead: int | None = field(default=None, metadata=UNKEPT)
+    floor: float | None = field(default=None, metadata=UNKEPT)  # Of the baseline, in its unit.
+    # The lead rank's last arrival. Between it and the next one after a restart nobody watched.
+    last: Step | None = field(default=None, metadata=UNKEPT)
+    paused: bool = field(default=False, metadata=UNKEPT)  # The lead rank did something else since its last step.
+
+
+class ThroughputCollapse(Trigger):
     """The median speed of the last `window_steps` steps is below a part of the run's own baseline.
 
     Speed is tokens/s where tokens are known, else steps/s. Batch and sequence schedules make healthy steps up to 3.8
@@ -54,47 +71,42 @@ class ThroughputCollapse:
         self._warmup_steps: int = params["warmup_steps"]
         self._warmup_ns: DurationNs = params["warmup_time"]
         self._baseline_steps: int = params["baseline_steps"]
-        self._recent = Reservoir(params["window_steps"])
-        self._early = Reservoir(params["baseline_steps"])
-        self._start()
+        self._window_steps: int = params["window_steps"]
+        self._state: _State = self._fresh()
 
-    def _start(self) -> None:
-        self._lead: int | None = None
-        self._unit = STEPS_PER_S
-        self._baseline: float | None = None
-        self._floor: float | None = None  # Of the baseline, in its unit.
-        self._steps_seen = 0
-        self._first_at: MonoNs | None = None
-        self._last: Step | None = None  # The lead rank's last arrival.
-        self._paused = False  # The lead rank did something else since its last step.
-        self._recent.clear()
-        self._early.clear()
+    def _fresh(self) -> _State:
+        return _State(STEPS_PER_S, None, 0, None, Reservoir(self._window_steps), Reservoir(self._baseline_steps))
+
+    def _restored(self) -> None:
+        self._stand(self._state.baseline)
 
     def observe(self, event: Event, run: Run) -> bool | None:
         if isinstance(event, Step):
-            return (event.rank == self._lead or self._takes_lead(event.rank, run)) and self._see(event, run)
-        if isinstance(event, Beat | PhaseChange) and event.rank == self._lead and event.phase in _PAUSES:
-            self._paused = True
+            return (event.rank == self._state.lead or self._takes_lead(event.rank, run)) and self._see(event, run)
+        if isinstance(event, Beat | PhaseChange) and event.rank == self._state.lead and event.phase in _PAUSES:
+            self._state.paused = True
         return None
 
     def _takes_lead(self, rank: int, run: Run) -> bool:
         """The lead is the lowest rank that is connected; when it is lost the next to speak takes over."""
-        if self._lead is not None and rank > self._lead:
-            lead = run.ranks.get(self._lead)
+        state = self._state
+        if state.lead is not None and rank > state.lead:
+            lead = run.ranks.get(state.lead)
             if lead is not None and lead.connected:
                 return False
-        self._lead, self._last = rank, None
+        state.lead, state.last = rank, None
         return True
 
     def _see(self, event: Step, run: Run) -> bool:
         """Take the step's speed; return whether it can have pulled the median below the floor."""
-        last = self._last
+        state = self._state
+        last = state.last
         if last is None or event.at != last.at:  # Of records that come together, out of a buffer, the first counts.
-            self._last = event
-        if self._first_at is None:
-            self._first_at = event.at
-        if self._paused:
-            self._paused = False
+            state.last = event
+        if state.first_at is None:
+            state.first_at = event.at
+        if state.paused:
+            state.paused = False
             return False
         step_s = event.step_s
         if step_s is not None:
@@ -105,92 +117,70 @@ class ThroughputCollapse:
             return False
         if not STEP_S_MIN <= step_s <= STEP_S_MAX:  # NaN fails too.
             return False
-        self._steps_seen += 1
-        floor = self._floor
+        state.steps_seen += 1
+        floor = state.floor
         if floor is None:
             self._measure(event, last, step_s, run)
             return False
-        if self._unit == STEPS_PER_S:
+        if state.unit == STEPS_PER_S:
             speed = 1 / step_s
         else:
             tokens = _tokens(event, last, run)
             if tokens is None:
                 return False
             speed = tokens / step_s
-        return not self._recent.add(speed) or speed < floor
+        return not state.recent.add(speed) or speed < floor
 
     def _measure(self, event: Step, last: Step | None, step_s: float, run: Run) -> None:
         """One more step of the baseline, once the warm-up is over."""
-        assert self._first_at is not None
-        if self._steps_seen <= self._warmup_steps or event.at - self._first_at < self._warmup_ns:
+        state = self._state
+        assert state.first_at is not None
+        if state.steps_seen <= self._warmup_steps or event.at - state.first_at < self._warmup_ns:
             return
         tokens = _tokens(event, last, run)
         if tokens is None:
-            if self._unit == TOKENS_PER_S:
+            if state.unit == TOKENS_PER_S:
                 return
             speed = 1 / step_s
         else:
-            if self._unit == STEPS_PER_S:
-                self._unit = TOKENS_PER_S  # Tokens have become known while the baseline is still being measured.
-                self._early.clear()
+            if state.unit == STEPS_PER_S:
+                state.unit = TOKENS_PER_S  # Tokens have become known while the baseline is still being measured.
+                state.early.clear()
             speed = tokens / step_s
-        self._early.add(speed)
-        if len(self._early) == self._baseline_steps:
-            self._stand(self._early.median())
+        state.early.add(speed)
+        if len(state.early) == self._baseline_steps:
+            self._stand(state.early.median())
 
     def _stand(self, baseline: float | None) -> None:
-        self._baseline = baseline
-        self._floor = None if baseline is None else baseline * self._floor_frac[self._unit]
+        state = self._state
+        state.baseline = baseline
+        state.floor = None if baseline is None else baseline * self._floor_frac[state.unit]
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if run.is_cut_off():
             return unknown("no_connection")
-        floor = self._floor
-        if self._baseline is None or floor is None or len(self._recent) < self._recent.size:
-            return _WARMING_UP if self._steps_seen else _NO_STEP_TIMES
-        recent = self._recent.median()
+        state = self._state
+        floor = state.floor
+        if state.baseline is None or floor is None or len(state.recent) < state.recent.size:
+            return _WARMING_UP if state.steps_seen else _NO_STEP_TIMES
+        recent = state.recent.median()
         assert recent is not None
         if recent >= floor:
             return QUIET
         return Finding(
             Reading.FIRING,
             "throughput_collapsed",
-            f"{_round(recent)} {self._unit} over the last {self._recent.size} steps, "
-            f"{recent / self._baseline:.0%} of this run's own {_round(self._baseline)}",
+            f"{_round(recent)} {state.unit} over the last {state.recent.size} steps, "
+            f"{recent / state.baseline:.0%} of this run's own {_round(state.baseline)}",
             {
                 "recent": recent,
-                "baseline": self._baseline,
-                "unit": self._unit,
-                "recent_frac": recent / self._baseline,
-                "floor_frac": self._floor_frac[self._unit],
-                "window_steps": self._recent.size,
+                "baseline": state.baseline,
+                "unit": state.unit,
+                "recent_frac": recent / state.baseline,
+                "floor_frac": self._floor_frac[state.unit],
+                "window_steps": state.recent.size,
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        self._start()
-
-    def snapshot(self) -> Mapping[str, Any]:
-        # Not the last record: between it and the next one nobody watched.
-        return {
-            "unit": self._unit,
-            "baseline": self._baseline,
-            "steps_seen": self._steps_seen,
-            "first_at": self._first_at,
-            "recent": list(self._recent),
-            "early": list(self._early),
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._start()
-        self._unit = TOKENS_PER_S if snapshot["unit"] == TOKENS_PER_S else STEPS_PER_S
-        self._stand(snapshot["baseline"])
-        self._steps_seen = snapshot["steps_seen"]
-        self._first_at = snapshot["first_at"]
-        for speed in snapshot["recent"]:
-            self._recent.add(speed)
-        for speed in snapshot["early"]:
-            self._early.add(speed)
 
 
 def _round(speed: float) -> str:

@@ -15,14 +15,13 @@ from governor.core.base.units import (
     format_duration,
     format_usd,
 )
-from governor.core.events.inputs import Event
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
 NOT_ASKABLE: Final = unknown("nobody_to_ask")
 
 
-class UnsavedWork:
+class UnsavedWork(Trigger):
     """Training since the last good checkpoint, in time or in what it has cost, is more than a failure may take.
 
     Meant for the response `checkpoint`, above all on spot machines, which go away at any moment. Counted from the
@@ -52,9 +51,6 @@ class UnsavedWork:
         self._time_ns: DurationNs = params["time"]
         self._usd_micros = round(params["usd"] * MICROS_PER_USD)
 
-    def observe(self, event: Event, run: Run) -> None:
-        pass
-
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if run.jsonl_only:
             return NOT_ASKABLE
@@ -82,12 +78,3 @@ class UnsavedWork:
                 "last_good_step": run.last_good.get("step") if run.last_good is not None else None,
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        pass
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from governor.core.base.findings import QUIET, Finding, Reading, unknown
@@ -11,13 +12,19 @@ from governor.core.base.policy import Expected
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Tick
 from governor.core.money.forecast import drift, per_mtok
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
 SAMPLES: Final = 60  # Of a window: it moves on by a sixtieth.
 
 
-class UsdPerMtok:
+@dataclass(slots=True)
+class _State:
+    samples: deque[tuple[int, int, int]] = field(default_factory=deque)  # At, tokens of progress, micro-dollars.
+    progress_tokens: int = 0
+
+
+class UsdPerMtok(Trigger):
     """Dollars per million tokens over the last `window`, against `[expected] usd_per_mtok` of the policy.
 
     All that the run was charged meanwhile, pauses, evaluation and saving included, over the tokens by which its total
@@ -52,24 +59,27 @@ class UsdPerMtok:
         self._window_ns: DurationNs = params["window"]
         self._warmup_ns: DurationNs = params["warmup_time"]
         self._spacing_ns = self._window_ns // SAMPLES
-        self._samples: deque[tuple[int, int, int]] = deque()  # (at, tokens of progress, micro-dollars)
-        self._progress_tokens = 0
+        self._state: _State = self._fresh()
+
+    def _fresh(self) -> _State:
+        return _State()
 
     def observe(self, event: Event, run: Run) -> None:
         if self._expected is None or not isinstance(event, Tick):
             return
         if run.tokens_total is None or run.first_step_at is None or event.at - run.first_step_at < self._warmup_ns:
             return
+        state = self._state
+        samples = state.samples
         if run.spend_rate_usd_micros_per_hour is None:
-            self._samples.clear()  # What is charged meanwhile is unknown.
+            samples.clear()  # What is charged meanwhile is unknown.
             return
-        samples = self._samples
         if samples and event.at < samples[-1][0]:
             samples.clear()  # Restored, and the machine has been booted since: another clock.
         if samples and event.at - samples[-1][0] < self._spacing_ns:
             return
-        self._progress_tokens = max(self._progress_tokens, run.tokens_total)
-        samples.append((event.at, self._progress_tokens, run.spend_usd_micros))
+        state.progress_tokens = max(state.progress_tokens, run.tokens_total)
+        samples.append((event.at, state.progress_tokens, run.spend_usd_micros))
         while len(samples) >= 2 and event.at - samples[1][0] >= self._window_ns:
             samples.popleft()
 
@@ -78,7 +88,7 @@ class UsdPerMtok:
             return unknown("nothing_expected")
         if run.spend_rate_usd_micros_per_hour is None:
             return unknown("price_unknown")
-        samples = self._samples
+        samples = self._state.samples
         if not samples or samples[-1][0] - samples[0][0] < self._window_ns:
             return unknown("warming_up" if run.tokens_total is not None else "no_tokens")
         (_, from_tokens, from_usd_micros), (_, tokens, usd_micros) = samples[0], samples[-1]
@@ -103,16 +113,3 @@ class UsdPerMtok:
                 "usd_micros": usd_micros - from_usd_micros,
             },
         )
-
-    def new_attempt(self, run: Run) -> None:
-        self._samples.clear()
-        self._progress_tokens = 0
-
-    def snapshot(self) -> Mapping[str, Any]:
-        return {"samples": [list(sample) for sample in self._samples], "progress_tokens": self._progress_tokens}
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        self._samples.clear()
-        self._progress_tokens = int(snapshot["progress_tokens"])
-        for at, tokens, usd_micros in snapshot["samples"]:
-            self._samples.append((int(at), int(tokens), int(usd_micros)))

@@ -45,6 +45,10 @@ class Finding:
 QUIET = Finding(Reading.QUIET)
 
 
+def firing(reason: str, text: str, evidence: Mapping[str, Any]) -> Finding:
+    return Finding(Reading.FIRING, reason, text, evidence)
+
+
 @cache  # A handful of reasons, each the answer to every frame while it lasts.
 def unknown(reason: str) -> Finding:
     return Finding(Reading.UNKNOWN, reason)

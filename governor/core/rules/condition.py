@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from governor.core.base.findings import Finding, Reading, Verdict, unknown
+from governor.core.base.findings import Finding, Reading, Verdict, firing, unknown
 from governor.core.base.policy import ALL, Persistence, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
@@ -104,8 +104,7 @@ def _together(findings: Sequence[tuple[str, Finding]]) -> Finding:
     if steps:
         # A `for` in steps counts the step that the evidence is about: what all of them say is as old as the oldest.
         evidence["step"] = min(steps)
-    return Finding(
-        Reading.FIRING,
+    return firing(
         "_and_".join(finding.reason for _, finding in findings),
         "; and ".join(finding.text for _, finding in findings),
         evidence,

@@ -13,7 +13,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Disconnected, Event, Step
 from governor.core.rules.trigger_state import UNKEPT
@@ -168,6 +168,7 @@ class OneRank(Trigger):
     """
 
     NONE_SEEN: ClassVar[Finding]
+    IS_ONCE_A_STEP: ClassVar[bool] = False  # A step that is told twice is one record: it is no repetition.
 
     _state: RankState
 
@@ -185,6 +186,17 @@ class OneRank(Trigger):
         if isinstance(event, Disconnected) and run.is_cut_off():
             self._state.finding = _CUT_OFF
         return False
+
+    def _follows(self, event: Step, run: Run) -> bool:
+        """Whether the record is followed, of those of another rank or of a step that is not beyond the last one.
+
+        Where the steps go back, the series begins anew: in a fresh `_state`.
+        """
+        if event.rank != self._state.rank and not self._takes_over(event.rank, run):
+            return False
+        if event.step < self._state.step:
+            self._begin()
+        return event.step != self._state.step or not self.IS_ONCE_A_STEP
 
     def _takes_over(self, rank: int, run: Run) -> bool:
         """Whether `rank`, which reports the number, is followed from now on in place of the one until now."""
@@ -245,12 +257,10 @@ class Spike(OneRank):
         value = self._value_of(event)
         if value is None:
             return False
-        state = self._state
-        if event.rank != state.rank and not self._takes_over(event.rank, run):
-            return False
-        step = event.step
-        if step < state.step:
-            self._begin()
+        state, step = self._state, event.step
+        if event.rank != state.rank or step <= state.step:
+            if not self._follows(event, run):
+                return False
             state = self._state
         state.step = step
         if not math.isfinite(value):
@@ -266,8 +276,7 @@ class Spike(OneRank):
     def _high(self, value: float) -> Finding:
         state = self._state
         mean, limit = state.level.mean, state.level.limit
-        return Finding(
-            Reading.FIRING,
+        return firing(
             self.REASON,
             f"{self.NAME} {value:.4g} at step {state.step}; its running mean is {mean:.4g}, the limit {limit:.4g}",
             {

@@ -99,7 +99,9 @@ class Trigger(ABC):
     # Keys that are limits, for `costgov policy tune`: moved one way the trigger fires earlier, the other way later.
     LIMITS: ClassVar[tuple[str, ...]] = ()
 
-    _state: Any = None  # A dataclass, which `_fresh` makes; governor.core.rules.trigger_state says what becomes of it.
+    # A dataclass, which `_fresh` makes; governor.core.rules.trigger_state says what becomes of it. Without a default:
+    # beside a value of the class, Python 3.11 looks up the instance's slowly, once a frame.
+    _state: Any
 
     def __init__(self, params: Mapping[str, Any]) -> None:  # noqa: B027
         """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float.
@@ -125,7 +127,8 @@ class Trigger(ABC):
         self._state = self._fresh()
 
     def snapshot(self) -> Mapping[str, Any]:
-        saved: Mapping[str, Any] = {} if self._state is None else to_json(self._state)
+        state = getattr(self, "_state", None)
+        saved: Mapping[str, Any] = {} if state is None else to_json(state)
         return saved
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:

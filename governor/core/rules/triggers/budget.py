@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.policy import Budget
 from governor.core.base.units import MonoNs, UsdMicros, format_usd
 from governor.core.events.inputs import Event, Step
@@ -57,8 +57,7 @@ class BudgetReached(Trigger):
         # Of an attempt that has not trained a step we know money alone: what was reached was the one before it.
         has_trained = run.attempt_step > 0
         if self._tokens is not None and has_trained and self._at_frac >= 1 and (run.tokens_total or 0) >= self._tokens:
-            return Finding(
-                Reading.FIRING,
+            return firing(
                 TOKENS_REACHED,
                 f"the run has trained its {self._tokens:,} tokens",
                 {"tokens_total": run.tokens_total, "tokens": self._tokens},
@@ -86,8 +85,7 @@ class BudgetReached(Trigger):
 
     def _reached(self, cap: Cap, whose: str) -> Finding:
         share = "" if self._at_frac >= 1 else f" {self._at_frac:.0%} of"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "ceiling_reached" if self._at_frac >= 1 else "ceiling_share_reached",
             f"{whose}spend {format_usd(cap.spend_usd_micros)} plus {format_usd(cap.reserve_usd_micros)} reserved for "
             f"the halt reaches{share} the ceiling {format_usd(cap.ceiling_usd_micros)}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
 from governor.core.rules.trigger_state import UNKEPT
@@ -116,8 +116,7 @@ class DataStarvation(Trigger):
         share_frac, rank = worst
         if share_frac < self._share_frac:
             return QUIET
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "data_starved",
             f"rank {rank} waits for data {share_frac:.0%} of its step time, over the last {self._window_steps} steps",
             {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import MonoNs
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.rules.expressions import compiled, variables_of
@@ -60,7 +60,7 @@ class Expression(Trigger):
             return unknown("cannot_be_computed")
         evidence = {name: _plain(value) for name, value in values.items()}
         said = ", ".join(f"{name} {value}" for name, value in evidence.items())
-        return Finding(Reading.FIRING, "expression_true", f"{self._when} ({said})", evidence)
+        return firing("expression_true", f"{self._when} ({said})", evidence)
 
 
 def _plain(value: float | str) -> float | str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Step
@@ -205,8 +205,7 @@ class GpuStarvation(Trigger):
             return QUIET
         over = format_duration(self._window_ns)
         which = f"GPU {gpu} is" if is_any else f"the busiest GPU, {gpu}, is"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "gpu_starved",
             f"{which} busy for {known[gpu]:.1%} of the last {over} of training (limit {self._floor_frac:.0%})",
             {

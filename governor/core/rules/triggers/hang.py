@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
@@ -290,8 +290,7 @@ class Hang(Trigger):
         suspects = _suspects(ranks, at, self._ns["beat_fresh"])
         named = f"; look at rank {', '.join(map(str, suspects))}" if suspects else ""
         who = f"none of {len(ranks)} ranks has" if len(ranks) > 1 else "the run has not"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             limit.reason,
             f"{who} made progress for {format_duration(still_ns)} after step {run.step} "
             f"(limit {format_duration(limit.ns)}){named}",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
 from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank, RankState
 from governor.core.rules.triggers.base import Key
@@ -94,12 +94,10 @@ class LossDivergence(OneRank):
         loss = event.loss
         if loss is None or not math.isfinite(loss):
             return False
-        state = self._state
-        if event.rank != state.rank and not self._takes_over(event.rank, run):
-            return False
-        step = event.step
-        if step < state.step:
-            self._begin()
+        state, step = self._state, event.step
+        if event.rank != state.rank or step <= state.step:
+            if not self._follows(event, run):
+                return False
             state = self._state
         state.step = step
         if state.losses < self._warmup_records:
@@ -147,8 +145,7 @@ class LossDivergence(OneRank):
         state = self._state
         blocks = state.blocks
         records = state.above * blocks.size
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "loss_diverged",
             f"loss {blocks.medians[-1]:.4g} at step {state.step}, above {limit:.4g} for {records} records; "
             f"the best was {lowest:.4g} at step {state.lowest_step}",

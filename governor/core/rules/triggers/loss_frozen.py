@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
 from governor.core.rules.one_rank import WARMING_UP, OneRank, RankState
 from governor.core.rules.triggers.base import Key
@@ -44,6 +44,7 @@ class LossFrozen(OneRank):
         Key("floor", "number", 0.1, "The loss, or the one before it, must be at least this far from 0."),
     )
     STEPPED: ClassVar[bool] = True
+    IS_ONCE_A_STEP: ClassVar[bool] = True
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("frozen_records",)
@@ -66,16 +67,12 @@ class LossFrozen(OneRank):
         if not isinstance(event, Step):
             return self._see_other(event, run)
         loss = event.loss
-        if loss is None or not -math.inf < loss < math.inf:  # NaN fails too.
+        if loss is None or not math.isfinite(loss):
             return False
-        state = self._state
-        if event.rank != state.rank and not self._takes_over(event.rank, run):
-            return False
-        step = event.step
-        if step <= state.step:
-            if step == state.step:
-                return False  # Told twice: no repetition.
-            self._begin()
+        state, step = self._state, event.step
+        if event.rank != state.rank or step <= state.step:
+            if not self._follows(event, run):
+                return False
             state = self._state
         state.step = step
         last = state.last
@@ -99,8 +96,7 @@ class LossFrozen(OneRank):
         is_short = state.equal < self._frozen_records or state.equal < self._repeat_times * state.longest
         if is_short or state.size < self._floor:
             return QUIET
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "loss_frozen",
             f"the loss has been exactly {loss!r} for {state.equal} records, at step {state.step}",
             {

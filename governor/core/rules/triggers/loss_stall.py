@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
 from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank, RankState
 from governor.core.rules.triggers.base import Key
@@ -41,6 +41,7 @@ class LossStall(OneRank):
         Key("floor", "number", 0.1, "The best block counts as at least this: near 0 progress is small."),
     )
     STEPPED: ClassVar[bool] = True
+    IS_ONCE_A_STEP: ClassVar[bool] = True
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("stall_records",)
@@ -67,14 +68,10 @@ class LossStall(OneRank):
         loss = event.loss
         if loss is None or not math.isfinite(loss):
             return False
-        state = self._state
-        if event.rank != state.rank and not self._takes_over(event.rank, run):
-            return False
-        step = event.step
-        if step <= state.step:
-            if step == state.step:
-                return False  # Told twice: no repetition.
-            self._begin()
+        state, step = self._state, event.step
+        if event.rank != state.rank or step <= state.step:
+            if not self._follows(event, run):
+                return False
             state = self._state
         state.step = step
         state.since += 1
@@ -94,8 +91,7 @@ class LossStall(OneRank):
 
     def _stalled(self) -> Finding:
         state = self._state
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "loss_stalled",
             f"the loss has not fallen below {state.best:.4g} since step {state.best_step}: {state.since} records, "
             f"now {state.blocks.medians[-1]:.4g} at step {state.step}",

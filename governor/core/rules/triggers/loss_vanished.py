@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
 from governor.core.rules.one_rank import WARMING_UP, OneRank, RankState
 from governor.core.rules.trigger_state import UNKEPT
@@ -47,6 +47,7 @@ class LossVanished(OneRank):
         Key("settled_step", "count", 100, "Steps below this may be logged in another rhythm, or search a loss scale."),
     )
     STEPPED: ClassVar[bool] = True
+    IS_ONCE_A_STEP: ClassVar[bool] = True  # A second word on one step is an evaluation, or a summary.
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("absent_records",)
@@ -74,14 +75,13 @@ class LossVanished(OneRank):
         if not isinstance(event, Step):
             return self._see_other(event, run)
         state = self._state
-        if event.rank != state.rank and (event.loss is None or not self._takes_over(event.rank, run)):
+        if event.rank != state.rank and event.loss is None:
             return False
-        advanced = event.step - state.step
-        if advanced <= 0:
-            if advanced == 0:
-                return False  # A second word on the same step: evaluation, a summary.
-            self._begin()
+        if event.rank != state.rank or event.step <= state.step:
+            if not self._follows(event, run):
+                return False
             state = self._state
+        advanced = event.step - state.step
         if event.loss is not None:
             self._see_loss(event, advanced)
             return False
@@ -112,8 +112,7 @@ class LossVanished(OneRank):
             return
         state.absent += 1
         if state.absent >= self._absent_records:
-            state.finding = Finding(
-                Reading.FIRING,
+            state.finding = firing(
                 "loss_vanished",
                 f"the record of step {event.step} is like those before it, but has no loss{self._before()}",
                 {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event, Step
 from governor.core.events.machine import HostMemory
@@ -93,8 +93,7 @@ class MemoryPressure(Trigger):
 
     def _host_finding(self, memory: HostMemory) -> Finding:
         whose = f"control group {memory.group}" if memory.group is not None else "the machine"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "host_memory_low",
             f"{whose} has {memory.available_bytes / GIB:.1f} of {memory.total_bytes / GIB:.1f} GiB of memory left",
             {
@@ -106,8 +105,7 @@ class MemoryPressure(Trigger):
         )
 
     def _gpu_finding(self, rank: int, allocated_bytes: int, total_bytes: int) -> Finding:
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "gpu_memory_low",
             f"rank {rank} holds {allocated_bytes / GIB:.1f} of {total_bytes / GIB:.1f} GiB of GPU memory in tensors",
             {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
@@ -56,8 +56,7 @@ class NodeIdle(Trigger):
         idle_ns = self._state.idle_ns(at)
         if idle_ns < self._after_ns:
             return QUIET
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "gpus_idle",
             f"all GPUs of the run have been idle for {format_duration(idle_ns)}",
             {"idle_s": round(idle_ns / NS_PER_S, 3), "after_s": self._after_ns / NS_PER_S},

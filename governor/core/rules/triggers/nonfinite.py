@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
 from governor.core.rules.trigger_state import ADDED
@@ -235,16 +235,14 @@ class Nonfinite(Trigger):
 
     def _loss_finding(self, rank: int, state: _Rank) -> Finding:
         reason = "loss_nan" if state.bad_loss == "nan" else "loss_inf"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             reason,
             f"rank {rank} has loss {state.bad_loss} at step {state.step}{_before(state)}",
             {"rank": rank, "step": state.step, "loss": state.bad_loss, **_last_finite(state)},
         )
 
     def _vanished_finding(self, rank: int, state: _Rank) -> Finding:
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "loss_vanished",
             f"rank {rank} reports no loss for {state.loss_absent} steps, at step {state.step}{_before(state)}",
             {"rank": rank, "step": state.step, "records_without_loss": state.loss_absent, **_last_finite(state)},
@@ -254,8 +252,7 @@ class Nonfinite(Trigger):
         what = "skipped the update" if reason == "updates_skipped" else f"had gradient norm {state.gradient}"
         if reason == "loss_masked":
             what += " and loss 0"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             reason,
             f"rank {rank} {what} {streak} times in a row, at step {state.step}",
             {

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
 from governor.core.rules.one_rank import OneRank, RankState
 from governor.core.rules.triggers.base import Key
@@ -80,13 +80,12 @@ class OverflowStorm(OneRank):
         if not isinstance(event, Step):
             return self._see_other(event, run)
         state = self._state
-        if event.rank != state.rank:
-            if event.loss_scale is None and event.skipped_steps is None and event.applied is None:
-                return False  # Most trainers: nothing of this, ever.
-            if not self._takes_over(event.rank, run):
+        tells = event.loss_scale is not None or event.skipped_steps is not None or event.applied is not None
+        if not tells and event.rank != state.rank:
+            return False  # Most trainers: nothing of this, ever.
+        if event.rank != state.rank or event.step <= state.step:
+            if not self._follows(event, run):
                 return False
-        if event.step < state.step:
-            self._begin()
             state = self._state
         advanced = max(1, event.step - state.step) if state.updates else 1
         state.step = event.step
@@ -147,8 +146,7 @@ class OverflowStorm(OneRank):
 
     def _storm(self, reason: str, text: str) -> Finding:
         state = self._state
-        return Finding(
-            Reading.FIRING,
+        return firing(
             reason,
             f"rank {state.rank}: {text}, at step {state.step}",
             {

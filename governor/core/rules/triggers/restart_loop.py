@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Bye, Event, Hello, Step
 from governor.core.rules.triggers.base import Key, Trigger
@@ -99,8 +99,7 @@ class RestartLoop(Trigger):
         if len(barren) < self._attempts or self._has_progressed():
             return QUIET
         where = f"step {state.furthest}" if state.furthest is not None else "its first step"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "restart_loop",
             f"{len(barren)} attempts in a row, the first {format_duration(at - barren[0])} ago, got less than "
             f"{self._progress_steps} steps beyond {where}",

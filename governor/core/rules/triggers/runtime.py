@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Tick
 from governor.core.rules.triggers.base import Key, Trigger
@@ -68,8 +68,7 @@ class Runtime(Trigger):
         return QUIET
 
     def _overdue(self, what: str, age_ns: int, limit_ns: int) -> Finding:
-        return Finding(
-            Reading.FIRING,
+        return firing(
             f"{what}_overdue",
             f"the {what} is {format_duration(age_ns)} old (limit {format_duration(limit_ns)})",
             {"age_s": age_ns / NS_PER_S, "limit_s": limit_ns / NS_PER_S},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
@@ -70,8 +70,7 @@ class Silence(Trigger):
         idle_ns = self._state.idle_ns(at)
         if idle_ns < self._after_ns:
             return unknown("gpus_work")
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "silent_and_idle",
             f"nothing heard for {format_duration(silent_ns)}, and its GPUs idle for {format_duration(idle_ns)}",
             {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
@@ -41,8 +41,7 @@ class SpotNoticeGiven(Trigger):
             return QUIET
         left_ns = None if notice.left is None else max(0, notice.left - (at - notice.at))
         when = "soon" if left_ns is None else f"in {format_duration(left_ns)}"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "taken_back",
             f"the provider takes the machine back {when} ({notice.action})",
             {"action": notice.action, "left_s": None if left_ns is None else left_ns / NS_PER_S},

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
@@ -125,8 +125,7 @@ class Straggler(Trigger):
         if medians[slow] < self._times * peers_s or lost_s < self._lost_frac * step_s or lost_s <= 0:
             self._state.finding = QUIET
             return
-        self._state.finding = Finding(
-            Reading.FIRING,
+        self._state.finding = firing(
             "rank_slow",
             f"rank {slow} takes {medians[slow]:.3g} s a step by itself, its peers {peers_s:.3g} s: "
             f"{lost_s / step_s:.0%} of every rank's step, over the last {self._window_steps} steps",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step
@@ -167,8 +167,7 @@ class ThroughputCollapse(Trigger):
         assert recent is not None
         if recent >= floor:
             return QUIET
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "throughput_collapsed",
             f"{_round(recent)} {state.unit} over the last {state.recent.size} steps, "
             f"{recent / state.baseline:.0%} of this run's own {_round(state.baseline)}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import (
     MICROS_PER_USD,
     NS_PER_HOUR,
@@ -66,8 +66,7 @@ class UnsavedWork(Trigger):
             return unknown("price_unknown") if self._usd_micros and cost is None else QUIET
         worth = "" if cost is None else f", worth {format_usd(cost)},"
         since = f"step {run.last_good.get('step')}" if run.last_good is not None else "the attempt's begin"
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "unsaved_work",
             f"{format_duration(unsaved_ns)} of training{worth} since {since} are not saved",
             {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from governor.core.base.findings import QUIET, Finding, Reading, unknown
+from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.policy import Expected
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Tick
@@ -98,8 +98,7 @@ class UsdPerMtok(Trigger):
             return unknown("no_progress")
         if over + 1 < self._times:
             return QUIET
-        return Finding(
-            Reading.FIRING,
+        return firing(
             "tokens_dear",
             f"1M tokens cost ${float(actual) / MICROS_PER_USD:.4g} over the last {format_duration(self._window_ns)}, "
             f"{float(over) + 1:.2f} times the expected ${self._expected / MICROS_PER_USD:.4g}",

@@ -1,4 +1,7 @@
-"""What a rule asks: one trigger, or several that must all fire (`all = [...]`)."""
+"""What a rule asks: one trigger, or several that must all fire (`all`), for how long (`for`) and from when (`warmup`).
+
+A condition reads the run; the timer beside it counts the readings; the attempt tells whether its warm-up is over.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +114,7 @@ def _together(findings: Sequence[tuple[str, Finding]]) -> Finding:
     )
 
 
-# How long a rule's condition has lasted: the `for` of a rule.
+# --- for ---
 
 
 class PersistenceTimer:
@@ -200,7 +203,7 @@ class PersistenceTimer:
             self._add_step(int(step), bool(fired))
 
 
-# How far the present attempt has come: what a rule's `warmup` is counted in.
+# --- warmup ---
 
 
 class Attempt:

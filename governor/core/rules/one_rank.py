@@ -1,6 +1,8 @@
-"""The level that a series of numbers keeps to: what a newest value is judged by, without growing.
+"""What triggers share that judge the records of one rank: levels, whom they follow, and spikes above a level.
 
-A value that stands out must not enter the level that judges it, and one that is not a number must not blind it.
+A level is what a newest value is judged by, without growing: a value that stands out must not enter it, and one that is
+not a number must not blind it. The rank that is followed is the first that reports the number, and where its steps go
+back it begins anew.
 """
 
 from __future__ import annotations
@@ -144,8 +146,7 @@ class LevelBlocks:
         return True
 
 
-# What triggers have in common that judge the records of one rank: whom they follow, and what they answer meanwhile.
-
+# --- one rank ---
 
 WARMING_UP: Final = unknown("warming_up")
 _CUT_OFF: Final = unknown("no_connection")
@@ -214,7 +215,7 @@ class OneRank(Trigger):
         return self._state.finding
 
 
-# A number of the steps far above the level that it kept to: what `loss_spike` and `grad_norm` have in common.
+# --- spikes: `loss_spike` and `grad_norm` ---
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -178,6 +179,7 @@ def list_budgets(control: str | None, as_json: bool) -> None:
         print_json([{"node": one["node"], "run": one.get("run"), "budgets": one["budgets"]} for one in governors])
         return
     from governor.cli.status_table import who
+    from governor.text.screen import screen_of
     from governor.text.table import Head, render_rows
 
     for governor in governors:
@@ -186,10 +188,10 @@ def list_budgets(control: str | None, as_json: bool) -> None:
         if not rows:
             _say("no ceiling is in force: set one with `costgov budget set SCOPE USD --reason …`")
             continue
-        heads = [Head("SCOPE", may_be_cut=True), Head("CEILING", True), Head("SPENT", True), Head("RESERVED", True),
-                 Head("REACHED IN", True), Head("SOURCE", may_be_cut=True)]  # fmt: skip
+        heads = [Head("SCOPE", may_wrap=True), Head("CEILING", True), Head("SPENT", True), Head("RESERVED", True),
+                 Head("REACHED IN", True), Head("SOURCE", may_wrap=True)]  # fmt: skip
         note = "Spent: by this governor's own ledger, from its beginning; day: since 00:00 UTC."
-        click.echo(render_rows(heads, rows, total=False, colour=False, notes=[note]), nl=False)
+        click.echo(render_rows(heads, rows, total=False, screen=screen_of(sys.stdout), notes=[note]), nl=False)
 
 
 def _row(found: Mapping[str, Any]) -> list[str]:

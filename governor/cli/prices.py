@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from governor.cli.common import Failed, config_option, exits, find_config, json_option, print_json, settings_from
+from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
     from governor.core.money.prices import Chosen, Day
+    from governor.text.screen import Screen
     from governor.wire.price_table import PriceRow, PriceTable
-
-COLUMNS_WITHOUT_TERMINAL: Final = 240  # A file or a pipe has no width: nothing is cut, nothing wraps.
 
 
 @click.command(short_help="What this machine costs and who says so; the built-in price table.", epilog=exits())
@@ -55,7 +54,7 @@ def prices(
         return
     if chosen is not None:
         _print_chosen(chosen)
-    sys.stdout.write(_render(rows, table, today, colour=sys.stdout.isatty()))
+    sys.stdout.write(_render(rows, table, today, screen_of(sys.stdout)))
     if not rows:
         known = ", ".join(sorted({row.provider for row in table.rows}, key=str.casefold))
         click.echo(f"no row is of that kind; providers: {known}")
@@ -106,30 +105,24 @@ def _document(row: PriceRow, table: PriceTable, today: Day) -> dict[str, Any]:
     }
 
 
-def _render(rows: Sequence[PriceRow], table: PriceTable, today: Day, *, colour: bool) -> str:
-    """Return the table as text that ends with a newline."""
-    import io
-
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+def _render(rows: Sequence[PriceRow], table: PriceTable, today: Day, screen: Screen) -> str:
+    """Return the table as text that ends with a newline. A row that is never used is dim."""
     from governor.core.base.units import format_usd
+    from governor.text.screen import Styled
+    from governor.text.table import Head, render_rows
 
-    stream = io.StringIO()
-    width = shutil.get_terminal_size((COLUMNS_WITHOUT_TERMINAL, 50)).columns if colour else COLUMNS_WITHOUT_TERMINAL
-    console = Console(file=stream, width=width, force_terminal=colour, highlight=False, markup=False, emoji=False)
-    console.print(f"built-in table, compiled {table.compiled_text}, {len(rows)} of {len(table.rows)} rows")
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    right = ("GPUS", "$/H", "$/GPU-H", "AGE")
-    for name in ("PROVIDER", "INSTANCE", "GPU", "GPUS", "$/H", "$/GPU-H", "KIND", "DATE", "AGE", "SOURCE"):
-        shown.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    heads = (
+        Head("PROVIDER"), Head("INSTANCE", may_wrap=True), Head("GPU", may_wrap=True), Head("GPUS", True),
+        Head("$/H", True), Head("$/GPU-H", True), Head("KIND"), Head("DATE"), Head("AGE", True),
+        Head("SOURCE", may_wrap=True),
+    )  # fmt: skip
+    shown = []
     for row in rows:
         cells = (
             row.provider, row.instance or "-", row.gpu, str(row.gpus), format_usd(row.usd_micros_per_hour),
             format_usd(row.usd_micros_per_hour // row.gpus), row.kind_text, row.date, f"{_age(row, table, today)} d",
             f"{row.source}; {row.notes}" if row.notes else row.source,
         )  # fmt: skip
-        shown.add_row(*(Text(cell, style="dim" if row.kind is None else "") for cell in cells))
-    console.print(shown)
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+        shown.append([Styled(cell, "dim" if row.kind is None else "") for cell in cells])
+    title = f"built-in table, compiled {table.compiled_text}, {len(rows)} of {len(table.rows)} rows\n"
+    return title + render_rows(heads, shown, total=False, screen=screen)

@@ -22,6 +22,7 @@ from governor.cli.common import (
     refuse,
     sockets,
 )
+from governor.text.screen import screen_of
 from governor.wire import control_client
 from governor.wire.control_client import Answer, nobody
 
@@ -53,10 +54,11 @@ def status(watch: bool, control: str | None, as_json: bool) -> None:
         # One governor a node is the rule; several (`costgov run` beside a service) come as a list under "beside".
         print_json({**documents[0], "beside": documents[1:]})
         return
-    from governor.cli.status_table import print_status
+    from governor.cli.status_table import render_status
 
+    screen = screen_of(sys.stdout)
     for document in documents:
-        print_status(document)
+        click.echo(render_status(document, screen), nl=False)
 
 
 def _ask(control: str | None) -> list[Any]:
@@ -93,7 +95,7 @@ def _watch(control: str | None, as_json: bool) -> None:
 def _draw(documents: list[Any]) -> None:
     from governor.cli.status_table import render_status
 
-    text = "\n".join(render_status(document, colour=True) for document in documents)
+    text = "\n".join(render_status(document, screen_of(sys.stdout)) for document in documents)
     # Home, the text with each line cleared to its end, then everything below it: no flicker, no scrollback.
     click.echo("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[J", nl=False)
 

@@ -1,61 +1,14 @@
-"""What `costgov status` says of a node that nobody uses: since when, what follows, and how to keep it."""
+"""`costgov status` as a person reads it. Every text from a trainer is made printable first."""
 
 from __future__ import annotations
 
-import io
-import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
 from governor.reports.terminal import loss_text
-from governor.text.table import COLUMNS_WITHOUT_TERMINAL, GAP, fitting, plain
-
-
-def idle_notes(node: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Lines with their style. None while nothing would stop the node: then idle time is no news."""
-    notes = []
-    if node.get("stop"):
-        stop = node["stop"]
-        notes.append(
-            (f"node: being stopped, {stop['stage']}; costgov incident show {plain(stop['incident_id'])}", "bold red")
-        )
-    if node.get("hold"):
-        hold = node["hold"]
-        notes.append(
-            (f"node: kept for another {_span(hold['left_s'])} by an operator: {plain(hold['reason'])}", "bold yellow")
-        )
-    if node.get("limit_s") is None or node.get("here") or node.get("stop"):
-        return notes
-    if node.get("unseen"):
-        return [*notes, (f"node: no run is here, but nobody can tell who else is: {plain(node['unseen'])}", "yellow")]
-    if node.get("idle_s") is None:
-        return notes
-    return [*notes, (f"node: idle for {_span(node['idle_s'])}, {_follows(node)}", "yellow")]
-
-
-def _follows(node: Mapping[str, Any]) -> str:
-    after = f"after {_span(node['limit_s'])} ({plain(node['limit_by'])})"
-    if node.get("obstacle"):
-        return f"and it is not stopped {after}: {plain(node['obstacle'])}"
-    if node.get("observed"):
-        return f"and would be stopped {after}; observe mode only says so"
-    if node.get("stops_in_s") is None:
-        return f"stops {after}"
-    return f"stops in {_span(node['stops_in_s'])} ({plain(node['limit_by'])}); {plain(node['keep_it'])}"
-
-
-def _span(seconds: float) -> str:
-    return format_duration(round(seconds * NS_PER_S))
-
-
-# `costgov status` as a person reads it. Every text from a trainer is made printable first.
-
+from governor.text.screen import Screen, Styled, flow, shown_lines
+from governor.text.table import Head, plain, render_rows
 
 STALE_AFTER_S: Final = 5.0  # Five beats.
 _STYLES: Final = {
@@ -65,42 +18,27 @@ _STYLES: Final = {
     "halting": "bold red",
     "unwatched": "bold yellow",
 }
+_HEADS: Final = (
+    Head("RUN", may_wrap=True), Head("STATE"), Head("STEP", True), Head("LOSS", True), Head("TOK/S", True),
+    Head("SPENT", True), Head("$/1M TOK", True), Head("RUNWAY", True), Head("RANKS", True), Head("LAST FRAME", True),
+)  # fmt: skip
 
 
-def print_status(status: Mapping[str, Any]) -> None:
-    """Print one governor's status to stdout, in colour where that is a terminal."""
-    sys.stdout.write(render_status(status, colour=sys.stdout.isatty()))
-
-
-def render_status(status: Mapping[str, Any], *, colour: bool) -> str:
-    """Return the status as text that ends with a newline."""
-    return _printed(lambda console: _draw_status(console, status), colour)
-
-
-def _draw_status(console: Console, status: Mapping[str, Any]) -> None:
-    governor = status["governor"]
-    console.print(_head(governor))
-    for line, style in _warnings(governor):
-        console.print(Text(line, style=style))
-    if status["runs"]:
-        _draw_runs(console, status["runs"])
-        for run in status["runs"]:
-            for line, style in _notes(run):
-                console.print(Text(f"{plain(run['run'])}: {line}", style=style))
+def render_status(status: Mapping[str, Any], screen: Screen) -> str:
+    """One governor's status as text that ends with a newline."""
+    governor, runs = status["governor"], status["runs"]
+    lines = flow(_head(governor), screen)
+    told = _warnings(governor)
+    lines += [line for text in told for line in shown_lines(text, screen)]
+    if runs:
+        lines += render_rows(_HEADS, [_cells(run) for run in runs], total=False, screen=screen).splitlines()
+        told = [Styled(f"{plain(run['run'])}: {note}", note.style) for run in runs for note in _notes(run)]
     else:
-        console.print("no run yet: add `shim = trainer_shim.attach(engine)` to the training script")
-    for line, style in idle_notes(status.get("node") or {}):
-        console.print(Text(line, style=style))
-    for process in status.get("unwatched_gpu_processes", []):
-        console.print(Text(_unwatched(process), style="bold yellow"))
-
-
-def _printed(draw: Callable[[Console], None], colour: bool) -> str:
-    stream = io.StringIO()
-    width = shutil.get_terminal_size((COLUMNS_WITHOUT_TERMINAL, 50)).columns if colour else COLUMNS_WITHOUT_TERMINAL
-    draw(Console(file=stream, width=width, force_terminal=colour, highlight=False, markup=False, emoji=False))
-    lines = stream.getvalue().splitlines()
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+        told = [Styled("no run yet: add `shim = trainer_shim.attach(engine)` to the training script")]
+    told += idle_notes(status.get("node") or {})
+    told += [Styled(_unwatched(one), "bold yellow") for one in status.get("unwatched_gpu_processes", [])]
+    lines += [line for text in told for line in shown_lines(text, screen)]
+    return "\n".join(lines) + "\n"
 
 
 def who(governor: Mapping[str, Any]) -> str:
@@ -110,81 +48,53 @@ def who(governor: Mapping[str, Any]) -> str:
     return plain(f"{governor['node']}, {started} (pid {governor.get('pid', '?')})")
 
 
-def _head(governor: Mapping[str, Any]) -> Text:
-    text = Text(who(governor), style="bold")
+def _head(governor: Mapping[str, Any]) -> list[str]:
     mode = governor.get("mode", "?")
-    text.append(f"  {mode}", style="yellow" if mode == "observe" else "")
+    parts: list[str] = [Styled(who(governor), "bold"), Styled(mode, "yellow" if mode == "observe" else "")]
     price = governor.get("price_usd_per_hour")
-    if price is None:
-        text.append("  price unknown", style="yellow")
-    else:
-        text.append(f"  {_usd(price)}/h ({plain(governor.get('price_source') or 'source unknown')})", style="")
     beside = sum(line.get("usd_per_hour") or 0.0 for line in governor.get("lines") or [])
-    if beside:
-        text.append(f" + {_usd(beside)}/h beside it", style="")
+    more = f" + {_usd(beside)}/h beside it" if beside else ""
+    if price is None:
+        parts.append(Styled(f"price unknown{more}", "yellow"))
+    else:
+        parts.append(f"{_usd(price)}/h ({plain(governor.get('price_source') or 'source unknown')}){more}")
     names = governor.get("policies") or []
-    text.append(f"  policies: {', '.join(plain(name) for name in names) or 'none'}", style="")
-    return text
+    return [*parts, f"policies: {', '.join(plain(name) for name in names) or 'none'}"]
 
 
-def _warnings(governor: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _warnings(governor: Mapping[str, Any]) -> list[Styled]:
     cloud = governor.get("cloud") or {}
     lines = []
     if cloud.get("will"):
         billed = "; ".join(plain(item) for item in cloud.get("stays_billed", [])) or "nothing that is known"
-        lines.append((f"on halt: {plain(cloud['will'])}; stays billed: {billed}", "dim"))
+        lines.append(Styled(f"on halt: {plain(cloud['will'])}; stays billed: {billed}", "dim"))
     problems = [*cloud.get("problems", []), *governor.get("alerts", {}).get("problems", [])]
-    lines += [(f"problem: {plain(problem)}", "bold red") for problem in problems]
+    lines += [Styled(f"problem: {plain(problem)}", "bold red") for problem in problems]
     lines += [
-        (f"self-test failed: {plain(test['line'])}", "bold red")
+        Styled(f"self-test failed: {plain(test['line'])}", "bold red")
         for test in governor.get("selftest", [])
         if not test["ok"]
     ]
     remarks = (governor.get("price") or {}).get("remarks", [])
-    lines += [(f"price: {plain(remark['text'])}", "bold yellow") for remark in remarks if remark["alarm"]]
+    lines += [Styled(f"price: {plain(remark['text'])}", "bold yellow") for remark in remarks if remark["alarm"]]
     if not governor.get("last_reload_ok", True):
-        lines.append((f"the last reload was refused: {plain(governor.get('reload_error') or '?')}", "bold red"))
+        lines.append(Styled(f"the last reload was refused: {plain(governor.get('reload_error') or '?')}", "bold red"))
     for key, what in (
         ("journal_errors_total", "journal writes failed"),
         ("observer_errors_total", "calls of console, reports or metrics failed"),
         ("frames_malformed_total", "frames malformed"),
     ):
         if governor.get(key):
-            lines.append((f"{governor[key]} {what}", "yellow"))
+            lines.append(Styled(f"{governor[key]} {what}", "yellow"))
     return lines
 
 
-_COLUMNS: Final = ("RUN", "STATE", "STEP", "LOSS", "TOK/S", "SPENT", "$/1M TOK", "RUNWAY", "RANKS", "LAST FRAME")
-
-
-def _draw_runs(console: Console, runs: list[Mapping[str, Any]]) -> None:
-    """A row each, or, where that would cut more than a name, a line for each of its cells below the name."""
-    rows = [_cells(run) for run in runs]
-    may_be_cut = [console.is_terminal and title == "RUN" for title in _COLUMNS]
-    widths = fitting([_COLUMNS, *([str(cell) for cell in row] for row in rows)], may_be_cut, console.width)
-    needed = sum(widths) + GAP * (len(widths) - 1)
-    if console.is_terminal and needed > console.width:
-        for name, *cells in rows:
-            console.print(Text(str(name), style="bold"))
-            for title, cell in zip(_COLUMNS[1:], cells, strict=True):
-                console.print(Text(f"  {title}: ").append(cell))
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-    for title, width in zip(_COLUMNS, widths, strict=True):
-        side: Literal["left", "right"] = "left" if title in ("RUN", "STATE") else "right"
-        table.add_column(title, justify=side, no_wrap=True, width=width)
-    for row in rows:
-        table.add_row(*row)
-    console.width = max(console.width, needed + GAP)
-    console.print(table)
-
-
-def _cells(run: Mapping[str, Any]) -> tuple[Text | str, ...]:
+def _cells(run: Mapping[str, Any]) -> tuple[str, ...]:
     state = plain(run["state"])
     halt = run.get("halt")
     return (
-        Text(plain(run["run"])),
-        Text(f"{state} {halt['stage']}" if halt and state == "halting" else state, style=_STYLES.get(state, "")),
+        plain(run["run"]),
+        Styled(f"{state} {halt['stage']}" if halt and state == "halting" else state, _STYLES.get(state, "")),
         _count(run["step"]) + (f"/{run['total_steps']:,}" if run.get("total_steps") else ""),
         loss_text(run.get("loss")),
         _count(run.get("tokens_per_s")),
@@ -196,39 +106,39 @@ def _cells(run: Mapping[str, Any]) -> tuple[Text | str, ...]:
     )
 
 
-def _notes(run: Mapping[str, Any]) -> list[tuple[str, str]]:
-    notes = [(line, "") for line in _ahead(run)]
-    notes += [(line, "") for line in _pace(run)]
+def _notes(run: Mapping[str, Any]) -> list[Styled]:
+    notes = [Styled(line) for line in (*_ahead(run), *_pace(run))]
     if run.get("saves") and run["state"] not in ("finished", "halted"):
-        notes.append((_saves(run["saves"]), ""))
+        notes.append(Styled(_saves(run["saves"])))
     notes += _bound_by_a_group(run)
     if run.get("ceiling_before_end"):
-        notes.append((f"at this rate the ceiling is met first, {_ceiling(run)}", "yellow"))
+        notes.append(Styled(f"at this rate the ceiling is met first, {_ceiling(run)}", "yellow"))
     if run.get("mode") == "observe":
-        notes.append((f'policy "{plain(run["policy"])}" only observes: it would be recorded, not halted', "yellow"))
+        text = f'policy "{plain(run["policy"])}" only observes: it would be recorded, not halted'
+        notes.append(Styled(text, "yellow"))
     if run.get("halt"):
         halt = run["halt"]
-        notes.append((f"{plain(halt['reason'])}; costgov incident show {plain(halt['incident_id'])}", "bold red"))
+        text = f"{plain(halt['reason'])}; costgov incident show {plain(halt['incident_id'])}"
+        notes.append(Styled(text, "bold red"))
     if run.get("hold"):
         hold = run["hold"]
-        left = _seconds(hold["left_s"])
-        notes.append((f"held for another {left}, no rule halts it: {plain(hold['reason'])}", "bold yellow"))
+        text = f"held for another {_seconds(hold['left_s'])}, no rule halts it: {plain(hold['reason'])}"
+        notes.append(Styled(text, "bold yellow"))
     for finding in run.get("findings", []):
         if finding["reading"] == "firing":
-            notes.append(
-                (f'rule "{plain(finding["rule"])}" fires: {plain(finding["text"] or finding["reason"])}', "red")
-            )
+            text = f'rule "{plain(finding["rule"])}" fires: {plain(finding["text"] or finding["reason"])}'
+            notes.append(Styled(text, "red"))
     return notes
 
 
-def _bound_by_a_group(run: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _bound_by_a_group(run: Mapping[str, Any]) -> list[Styled]:
     """Another ceiling than the one beside its spend is met first: that of its stage, a label, the day or the node."""
     cap = run.get("binding")
     if cap is None or cap["scope"].startswith("run:"):
         return []
     used = f"{_usd(cap['spend_usd'])} of {_usd(cap['ceiling_usd'])}"
     met = f", met {_ceiling(run)}" if run.get("ceiling_in_s") is not None else ""
-    return [(f"{plain(cap['scope'])} binds: {used} spent by all of it{met}", "")]
+    return [Styled(f"{plain(cap['scope'])} binds: {used} spent by all of it{met}")]
 
 
 def _ahead(run: Mapping[str, Any]) -> list[str]:
@@ -304,12 +214,50 @@ def _spent(run: Mapping[str, Any]) -> str:
     return f"{spent} of {_usd(run['ceiling_usd'])}" if run.get("ceiling_usd") is not None else spent
 
 
-def _age(run: Mapping[str, Any]) -> Text:
+def _age(run: Mapping[str, Any]) -> Styled:
     age_s = run.get("last_frame_age_s")
     if age_s is None:
-        return Text("-")
-    old = age_s > STALE_AFTER_S and run["state"] not in ("finished", "halted")
-    return Text(_seconds(age_s), style="yellow" if old else "")
+        return Styled("-")
+    is_old = age_s > STALE_AFTER_S and run["state"] not in ("finished", "halted")
+    return Styled(_seconds(age_s), "yellow" if is_old else "")
+
+
+# --- a node that nobody uses: since when, what follows, and how to keep it -----------------------------------
+
+
+def idle_notes(node: Mapping[str, Any]) -> list[Styled]:
+    """None while nothing would stop the node: then idle time is no news."""
+    notes = []
+    if node.get("stop"):
+        stop = node["stop"]
+        text = f"node: being stopped, {stop['stage']}; costgov incident show {plain(stop['incident_id'])}"
+        notes.append(Styled(text, "bold red"))
+    if node.get("hold"):
+        hold = node["hold"]
+        text = f"node: kept for another {_seconds(hold['left_s'])} by an operator: {plain(hold['reason'])}"
+        notes.append(Styled(text, "bold yellow"))
+    if node.get("limit_s") is None or node.get("here") or node.get("stop"):
+        return notes
+    if node.get("unseen"):
+        text = f"node: no run is here, but nobody can tell who else is: {plain(node['unseen'])}"
+        return [*notes, Styled(text, "yellow")]
+    if node.get("idle_s") is None:
+        return notes
+    return [*notes, Styled(f"node: idle for {_seconds(node['idle_s'])}, {_follows(node)}", "yellow")]
+
+
+def _follows(node: Mapping[str, Any]) -> str:
+    after = f"after {_seconds(node['limit_s'])} ({plain(node['limit_by'])})"
+    if node.get("obstacle"):
+        return f"and it is not stopped {after}: {plain(node['obstacle'])}"
+    if node.get("observed"):
+        return f"and would be stopped {after}; observe mode only says so"
+    if node.get("stops_in_s") is None:
+        return f"stops {after}"
+    return f"stops in {_seconds(node['stops_in_s'])} ({plain(node['limit_by'])}); {plain(node['keep_it'])}"
+
+
+# --- figures -------------------------------------------------------------------------------------------------
 
 
 def _usd(amount: float | None) -> str:

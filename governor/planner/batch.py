@@ -14,6 +14,7 @@ from governor.planner.model.setup import Checkpointing
 from governor.planner.model.shape import Shape, divisors_near
 from governor.planner.table import Read, Row, UnreadableRowError, read
 from governor.planner.words import GB
+from governor.text.screen import Screen
 from governor.text.table import Head, render_rows
 
 NOT_PREDICTED: Final = "not predicted: "
@@ -116,13 +117,13 @@ def _line(row_id: str, notes: str, **figures: float | bool) -> dict[str, Any]:
     return {"row_id": row_id, **{name: figures.get(name) for name in names}, "notes": notes[:NOTE_CHARS_MAX]}
 
 
-def as_table(lines: Sequence[Mapping[str, Any]], *, colour: bool) -> str:
+def as_table(lines: Sequence[Mapping[str, Any]], *, screen: Screen) -> str:
     heads = (
         Head("ROW"), Head("TOK/S/GPU", is_number=True), Head("LOW", is_number=True), Head("HIGH", is_number=True),
         Head("GB ALLOCATED", is_number=True), Head("RESERVED", is_number=True), Head("FITS"),
-        Head("NOTES", may_be_cut=True),
+        Head("NOTES", may_wrap=True),
     )  # fmt: skip
-    return render_rows(heads, [_cells(line) for line in lines], total=False, colour=colour)
+    return render_rows(heads, [_cells(line) for line in lines], total=False, screen=screen)
 
 
 def _cells(line: Mapping[str, Any]) -> tuple[str, ...]:

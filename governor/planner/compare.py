@@ -13,6 +13,7 @@ from governor.planner.output.report import document, notes_of
 from governor.planner.request import asked
 from governor.planner.what_fits import refusal
 from governor.planner.words import UNKNOWN, days, gigabytes, share, usd, ways
+from governor.text.screen import Screen
 from governor.text.table import Head, render_rows
 
 GPU: Final = "H100-SXM-80GB"
@@ -69,17 +70,17 @@ def _reference(model: str, gpus: int, seq_len: int, step_tokens: int, tokens: fl
 
 
 HEADS = (
-    *(Head("PLAN", may_be_cut=True), Head("SHARDING"), Head("GPUS", is_number=True), Head("GB", is_number=True)),
+    *(Head("PLAN", may_wrap=True), Head("SHARDING"), Head("GPUS", is_number=True), Head("GB", is_number=True)),
     *(Head("OF", is_number=True), Head("FITS"), Head("TOK/S/GPU", is_number=True), Head("MFU", is_number=True)),
     *(Head("STEADY", is_number=True), Head("CALENDAR", is_number=True), Head("STEADY $", is_number=True)),
     *(Head("CALENDAR $", is_number=True), Head("$/1M", is_number=True), Head("AGAINST 1ST", is_number=True)),
 )
 
 
-def comparison(plans: Sequence[Estimate], *, colour: bool) -> str:
+def comparison(plans: Sequence[Estimate], *, screen: Screen) -> str:
     """A row a plan; then what each would come to under DDP, FSDP, FSDP2 and the ZeRO stages; then what was assumed."""
-    table = render_rows(HEADS, [_row(one, plans[0]) for one in plans], total=False, colour=colour)
-    return "\n".join([table, _ways_table(plans, colour), *_notes(plans)]) + "\n"
+    table = render_rows(HEADS, [_row(one, plans[0]) for one in plans], total=False, screen=screen)
+    return "\n".join([table, _ways_table(plans, screen), *_notes(plans)]) + "\n"
 
 
 def comparison_document(plans: Sequence[Estimate]) -> dict[str, Any]:
@@ -139,11 +140,11 @@ def _against(one: Estimate, first: Estimate) -> str:
     return f"{first.tokens_per_s.mid / one.tokens_per_s.mid:.2f} x time"
 
 
-def _ways_table(plans: Sequence[Estimate], colour: bool) -> str:
+def _ways_table(plans: Sequence[Estimate], screen: Screen) -> str:
     rows = [(one.plan.asked.name, *(_way_cell(other) for other in by_way(one.plan.asked).values())) for one in plans]
-    heads = (Head("THE SAME UNDER", may_be_cut=True), *(Head(way, is_number=True) for way in WAYS))
+    heads = (Head("THE SAME UNDER", may_wrap=True), *(Head(way, is_number=True) for way in WAYS))
     note = "steady-state cost (tokens/s/GPU without price or tokens); GB where it does not fit; -: nobody runs it so"
-    return render_rows(heads, rows, total=False, colour=colour, notes=[note])
+    return render_rows(heads, rows, total=False, screen=screen, notes=[note])
 
 
 def _way_cell(one: Estimate | None) -> str:

@@ -1,124 +1,147 @@
-"""A plain table as a person reads it, of any length. Every text from a trainer is made printable first."""
+"""A table as a person reads it, of any length. Every text from a trainer is made printable first.
+
+Nothing is ever cut. Where a terminal is too narrow, texts break within their column; where that is not enough, the
+last columns drop to a second line of the row, and their titles to a second line of titles.
+"""
 
 from __future__ import annotations
 
-import io
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-COLUMNS_WITHOUT_TERMINAL: Final = 200  # A file or a pipe has no width: nothing is cut, nothing wraps.
+from governor.text.screen import HANG, Screen, Styled, show, shown_lines, styled, width, wrapped
+
 GAP: Final = 2  # Columns of space between two columns.
 TEXT_COLUMNS_MIN: Final = 12  # Less of a name tells two of them no longer apart.
+LINES_MAX: Final = 3  # A text that would need more lines in its column has the column drop instead.
 
 
 class Head(NamedTuple):
-    """A column's title. Numbers stand to the right, and are never cut; of the others, what `may_be_cut`."""
+    """A column's title. Numbers stand to the right and never break; of the others, those that `may_wrap`."""
 
     title: str
     is_number: bool = False
-    may_be_cut: bool = False
+    may_wrap: bool = False
+
+
+class _Layout(NamedTuple):
+    """Which columns stand on each line of a row, and how wide every column is."""
+
+    lines: Sequence[Sequence[int]]
+    widths: Sequence[int]
 
 
 def render_rows(
-    heads: Sequence[Head], rows: Sequence[Sequence[str]], *, total: bool, colour: bool, notes: Sequence[str] = ()
+    heads: Sequence[Head], rows: Sequence[Sequence[str]], *, total: bool, screen: Screen, notes: Sequence[str] = ()
 ) -> str:
-    """A plain table as text that ends with a newline; with `total` its last row is set apart as a sum.
+    """A table as text that ends with a newline; with `total` its last row is set apart as a sum.
 
-    Cells that a trainer had a say in are made printable here. A terminal too narrow for what must not be cut wraps.
+    Cells that a trainer had a say in are made printable here; a cell may be `Styled`.
     """
-    # By hand, and column by column: rich's own table takes three seconds for ten thousand rows.
+    # Column by column: a row at a time takes a hundred times as long for ten thousand of them.
     columns = [_plain_column(column) for column in zip([head.title for head in heads], *rows, strict=True)]
-    screen = shutil.get_terminal_size((COLUMNS_WITHOUT_TERMINAL, 50)).columns if colour else COLUMNS_WITHOUT_TERMINAL
-    natural = [_widest(column) for column in columns]
-    widths = _fitted(natural, [colour and head.may_be_cut for head in heads], screen)
-    # Where each character is one column wide and nothing is cut, Python's own form does.
-    is_even = widths == natural and all(map(_is_narrow, columns))
-    lines = _lines(columns, heads, widths) if is_even else _cut_lines(columns, heads, widths)
-    said = [plain(note) for note in notes]
-    if colour:
-        width = max(screen, sum(widths) + GAP * len(widths))
-        lines[0] = _styled(lines[0], "bold", width)
-        if total:
-            lines[-1] = _styled(lines[-1], "bold", width)
-        said = [_styled(note, "dim", width) for note in said]
-    return "\n".join([line.rstrip() for line in (*lines, *said)]) + "\n"
+    natural = [max(map(width, column)) for column in columns]
+    layout = _layout(heads, natural, screen.columns)
+    is_plain = not screen.is_coloured or not any(isinstance(cell, Styled) for column in columns for cell in column)
+    # Where each character is one column wide and nothing breaks, Python's own form does.
+    if is_plain and len(layout.lines) == 1 and layout.widths == natural and all(map(_is_narrow, columns)):
+        lines = [[line] for line in _even_lines(columns, heads, natural)]
+    else:
+        lines = [list(_row_lines(row, heads, layout, screen)) for row in zip(*columns, strict=True)]
+    lines[0] = [styled(line, "bold", screen) for line in lines[0]]
+    if total:
+        lines[-1] = [styled(line, "bold", screen) for line in lines[-1]]
+    told = [line for row in lines for line in row]
+    for note in notes:
+        told += shown_lines(Styled(plain(note), "dim"), screen)
+    return "\n".join(told) + "\n"
 
 
-def fitting(rows: Sequence[Sequence[str]], may_be_cut: Sequence[bool], width: int) -> list[int]:
-    """The widths of columns that should fit beside one another, titles among the rows; the last is cut first."""
-    return _fitted([_widest(column) for column in zip(*rows, strict=True)], may_be_cut, width)
+def fits(heads: Sequence[Head], rows: Sequence[Sequence[str]], screen: Screen) -> bool:
+    """Whether each row is one line of the screen, broken texts aside."""
+    natural = [max(map(width, column)) for column in zip([head.title for head in heads], *rows, strict=True)]
+    return len(_layout(heads, natural, screen.columns).lines) == 1
 
 
-def _fitted(natural: Sequence[int], may_be_cut: Sequence[bool], width: int) -> list[int]:
+def _layout(heads: Sequence[Head], natural: Sequence[int], columns: int | None) -> _Layout:
+    every = [range(len(heads))]
+    if columns is None:
+        return _Layout(every, natural)
     widths = list(natural)
-    excess = sum(widths) + GAP * (len(widths) - 1) - width
-    for column in reversed(range(len(widths))):
-        if excess > 0 and may_be_cut[column]:
-            spared = min(excess, max(0, widths[column] - TEXT_COLUMNS_MIN))
-            widths[column] -= spared
-            excess -= spared
-    return widths
+    excess = sum(widths) + GAP * (len(widths) - 1) - columns
+    for column in reversed(range(len(widths))):  # The last text matters least.
+        spared = max(0, min(excess, widths[column] - _least(heads[column], natural[column])))
+        widths[column] -= spared
+        excess -= spared
+    return _Layout(every, widths) if excess <= 0 else _folded(heads, natural, columns)
+
+
+def _least(head: Head, natural: int) -> int:
+    return min(natural, max(TEXT_COLUMNS_MIN, -(-natural // LINES_MAX))) if head.may_wrap else natural
+
+
+def _folded(heads: Sequence[Head], natural: Sequence[int], columns: int) -> _Layout:
+    """As many columns on each line as it holds, in their order."""
+    lines: list[list[int]] = [[]]
+    widths = []
+    left = columns
+    for column, wanted in enumerate(natural):
+        if lines[-1] and left < GAP + _least(heads[column], wanted):
+            lines.append([])
+            left = columns - HANG
+        room = left - GAP if lines[-1] else left
+        widths.append(min(wanted, max(room, 1)))
+        left = room - widths[-1]
+        lines[-1].append(column)
+    return _Layout(lines, widths)
+
+
+def _even_lines(columns: Sequence[Sequence[str]], heads: Sequence[Head], widths: Sequence[int]) -> list[str]:
+    sides = ("" if head.is_number else "-" for head in heads)
+    form = (" " * GAP).join(f"%{side}{columns}s" for side, columns in zip(sides, widths, strict=True))
+    return [(form % row).rstrip() for row in zip(*columns, strict=True)]
+
+
+def _row_lines(row: Sequence[str], heads: Sequence[Head], layout: _Layout, screen: Screen) -> Iterator[str]:
+    for number, line in enumerate(layout.lines):
+        lead = " " * HANG if number else ""
+        broken = [_broken(row[column], layout.widths[column]) for column in line]
+        for place in range(max(map(len, broken))):
+            cells = [texts[place] if place < len(texts) else "" for texts in broken]
+            shown = (
+                _filled(cell, layout.widths[column], heads[column].is_number, screen)
+                for column, cell in zip(line, cells, strict=True)
+            )
+            yield (lead + (" " * GAP).join(shown)).rstrip()
+
+
+def _broken(cell: str, columns: int) -> list[str]:
+    if width(cell) <= columns:
+        return [cell]
+    style = cell.style if isinstance(cell, Styled) else ""
+    return [Styled(line, style) for line in wrapped(cell, columns)]
+
+
+def _filled(cell: str, columns: int, is_number: bool, screen: Screen) -> str:
+    space = " " * (columns - width(cell))
+    return space + show(cell, screen) if is_number else show(cell, screen) + space
 
 
 def _plain_column(cells: Sequence[str]) -> Sequence[str]:
     """plain() of each, which changes none where all of them together are one printable line of single spaces."""
     line = "|".join(cells)
     is_plain = line.isprintable() and not any(space in line for space in ("  ", "| ", " |")) and line == line.strip()
-    return cells if is_plain else [plain(cell) for cell in cells]
+    return cells if is_plain else [_plain_cell(cell) for cell in cells]
 
 
-def _widest(column: Sequence[str]) -> int:
-    return max(map(len if _is_narrow(column) else _columns_of, column))
+def _plain_cell(cell: str) -> str:
+    return Styled(plain(cell), cell.style) if isinstance(cell, Styled) else plain(cell)
 
 
 def _is_narrow(column: Sequence[str]) -> bool:
     """Whether each of its characters takes one column of a terminal."""
     text = "".join(column)
-    return text.isascii() or all(_columns_of(char) == 1 for char in set(text))
-
-
-def _columns_of(cell: str) -> int:
-    """How many columns of a terminal: a Chinese character takes two."""
-    if cell.isascii():
-        return len(cell)
-    from rich.cells import cell_len
-
-    return cell_len(cell)
-
-
-def _lines(columns: Sequence[Sequence[str]], heads: Sequence[Head], widths: Sequence[int]) -> list[str]:
-    sides = ("" if head.is_number else "-" for head in heads)
-    form = (" " * GAP).join(f"%{side}{width}s" for side, width in zip(sides, widths, strict=True))
-    return [form % row for row in zip(*columns, strict=True)]
-
-
-def _cut_lines(columns: Sequence[Sequence[str]], heads: Sequence[Head], widths: Sequence[int]) -> list[str]:
-    return [_row_text(row, heads, widths) for row in zip(*columns, strict=True)]
-
-
-def _row_text(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) -> str:
-    texts = []
-    for cell, head, width in zip(row, heads, widths, strict=True):
-        used = _columns_of(cell)
-        if used > width:
-            from rich.cells import set_cell_size
-
-            texts.append(set_cell_size(cell, width - 1) + "…")
-        else:
-            texts.append(" " * (width - used) + cell if head.is_number else cell + " " * (width - used))
-    return (" " * GAP).join(texts)
-
-
-def _styled(line: str, style: str, width: int) -> str:
-    # Here and not above: a file needs none of it, and to load rich takes as long as a thousand rows.
-    from rich.console import Console
-    from rich.text import Text
-
-    stream = io.StringIO()
-    console = Console(file=stream, width=width, force_terminal=True, highlight=False, markup=False, emoji=False)
-    console.print(Text(line, style=style), soft_wrap=True)
-    return stream.getvalue().rstrip("\n")
+    return text.isascii() or all(width(char) == 1 for char in set(text))
 
 
 def plain(text: object) -> str:

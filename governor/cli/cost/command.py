@@ -30,6 +30,7 @@ from governor.cli.cost.stages import stages
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
 from governor.core.money.charges import Unit
 from governor.core.money.reports.cost import Group, decimal_text, exact_usd, sum_of, tally_sums, whole_cents
+from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
     from governor.core.money.reports.focus import Issuer
@@ -232,10 +233,10 @@ def _print_table(groups: Sequence[Group], by: str) -> None:
     total = sum_of(groups)
     marked = total.reconstructed_usd_micros > 0
     of_lines = by == "line"
-    heads = [Head(by.upper(), may_be_cut=True), Head("QUANTITY" if of_lines else "HOURS", is_number=True)]
+    heads = [Head(by.upper(), may_wrap=True), Head("QUANTITY" if of_lines else "HOURS", is_number=True)]
     heads += [Head("AMOUNT", is_number=True), Head("SHARE", is_number=True)]
     heads += [Head("RECONSTRUCTED", is_number=True)] if marked else []
-    heads += [Head("PRICE"), Head("SOURCE", may_be_cut=True)]
+    heads += [Head("PRICE"), Head("SOURCE", may_wrap=True)]
     cents = whole_cents([group.usd_micros for group in groups])
     rows = []
     for group, amount in zip([*groups, total], [*cents, sum(cents)], strict=True):
@@ -246,7 +247,7 @@ def _print_table(groups: Sequence[Group], by: str) -> None:
             row.append(f"${_grouped(decimal_text(part, MICROS_PER_USD, 2))}" if part else "-")
         rows.append([*row, _prices(group), _sources(group)])
     notes = ["reconstructed: charged on the governor's return, nobody metered while it passed"] if marked else []
-    click.echo(render_rows(heads, rows, total=True, colour=sys.stdout.isatty(), notes=notes), nl=False)
+    click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout), notes=notes), nl=False)
 
 
 def _grouped(number: str) -> str:

@@ -15,6 +15,7 @@ from governor.cli.common import ExitCode, Failed, config_option, exits, json_opt
 from governor.cli.cost.charges import Unread, charges_in, scope_of, state_dir_of, time_options
 from governor.core.base.units import utc_text
 from governor.core.money.reports.cost import decimal_text, rounded_together
+from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
     from governor.core.money.reports.bill import Bill, Difference
@@ -140,13 +141,13 @@ def _print(result: Reconciliation, path: str, bill: Bill) -> None:
     if result.differences:
         heads = [Head(title) for title in ("CAUSE", "RESOURCE", "KIND", "FROM", "TO")]
         heads += [Head("HOURS", is_number=True), Head("DIFFERENCE", is_number=True)]
-        heads += [Head("LIKELY BECAUSE", may_be_cut=True)]
+        heads += [Head("LIKELY BECAUSE", may_wrap=True)]
         told = [(one, cent) for one, cent in zip(shown, cents, strict=False) if cent or abs(one.usd) >= CENT_USD]
         rows = [[*_cells(one), _signed(cent), _why(one)] for one, cent in told]
         if rest:
             rows.append([f"{len(rest)} more", "", "", "", "", "", _signed(cents[-1]), "--json has them all"])
         rows.append(["total", "", "", "", "", "", _signed(theirs - ours), ""])
-        click.echo(render_rows(heads, rows, total=True, colour=sys.stdout.isatty()), nl=False)
+        click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout)), nl=False)
     click.echo(_verdict(result))
 
 

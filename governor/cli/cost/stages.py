@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -27,6 +26,7 @@ from governor.cli.cost.charges import (
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
 from governor.core.money.reports.cost import STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
 from governor.core.money.reports.stage_table import NOBODYS, StageRow, StageTally, total_of
+from governor.text.screen import Screen, screen_of, shown_lines
 
 _COLUMNS: Final = (
     "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "PER 1M", "ACTUAL", "PER 1M", "DRIFT", "TOK/S EXPECTED",
@@ -82,7 +82,7 @@ def stages(
     elif as_md:
         _print_markdown(rows)
     else:
-        click.echo(table_text(rows, colour=sys.stdout.isatty()).rstrip("\n"))
+        click.echo(table_text(rows, screen_of(sys.stdout)).rstrip("\n"))
     unread.end()
 
 
@@ -120,28 +120,23 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
     )
 
 
-def table_text(rows: Sequence[StageRow], *, colour: bool) -> str:
+def table_text(rows: Sequence[StageRow], screen: Screen) -> str:
     """A stage a line; in a terminal that is too narrow for that, a stage a column."""
-    from governor.text.table import GAP, Head, fitting, render_rows
+    from governor.text.table import Head, fits, render_rows
 
     cells = _cells(rows)
-    heads = [Head(title, is_number=place > 0, may_be_cut=place == 0) for place, title in enumerate(_COLUMNS)]
-    widths = fitting([_COLUMNS, *cells], [colour and head.may_be_cut for head in heads], _width())
-    if not colour or sum(widths) + GAP * len(widths) <= _width():
-        return render_rows(heads, cells, total=True, colour=colour, notes=_notes(rows))
+    heads = [Head(title, is_number=place > 0, may_wrap=place == 0) for place, title in enumerate(_COLUMNS)]
+    if screen.columns is None or fits(heads, cells, screen):
+        return render_rows(heads, cells, total=True, screen=screen, notes=_notes(rows))
     texts = []
-    for part in _beside_one_another(cells):
+    for part in _beside_one_another(cells, screen.columns):
         upright = [Head(""), *(Head(stage[0], is_number=True) for stage in part)]
         turned = [(title, *row) for title, *row in zip(_SPELT_OUT, *part, strict=True)][1:]
-        texts.append(render_rows(upright, turned, total=False, colour=colour))
-    return "\n".join([*texts, *_notes(rows)])
+        texts.append(render_rows(upright, turned, total=False, screen=screen))
+    return "\n".join([*texts, *(line for note in _notes(rows) for line in shown_lines(note, screen))])
 
 
-def _width() -> int:
-    return shutil.get_terminal_size().columns
-
-
-def _beside_one_another(cells: Sequence[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
+def _beside_one_another(cells: Sequence[tuple[str, ...]], columns: int) -> Iterator[list[tuple[str, ...]]]:
     """As many stages as a narrow terminal holds, each a column of its own; at least one."""
     from governor.text.table import GAP
 
@@ -150,7 +145,7 @@ def _beside_one_another(cells: Sequence[tuple[str, ...]]) -> Iterator[list[tuple
     used = titles
     for stage in cells:
         needed = GAP + max(map(len, stage))
-        if part and used + needed > _width():
+        if part and used + needed > columns:
             yield part
             part, used = [], titles
         part.append(stage)

@@ -30,6 +30,7 @@ from governor.planner.model.sparse_advice import (
     target_for,
 )
 from governor.planner.model.training_stages import STAGES, stage_named
+from governor.text.screen import screen_of
 from governor.text.svg import Curve, Drawing
 from governor.text.table import Head, render_rows
 
@@ -155,7 +156,7 @@ def precision(
     for line in _summary(plan, length, best, stage.tokens if stage else None):
         click.echo(line)
     rows = [(one.name, one.precision.value, f"{100 * one.flops_share:.1f} %", one.why) for one in plan.groups]
-    sys.stdout.write(render_rows(PRECISION_HEADS, rows, total=False, colour=sys.stdout.isatty()))
+    sys.stdout.write(render_rows(PRECISION_HEADS, rows, total=False, screen=screen_of(sys.stdout)))
     if plan.precision is Precision.NVFP4:
         click.echo("Recipe:")
         for rule in RECIPE:
@@ -258,7 +259,7 @@ def sparse(
                     "limits": [asdict(limit) for limit in SPARSE_LIMITS]})  # fmt: skip
         return
     rows = [_cells(one) for one in advices]
-    sys.stdout.write(render_rows(SPARSE_HEADS, rows, total=False, colour=sys.stdout.isatty()))
+    sys.stdout.write(render_rows(SPARSE_HEADS, rows, total=False, screen=screen_of(sys.stdout)))
     for name, start in _starts(shapes, gpu).items():
         click.echo(f"{name}: pays from {length_name(start)} on" if start else f"{name}: pays at no length up to 128K")
     click.echo("Limits:")

@@ -21,6 +21,7 @@ from governor.cli.plan.options import (
     write_page,
 )
 from governor.cli.plan.search import search, stages
+from governor.text.screen import screen_of
 
 PLANS_MAX = 20  # More rows than anybody compares by eye.
 
@@ -57,7 +58,7 @@ def compare(plans: tuple[str, ...], model: str | None, html: Path | None, as_jso
     if as_json:
         print_json(comparison_document(estimates))
     else:
-        sys.stdout.write(comparison(estimates, colour=sys.stdout.isatty()))
+        sys.stdout.write(comparison(estimates, screen=screen_of(sys.stdout)))
     if html is not None:
         from governor.planner.output.page import page
 
@@ -126,7 +127,7 @@ def levers(model: str | None, as_json: bool, **options: str | None) -> None:
     if as_json:
         print_json(lever_documents(one, single, both))
         return
-    table = levers_table(one, single, both, colour=sys.stdout.isatty())
+    table = levers_table(one, single, both, screen=screen_of(sys.stdout))
     sys.stdout.write("\n".join([head(one), "", table, *notes_of(one)]) + "\n")
 
 
@@ -205,7 +206,7 @@ def run(model: str | None, html: Path | None, as_json: bool, **options: str | No
     if as_json:
         print_json({**document(one, single, both), "problem": problem})
     else:
-        sys.stdout.write(report(one, single, both, colour=sys.stdout.isatty()))
+        sys.stdout.write(report(one, single, both, screen=screen_of(sys.stdout)))
     if html is not None:
         from governor.planner.output.page import page
 
@@ -240,7 +241,7 @@ def batch(file: Path, as_json: bool) -> None:
     except TableUnreadableError as error:
         raise Failed(str(error)) from error
     if not as_json:
-        sys.stdout.write(as_table(lines, colour=sys.stdout.isatty()))
+        sys.stdout.write(as_table(lines, screen=screen_of(sys.stdout)))
 
 
 plan.add_command(compare)

@@ -11,6 +11,7 @@ import click
 
 from governor.cli.common import Failed, exits, json_option, print_json
 from governor.cli.plan.options import PLAN_ERRORS, html_option, model_argument, plan_options, values_of, write_page
+from governor.text.screen import screen_of
 from governor.text.table import Head, render_rows
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def search(
     from governor.planner.output.search_report import search_document, search_report, sizes_document, sizes_report
     from governor.planner.search import DAYS_USUAL, Searched, Wanted, searched, sizes_for, tokens_of, wanted
 
-    colour = sys.stdout.isatty()
+    screen = screen_of(sys.stdout)
     want: Wanted
     result: Searched
     try:
@@ -62,14 +63,14 @@ def search(
                 raise Failed(
                     f"no size of model fits and is trained for ${limits.budget_usd:,.0f}: state other gpu or gpus"
                 )
-            text = sizes_report(sizes, colour=colour, assumed=assumed)
+            text = sizes_report(sizes, screen=screen, assumed=assumed)
             made = sizes_document(sizes)
             best = min(sizes, key=lambda size: size.loss)
             want, result = best.want, best.result
         else:
             want = wanted(values, limits)
             result = searched(want, tokens)
-            text = search_report(want, result, colour=colour, assumed=assumed)
+            text = search_report(want, result, screen=screen, assumed=assumed)
             made = search_document(want, result)
     except PLAN_ERRORS as error:
         raise Failed(str(error)) from error
@@ -112,7 +113,7 @@ def _above_zero(key: str, number: str, text: str) -> float:
 
 
 HEADS = (
-    Head("STAGE"), Head("", may_be_cut=True), Head("GPUS"), Head("SET-UP", may_be_cut=True), Head("TOKENS/S", True),
+    Head("STAGE"), Head("", may_wrap=True), Head("GPUS"), Head("SET-UP", may_wrap=True), Head("TOKENS/S", True),
     Head("HOURS", True), Head("$", True), Head("80 %", True), Head("$ PER 1M", True), Head("CALENDAR $", True),
 )  # fmt: skip
 
@@ -135,7 +136,7 @@ def stages(as_json: bool) -> None:
     rows = [(plan.stage.name, name, _gpus(one), ways(one.setup), *_figures(one)) for plan, name, one in found]
     reasons = [f"{plan.stage.name}: {reason}" for plan in stage_plans() for reason in plan.reasons]
     notes = [*reasons, f"prices: {PROVIDER}, on demand; configs: configs/<stage>/primary.json and fallback.json"]
-    sys.stdout.write(render_rows(HEADS, rows, total=False, colour=sys.stdout.isatty(), notes=notes))
+    sys.stdout.write(render_rows(HEADS, rows, total=False, screen=screen_of(sys.stdout), notes=notes))
 
 
 def _gpus(one: Costed) -> str:

@@ -11,6 +11,7 @@ from governor.planner.levers import Lever, Together
 from governor.planner.model.run_cost import MTOK, RunCost, Spread
 from governor.planner.model.setup import Setup
 from governor.planner.words import GB, UNKNOWN, bar, count, days, gigabytes, hours, seconds, share, spread, usd, ways
+from governor.text.screen import Screen
 from governor.text.table import Head, render_rows
 
 
@@ -129,11 +130,11 @@ LABELS = {
 }
 
 
-def report(one: Estimate, levers: Sequence[Lever], both: Together, *, colour: bool) -> str:
-    parts = [head(one), _memory(one, colour), _step(one, colour), _figures(one, colour)]
+def report(one: Estimate, levers: Sequence[Lever], both: Together, *, screen: Screen) -> str:
+    parts = [head(one), _memory(one, screen), _step(one, screen), _figures(one, screen)]
     if one.cost is not None:
-        parts.append(_calendar(one, colour))
-    parts.append(levers_table(one, levers, both, colour=colour))
+        parts.append(_calendar(one, screen))
+    parts.append(levers_table(one, levers, both, screen=screen))
     parts.append("\n".join(notes_of(one)))
     return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
 
@@ -147,7 +148,7 @@ def head(one: Estimate) -> str:
     return f"{line}\n  {ways(setup)}\n  {step} = {count(setup.tokens_per_step)} tokens"
 
 
-def _memory(one: Estimate, colour: bool) -> str:
+def _memory(one: Estimate, screen: Screen) -> str:
     memory = one.prediction.memory
     rows = [
         (LABELS.get(name, name), gigabytes(value), bar(value, memory.capacity))
@@ -164,10 +165,10 @@ def _memory(one: Estimate, colour: bool) -> str:
         *([f"of the host: {gigabytes(memory.host)} GB a node"] if memory.host >= 5e8 else []),
     ]
     heads = (Head("MEMORY OF A GPU"), Head("GB", is_number=True), Head("OF WHAT IT HAS"))
-    return render_rows(heads, rows, total=True, colour=colour, notes=notes)
+    return render_rows(heads, rows, total=True, screen=screen, notes=notes)
 
 
-def _step(one: Estimate, colour: bool) -> str:
+def _step(one: Estimate, screen: Screen) -> str:
     parts = step_parts(one.prediction.step)
     total = sum(parts.values())
     rows = [
@@ -177,10 +178,10 @@ def _step(one: Estimate, colour: bool) -> str:
     ]
     rows.append(("one step", seconds(total), "", ""))
     heads = (Head("STEP TIME, PREDICTED"), Head("S", is_number=True), Head("SHARE", is_number=True), Head(""))
-    return render_rows(heads, rows, total=True, colour=colour)
+    return render_rows(heads, rows, total=True, screen=screen)
 
 
-def _figures(one: Estimate, colour: bool) -> str:
+def _figures(one: Estimate, screen: Screen) -> str:
     speed = one.per_gpu_s
     mfu = one.mfu / speed.mid
     rows = [
@@ -204,10 +205,10 @@ def _figures(one: Estimate, colour: bool) -> str:
         notes.append(f"${price.gpu_hour_usd:,.2f} a GPU-hour{spot} ({price.source})")
     else:
         notes.append(f"no price: state price (USD per GPU-hour) or provider; {offers_text(one.setup.gpu)}")
-    return render_rows(heads, rows, total=False, colour=colour, notes=notes)
+    return render_rows(heads, rows, total=False, screen=screen, notes=notes)
 
 
-def _calendar(one: Estimate, colour: bool) -> str:
+def _calendar(one: Estimate, screen: Screen) -> str:
     assert one.cost is not None
     cost = one.cost
     rows = [("steady state", hours(cost.steady_hours.mid), _money(one, cost.steady_hours.mid), "")]
@@ -217,9 +218,9 @@ def _calendar(one: Estimate, colour: bool) -> str:
         Head("WHAT IS PAID FOR"),
         Head("TIME", is_number=True),
         Head("$", is_number=True),
-        Head("", may_be_cut=True),
+        Head("", may_wrap=True),
     )
-    return render_rows(heads, rows, total=True, colour=colour)
+    return render_rows(heads, rows, total=True, screen=screen)
 
 
 def _money(one: Estimate, spent_h: float) -> str:
@@ -227,7 +228,7 @@ def _money(one: Estimate, spent_h: float) -> str:
     return UNKNOWN if price is None else usd(spent_h * price)
 
 
-def levers_table(one: Estimate, levers: Sequence[Lever], both: Together, *, colour: bool) -> str:
+def levers_table(one: Estimate, levers: Sequence[Lever], both: Together, *, screen: Screen) -> str:
     rows = [
         (lever.name, _saving(lever), _worth(one, lever), lever.evidence.value, lever.change, lever.basis)
         for lever in levers
@@ -245,12 +246,12 @@ def levers_table(one: Estimate, levers: Sequence[Lever], both: Together, *, colo
     rows.append(("together", of_all, dollars, "", "multiplied; never more than the best plan on these GPUs saves", ""))
     heads = (
         Head("LEVER"), Head("SAVES", is_number=True), Head("$", is_number=True), Head("EVIDENCE"),
-        Head("WHAT", may_be_cut=True), Head("ON WHAT", may_be_cut=True),
+        Head("WHAT", may_wrap=True), Head("ON WHAT", may_wrap=True),
     )  # fmt: skip
     done = "(done): the plan counts on it; the figures are of a run that does without, and no part of the sum"
     notes = [] if whole is None else [f"of {usd(whole)}: steady state, saves, failures, evaluations"]
     notes += [done] if any(lever.is_done for lever in levers) else []
-    return render_rows(heads, rows, total=True, colour=colour, notes=notes)
+    return render_rows(heads, rows, total=True, screen=screen, notes=notes)
 
 
 def _saving(lever: Lever) -> str:

@@ -11,14 +11,15 @@ from governor.planner.model.scaling_law import CHINCHILLA
 from governor.planner.output.report import document, setup_document
 from governor.planner.search import Searched, Size, Wanted, best_of, command_of, estimate_found, is_alone, values_of
 from governor.planner.words import count, days, gigabytes, share, spread, usd, ways
+from governor.text.screen import Screen
 from governor.text.table import Head, render_rows
 
 ROWS_MAX = 15  # Of a front: the cheapest, the fastest, and what lies evenly between.
 
 
-def search_report(want: Wanted, result: Searched, *, colour: bool, assumed: Sequence[str] = ()) -> str:
+def search_report(want: Wanted, result: Searched, *, screen: Screen, assumed: Sequence[str] = ()) -> str:
     choice, head = result.choice, _head(want, result)
-    parts = [head, _front(result, colour)]
+    parts = [head, _front(result, screen)]
     for name, found in (("primary", choice.primary), ("fallback", choice.fallback)):
         if found is not None:
             parts.append(_chosen(want, result, name, found))
@@ -43,7 +44,7 @@ def search_document(want: Wanted, result: Searched) -> dict[str, Any]:
     }
 
 
-def sizes_report(sizes: Sequence[Size], *, colour: bool, assumed: Sequence[str]) -> str:
+def sizes_report(sizes: Sequence[Size], *, screen: Screen, assumed: Sequence[str]) -> str:
     best = best_of(sizes)
     rows = []
     for size in sizes:
@@ -66,8 +67,8 @@ def sizes_report(sizes: Sequence[Size], *, colour: bool, assumed: Sequence[str])
         "for dense models on the law's own text; to compare sizes, not to expect. A model that serves many is better "
         "smaller and longer trained.",
     ]
-    table = render_rows(heads, rows, total=False, colour=colour, notes=notes)
-    return f"{table}\n{search_report(best.want, best.result, colour=colour, assumed=assumed)}"
+    table = render_rows(heads, rows, total=False, screen=screen, notes=notes)
+    return f"{table}\n{search_report(best.want, best.result, screen=screen, assumed=assumed)}"
 
 
 def sizes_document(sizes: Sequence[Size]) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def _head(want: Wanted, result: Searched) -> str:
     )
 
 
-def _front(result: Searched, colour: bool) -> str:
+def _front(result: Searched, screen: Screen) -> str:
     if not result.front:
         return ""
     rows = [
@@ -116,13 +117,13 @@ def _front(result: Searched, colour: bool) -> str:
         for one in _thinned(result)
     ]  # fmt: skip
     heads = (
-        Head(""), Head("GPUS"), Head("SELLER"), Head("SHARDING"), Head("HOW", may_be_cut=True),
+        Head(""), Head("GPUS"), Head("SELLER"), Head("SHARDING"), Head("HOW", may_wrap=True),
         Head("MEMORY", is_number=True), Head("TOK/S/GPU", is_number=True), Head("CALENDAR", is_number=True),
         Head("$", is_number=True),
     )  # fmt: skip
     left = len(result.front) - len(rows)
     notes = [f"{left} more between them: --json has all"] if left > 0 else []
-    return render_rows(heads, rows, total=False, colour=colour, notes=notes)
+    return render_rows(heads, rows, total=False, screen=screen, notes=notes)
 
 
 def _thinned(result: Searched) -> list[Found]:

@@ -23,6 +23,7 @@ from governor.adapters import alerts
 from governor.cli.status_table import render_status
 from governor.core.alerts.outbox import Took
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, WallNs
+from governor.text.screen import FILE
 from tests.contract.alerts.rigs import SECRET, Answer, Told, a_halt, receiver_server
 from tests.drills.halt.conftest import SAFETY_S, Service, cloud_table
 
@@ -203,7 +204,7 @@ def test_what_waits_at_the_governors_end_is_sent_then(
     pager.until(lambda: pager.asked)
     governor.until_said("alert_receiver_fails")
     assert len(pager.asked) == 1, "it asked to be left alone"
-    shown = render_status(governor.ask({"cmd": "status"}), colour=False)
+    shown = render_status(governor.ask({"cmd": "status"}), FILE)
     assert "problem: alerts are not taken by pager: the receiver has trouble (http_503); " in shown
     governor.process.terminate()
     assert governor.process.wait(SAFETY_S) == 0

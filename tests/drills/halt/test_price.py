@@ -14,6 +14,7 @@ from governor.adapters.journal.reader import read_charges
 from governor.cli.status_table import render_status
 from governor.core.base.units import NS_PER_HOUR
 from governor.core.money.charges import LineKind
+from governor.text.screen import FILE
 from tests.contract.prices.rigs import SECRET, loopback, runpod
 from tests.drills.halt.conftest import POLICY, SAFETY_S, Service, cloud_table
 
@@ -74,7 +75,7 @@ def test_a_spot_instance_is_charged_at_the_history_and_the_contradiction_is_alar
     assert told["price_usd_per_hour"] == 0.00001
     assert [remark["name"] for remark in told["price"]["remarks"]] == ["price_contradiction"]
     governor.until_said("but $98.32/h (costgov.toml")
-    shown = render_status(governor.ask({"cmd": "status"}), colour=False)
+    shown = render_status(governor.ask({"cmd": "status"}), FILE)
     assert "price: $0.0000/h (EC2 spot price history" in shown
 
 

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -25,6 +24,7 @@ from governor.core.money.forecast import ExpectedCost
 from governor.core.money.reports.cost import STAGE_OF_RUN
 from governor.core.money.reports.stage_table import StageTally
 from governor.core.money.token_windows import TokenMeter
+from governor.text.screen import Screen, without_colour
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import charge
 from tests.unit.cost.stages_file import spent, windows, write_stages
@@ -133,17 +133,14 @@ def test_the_table_reads_as_agreed(
     as_agreed(name, done.out)
 
 
-def test_a_narrow_terminal_shows_stages_beside_one_another(
-    stages: Path, as_agreed: AsAgreed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_a_narrow_terminal_shows_stages_beside_one_another(stages: Path, as_agreed: AsAgreed) -> None:
     tally = StageTally()
     scope = Scope(None, None, ())
     for one in sums_in(stages, scope, STAGE_OF_RUN, Unread(scope)):
         tally.enter_charges(one)
     for run, row in windows_in(stages, scope, Unread(scope)):
         tally.enter_window(run, row)
-    text = re.sub("\x1b\\[[0-9;]*m", "", table_text(tally.rows(), colour=True))
+    text = without_colour(table_text(tally.rows(), Screen(80, True)))
     assert max(map(len, text.splitlines())) <= 80
     as_agreed("stages_narrow.txt", text)
     assert f"```text\n{text.split(chr(10) * 2)[0]}\n```" in (DOCS / "cost.md").read_text(), "the example is this output"

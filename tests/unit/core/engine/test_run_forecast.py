@@ -19,6 +19,7 @@ from governor.core.events.effects import Effect, PersistRuns
 from governor.core.events.inputs import Disconnected, PhaseChange, TrainerExited
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
+from governor.text.screen import FILE
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, rule, tick
 
 STEP_TOKENS = 250_000
@@ -226,7 +227,7 @@ def test_a_step_that_took_no_time_at_all_stops_no_tick() -> None:
 
 def shown(node: Node, seconds: float) -> list[str]:
     governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 98.32, "policies": ["p"]}
-    text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(seconds))]}, colour=False)
+    text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(seconds))]}, FILE)
     return [line for line in text.splitlines() if line.startswith("llama:")]
 
 

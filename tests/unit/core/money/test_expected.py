@@ -21,6 +21,7 @@ from governor.core.events.effects import Effect, PersistRuns
 from governor.core.money.forecast import ExpectedCost, WindowRow, burn_rate, drift, per_mtok, row_of, window_row
 from governor.core.money.token_windows import Window
 from governor.core.views.status import run_status
+from governor.text.screen import FILE
 from tests.unit.core.engine.test_metering import World
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, play, rule, tick
 
@@ -155,7 +156,7 @@ def test_a_person_reads_expected_and_actual() -> None:
     trained(node, 1, 4)
     play(node, tick(12), a_step(8, when=12, tokens=MTOK // 4, tokens_total=2 * MTOK, attempt_step=8))
     governor = {"node": "node-a", "mode": "enforce", "price_usd_per_hour": 3.6, "policies": ["p"]}
-    text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(12))]}, colour=False)
+    text = render_status({"governor": governor, "runs": [run_status(node.runs["llama"], at(12))]}, FILE)
     assert text.splitlines()[-1] == (
         "llama: the last 1,000,000 tokens took 8.0s, 125,000 tokens/s of 500,000 expected, $0.008000 per 1M of "
         "$0.004000 expected, drift +100.0%, burn rate 1.60; the run so far: drift +50.0%, burn rate 1.20"

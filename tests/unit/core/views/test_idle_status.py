@@ -15,7 +15,7 @@ IDLE_STOP = replace(FACTS, idle_stop_ns=seconds(900))
 
 
 def told(world: Idle) -> list[str]:
-    return [line for line, _ in idle_notes(node_status(world.node, at(world.now)))]
+    return [str(line) for line in idle_notes(node_status(world.node, at(world.now)))]
 
 
 def test_an_idle_node_tells_since_when_what_follows_and_how_to_keep_it() -> None:

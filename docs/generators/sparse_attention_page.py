@@ -8,7 +8,7 @@ from governor.planner.model.shape import Shape
 from governor.planner.model.sparse import NSA_EFFICIENCY, PLAIN, PUBLISHED, SMALL_INDEXER, TopK, flops_ratio
 from governor.planner.model.sparse_advice import LENGTHS, PAYS_FROM, SPARSE_LIMITS, Advice, advise, start_length
 from governor.planner.model.training_stages import STAGES, TrainingStage
-from governor.text.svg import document
+from governor.text.svg import standalone
 
 _HEAD = """# Sparse attention: what it would save, and when it does not pay
 
@@ -68,7 +68,7 @@ def render() -> str:
 
 
 def drawn() -> str:
-    return document(drawings([stage.shape for stage in STAGES], None))
+    return standalone(drawings([stage.shape for stage in STAGES], None))
 
 
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

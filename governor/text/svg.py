@@ -1,122 +1,169 @@
-"""Small drawings for plans: curves over lengths or sizes that double, as SVG that fetches nothing."""
+"""Drawings as SVG that fetches nothing: a plot of curves, points and bands over two axes, and stacked bars."""
 
 from __future__ import annotations
 
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
-
-CURVES_WIDTH, HEIGHT = 760, 380  # Of one drawing, in SVG units.
-LEFT, RIGHT, TOP, BOTTOM = 60, 210, 40, 50  # Its margins: the names of the curves stand at the right.
-LABEL_GAP: Final = 15  # Two names nearer than this would lie over each other.
-CURVES_COLOURS: Final = ("#0969da", "#bf3989", "#1a7f37", "#bc4c00", "#8250df", "#57606a")
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A value for each of the drawing's places."""
-
-    name: str
-    values: Sequence[float]
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Both axes double from mark to mark. `rule` is a value that divides good from bad, with its name."""
-
-    title: str
-    places: Sequence[float]
-    place_names: Sequence[str]
-    across: str  # what the places are
-    curves: Sequence[Curve]
-    rule: tuple[float, str] | None = None
-
-
-def svg(drawing: Drawing, y_offset: int = 0) -> str:
-    """One drawing as a group; see `document` for a file of them."""
-    every = [value for curve in drawing.curves for value in curve.values]
-    every += [drawing.rule[0]] if drawing.rule else []
-    low, high = math.floor(math.log2(min(every))), math.ceil(math.log2(max(every)))
-    high = max(high, low + 1)
-    first, last = math.log2(drawing.places[0]), math.log2(drawing.places[-1])
-
-    def x(place: float) -> float:
-        return LEFT + (math.log2(place) - first) / ((last - first) or 1.0) * (CURVES_WIDTH - LEFT - RIGHT)
-
-    def y(value: float) -> float:
-        return TOP + (high - math.log2(value)) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
-    parts = [f'<text x="{LEFT}" y="20" class="title">{html.escape(drawing.title)}</text>']
-    for power in range(low, high + 1):
-        at = y(2.0**power)
-        parts.append(f'<path d="M{LEFT} {at:.1f} H{CURVES_WIDTH - RIGHT}" class="grid"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{2.0**power:g}</text>')
-    for place, name in zip(drawing.places, drawing.place_names, strict=True):
-        parts.append(f'<text x="{x(place):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{name}</text>')
-    middle = (LEFT + CURVES_WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">{html.escape(drawing.across)}</text>')
-    if drawing.rule:
-        at = y(drawing.rule[0])
-        parts.append(f'<path d="M{LEFT} {at:.1f} H{CURVES_WIDTH - RIGHT}" class="rule"/>')
-        edge, name = CURVES_WIDTH - RIGHT - 4, html.escape(drawing.rule[1])
-        parts.append(f'<text x="{edge}" y="{at - 4:.1f}" class="quiet" text-anchor="end">{name}</text>')
-    labels = _spread([y(curve.values[-1]) for curve in drawing.curves])
-    for number, (curve, label) in enumerate(zip(drawing.curves, labels, strict=True)):
-        colour = CURVES_COLOURS[number % len(CURVES_COLOURS)]
-        points = " ".join(f"{x(p):.1f},{y(v):.1f}" for p, v in zip(drawing.places, curve.values, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        name = html.escape(curve.name)
-        parts.append(f'<text x="{CURVES_WIDTH - RIGHT + 10}" y="{label + 4:.1f}" fill="{colour}">{name}</text>')
-    return f'<g transform="translate(0 {y_offset})" fill="#24292f">{"".join(parts)}</g>'
-
-
-def document(drawings: Sequence[Drawing]) -> str:
-    """One SVG with the drawings below one another."""
-    height = HEIGHT * len(drawings)
-    inner = "\n".join(svg(drawing, HEIGHT * number) for number, drawing in enumerate(drawings))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {CURVES_WIDTH} {height}" role="img" '
-        f'aria-label="{html.escape("; ".join(drawing.title for drawing in drawings))}">\n'
-        "<style>text{font:12px system-ui,sans-serif}.title{font-weight:600;"
-        "font-size:14px}.grid{stroke:#d0d7de}.rule{stroke:#57606a;stroke-dasharray:2 3}.quiet{fill:#57606a}</style>\n"
-        f'<rect width="{CURVES_WIDTH}" height="{height}" fill="#ffffff"/>\n{inner}\n</svg>\n'
-    )
-
-
-def _spread(wanted: Sequence[float]) -> list[float]:
-    """Places for the names, each at its curve's end or as little below as it takes to be read."""
-    placed: dict[int, float] = {}
-    lowest = -math.inf
-    for index in sorted(range(len(wanted)), key=lambda i: wanted[i]):
-        lowest = max(wanted[index], lowest + LABEL_GAP)
-        placed[index] = lowest
-    return [placed[index] for index in range(len(wanted))]
-
-
-# Drawings for the pages of plans, as SVG text: stacked bars, and curves or points over two logarithmic scales.
-
 
 WIDTH: Final = 1_000  # Of a drawing, in SVG units; it grows and shrinks with the page.
 LABELS: Final = 210  # Room for what stands left of the bars.
 BAR: Final = 22
 GAP: Final = 12
+LINE: Final = 15  # Two names nearer than this would lie over each other.
 # Okabe and Ito's colours, which people who see few colours tell apart, on light and on dark ground.
 COLOURS: Final = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a300", "#888888", "#7f4fc9",
     "#8b5a2b", "#00b3b3", "#a4262c", "#6b8e23", "#ff7fa7",
 )  # fmt: skip
+STYLE: Final = """svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
+.title { font-weight: 600; } .quiet { opacity: .7; }
+.grid { stroke: currentColor; opacity: .14; } .curve { fill: none; stroke-width: 2; }
+.limit { stroke: currentColor; stroke-width: 2; stroke-dasharray: 4 2; }
+.rule { stroke: currentColor; stroke-dasharray: 2 3; opacity: .7; }
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """Parts beside one another, by name. `limit`: a mark; `told`: what stands behind the bar."""
+class Axis:
+    """From `low` to `high`; `marks` are values with their names, chosen here where none are given."""
 
-    label: str
-    parts: Mapping[str, float]
-    told: str
-    limit: float | None = None
+    low: float
+    high: float
+    title: str = ""
+    is_log: bool = False
+    marks: Sequence[tuple[float, str]] | None = None
+
+    def part(self, value: float) -> float:
+        """How far along the axis a value lies, 0 to 1."""
+        low, high = self.low, self.high
+        if self.is_log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
+        # Halves: the difference of the largest numbers there are would be infinite.
+        return (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+
+    def marked(self) -> Sequence[tuple[float, str]]:
+        return [(tick, figure(tick)) for tick in _ticks(self.low, self.high)] if self.marks is None else self.marks
+
+
+def axis_over(values: Sequence[float], title: str) -> Axis:
+    """A logarithmic axis a little longer than the values need: what is twice as much is as far away everywhere."""
+    low, high = min(values), max(values)
+    around = 1.3 if high < 1.5 * low else 1.08
+    return Axis(low / around, high * around, title, is_log=True)
+
+
+@dataclass(slots=True)
+class Plot:
+    """Two axes with their marks and grid, and what is put between them, in that order."""
+
+    x: Axis
+    y: Axis
+    height: int = 340
+    width: int = WIDTH
+    left: int = 90
+    right: int = 20
+    top: int = 14
+    bottom: int = 48
+    title: str = ""
+    _parts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        floor, edge = self.height - self.bottom, self.width - self.right
+        for value, name in self.x.marked():
+            across = self._across(value)
+            self._parts.append(f'<path class="grid" d="M{across:.1f} {self.top}V{floor}"/>')
+            self._parts.append(_text(across, floor + 18, name, "middle"))
+        for value, name in self.y.marked():
+            up = self._up(value)
+            self._parts.append(f'<path class="grid" d="M{self.left} {up:.1f}H{edge}"/>')
+            self._parts.append(_text(self.left - 8, up + 4, name, "end"))
+        if self.title:
+            self._parts.append(_text(self.left, self.top - 8, self.title, kind="title"))
+        if self.x.title:
+            self._parts.append(_text((self.left + edge) / 2, self.height - 8, self.x.title, "middle"))
+        if self.y.title:
+            middle = (self.top + floor) / 2
+            self._parts.append(
+                f'<g transform="rotate(-90 16 {middle})">{_text(16, middle, self.y.title, "middle")}</g>'
+            )
+
+    def _across(self, value: float) -> float:
+        return self.left + self.x.part(value) * (self.width - self.left - self.right)
+
+    def _up(self, value: float) -> float:
+        floor = self.height - self.bottom
+        return floor - self.y.part(value) * (floor - self.top)
+
+    def _points(self, points: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{self._across(x):.1f},{self._up(y):.1f}" for x, y in points)
+
+    def line(self, points: Sequence[tuple[float, float]], colour: str) -> None:
+        self._parts.append(f'<polyline class="curve" points="{self._points(points)}" stroke="{colour}"/>')
+
+    def dots(self, points: Sequence[tuple[float, float, str]], colour: str, radius: float) -> None:
+        """Each with what a pointer tells of it."""
+        self._parts += [
+            f'<circle cx="{self._across(x):.1f}" cy="{self._up(y):.1f}" r="{radius}" fill="{colour}">'
+            f"<title>{html.escape(told)}</title></circle>"
+            for x, y, told in points
+        ]
+
+    def band(self, columns: Sequence[tuple[float, float, float]], colour: str) -> None:
+        """From the lowest to the highest of each place: a spike of one step is as tall as it was."""
+        upper = self._points([(x, high) for x, _, high in columns])
+        lower = self._points([(x, low) for x, low, _ in reversed(columns)])
+        self._parts.append(f'<polygon points="{upper} {lower}" fill="{colour}" fill-opacity=".35" stroke="{colour}"/>')
+
+    def upright(self, x: float, colour: str, told: str, *, is_dashed: bool) -> None:
+        """A place that something happened at."""
+        dash = ' stroke-dasharray="4 3"' if is_dashed else ""
+        at, long = self._across(x), self.height - self.bottom - self.top
+        title = f"<title>{html.escape(told)}</title>"
+        self._parts.append(f'<path d="M{at:.1f} {self.top} v{long}" stroke="{colour}"{dash}>{title}</path>')
+
+    def triangle(self, x: float, colour: str) -> None:
+        """A place whose value cannot be drawn, above the plot."""
+        self._parts.append(f'<path d="M{self._across(x):.1f} {self.top} l-4 -8 h8 z" fill="{colour}"/>')
+
+    def rule(self, y: float, name: str) -> None:
+        """A value that divides good from bad."""
+        up, edge = self._up(y), self.width - self.right
+        self._parts.append(f'<path class="rule" d="M{self.left} {up:.1f}H{edge}"/>')
+        self._parts.append(_text(edge - 4, up - 4, name, "end", "quiet"))
+
+    def names(self, ends: Sequence[tuple[float, str, str]]) -> None:
+        """(y, name, colour) at the right of where each curve ends, or as little below as it takes to be read."""
+        lowest, edge = -math.inf, self.width - self.right
+        for y, name, colour in sorted(ends, key=lambda end: self._up(end[0])):
+            lowest = max(self._up(y), lowest + LINE)
+            self._parts.append(f'<path class="curve" d="M{edge + 8} {lowest:.1f}h12" stroke="{colour}"/>')
+            self._parts.append(_text(edge + 26, lowest + 4, name))
+
+    def inner(self) -> str:
+        return "".join(self._parts)
+
+    def svg(self) -> str:
+        return _svg(self.inner(), self.width, self.height, self.title)
+
+
+def standalone(plots: Sequence[Plot]) -> str:
+    """A file of its own with the plots below one another, dark on white wherever it is shown."""
+    wide, tall = max(plot.width for plot in plots), sum(plot.height for plot in plots)
+    drawn, y = [], 0
+    for plot in plots:
+        drawn.append(f'<g transform="translate(0 {y})">{plot.inner()}</g>')
+        y += plot.height
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {tall}" role="img" color="#24292f" '
+        f'aria-label="{html.escape("; ".join(plot.title for plot in plots))}">\n<style>{STYLE}</style>\n'
+        f'<rect width="{wide}" height="{tall}" fill="#ffffff"/>\n{chr(10).join(drawn)}\n</svg>\n'
+    )
+
+
+# --- series with a legend ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +187,35 @@ def legend(colours: Mapping[str, str]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
+def curves(series: Sequence[Series], x_title: str, y_title: str, height: int = 340) -> str:
+    """Both scales are logarithmic."""
+    points = [point for one in series for point in one.points]
+    if not points:
+        return ""
+    plot = Plot(axis_over([x for x, _, _ in points], x_title), axis_over([y for _, y, _ in points], y_title), height)
+    colours = colours_of([one.name for one in series])
+    for one in series:
+        if one.is_edge:
+            colours[one.name] = "currentColor"
+        if one.is_line and len(one.points) > 1:
+            plot.line([(x, y) for x, y, _ in one.points], colours[one.name])
+        plot.dots(one.points, colours[one.name], 4 if one.is_line else 2.5)
+    return legend(colours) + plot.svg()
+
+
+# --- bars ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Parts beside one another, by name. `limit`: a mark; `told`: what stands behind the bar."""
+
+    label: str
+    parts: Mapping[str, float]
+    told: str
+    limit: float | None = None
+
+
 def stacked(bars: Sequence[Bar], colours: Mapping[str, str], unit: str) -> str:
     """A bar a row, all to one scale."""
     room = WIDTH - LABELS - 150
@@ -161,61 +237,10 @@ def stacked(bars: Sequence[Bar], colours: Mapping[str, str], unit: str) -> str:
             drawn.append(f'<path class="limit" d="M{at:.1f} {y - 4}v{BAR + 8}"/>')
             x = max(x, at)
         drawn.append(_text(x + 8, y + BAR * 0.7, bar.told))
-    return _svg("".join(drawn), GAP + len(bars) * (BAR + GAP))
+    return _svg("".join(drawn), WIDTH, GAP + len(bars) * (BAR + GAP))
 
 
-def curves(series: Sequence[Series], x_title: str, y_title: str, height: int = 340) -> str:
-    """Both scales are logarithmic: what costs twice as much is as far away everywhere."""
-    points = [point for one in series for point in one.points]
-    if not points:
-        return ""
-    left, right, top, bottom = 90, 20, 14, 48
-    x_low, x_high = _span([point[0] for point in points])
-    y_low, y_high = _span([point[1] for point in points])
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        across = math.log(x / x_low) / math.log(x_high / x_low)
-        up = math.log(y / y_low) / math.log(y_high / y_low)
-        return left + across * (WIDTH - left - right), height - bottom - up * (height - top - bottom)
-
-    drawn = [_axes(place, (x_low, x_high), (y_low, y_high), height - bottom, left)]
-    drawn.append(_text((left + WIDTH) / 2, height - 8, x_title, "middle"))
-    middle = (height - bottom) / 2
-    drawn.append(f'<g transform="rotate(-90 16 {middle})">{_text(16, middle, y_title, "middle")}</g>')
-    colours = colours_of([one.name for one in series])
-    for one in series:
-        if one.is_edge:
-            colours[one.name] = "currentColor"
-        at = [(*place(x, y), told) for x, y, told in one.points]
-        if one.is_line and len(at) > 1:
-            path = "L".join(f"{x:.1f} {y:.1f}" for x, y, _ in at)
-            drawn.append(f'<path class="curve" d="M{path}" stroke="{colours[one.name]}"/>')
-        radius = 4 if one.is_line else 2.5
-        drawn += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colours[one.name]}">'
-            f"<title>{html.escape(told)}</title></circle>"
-            for x, y, told in at
-        ]
-    return legend(colours) + _svg("".join(drawn), height)
-
-
-def _axes(place: object, x_span: tuple[float, float], y_span: tuple[float, float], floor: float, left: float) -> str:
-    assert callable(place)
-    drawn = []
-    for value in _ticks(*x_span):
-        x, _ = place(value, y_span[0])
-        drawn.append(f'<path class="grid" d="M{x:.1f} 14V{floor}"/>{_text(x, floor + 18, figure(value), "middle")}')
-    for value in _ticks(*y_span):
-        _, y = place(x_span[0], value)
-        drawn.append(
-            f'<path class="grid" d="M{left} {y:.1f}H{WIDTH - 20}"/>{_text(left - 8, y + 4, figure(value), "end")}'
-        )
-    return "".join(drawn)
-
-
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low / 1.3, high * 1.3) if high < 1.5 * low else (low / 1.08, high * 1.08)
+# --- parts ---------------------------------------------------------------------------------------------------
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -233,13 +258,15 @@ def figure(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") -> str:
+    named = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{named}>{html.escape(text)}</text>'
 
 
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _svg(inner: str, height: float) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{inner}</svg>'
+def _svg(inner: str, wide: float, tall: float, told: str = "") -> str:
+    label = f' aria-label="{html.escape(told)}"' if told else ""
+    return f'<svg viewBox="0 0 {wide} {tall}" role="img"{label}>{inner}</svg>'

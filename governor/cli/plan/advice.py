@@ -1,12 +1,13 @@
-"""Sparse attention drawn: how much less it computes, and how much faster a step becomes, over the sequence length."""
+"""`costgov plan sparse` and `costgov plan precision`: what an advanced attention or number format would gain."""
 
 from __future__ import annotations
 
 import html
 import json
+import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -30,58 +31,61 @@ from governor.planner.model.sparse_advice import (
     target_for,
 )
 from governor.planner.model.training_stages import STAGES, stage_named
+from governor.text.page import page, table
 from governor.text.screen import screen_of
-from governor.text.svg import Curve, Drawing
+from governor.text.svg import Axis, Plot, colours_of, standalone
 from governor.text.table import Head, render_rows
 
 DRAWN: Final = (2048, *LENGTHS)
-_STYLE: Final = """
-:root { color-scheme: light dark; }
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }
-svg { display: block; width: 100%; max-width: 60rem; height: auto; border-radius: 6px; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 1rem 0; }
-td, th { padding: .15rem .9rem .15rem 0; text-align: right; vertical-align: top; white-space: nowrap; }
-td:first-child, th:first-child, td:nth-last-child(-n+2), th:nth-last-child(-n+2) { text-align: left; }
-td:last-child { white-space: normal; }
-.quiet { opacity: .65; }
-"""
 
 
 def length_name(tokens: int) -> str:
     return f"{tokens // 1024}K" if tokens % 1024 == 0 else str(tokens)
 
 
-def drawings(shapes: Sequence[Shape], gpu: Gpu | None) -> list[Drawing]:
-    ratios, speeds = [], []
-    for shape in shapes:
-        advices = [advise(shape, length, gpu) for length in DRAWN]
-        ratios.append(Curve(shape.name, [one.flops_ratio for one in advices]))
-        speeds.append(Curve(shape.name, [one.speedup_low for one in advices]))
-    names = [length_name(length) for length in DRAWN]
+def drawings(shapes: Sequence[Shape], gpu: Gpu | None) -> list[Plot]:
+    ratios = {shape.name: [advise(shape, length, gpu).flops_ratio for length in DRAWN] for shape in shapes}
+    speeds = {shape.name: [advise(shape, length, gpu).speedup_low for length in DRAWN] for shape in shapes}
     return [
-        Drawing("Attention FLOPs, dense over sparse (forward)", DRAWN, names, "sequence length, tokens", ratios,
-                (1.0, "as many as dense")),
-        Drawing("Speed-up of the training step, by the lower of two counts", DRAWN, names, "sequence length, tokens",
-                speeds, (PAYS_FROM, f"pays from {PAYS_FROM:.2f} on")),
-    ]  # fmt: skip
+        _drawing("Attention FLOPs, dense over sparse (forward)", ratios, 1.0, "as many as dense"),
+        _drawing(
+            "Speed-up of the training step, by the lower of two counts",
+            speeds,
+            PAYS_FROM,
+            f"pays from {PAYS_FROM:.2f} on",
+        ),
+    ]
 
 
-def page(drawn: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Drawings, table and limits as one page; nothing in it is fetched from anywhere."""
-    head = "".join(f"<th>{html.escape(title)}</th>" for title in titles)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+def _drawing(title: str, curves: Mapping[str, Sequence[float]], limit: float, limit_name: str) -> Plot:
+    """Both axes double from mark to mark."""
+    every = [limit, *(value for values in curves.values() for value in values)]
+    low, high = math.floor(math.log2(min(every))), math.ceil(math.log2(max(every)))
+    powers = [2.0**power for power in range(low, max(high, low + 1) + 1)]
+    names = [(float(length), length_name(length)) for length in DRAWN]
+    plot = Plot(
+        Axis(DRAWN[0], DRAWN[-1], "sequence length, tokens", is_log=True, marks=names),
+        Axis(powers[0], powers[-1], is_log=True, marks=[(power, f"{power:g}") for power in powers]),
+        title=title, height=380, width=760, left=60, right=210, top=40, bottom=50,
+    )  # fmt: skip
+    plot.rule(limit, limit_name)
+    colours = colours_of(list(curves))
+    for name, values in curves.items():
+        plot.line(list(zip(DRAWN, values, strict=True)), colours[name])
+    plot.names([(values[-1], name, colours[name]) for name, values in curves.items()])
+    return plot
+
+
+def _page(plots: Sequence[Plot], rows: Sequence[Sequence[str]]) -> str:
     limits = "".join(
         f'<li>{html.escape(limit.text)} <span class="quiet">[{html.escape(limit.source)}]</span></li>'
         for limit in SPARSE_LIMITS
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>costgov plan sparse</title>'
-        f"<style>{_STYLE}</style></head><body>\n<h1>costgov plan sparse</h1>\n{drawn}\n"
-        f"<table><tr>{head}</tr>{body}</table>\n<h2>Limits</h2>\n<ul>{limits}</ul>\n</body></html>\n"
-    )
+    drawn = "".join(f'<div style="max-width: 60rem">{plot.svg()}</div>' for plot in plots)
+    return page("costgov plan sparse", f"{drawn}{table(SPARSE_HEADS, rows)}<h2>Limits</h2>\n<ul>{limits}</ul>")
 
 
-# `costgov plan precision`: which matmuls of a model could run in NVFP4, FP8 or BF16, and what that would gain.
+# --- precision: which matmuls of a model could run in NVFP4, FP8 or BF16, and what that would gain ------------
 
 
 SEQ_LEN = 8192  # Where neither a stage nor anybody says it.
@@ -203,7 +207,7 @@ def _write(path: Path, written: dict[str, Any]) -> None:
         raise Failed(f"--recipe: {path}: {error.strerror}; name a file that can be written") from error
 
 
-# `costgov plan sparse`: whether DeepSeek Sparse Attention would pay, for which model and at what length.
+# --- sparse: whether DeepSeek Sparse Attention would pay, for which model and at what length -------------------
 
 
 SEQ_LEN_MAX = 1 << 24  # 16M tokens: beyond it nobody trains, and a drawing says nothing.
@@ -303,13 +307,10 @@ def _cells(advice: Advice) -> tuple[str, ...]:
 
 
 def _draw(path: Path, shapes: Sequence[Shape], gpu: Gpu, advices: Sequence[Advice]) -> None:
-    from governor.text.svg import document
-
     if path.suffix not in (".svg", ".html"):
         raise Failed(f"--plot: {path}: name a file that ends in .html or .svg")
-    drawn = drawings(shapes, gpu)
-    text = document(drawn) if path.suffix == ".svg" else page(document(drawn), [h.title for h in SPARSE_HEADS],
-                                                             [_cells(one) for one in advices])  # fmt: skip
+    plots = drawings(shapes, gpu)
+    text = standalone(plots) if path.suffix == ".svg" else _page(plots, [_cells(one) for one in advices])
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

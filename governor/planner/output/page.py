@@ -1,4 +1,4 @@
-"""A plan on fewer and on more GPUs: what its hours and dollars would be."""
+"""Pages of plans: figures, bars, and cost on fewer and on more GPUs; and the page of a search."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from governor.planner.output.report import LABELS, notes_of
 from governor.planner.request import Asked, settle
 from governor.planner.search import Searched, Wanted, estimate_found
 from governor.planner.words import GB, UNKNOWN, count, days, gigabytes, seconds, share, usd, ways
+from governor.text import page as web
+from governor.text.page import section, table
 from governor.text.svg import Bar, Series, colours_of, curves, legend, stacked
+from governor.text.table import Head
 
 FACTORS = (0.125, 0.25, 0.5, 1, 2, 4, 8, 16)
 
@@ -57,37 +60,17 @@ def _on(asked: Asked, gpus: int) -> Estimate | None:
         return None
 
 
-# Plans as one self-contained page: memory bars, step-time breakdown, cost curves, and the figures as a table.
-
-
-_STYLE: Final = """
-:root { color-scheme: light dark; }
-body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 84rem; padding: 0 1rem; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 2rem 0 .25rem; }
-svg { display: block; width: 100%; height: auto; }
-svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
-.grid { stroke: currentColor; opacity: .14; } .curve { fill: none; stroke-width: 2; }
-.limit { stroke: currentColor; stroke-width: 2; stroke-dasharray: 4 2; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-td, th { padding: .2rem 1rem .2rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid #8883; }
-th { vertical-align: bottom; }
-td:first-child, th:first-child { text-align: left; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: 0; margin: .3rem 0; }
-.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }
-.quiet { opacity: .7; }
-"""
+# --- plans as one page: memory bars, step-time breakdown, cost curves, and the figures as a table --------------
 
 
 def page(plans: Sequence[Estimate]) -> str:
-    """Nothing in it is fetched from anywhere."""
     names = ", ".join(dict.fromkeys(one.setup.shape.name for one in plans))
-    return whole(f"costgov plan: {names}", page_sections(plans))
+    return web.page(f"costgov plan: {names}", page_sections(plans))
 
 
 def page_sections(plans: Sequence[Estimate]) -> str:
     sections = [
-        section("What it needs and costs", table(*_figure_table(plans))),
+        section("What it needs and costs", _figure_table(plans)),
         section("Memory of a GPU", _memory(plans), "Dashed: what the GPU has. What reaches beyond it does not fit."),
         section("Step time", _steps(plans), "Seconds of one optimizer step, as predicted."),
         section("Cost curves", _curves(plans), "Only numbers of GPUs on which it fits. Both scales are logarithmic."),
@@ -97,38 +80,21 @@ def page_sections(plans: Sequence[Estimate]) -> str:
     return "".join(sections)
 
 
-def whole(title: str, inner: str) -> str:
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
-        f"{inner}\n</body></html>\n"
-    )
-
-
-def section(title: str, inner: str, told: str = "") -> str:
-    if not inner:
-        return ""
-    quiet = f'<p class="quiet">{html.escape(told)}</p>' if told else ""
-    return f"<section><h2>{html.escape(title)}</h2>{quiet}{inner}</section>\n"
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{html.escape(head)}</th>" for head in heads)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
-    return f'<div class="scroll"><table><tr>{top}</tr>\n{body}</table></div>'
-
-
 _FIGURES: Final = (
     *("plan", "sharding", "GPUs", "GB of a GPU", "fits", "tokens/s/GPU", "80 % interval", "MFU"),
     *("steady", "calendar", "steady $", "calendar $", "80 % interval, calendar", "$ per 1M"),
 )
 
 
-def _figure_table(plans: Sequence[Estimate]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def _figure_table(plans: Sequence[Estimate]) -> str:
     """A column a plan: people compare along a row."""
     names, *rows = zip(_FIGURES, *(_figures(one) for one in plans), strict=True)
-    return names, rows
+    return table(_heads(names), rows)
+
+
+def _heads(names: Sequence[str], texts: int = 1) -> list[Head]:
+    """So many columns of texts; numbers follow."""
+    return [Head(name, is_number=place >= texts) for place, name in enumerate(names)]
 
 
 def _figures(one: Estimate) -> tuple[str, ...]:
@@ -209,7 +175,7 @@ def _ways(plans: Sequence[Estimate]) -> str:
             else:
                 cells.append(f"{other.per_gpu_s.mid:,.0f} tok/s")
         rows.append(cells)
-    return table(("plan", *WAYS), rows)
+    return table(_heads(("plan", *WAYS)), rows)
 
 
 def _said(plans: Sequence[Estimate]) -> str:
@@ -221,7 +187,7 @@ def _said(plans: Sequence[Estimate]) -> str:
     return "<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>"
 
 
-# A search as one self-contained page: every candidate that fits, those that nothing beats, and the two to keep.
+# --- a search as one page: every candidate that fits, those that nothing beats, and the two to keep ------------
 
 
 POINTS_MAX: Final = 4_000  # More draws no other cloud, and the page grows by 150 bytes a point.
@@ -236,10 +202,13 @@ def search_page(want: Wanted, result: Searched) -> str:
     heads = ("GPUs", "seller", "sharding", "how", "memory", "tokens/s/GPU", "calendar", "calendar $")
     parts = [
         section("What it costs, and how long it takes", _cloud(result), reasons),
-        section("Beaten by none in dollars, hours and GPUs", table(heads, [_row(one) for one in result.front])),
+        section(
+            "Beaten by none in dollars, hours and GPUs",
+            table(_heads(heads, texts=4), [_row(one) for one in result.front]),
+        ),
         page_sections(chosen) if chosen else "",
     ]
-    return whole(title, "".join(parts))
+    return web.page(title, "".join(parts))
 
 
 def _cloud(result: Searched) -> str:

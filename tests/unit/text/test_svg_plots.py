@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from governor.text.svg import Bar, Series, colours_of, curves, figure, stacked
+from governor.text.svg import Axis, Bar, Plot, Series, colours_of, curves, figure, stacked, standalone
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -55,3 +55,27 @@ def test_one_point_and_nine_powers_of_ten_are_drawn_with_marks_to_read(values: l
 def test_nothing_to_draw_is_nothing() -> None:
     assert curves([], "x", "y") == ""
     assert (figure(12345.6), figure(0.12345)) == ("12,346", "0.123")
+
+
+def test_names_of_curves_that_end_together_do_not_lie_over_one_another() -> None:
+    plot = Plot(Axis(0, 1, marks=[]), Axis(0, 100, marks=[]))
+    plot.names([(50.0, "b <& c", "red"), (50.5, "a", "red"), (3.0, "d", "red")])
+    places = [(text.text, number(text, "y")) for text in elements(plot.svg(), "text")]
+    assert [name for name, _ in places] == ["a", "b <& c", "d"]
+    assert all(below - above >= 14 for (_, above), (_, below) in pairwise(places))
+
+
+def test_a_band_reaches_to_both_extremes_and_the_largest_numbers_have_a_place() -> None:
+    plot = Plot(Axis(0, 1, marks=[]), Axis(-1.7e308, 1.7e308, marks=[]), height=100, top=10, bottom=10)
+    plot.band([(0.0, -1.7e308, 0.0), (1.0, 0.0, 1.7e308)], "blue")
+    [band] = elements(plot.svg(), "polygon")
+    heights = [float(point.split(",")[1]) for point in band.get("points", "").split()]
+    assert heights == [50.0, 10.0, 50.0, 90.0]
+
+
+def test_a_file_of_plots_has_them_below_one_another() -> None:
+    plots = [Plot(Axis(1, 2), Axis(1, 2), height=height, title=f"a & {height}") for height in (100, 200)]
+    [root] = ElementTree.fromstring(standalone(plots)).iter(SVG + "svg")
+    assert root.get("viewBox") == "0 0 1000 300"
+    assert [group.get("transform") for group in root.findall(SVG + "g")] == ["translate(0 0)", "translate(0 100)"]
+    assert root.get("aria-label") == "a & 100; a & 200"

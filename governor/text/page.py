@@ -1,0 +1,55 @@
+"""A self-contained page of HTML: drawings, tables and words. Nothing in it is fetched from anywhere."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Final
+
+from governor.text.svg import STYLE
+from governor.text.table import Head
+
+_STYLE: Final = f"""
+:root {{ color-scheme: light dark; }}
+body {{ font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 84rem; padding: 0 1rem; }}
+h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.05rem; margin: 2rem 0 .25rem; overflow-wrap: anywhere; }}
+svg {{ display: block; width: 100%; height: auto; }}
+{STYLE}.scroll {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }}
+td, th {{ padding: .2rem 1rem .2rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #8883; }}
+th {{ vertical-align: bottom; }}
+td:first-child {{ white-space: nowrap; }}
+.n {{ text-align: right; white-space: nowrap; }}
+.legend {{ list-style: none; display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: 0; margin: .3rem 0; }}
+.legend i {{ display: inline-block; width: .8em; height: .8em; margin-right: .35em; border-radius: 2px; }}
+"""
+
+
+def page(title: str, inner: str) -> str:
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>\n<h1>{html.escape(title)}</h1>\n"
+        f"{inner}\n</body></html>\n"
+    )
+
+
+def section(title: str, inner: str, told: str = "") -> str:
+    """Nothing where there is nothing to show."""
+    return f"<section><h2>{html.escape(title)}</h2>{quiet(told)}{inner}</section>\n" if inner else ""
+
+
+def quiet(text: str) -> str:
+    return f'<p class="quiet">{html.escape(text)}</p>' if text else ""
+
+
+def table(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> str:
+    kinds = [' class="n"' if head.is_number else "" for head in heads]
+    top = "".join(f"<th{kind}>{html.escape(head.title)}</th>" for head, kind in zip(heads, kinds, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{kind}>{html.escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
+        + "</tr>\n"
+        for row in rows
+    )
+    return f'<div class="scroll"><table><tr>{top}</tr>\n{body}</table></div>'

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from governor.cli.common import OF_THE_COMMANDS, Failed, config_option, exits, json_option, print_json, settings_from
+from governor.cli.common import (
+    OF_THE_COMMANDS,
+    Failed,
+    config_option,
+    exits,
+    json_option,
+    print_json,
+    settings_from,
+    show_line,
+)
 
 if TYPE_CHECKING:
     from governor.adapters.alerting.tables import Addressee
@@ -63,7 +72,7 @@ def _ask(one: Addressee, sent: Alert, *, as_json: bool) -> dict[str, Any]:
     taken, took_ms = delivery.took is Took.TAKEN, round((time.monotonic() - begun) * 1000)
     if not as_json:
         said = f"taken ({delivery.reason}, {took_ms} ms)" if taken else f"NOT taken: {delivery.line}"
-        click.echo(f"{one.name}  {one.kind} at {one.receiver.where}: {said}")
+        show_line(f"{one.name}  {one.kind} at {one.receiver.where}: {said}", "green" if taken else "bold red")
     return {
         "name": one.name,
         "kind": one.kind,

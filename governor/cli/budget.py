@@ -19,6 +19,7 @@ from governor.cli.common import (
     json_option,
     print_json,
     refuse,
+    show_line,
     sockets,
 )
 from governor.core.base.units import (
@@ -75,11 +76,11 @@ def budget() -> None:
     """Ceilings of what this node spends: for a run, a stage, a label's value, the UTC day, or all of it.
 
     \b
-    run:NAME          that run, over all of its attempts; a bare NAME is one
-    stage:NAME        every run that says this stage
-    label:KEY=VALUE   every run with this label
-    day               everything on the node since 00:00 UTC, also what no run held
-    node              everything on the node since its ledger began, likewise
+    run:NAME         that run, over all of its attempts; a bare NAME is one
+    stage:NAME       every run that says this stage
+    label:KEY=VALUE  every run with this label
+    day              everything on the node since 00:00 UTC, also what no run held
+    node             everything on the node since its ledger began, likewise
 
     What counts is the ledger of the governor that is asked: its own node, from the ledger's beginning. Standing
     budgets belong into costgov.toml ([[budget]]); what is set here stands over them and over the policies, also after
@@ -225,7 +226,7 @@ def _say_whom(data: Mapping[str, Any]) -> None:
 def _say(text: str) -> None:
     from governor.text.table import plain
 
-    click.echo(plain(text))
+    show_line(plain(text))
 
 
 def _usd(amount: float | None) -> str:

@@ -1,9 +1,11 @@
-"""What `costgov` exits with: one table, shown in --help and in docs/reference/cli.md."""
+"""What every command shares: exit codes, how it fails in one line, options, and where it looks for governors."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+import textwrap
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
@@ -13,6 +15,7 @@ import click
 
 from governor.core.base.units import UsdMicros, format_usd, usd
 from governor.core.money.prices import PRICE_USD_MICROS_MAX
+from governor.text.screen import Styled, screen_of, shown_lines, styled, width, without_colour
 from governor.wire import control_client
 from governor.wire.control_client import Answer
 
@@ -57,8 +60,13 @@ OF_THE_COMMANDS: Final = "Exit codes: see the --help of each command."  # Of a g
 
 def exits(*more: ExitCode) -> str:
     """The exit codes of one command, for the end of its --help: those that every command has, and these."""
-    codes = sorted({*_OF_EVERY_COMMAND, *more})
-    return "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {MEANINGS[code]}" for code in codes)
+    lines = [line for code in sorted({*_OF_EVERY_COMMAND, *more}) for line in _meaning_lines(code)]
+    return "\n".join(["\b", "Exit codes:", *lines])
+
+
+def _meaning_lines(code: ExitCode) -> list[str]:
+    """As click would wrap it: it does not, where lines are to stay as they are."""
+    return textwrap.wrap(MEANINGS[code], 78, initial_indent=f"  {code.value:>3}  ", subsequent_indent=" " * 7)
 
 
 # What a governor's refusal (its `code`) exits with; anything else is FAILED.
@@ -71,7 +79,7 @@ OF_REFUSAL: Final[dict[str, ExitCode]] = {
 }
 
 
-# What every command shares: how it fails in one line, where it looks for settings and governors.
+# --- what every command shares: how it fails in one line, where it looks for settings and governors ------------
 
 
 SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"  # settings_model has it too; importing that costs 150 ms.
@@ -155,7 +163,7 @@ def settings_from(
     if settings is None:
         raise Failed("\n".join(problems))
     for warning in problems:
-        click.echo(f"costgov: warning: {warning}", err=True)
+        remark(f"warning: {warning}")
     return settings
 
 
@@ -173,6 +181,30 @@ def ask(control: str | None, request: dict[str, Any]) -> Any:
 
 def refuse(answer: Answer) -> NoReturn:
     raise Failed(answer.error, OF_REFUSAL.get(answer.code, ExitCode.FAILED))
+
+
+def show_line(text: str, style: str = "") -> None:
+    """A line for people, on standard output: in colour and broken between words where that is a terminal."""
+    for line in shown_lines(Styled(text, style), screen_of(sys.stdout)):
+        click.echo(line)
+
+
+def show_text(text: str) -> None:
+    """Tables and words between them, as they were rendered for standard output: long lines of words are broken."""
+    screen = screen_of(sys.stdout)
+    for line in text.splitlines():
+        is_short = screen.columns is None or width(without_colour(line)) <= screen.columns
+        click.echo(line if is_short else "\n".join(shown_lines(line, screen)))
+
+
+def complain(text: str, who: str = "costgov") -> None:
+    """A line of what went wrong, on standard error. It is not broken: a path in it is there to be copied."""
+    click.echo(f"{styled(f'{who}:', 'bold red', screen_of(sys.stderr))} {text}", err=True)
+
+
+def remark(text: str) -> None:
+    """A line on standard error of what should be known, and has stopped nothing."""
+    click.echo(f"{styled('costgov:', 'bold yellow', screen_of(sys.stderr))} {text}", err=True)
 
 
 def print_json(document: Any) -> None:

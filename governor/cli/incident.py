@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from governor.cli.common import (
     OF_THE_COMMANDS,
     ExitCode,
     Failed,
+    complain,
     config_option,
     control_option,
     exits,
@@ -25,10 +27,13 @@ from governor.cli.common import (
     json_option,
     print_json,
     refuse,
+    remark,
     settings_from,
+    show_line,
     sockets,
 )
 from governor.core.base.units import NS_PER_S, format_usd
+from governor.text.screen import Styled, screen_of
 from governor.wire import control_client
 from governor.wire.control_client import INCIDENTS_MAX, Snapshot, matching
 
@@ -63,10 +68,11 @@ def list_incidents(last: int, config: Path | None, control: str | None, as_json:
     if not found:
         click.echo("no incident: nothing has been halted")
         return
+    from governor.text.table import Head, render_rows
+
+    heads = [Head(title, may_wrap=title == "WHY") for title in _HEAD]
     rows = [_row(snapshot) for snapshot in found]
-    widths = [max(len(row[column]) for row in [_HEAD, *rows]) for column in range(len(_HEAD))]
-    for row in [_HEAD, *rows]:
-        click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    click.echo(render_rows(heads, rows, total=False, screen=screen_of(sys.stdout)), nl=False)
 
 
 @incident.command(
@@ -95,19 +101,22 @@ def show(incident_id: str, markdown: bool, config: Path | None, control: str | N
     elif markdown:
         click.echo(report.incident_markdown(snapshot), nl=False)
     else:
-        click.echo(report.summary(snapshot) + "\n")
-        for line in report.timeline_lines(snapshot)[1:]:
+        show_line(report.summary(snapshot), "bold")
+        click.echo()
+        for line in report.timeline_lines(snapshot, screen=screen_of(sys.stdout))[1:]:
             click.echo(line)
         for line in report.not_observed(snapshot):
-            click.echo(f"not observed  {line}")
+            show_line(f"not observed  {line}", "yellow")
 
 
+_STYLES: Final = {"HALTED": "green", "NEEDS_HUMAN": "bold red"}  # Of a stage; any other is on its way.
 _HEAD: Final = ("INCIDENT", "OPENED (UTC)", "RUN", "STEP", "WHY", "STAGE", "CHECKPOINT", "SPENT")
 
 
 def _row(snapshot: Snapshot) -> tuple[str, ...]:
     from governor.text.table import plain
 
+    stage = plain(snapshot["halt_stage"])
     opened = datetime.fromtimestamp(snapshot["opened_wall_ns"] / NS_PER_S, UTC).strftime("%Y-%m-%d %H:%M:%S")
     checkpoint = snapshot.get("checkpoint") or {}
     saved = f"{checkpoint.get('kind')} by {checkpoint.get('verified_by')}" if checkpoint else "none"
@@ -115,7 +124,7 @@ def _row(snapshot: Snapshot) -> tuple[str, ...]:
     spent = format_usd(snapshot["spend_usd_micros"]) if known else "unknown"
     step = "-" if snapshot.get("step") is None else str(snapshot["step"])
     texts = (snapshot["incident_id"], opened, snapshot["run"], step, snapshot["reason"])
-    return (*(plain(text) for text in (*texts, snapshot["halt_stage"], saved)), spent)
+    return (*map(plain, texts), Styled(stage, _STYLES.get(stage, "yellow")), plain(saved), spent)
 
 
 def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:
@@ -149,7 +158,7 @@ def _incidents(last: int, config: Path | None, control: str | None, wanted: str 
         return live
     for answer in answers:
         if not answer.ok:
-            click.echo(f"costgov: {answer.error}", err=True)
+            complain(answer.error)
     try:
         kept = _from_journals(settings_from(find_config(config)).paths.state_dir, last, is_answered=is_answered)
     except Failed as error:
@@ -157,7 +166,7 @@ def _incidents(last: int, config: Path | None, control: str | None, wanted: str 
             if answers and error.code is ExitCode.NO_GOVERNOR:  # Said above; its code tells denied from absent.
                 raise Failed(error.message, OF_REFUSAL.get(answers[0].code, error.code)) from error
             raise
-        click.echo(f"costgov: {error.message}", err=True)
+        complain(error.message)
         kept = []
     told = {_key(snapshot) for snapshot in live}
     return [*live, *(snapshot for snapshot in kept if _key(snapshot) not in told)]
@@ -176,7 +185,7 @@ def _from_journals(state_dir: Path, last: int, *, is_answered: bool) -> list[Sna
     if not paths and not is_answered:
         raise Failed(f"no governor answers, and there is no journal in {state_dir}", ExitCode.NO_GOVERNOR)
     if not is_answered:
-        click.echo(f"costgov: no governor answers; reading {', '.join(paths[:3])}", err=True)
+        remark(f"no governor answers; reading {', '.join(paths[:3])}")
     found: list[Snapshot] = []
     problems: list[str] = []
     for path in paths:
@@ -187,7 +196,7 @@ def _from_journals(state_dir: Path, last: int, *, is_answered: bool) -> list[Sna
     if problems and len(problems) == len(paths) and not is_answered:
         raise Failed("\n".join(problems))
     for problem in problems:
-        click.echo(f"costgov: {problem}", err=True)
+        complain(problem)
     return found
 
 

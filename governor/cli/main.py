@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Failed, exits
+from governor.cli.common import ExitCode, Failed, complain, exits
 
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
@@ -97,9 +97,10 @@ def cli(ctx: click.Context) -> None:
 
     \b
     Begin with
-      costgov run --ceiling 300 --price 22 -- deepspeed train.py   beside one command, without root
-      systemctl start costgov                                      as a service for every run of the node
-      costgov doctor                                               what would fail, before it does
+      costgov run --ceiling 300 --price 22 -- deepspeed train.py
+                                 beside one command, without root
+      systemctl start costgov    as a service for every run of the node
+      costgov doctor             what would fail, before it does
     """
     if sys.stdout is None and ctx.invoked_subcommand in _SHOWN:
         raise Failed("standard output is closed: there is nothing to show it on")
@@ -111,9 +112,9 @@ def completion(shell: str) -> None:
     """Print the completion script of your shell.
 
     \b
-    bash   eval "$(costgov completion bash)"          in ~/.bashrc
-    zsh    eval "$(costgov completion zsh)"           in ~/.zshrc
-    fish   costgov completion fish | source           in ~/.config/fish/config.fish
+    bash   eval "$(costgov completion bash)"        in ~/.bashrc
+    zsh    eval "$(costgov completion zsh)"         in ~/.zshrc
+    fish   costgov completion fish | source         in ~/.config/fish/config.fish
     """
     from click.shell_completion import get_completion_class
 
@@ -139,11 +140,11 @@ def _run() -> int:
             click.echo(error.format_message(), err=True)
             return ExitCode.USAGE
         path = error.ctx.command_path if error.ctx is not None else "costgov"
-        click.echo(f"{path}: {_sentence(error.format_message())} (see `{path} --help`)", err=True)
+        complain(f"{_sentence(error.format_message())} (see `{path} --help`)", who=path)
         return ExitCode.USAGE
     except click.ClickException as error:
         for line in error.format_message().splitlines():
-            click.echo(f"costgov: {line}", err=True)
+            complain(line)
         return error.code if isinstance(error, Failed) else ExitCode.FAILED
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
@@ -156,7 +157,7 @@ def _run() -> int:
             raise
         # Nothing more may be written at exit: Python would complain of the same again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        click.echo(f"costgov: standard output: {error.strerror}", err=True)
+        complain(f"standard output: {error.strerror}")
         return ExitCode.FAILED
     return code if isinstance(code, int) else ExitCode.OK
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from governor.cli.common import Failed, config_option, exits, find_config, json_option, print_json, settings_from
+from governor.cli.common import (
+    Failed,
+    config_option,
+    exits,
+    find_config,
+    json_option,
+    print_json,
+    settings_from,
+    show_line,
+)
 from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
@@ -74,9 +83,9 @@ def _chosen(config: Path | None, today: Day) -> Chosen:
 def _print_chosen(chosen: Chosen) -> None:
     from governor.text.table import plain
 
-    click.echo(f"this machine: {plain(chosen.text)}")
+    show_line(f"this machine: {plain(chosen.text)}", "bold")
     for remark in chosen.remarks:
-        click.echo(f"  {'!' if remark.is_alarm else '-'} {plain(remark.line)}")
+        show_line(f"  {'!' if remark.is_alarm else '-'} {plain(remark.line)}", "bold yellow" if remark.is_alarm else "")
     click.echo()
 
 

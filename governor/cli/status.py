@@ -6,13 +6,14 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from governor.cli.common import (
     ExitCode,
     Failed,
+    complain,
     config_option,
     control_option,
     exits,
@@ -22,9 +23,14 @@ from governor.cli.common import (
     refuse,
     sockets,
 )
-from governor.text.screen import screen_of
+from governor.text.screen import screen_of, shown_lines, styled
 from governor.wire import control_client
 from governor.wire.control_client import Answer, nobody
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from governor.app.doctor import Check
 
 WATCH_PERIOD_S: Final = 1.0  # A step takes about that long; faster only flickers.
 
@@ -78,7 +84,7 @@ def _watch(control: str | None, as_json: bool) -> None:
     try:
         while True:
             if documents is None:
-                click.echo("costgov: no governor answers; still asking", err=True)
+                complain("no governor answers; still asking")
             elif in_place:
                 _draw(documents)
             else:
@@ -133,10 +139,26 @@ def doctor(config: Path | None, control: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"ok": not failed, "checks": [check.document() for check in checks]})
     else:
-        for check in checks:
-            for line in check.lines():
-                click.echo(line)
+        _print_checks(checks)
         counts = {level: sum(check.level == level for check in checks) for level in ("ok", "warn", "fail")}
         click.echo(f"{counts['ok']} ok, {counts['warn']} to know, {counts['fail']} that would fail")
     if failed:
         raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+_LEVELS: Final = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_MARK_COLUMNS: Final = 4
+
+
+def _print_checks(checks: Sequence[Check]) -> None:
+    """The mark alone is coloured; a text that breaks goes on below itself."""
+    screen = screen_of(sys.stdout)
+    for check in checks:
+        first, *rest = [line for told in check.lines() for line in shown_lines(told, screen, hang=_hang(told))]
+        mark = styled(first[:_MARK_COLUMNS], _LEVELS[check.level], screen)
+        for line in (mark + first[_MARK_COLUMNS:], *rest):
+            click.echo(line)
+
+
+def _hang(line: str) -> int:
+    return 2 if line.startswith(" ") else 20

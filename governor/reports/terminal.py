@@ -9,31 +9,51 @@ from typing import Any, Final
 from governor.core.base.units import MICROS_PER_USD, format_usd
 from governor.core.engine.idle.state import NODE
 from governor.text.moments import Moment, Snapshot, moments, since_text, spent_text, stays_billed_text
+from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain
 
 LINES_MAX: Final = 25  # Half a terminal: the trainer's last words stay visible above it.
 COLUMNS_MAX: Final = 118
 LIVE_COLUMNS_MAX: Final = 100
+_LIVE_LOSS, _LIVE_SPEED, _LIVE_PER_MTOK = 2, 3, 5  # Places in the live line.
 _LABEL_COLUMNS: Final = 10
 _SINCE_COLUMNS: Final = 9
+_FOOT_COLUMNS: Final = 13
+_NOT_FINISHED: Final = "NOT FINISHED"
 
 
-def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None) -> list[str]:
+def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None, screen: Screen = FILE) -> list[str]:
     """Return at most LINES_MAX aligned lines: the halt as it was observed, then money, checkpoint and resume.
 
-    Times count from the fault where the caller knows it (a demo, a drill), else from the verdict.
+    Times count from the fault where the caller knows it (a demo, a drill), else from the verdict. A file has lines of
+    at most COLUMNS_MAX; on a terminal nothing is cut, and a long one goes on below its text.
     """
     origin = "fault" if fault_mono_ns is not None else "verdict"
     what = "NODE STOP" if snapshot["run"] == NODE else "HALT"
     head = f"{what} {plain(snapshot['incident_id'])} (times since the {origin})"
-    foot = [_cut(f"{label:<13} {text}") if cut else f"{label:<13} {text}" for label, text, cut in _foot(snapshot)]
+    foot = [(f"{label:<{_FOOT_COLUMNS}} {text}", cut) for label, text, cut in _foot(snapshot)]
     told = moments(snapshot, fault_mono_ns)
     shown = _shortened([_moment_line(moment) for moment in told], LINES_MAX - 1 - len(foot))
-    return [_cut(head), *shown, *foot]
+    if screen.columns is None:
+        return [_cut(head), *map(_cut, shown), *(_cut(line) if cut else line for line, cut in foot)]
+    hang = _SINCE_COLUMNS + 2 + _LABEL_COLUMNS + 1
+    lines = shown_lines(Styled(head, "bold red"), screen)
+    lines += [line for one in shown for line in shown_lines(one, screen, hang=hang - _lead(one))]
+    for line, _ in foot:
+        style = "bold red" if line.startswith(_NOT_FINISHED) else ""
+        lines += shown_lines(Styled(line, style), screen, hang=_FOOT_COLUMNS + 1)
+    return lines
 
 
-def live_line(run_status: Mapping[str, Any]) -> str:
-    """One line of at most LIVE_COLUMNS_MAX columns from a run of the `status` answer. What is unknown shows as "-"."""
+def _lead(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) -> str:
+    """One line of at most so many columns from a run of the `status` answer. What is unknown shows as "-".
+
+    Where they are too few, what matters least is left out first: the price of tokens, the speed, the loss.
+    """
     total = run_status.get("total_steps")
     step = f"step {_count(run_status.get('step'))}" + (f"/{total:,}" if total else "")
     spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
@@ -52,7 +72,10 @@ def live_line(run_status: Mapping[str, Any]) -> str:
         parts.append(f"{halt['stage']}: {plain(halt['reason'])}")
     elif hold:
         parts.append(f"HELD {hold['left_s'] / 60:.0f} min")
-    return _cut("  ".join(parts), LIVE_COLUMNS_MAX)
+    for spared in (_LIVE_PER_MTOK, _LIVE_SPEED, _LIVE_LOSS):  # From the right: each place is still its part's.
+        if width("  ".join(parts)) > columns < LIVE_COLUMNS_MAX:
+            del parts[spared]
+    return _cut("  ".join(parts), columns)
 
 
 def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
@@ -92,7 +115,7 @@ def _count(value: Any) -> str:
 
 def _moment_line(moment: Moment) -> str:
     since = ("~" if moment.by_wall else "") + since_text(moment.since_ns)
-    return _cut(f"{since:>{_SINCE_COLUMNS}}  {moment.label:<{_LABEL_COLUMNS}} {moment.text}".rstrip())
+    return f"{since:>{_SINCE_COLUMNS}}  {moment.label:<{_LABEL_COLUMNS}} {moment.text}".rstrip()
 
 
 def _shortened(lines: list[str], limit: int) -> list[str]:
@@ -109,7 +132,7 @@ def _foot(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
     """Label, text, and whether it may be cut: paths and commands are there to be copied."""
     rows: list[tuple[str, str, bool]] = []
     if snapshot.get("closed_wall_ns") is None:
-        rows.append(("NOT FINISHED", f"stage {snapshot['halt_stage']}; the governor keeps trying", True))
+        rows.append((_NOT_FINISHED, f"stage {snapshot['halt_stage']}; the governor keeps trying", True))
     rows.append(("spent", spent_text(snapshot), True))
     rows.append(("stays billed", stays_billed_text(snapshot), True))
     checkpoint = snapshot.get("checkpoint")

@@ -36,9 +36,9 @@ class Styled(str):
         return made
 
 
-def screen_of(stream: TextIO) -> Screen:
+def screen_of(stream: TextIO | None) -> Screen:
     """What `stream` is written to. NO_COLOR (no-color.org) and a terminal that calls itself dumb turn colour off."""
-    if not stream.isatty():
+    if stream is None or stream.closed or not stream.isatty():
         return FILE
     is_coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Screen(_columns_of(stream), is_coloured)

@@ -53,7 +53,7 @@ def render_rows(
         lines[-1] = [styled(line, "bold", screen) for line in lines[-1]]
     told = [line for row in lines for line in row]
     for note in notes:
-        told += shown_lines(Styled(plain(note), "dim"), screen)
+        told += shown_lines(Styled(plain(note), note.style if isinstance(note, Styled) else "dim"), screen)
     return "\n".join(told) + "\n"
 
 

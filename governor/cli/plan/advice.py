@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.common import Failed, exits, json_option, print_json
+from governor.cli.common import Failed, exits, json_option, print_json, show_line
 from governor.planner.catalog import UnknownNameError, gpu_named, shape_named
 from governor.planner.model.precision_facts import ENGINES, PRECISION_LIMITS, RECIPE
 from governor.planner.model.precision_plan import PrecisionPlan, advised, late_switch_tokens, precision_plan, recipe
@@ -158,16 +158,16 @@ def precision(
         print_json({**asdict(plan), "seq_len": length, "advised": best.value, "recipe": written})
         return
     for line in _summary(plan, length, best, stage.tokens if stage else None):
-        click.echo(line)
+        show_line(line)
     rows = [(one.name, one.precision.value, f"{100 * one.flops_share:.1f} %", one.why) for one in plan.groups]
     sys.stdout.write(render_rows(PRECISION_HEADS, rows, total=False, screen=screen_of(sys.stdout)))
     if plan.precision is Precision.NVFP4:
-        click.echo("Recipe:")
+        show_line("Recipe:")
         for rule in RECIPE:
-            click.echo(f"  - {rule.name}: {rule.text} [{rule.source}]")
+            show_line(f"  - {rule.name}: {rule.text} [{rule.source}]")
     click.echo("Limits:")
     for limit in PRECISION_LIMITS:
-        click.echo(f"  - {limit.name}: {limit.text} [{limit.source}]")
+        show_line(f"  - {limit.name}: {limit.text} [{limit.source}]")
 
 
 def _summary(plan: PrecisionPlan, seq_len: int, best: Precision, tokens: float | None) -> Iterator[str]:
@@ -240,10 +240,13 @@ def sparse(
     SPARSITY    of the pairs that dense attention computes, how many are left out
     ATTENTION   its scores' part of a dense step's FLOPs
     FLOPS ÷     dense over sparse attention FLOPs, forward
-    STEP ×      speed-up of the whole step, where computing is all of its time, as two ways of counting say
+    STEP ×      speed-up of the whole step, where computing is all of its time,
+                as two ways of counting say
     NSA ×       the same of Native Sparse Attention
-    ADDED GIB   memory that it adds for a micro-batch of one sequence (indices and the indexer's activations)
-    BREAK EVEN  tokens of sparse training that earn its dense warm-up of 2.1B tokens back
+    ADDED GIB   memory that it adds for a micro-batch of one sequence (indices and
+                the indexer's activations)
+    BREAK EVEN  tokens of sparse training that earn its dense warm-up of 2.1B
+                tokens back
 
     The sparse kernels count at 0.6 of FlashAttention's efficiency. What it does not know: exposed communication, which
     brings every speed-up nearer to 1, and quality, which is published for DeepSeek-V3.2 and GLM-5 alone.
@@ -265,10 +268,10 @@ def sparse(
     rows = [_cells(one) for one in advices]
     sys.stdout.write(render_rows(SPARSE_HEADS, rows, total=False, screen=screen_of(sys.stdout)))
     for name, start in _starts(shapes, gpu).items():
-        click.echo(f"{name}: pays from {length_name(start)} on" if start else f"{name}: pays at no length up to 128K")
+        show_line(f"{name}: pays from {length_name(start)} on" if start else f"{name}: pays at no length up to 128K")
     click.echo("Limits:")
     for limit in SPARSE_LIMITS:
-        click.echo(f"  - {limit.text} [{limit.source}]")
+        show_line(f"  - {limit.text} [{limit.source}]")
 
 
 def _indexer(text: str) -> Indexer:

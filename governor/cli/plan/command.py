@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from governor.cli.common import OF_THE_COMMANDS, Failed, exits, json_option, print_json
+from governor.cli.common import OF_THE_COMMANDS, Failed, complain, exits, json_option, print_json, show_text
 from governor.cli.plan.advice import precision, sparse
 from governor.cli.plan.options import (
     PLAN_ERRORS,
@@ -58,7 +58,7 @@ def compare(plans: tuple[str, ...], model: str | None, html: Path | None, as_jso
     if as_json:
         print_json(comparison_document(estimates))
     else:
-        sys.stdout.write(comparison(estimates, screen=screen_of(sys.stdout)))
+        show_text(comparison(estimates, screen=screen_of(sys.stdout)))
     if html is not None:
         from governor.planner.output.page import page
 
@@ -77,6 +77,7 @@ def deepspeed(model: str | None, nvme_path: str | None, **options: str | None) -
 
     \b
     costgov plan deepspeed llama3-8b --tokens 100B --gpus 64 > ds_config.json
+
     What the JSON cannot say, and the model's code has to do, goes to stderr. What nobody states is chosen as in
     `costgov plan`. Exit code 1 where the plan does not fit into memory, or DeepSpeed does not train so.
     """
@@ -128,7 +129,7 @@ def levers(model: str | None, as_json: bool, **options: str | None) -> None:
         print_json(lever_documents(one, single, both))
         return
     table = levers_table(one, single, both, screen=screen_of(sys.stdout))
-    sys.stdout.write("\n".join([head(one), "", table, *notes_of(one)]) + "\n")
+    show_text("\n".join([head(one), "", table, *notes_of(one)]) + "\n")
 
 
 # `costgov plan …`: what a run will need and cost, before a dollar is spent.
@@ -163,17 +164,22 @@ def plan() -> None:
     """Predict a training run: memory of a GPU, step time, hours and dollars, each with the interval that it is worth.
 
     \b
-    costgov plan llama3-8b --tokens 100B --gpus 8 --provider lambda     one plan; `run` may be left out
-    costgov plan my-plan.toml --html plan.html                          the same from a file, drawn
-    costgov plan compare --tokens 20B --model llama2-7b "1xh100" "4xa100-40 zero=3" "2xh100 framework=fsdp2"
-    costgov plan levers llama3-8b --tokens 100B --provider lambda       what each single change would save
-    costgov plan search llama3-8b --tokens 100B --deadline 240 --budget 15000
-    costgov plan search --budget 15000                                  which model and how many tokens, at best
-    costgov plan deepspeed llama3-8b --tokens 100B > ds_config.json     the same as DeepSpeed's config
-    costgov plan stages                                                 what the four stages are expected to cost
-    costgov plan sparse --model llama3-8b                               whether sparse attention would pay
-    costgov plan precision --model llama3-8b --gpu B200                 what could run in NVFP4 or FP8, and the gain
-    costgov plan batch rows.csv --json                                  one prediction a row
+    One plan; `run` may be left out. The same from a file, drawn:
+      costgov plan llama3-8b --tokens 100B --gpus 8 --provider lambda
+      costgov plan my-plan.toml --html plan.html
+    Several beside one another; what each single change would save:
+      costgov plan compare --tokens 20B --model llama2-7b "1xh100" "2xh100 fsdp2"
+      costgov plan levers llama3-8b --tokens 100B --provider lambda
+    The best set-up; which model and how many tokens, at best:
+      costgov plan search llama3-8b --tokens 100B --deadline 240 --budget 15000
+      costgov plan search --budget 15000
+    The same as DeepSpeed's config; one prediction a row of a table:
+      costgov plan deepspeed llama3-8b --tokens 100B > ds_config.json
+      costgov plan batch rows.csv --json
+    What the four stages cost; whether sparse attention or NVFP4 would pay:
+      costgov plan stages
+      costgov plan sparse --model llama3-8b
+      costgov plan precision --model llama3-8b --gpu B200
 
     docs/howto/planner.md says what the figures rest on, and how far they were off on published runs.
     """
@@ -206,7 +212,7 @@ def run(model: str | None, html: Path | None, as_json: bool, **options: str | No
     if as_json:
         print_json({**document(one, single, both), "problem": problem})
     else:
-        sys.stdout.write(report(one, single, both, screen=screen_of(sys.stdout)))
+        show_text(report(one, single, both, screen=screen_of(sys.stdout)))
     if html is not None:
         from governor.planner.output.page import page
 
@@ -237,11 +243,11 @@ def batch(file: Path, as_json: bool) -> None:
             if as_json:
                 click.echo(json.dumps(line, allow_nan=False))
             if line["notes"].startswith(NOT_PREDICTED):
-                click.echo(plain(f"costgov: {file}: row {line['row_id']}: {line['notes']}"), err=True)
+                complain(plain(f"{file}: row {line['row_id']}: {line['notes']}"))
     except TableUnreadableError as error:
         raise Failed(str(error)) from error
     if not as_json:
-        sys.stdout.write(as_table(lines, screen=screen_of(sys.stdout)))
+        show_text(as_table(lines, screen=screen_of(sys.stdout)))
 
 
 plan.add_command(compare)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from governor.cli.common import Failed, exits, json_option, print_json
+from governor.cli.common import Failed, exits, json_option, print_json, show_text
 from governor.cli.plan.options import PLAN_ERRORS, html_option, model_argument, plan_options, values_of, write_page
 from governor.text.screen import screen_of
 from governor.text.table import Head, render_rows
@@ -32,13 +32,12 @@ def search(
 ) -> None:
     """Search parallelism, ZeRO stage, micro-batch, checkpointing, GPUs and providers under memory, deadline and budget.
 
-    \b
     Shown are those that no other beats in dollars, hours and GPUs at once, and two to keep: the primary, and a
     fallback for when its memory does not suffice or its GPUs are not to be had, each with the reason.
+
     Lists: --gpu h100,a100 --gpus 8,16 --zero 2,3, and the same for framework, checkpointing, precision, micro-batch,
-    tp, pp, cp and ep.
-    Prices: the built-in table's, of one --provider or all; or --price of one --gpu.
-    --budget without --tokens: as many tokens as it buys; without a model too: the size and the tokens of least loss.
+    tp, pp, cp and ep. Prices: the built-in table's, of one --provider or all; or --price of one --gpu. --budget without
+    --tokens: as many tokens as it buys; without a model too: the size and the tokens of least loss.
     """
     from governor.planner.model.candidates import Limits
     from governor.planner.output.search_report import search_document, search_report, sizes_document, sizes_report
@@ -77,7 +76,7 @@ def search(
     if as_json:
         print_json(made)
     else:
-        sys.stdout.write(text)
+        show_text(text)
     if html is not None:
         from governor.planner.output.page import search_page
 
@@ -136,7 +135,7 @@ def stages(as_json: bool) -> None:
     rows = [(plan.stage.name, name, _gpus(one), ways(one.setup), *_figures(one)) for plan, name, one in found]
     reasons = [f"{plan.stage.name}: {reason}" for plan in stage_plans() for reason in plan.reasons]
     notes = [*reasons, f"prices: {PROVIDER}, on demand; configs: configs/<stage>/primary.json and fallback.json"]
-    sys.stdout.write(render_rows(HEADS, rows, total=False, screen=screen_of(sys.stdout), notes=notes))
+    show_text(render_rows(HEADS, rows, total=False, screen=screen_of(sys.stdout), notes=notes))
 
 
 def _gpus(one: Costed) -> str:

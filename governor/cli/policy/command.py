@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,7 @@ from governor.cli.common import (
     OF_THE_COMMANDS,
     ExitCode,
     Failed,
+    complain,
     config_option,
     exits,
     json_option,
@@ -24,6 +26,7 @@ from governor.cli.policy.tune import tune
 from governor.policies import files as policy_files
 from governor.policies.files import PolicyUnreadable
 from governor.policies.reader import PolicyText
+from governor.text.screen import screen_of, styled
 from governor.text.table import plain
 
 if TYPE_CHECKING:
@@ -43,17 +46,19 @@ def test(files: tuple[Path, ...], only: str, verbose: bool, junit: Path | None, 
 
     \b
     tests.toml:
-      policy = "default.toml"              # beside this file; or rules = \"\"\"…\"\"\" of its own
+      policy = "default.toml"           # beside this file; or rules = \"\"\"…\"\"\"
       [[case]]
       name = "the first NaN halts"
       series = [
-        "hello",                           # every rank connects (ranks = 2 unless the case says otherwise)
-        "steps 30 every 2s loss=2.0",      # a minute of training
+        "hello",                        # every rank connects (ranks = 2)
+        "steps 30 every 2s loss=2.0",   # a minute of training
         "steps 1 every 2s loss=nan",
       ]
-      verdicts = ["62s nonfinite loss_nan halt"]     # AT RULE REASON [ACTS]: all that come; quiet = true: none
-      findings = ["60s nonfinite quiet"]             # AT RULE quiet|firing|unknown [REASON]
-      readings = { hang = "quiet" }                  # at the end
+      # AT RULE REASON [ACTS]: all that come; quiet = true: none
+      verdicts = ["62s nonfinite loss_nan halt"]
+      # AT RULE quiet|firing|unknown [REASON]
+      findings = ["60s nonfinite quiet"]
+      readings = { hang = "quiet" }     # at the end
 
     Time is simulated: an hour of training takes a second or so. The words of a series, and the whole format:
     docs/reference/policies.md. Exit code 1 when a case fails or a file is wrong; every error names file and line.
@@ -80,22 +85,24 @@ def test(files: tuple[Path, ...], only: str, verbose: bool, junit: Path | None, 
 
 
 def _show(outcomes: Sequence[Outcome], errors: Sequence[str], verbose: bool) -> None:
+    screen = screen_of(sys.stdout)
     for error in errors:
-        click.echo(f"costgov: {plain(error)}", err=True)
+        complain(plain(error))
     for outcome in outcomes:
         where = plain(f"{outcome.file}:{outcome.line}: {outcome.name}")
         if not outcome.ok:
-            click.echo(f"FAIL  {where}")
+            click.echo(f"{styled('FAIL', 'bold red', screen)}  {where}")
             for problem in outcome.problems:
                 indent = " " * (len(problem) - len(problem.lstrip()))
                 click.echo(f"      {indent}{plain(problem)}")
         elif verbose:
-            click.echo(f"ok    {where}")
+            click.echo(f"{styled('ok', 'green', screen)}    {where}")
             for verdict in outcome.verdicts:
                 click.echo(f"      {verdict}")
     failed = sum(not outcome.ok for outcome in outcomes)
     wrong = f", {len(errors)} {'error' if len(errors) == 1 else 'errors'}" if errors else ""
-    click.echo(f"{len(outcomes) - failed} passed, {failed} failed{wrong}")
+    style = "bold red" if failed or errors else "green"
+    click.echo(styled(f"{len(outcomes) - failed} passed, {failed} failed{wrong}", style, screen))
 
 
 def _write_junit(path: Path, outcomes: Sequence[Outcome], errors: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Failed, UsdPerHour, exits, json_option
+from governor.cli.common import ExitCode, Failed, UsdPerHour, complain, exits, json_option
 from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_S, DurationNs, UsdMicros, format_duration, format_usd, parse_duration
 from governor.policies import files
@@ -25,7 +26,8 @@ from governor.replay.output.page import page, section
 from governor.replay.output.trace import Trace
 from governor.replay.play import Replay
 from governor.replay.readers.lines import LogUnreadable
-from governor.text.table import plain
+from governor.text.screen import Screen, Styled, screen_of, show
+from governor.text.table import Head, plain, render_rows
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from trainer_shim.wire import worded
 
@@ -37,6 +39,7 @@ PLOTTED_MAX: Final = 100  # Of 100 KB each: more is a page that no browser likes
 PAGES: Final = (".html", ".htm")
 PICTURE: Final = ".png"
 UNKNOWN: Final = "-"
+_STYLES: Final = {"halt": "bold red"}  # Of what an enforcing rule asks for.
 COLUMNS: Final = (
     "POLICY", "HALTED", "ENFORCED", "FALSE", "PER 1000 H", "CAUGHT", "DELAY MEDIAN", "DELAY MAX",
     "SAVED", "WRONGLY CUT",
@@ -124,6 +127,7 @@ def replay(
     is_bad = bool(closed)
     tallies = [LabelTally(policy.name, price) for policy in loaded]
     records_total = 0
+    screen = screen_of(sys.stdout)
     for path in found:
         trace = Trace() if plot is not None else None
         played, problem = play(path, loaded, price, run_on, tallies, trace, fields)
@@ -136,11 +140,10 @@ def replay(
         elif (lacks := _lacks(played, run_on)) is not None:
             _say(f"{path}: {lacks}")
         for line in _json_lines(path, played, loaded) if as_json else _text_lines(path, played, loaded):
-            click.echo(line)
+            click.echo(show(line, screen))
     if not as_json:
         click.echo(f"{len(found)} {'log' if len(found) == 1 else 'logs'}, {records_total:,} records")
-        for line in table([tally.row() for tally in tallies]):
-            click.echo(line)
+        click.echo(table([tally.row() for tally in tallies], screen), nl=False)
     elif len(loaded) > 1:
         for tally in tallies:
             click.echo(_json({"comparison": tally.row()}))
@@ -164,7 +167,7 @@ def _lacks(played: Replay, run_on: DurationNs) -> str | None:
 
 
 def _say(problem: str) -> None:
-    click.echo(f"costgov: {plain(problem)}", err=True)
+    complain(plain(problem))
 
 
 class _Drawings:
@@ -301,12 +304,15 @@ def _text_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Itera
         response = told.response if told.mode == "enforce" else f"would {told.response} (observe mode)"
         at = "no time" if told.t is None else format_duration(math.floor(told.t * NS_PER_S))
         what = plain(told.text)[:TEXT_CHARS_MAX]
-        yield f"{plain(str(path))}: step {told.step}, {at}: {whose}{plain(told.rule)}: {response}: {what}"
+        style = _STYLES.get(told.response, "yellow") if told.mode == "enforce" else ""
+        yield Styled(
+            f"{plain(str(path))}: step {told.step}, {at}: {whose}{plain(told.rule)}: {response}: {what}", style
+        )
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def table(rows: Sequence[Mapping[str, Any]], screen: Screen) -> str:
     """The policies side by side: one line each, with what the logs' labels tell."""
-    cells = [[*COLUMNS]]
+    cells = []
     for row in rows:
         per = row["false_halts_per_1000_run_hours"]
         cells.append([
@@ -319,8 +325,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             *(_seconds(row[name]) for name in ("delay_median_s", "delay_max_s")),
             *(_usd(row[name]) for name in ("saved_usd_micros", "wrongly_cut_usd_micros")),
         ])  # fmt: skip
-    widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    heads = [Head(title, may_wrap=title == COLUMNS[0]) for title in COLUMNS]
+    return render_rows(heads, cells, total=False, screen=screen)
 
 
 def _seconds(seconds: float | None) -> str:

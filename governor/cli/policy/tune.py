@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from governor.cli.common import ExitCode, Failed, exits, json_option, print_json
+from governor.cli.common import ExitCode, Failed, complain, exits, json_option, print_json
 from governor.cli.policy.replay import Fields, load_each, map_option, play
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, format_duration
 from governor.replay.logs import STDIN, logs
@@ -67,7 +67,7 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fiel
     tuned = tune(loaded[0], found, played.play, margin)
     problems = [*closed, *played.problems.values()]
     for problem in problems:
-        click.echo(f"costgov: {plain(problem)}", err=True)
+        complain(plain(problem))
     if tuned and not any(played.records.values()):
         raise Failed("these logs hold no record: nothing can be said of any limit")
     if as_json:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits, find_config, settings_from
+from governor.cli.common import ExitCode, Usd, UsdPerHour, config_option, exits, find_config, remark, settings_from
 from governor.cli.interrupts import exit_code_stands
 from governor.core.base.units import UsdMicros
 from governor.policies.files import PACKAGED_POLICY
@@ -116,7 +116,7 @@ def run(
 
     \b
     costgov run --ceiling 300 --price 22 -- deepspeed train.py
-    costgov run --policy policies/default.toml -- torchrun --nproc-per-node 8 train.py
+    costgov run --policy default.toml -- torchrun --nproc-per-node 8 train.py
 
     Where no rank attaches, or none any more, its node time is metered all the same and the ceiling ends it, without a
     checkpoint.
@@ -155,7 +155,7 @@ def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Se
     if directory.is_dir() and any(directory.glob("*.toml")):
         return [directory]
     if ceiling is None:
-        click.echo("costgov: no --policy given: the default policy watches (it enforces what is certain)", err=True)
+        remark("no --policy given: the default policy watches (it enforces what is certain)")
     return [PACKAGED_POLICY]
 
 

@@ -15,6 +15,8 @@ from governor.core.engine.idle.state import NODE
 from governor.core.engine.node import Node
 from governor.core.views.status import run_status
 from governor.reports.incident import incident_document, live_line, timeline_lines
+from governor.reports.terminal import LIVE_COLUMNS_MAX
+from governor.text.screen import screen_of, styled
 from governor.text.table import plain
 from trainer_shim.wire import worded
 
@@ -34,12 +36,14 @@ class Console:
     _drawn: bool = False
 
     def tick(self, node: Node, at: MonoNs) -> None:
-        in_place = self.stream.isatty()
+        screen = screen_of(self.stream)
+        in_place = screen.columns is not None
+        columns = LIVE_COLUMNS_MAX if screen.columns is None else min(LIVE_COLUMNS_MAX, screen.columns - 1)
         period = self.live_period_ns or (LIVE_PERIOD_TTY_NS if in_place else LIVE_PERIOD_LOG_NS)
         if at - self._shown_at < period:
             return
         lines = [
-            live_line(run_status(managed, at))
+            live_line(run_status(managed, at), columns)
             for managed in node.runs.values()
             if managed.run.alive
             and (managed.run.step is not None or managed.is_unattached)
@@ -61,14 +65,15 @@ class Console:
             return
         if not self._stage:
             what = "NODE STOP" if snapshot["run"] == NODE else f"HALT {snapshot['run']}"
-            self.say(plain(f"{what}: {snapshot['text']} (incident {snapshot['incident_id']})"))
+            text = plain(f"{what}: {snapshot['text']} (incident {snapshot['incident_id']})")
+            self.say(styled(text, "bold red", screen_of(self.stream)))
         self._stage = stage
         if stage in ("HALTED", "NEEDS_HUMAN", ABANDONED):
-            for line in timeline_lines(dict(snapshot), self._fault_mono_ns()):
+            for line in timeline_lines(dict(snapshot), self._fault_mono_ns(), screen_of(self.stream)):
                 self.say(line)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
-        self.say(plain(f"[{name}] {text}"))
+        self.say(styled(plain(f"[{name}] {text}"), "yellow", screen_of(self.stream)))
 
     def _fault_mono_ns(self) -> int | None:
         if self.fault_mark is None:
@@ -92,7 +97,7 @@ class Console:
             self._shown_at = MonoNs(2**62)  # Nobody reads any more; stop drawing.
 
 
-# The console of `costgov run --json`: the same observations, one JSON object per line on stderr.
+# --- `costgov run --json`: the same observations, one JSON object per line on stderr ---------------------------
 
 
 PERIOD_NS = NS_PER_S  # As `status --watch`: the 4 Hz grid would only repeat the same step.

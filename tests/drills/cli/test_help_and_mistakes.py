@@ -31,8 +31,9 @@ def commands(path: tuple[str, ...] = (), command: click.Command = cli) -> Iterat
 
 def test_every_command_explains_itself(costgov: Costgov) -> None:
     for path in commands():
-        told = costgov(*path, "--help")
+        told = costgov(*path, "--help", COLUMNS="80")
         assert (told.returncode, told.stderr) == (0, ""), path
+        assert not [line for line in told.stdout.splitlines() if len(line) > 80], path
         assert told.stdout.startswith(f"Usage: {' '.join(('costgov', *path))}"), path
         listed = told.stdout.partition("Commands:")[2]
         assert not [line for line in listed.splitlines() if line.endswith("...")], "cut short in the list of commands"

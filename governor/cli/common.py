@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
@@ -77,6 +78,28 @@ OF_REFUSAL: Final[dict[str, ExitCode]] = {
     "denied": ExitCode.DENIED,
     "no_such_run": ExitCode.UNKNOWN,
 }
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for. Together they load what a table has no use for.
+
+    `lazy`: the name of a command -> "module:attribute" of it.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self._lazy])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self._lazy:
+            return super().get_command(ctx, name)
+        module, _, attribute = self._lazy[name].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command), f"{self._lazy[name]} is no command"
+        return command
 
 
 # --- what every command shares: how it fails in one line, where it looks for settings and governors ------------

@@ -1,4 +1,4 @@
-"""The `costgov` command. Each group of commands has a file cli_*.py; heavy imports wait until a command needs them."""
+"""The `costgov` command. Each command has a file here, which is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -13,79 +13,36 @@ from typing import Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Failed, complain, exits
+from governor.cli.common import ExitCode, Failed, LazyGroup, complain, exits
 
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
 # What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
 _SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "completion")
-_NAMES: Final = (
-    *("daemon", "run", "status", "doctor", "halt", "hold", "policy", "prices", "incident", "cost", "plan", "alert"),
-    "budget",
-)
-
+# A command is a file and its row here.
+_COMMANDS: Final = {
+    "alert": "governor.cli.alert:alert",
+    "budget": "governor.cli.budget:budget",
+    "cost": "governor.cli.cost.command:cost",
+    "daemon": "governor.cli.run.command:daemon",
+    "doctor": "governor.cli.status:doctor",
+    "halt": "governor.cli.act:halt",
+    "hold": "governor.cli.act:hold",
+    "incident": "governor.cli.incident:incident",
+    "plan": "governor.cli.plan.command:plan",
+    "policy": "governor.cli.policy.command:policy",
+    "prices": "governor.cli.prices:prices",
+    "run": "governor.cli.run.command:run",
+    "status": "governor.cli.status:status",
+}
 
 # Of click 8.2 and later; before, click prints that page itself.
 _NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
-class _Commands(click.Group):
-    """Each command is imported when it is asked for: together they load the engine, which a table has no use for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *_NAMES])
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return _imported(name) if name in _NAMES else super().get_command(ctx, name)
-
-
-def _imported(name: str) -> click.Command:
-    # Written out and not by a module's name, so that the check of layers sees each import.
-    match name:
-        case "daemon" | "run":
-            from governor.cli.run import command
-
-            return command.daemon if name == "daemon" else command.run
-        case "status" | "doctor":
-            from governor.cli import status
-
-            return status.status if name == "status" else status.doctor
-        case "halt" | "hold":
-            from governor.cli import act
-
-            return act.halt if name == "halt" else act.hold
-        case "policy":
-            from governor.cli.policy.command import policy
-
-            return policy
-        case "prices":
-            from governor.cli.prices import prices
-
-            return prices
-        case "incident":
-            from governor.cli.incident import incident
-
-            return incident
-        case "cost":
-            from governor.cli.cost.command import cost
-
-            return cost
-        case "plan":
-            from governor.cli.plan.command import plan
-
-            return plan
-        case "alert":
-            from governor.cli.alert import alert
-
-            return alert
-        case _:
-            from governor.cli.budget import budget
-
-            return budget
-
-
 @click.group(
-    cls=_Commands,
+    cls=LazyGroup,
+    lazy=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=exits(*ExitCode),
     no_args_is_help=True,

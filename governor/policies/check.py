@@ -20,7 +20,6 @@ from governor.policies.parse import load_policies, read_policies
 from governor.policies.reader import PolicyText, Reader
 from governor.policies.words import describe
 from governor.wire.toml_file import KeyPath
-from trainer_shim.wire import PHASES
 
 # What counts where nobody wrote it, as one would write it: of the tables whose defaults act on a run.
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -246,8 +245,8 @@ def _conditions(rules: Sequence[Rule]) -> Iterator[Doubt]:
                     yield Doubt((*path, key.name), f"is above {key.not_above}, which then says nothing")
         written = [(path, member.params["when"]) for path, member in places if member.trigger == "expression"]
         for path, when in written:
-            for word in _no_phases(when):
-                yield Doubt((*path, "when"), f'"{word}" is no phase; known: {", ".join(PHASES)}')
+            for doubt in _no_phases(when):
+                yield Doubt((*path, "when"), doubt)
         alone = [path for path, when in written if never_true([when])]
         for path in alone:
             yield Doubt((*path, "when"), "is never true, whatever the run does")
@@ -264,7 +263,7 @@ def _places(index: int, rule: Rule) -> list[tuple[KeyPath, Member]]:
 
 
 def _no_phases(when: str) -> list[str]:
-    """The words that a checked expression compares `phase` with, and that nobody says of a phase."""
+    """What is wrong with the words that a checked expression compares `phase` with."""
     tokens = tokens_of(when)
     compared: list[Token] = []
     for index, operator in enumerate(tokens[1:-1], start=1):
@@ -274,7 +273,11 @@ def _no_phases(when: str) -> list[str]:
         elif operator.text == "in" and left.text == "phase":
             compared += takewhile(lambda token: token.text != "]", tokens[index + 1 :])
     words = [token.text[1:-1] for token in compared if token.kind == "string"]
-    return [word for word in words if word not in PHASES]
+    if not words:
+        return []
+    from trainer_shim.wire import PHASES  # Here alone: it loads the trainer's whole side.
+
+    return [f'"{word}" is no phase; known: {", ".join(PHASES)}' for word in words if word not in PHASES]
 
 
 # What `costgov policy check FILES` says: each policy in a few plain lines, or everything that is wrong.

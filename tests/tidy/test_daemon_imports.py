@@ -17,7 +17,8 @@ HEAVY = (
 )  # fmt: skip
 
 
-COMMANDS = ", ".join(f"governor.cli.{path.stem}" for path in sorted((ROOT / "governor" / "cli").glob("*.py")))
+FILES = sorted((ROOT / "governor" / "cli").rglob("*.py"))
+COMMANDS = ", ".join(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES)
 
 
 @pytest.mark.parametrize("module", ["governor.daemon.loop", "governor.app.wiring", COMMANDS, "trainer_shim"])
@@ -28,17 +29,36 @@ def test_importing_loads_nothing_of_the_trainers_world(module: str) -> None:
     assert found.stdout.split() == []
 
 
-def test_a_table_of_costs_loads_nothing_that_decides(tmp_path: Path) -> None:
-    """It answers in less than a second, of which half was the import of what only a governor needs."""
-    program = """
+def loaded_by(words: list[str], state_dir: Path) -> set[str]:
+    """The modules that this command line loads."""
+    program = f"""
 import contextlib, io, sys
 from governor.cli.main import cli
 with contextlib.redirect_stdout(io.StringIO()):
-    cli.main(["cost", "--since", "2100-01-01"], standalone_mode=False)
-engine = {"governor.core.engine.step", "governor.core.engine.node", "governor.core.events.inputs"}
-print(*sorted({*engine, "rich"} & set(sys.modules)))
+    cli.main({words!r}, standalone_mode=False)
+print(*sorted(sys.modules))
 """
-    environ = os.environ | {"COSTGOV_PATHS__STATE_DIR": str(tmp_path)}
+    environ = os.environ | {"COSTGOV_PATHS__STATE_DIR": str(state_dir)}
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.split() == []
+    return set(found.stdout.split())
+
+
+def test_a_table_of_costs_loads_nothing_that_decides(tmp_path: Path) -> None:
+    """It answers in less than a second, of which half was the import of what only a governor needs."""
+    loaded = loaded_by(["cost", "--since", "2100-01-01"], tmp_path)
+    assert "governor.cli.cost.command" in loaded
+    assert not loaded & {"governor.core.engine.step", "governor.core.engine.node", "governor.core.events.inputs"}
+
+
+def test_the_check_of_a_policy_loads_neither_a_replay_nor_the_trainers_side(tmp_path: Path) -> None:
+    loaded = loaded_by(["policy", "check", str(ROOT / "policies" / "default.toml")], tmp_path)
+    assert "governor.policies.check" in loaded
+    apart = (
+        "governor.replay",
+        "governor.timeline",
+        "governor.planner",
+        "governor.core.engine.step",
+        "trainer_shim.attach",
+    )
+    assert not [name for name in loaded if name.startswith(apart)]

@@ -1,151 +1,35 @@
-"""`costgov cost export`: the ledger as FOCUS rows, and the check of any such file."""
+"""`costgov cost`: what was spent, by run, stage, day, node, label or line."""
 
 from __future__ import annotations
 
 import csv
 import gc
-import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli.common import Failed, config_option, exits, json_option, print_json
+from governor.cli.common import LazyGroup, config_option, exits, json_option, print_json
 from governor.cli.cost.charges import (
     NOTHING_YET,
     Scope,
     Unread,
-    charges_in,
     scope_of,
     scope_options,
     state_dir_of,
     sums_in,
 )
-from governor.cli.cost.reconcile import reconcile
-from governor.cli.cost.stages import stages
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
 from governor.core.money.charges import Unit
 from governor.core.money.reports.cost import Group, decimal_text, exact_usd, sum_of, tally_sums, whole_cents
 from governor.text.screen import screen_of
 
 if TYPE_CHECKING:
-    from governor.core.money.reports.focus import Issuer
-
-PROBLEMS_SHOWN: Final = 20  # A file that is wrong in one way is wrong in every row.
-
-
-@click.command(short_help="Write the ledger as FOCUS rows; check such a file.", epilog=exits())
-@click.argument("file", default="-", metavar="FILE", type=click.Path(dir_okay=False))
-@click.option("--focus", is_flag=True, help="Write CSV rows of FOCUS 1.4, dataset Cost and Usage.")
-@click.option("--check", type=click.Path(dir_okay=False), metavar="FILE", help="Check a file of FOCUS rows instead.")
-@click.option("--account", metavar="ID", help="BillingAccountId. Default: costgov, the account that is kept here.")
-@click.option("--provider", metavar="NAME", help="Who sends the invoice, where the ledger names no cloud.")
-@click.option("--billed", is_flag=True, help="Fill BilledCost too: for readers that look at nothing else.")
-@scope_options
-@config_option
-def export(
-    file: str, focus: bool, check: str | None, account: str | None, provider: str | None, billed: bool,
-    since: int | None, until: int | None, runs: tuple[str, ...], config: Path | None,
-) -> None:  # fmt: skip
-    """Write the ledger in a form that other tools read: to FILE, or to standard output.
-
-    FOCUS is the FinOps Open Cost and Usage Specification; the rows are those of its version 1.4. The amount stands in
-    EffectiveCost, ContractedCost and ListCost. BilledCost is 0, because only who issues the invoice may state it, and
-    a tool that loads the provider's rows too would count it twice; --billed fills it where that is not so.
-
-    --check reads a file and names every row that breaks a rule, whoever wrote it.
-    """
-    from governor.core.money.reports.focus import Issuer
-
-    if check is not None:
-        if focus or file != "-":
-            raise click.UsageError("--check stands alone")
-        _check(check)
-        return
-    if not focus:
-        raise click.UsageError("name a form: --focus")
-    issuer = Issuer(provider=provider, billed=billed) if account is None else Issuer(account, provider, billed)
-    _write(file, state_dir_of(config), scope_of(since, until, runs), issuer)
-
-
-def _write(file: str, state_dir: Path, scope: Scope, issuer: Issuer) -> None:
-    from governor.core.money.reports.focus import COLUMNS, VERSION, focus_rows
-
-    rows, usd_micros = 0, 0
-    unread = Unread(scope)
-    with _opened(file) as stream:
-        out = csv.writer(stream, lineterminator="\n")
-        out.writerow(COLUMNS)
-        for charge in charges_in(state_dir, scope, unread):
-            usd_micros += charge.usd_micros
-            for row in focus_rows(charge, issuer):
-                rows += 1
-                out.writerow("" if row[name] is None else row[name] for name in COLUMNS)
-        if not rows:
-            unread.end()  # Within: a file of nothing does not appear.
-    if file != "-":
-        click.echo(f"{file}: {_rows(rows)} of FOCUS {VERSION}, ${exact_usd(usd_micros)}")
-    unread.end()
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[TextIO]:
-    """Standard output, or a file that appears under its name when it is whole."""
-    if file == "-":
-        yield sys.stdout
-        return
-    part = f"{file}.part"
-    try:
-        with open(part, "w", encoding="utf-8", newline="") as stream:
-            yield stream
-        os.replace(part, file)
-    except OSError as error:
-        raise Failed(f"{file}: cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):  # It is not there any more when all went well.
-            os.unlink(part)
-
-
-def _check(path: str) -> None:
-    from governor.core.money.reports.focus import VERSION
-    from governor.core.money.reports.focus_rules import check_header, check_row
-    from governor.wire.bills import TableError, opened_csv
-
-    found = rows = 0
-    try:
-        with open(path, "rb", buffering=0) as stream, opened_csv(stream, path) as table:
-            for one in check_header(table.columns):
-                found += _say(f"{path}: {one.column}: {one.text}", found)
-            for number, cells in table.rows():
-                rows += 1
-                for one in check_row({name: cell or None for name, cell in cells.items()}):
-                    found += _say(f"{path}:{number}: {one.column}: {one.text}", found)
-    except TableError as error:
-        raise Failed(str(error)) from error
-    except OSError as error:
-        raise Failed(f"{path}: cannot be read: {error.strerror}") from error
-    if found:
-        rest = ", the first of them above" if found > PROBLEMS_SHOWN else ""
-        raise Failed(f"{path}: {found} problem{'s' if found > 1 else ''} in {_rows(rows)}{rest}")
-    click.echo(f"{path}: {_rows(rows)}, as FOCUS {VERSION} requires as far as a file can show it")
-
-
-def _say(line: str, shown: int) -> int:
-    if shown < PROBLEMS_SHOWN:
-        click.echo(line)
-    return 1
-
-
-def _rows(count: int) -> str:
-    return f"{count} row{'' if count == 1 else 's'}"
-
-
-# `costgov cost`: what was spent, by run, stage, day, node, label or line; the export; the bill's comparison.
-
+    pass
 
 SOURCES_SHOWN: Final = 2  # More would push the amounts off the screen; --json has them all.
 _TYPED: Final = click.core.ParameterSource.COMMANDLINE  # $COSTGOV_CONFIG stands for every command.
@@ -153,7 +37,15 @@ _PER: Final = {Unit.HOUR: "/h", Unit.GB_MONTH: "/GB-month", Unit.GB: "/GB", Unit
 
 
 @click.group(
-    invoke_without_command=True, short_help="What was spent: by run, stage, day, node, label or line.", epilog=exits()
+    cls=LazyGroup,
+    lazy={
+        "export": "governor.cli.cost.export:export",
+        "reconcile": "governor.cli.cost.reconcile:reconcile",
+        "stages": "governor.cli.cost.stages:stages",
+    },
+    invoke_without_command=True,
+    short_help="What was spent: by run, stage, day, node, label or line.",
+    epilog=exits(),
 )
 @click.option(
     "--by", default="run", show_default=True, metavar="run|stage|day|node|label:KEY|line", help="What to group it by."
@@ -217,11 +109,6 @@ def _show(
     elif not unread.count:
         asked = scope.text()
         click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
-
-
-cost.add_command(export)
-cost.add_command(reconcile)
-cost.add_command(stages)
 
 
 # --- for people ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from governor.cli.common import ExitCode
-from governor.cli.policy.command import test as command
+from governor.cli.policy.user_tests import test as command
 from governor.core.events.inputs import Step
 from governor.policies.parse import load_policies
 from governor.replay.user_tests import Outcome, run_file

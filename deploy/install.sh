@@ -105,6 +105,23 @@ install_config() {
   fi
 }
 
+# The manual and what completes commands: files below PREFIX, and links where `man` and the shells look.
+install_help() {
+  local share=$dest$prefix/share shell
+  install -D -m 0644 deploy/man/costgov.1 "$share/man/man1/costgov.1"
+  mkdir -p "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
+  for shell in bash zsh fish; do
+    "$dest$release/bin/python" -m governor completion "$shell" > "$work/$shell"
+  done
+  install -m 0644 "$work/bash" "$share/bash-completion/completions/costgov"
+  install -m 0644 "$work/zsh" "$share/zsh/site-functions/_costgov"
+  install -m 0644 "$work/fish" "$share/fish/vendor_completions.d/costgov.fish"
+  while read -r file; do
+    mkdir -p "$(dirname "$dest/usr/local/share/$file")"
+    ln -sfn "$prefix/share/$file" "$dest/usr/local/share/$file"
+  done < deploy/help_files
+}
+
 install_unit() {
   sed "s|/opt/costgov|$prefix|g" deploy/systemd/costgov.service > "$units/costgov.service"
   chmod 0644 "$units/costgov.service"
@@ -120,6 +137,7 @@ fi
 find_python
 install_venv
 install_config
+install_help
 install_unit
 if [ -z "$dest" ] && [ -d /run/systemd/system ]; then
   systemctl daemon-reload

@@ -15,6 +15,11 @@ rm -f "$dest/etc/systemd/system/costgov.service" "$dest/usr/lib/sysusers.d/costg
 # By name: PREFIX may be a directory that holds other things.
 rm -rf "$dest$prefix/releases" "$dest$prefix/venv" "$dest$prefix/share/policies"
 rm -f "$dest$prefix/share/costgov.toml.example"
+# What else is below these folders is not ours.
+while read -r file; do
+  rm -f "$dest/usr/local/share/$file" "$dest$prefix/share/$file"
+  [ ! -d "$dest$prefix/share/${file%%/*}" ] || find "$dest$prefix/share/${file%%/*}" -depth -type d -empty -delete
+done < "$(dirname "$0")/help_files"
 rmdir --ignore-fail-on-non-empty "$dest$prefix/share" "$dest$prefix" 2>/dev/null || true
 [ -n "$dest" ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload
 

@@ -24,30 +24,33 @@ _HEAD = """# Commands
 
 def render() -> str:
     codes = "".join(f"| {code.value} | {text} |\n" for code, text in MEANINGS.items())
-    return _HEAD + codes + "".join(_section(path, command) for path, command in _commands("costgov", cli))
+    return _HEAD + codes + "".join(_section(path, command) for path, command in commands("costgov", cli))
 
 
-def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+def commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
         ctx = click.Context(command)
         for name in sorted(command.list_commands(ctx)):
             inner = command.get_command(ctx, name)
             if inner is not None and not inner.hidden:
-                yield from _commands(f"{path} {name}", inner)
+                yield from commands(f"{path} {name}", inner)
 
 
 def _section(path: str, command: click.Command) -> str:
-    arguments = [_argument(one) for one in command.params if isinstance(one, click.Argument)]
     options = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
-    words = [path, *_inner(command), *(["[OPTIONS]"] if options else [])]
-    usage = " ".join([*words, *arguments])
     help_text = inspect.cleandoc(command.help or "").replace("\b\n", "")
     table = "".join(_row(one) for one in options)
     table = f"\n| option | meaning |\n|---|---|\n{table}" if table else ""
     codes = ", ".join(re.findall(r"^ +(\d+)  ", command.epilog or "", flags=re.MULTILINE))
     codes = f"\nExit codes: {codes}.\n" if codes and path != "costgov" else ""  # All of them: the table above.
-    return f"\n## {path}\n\n```text\n{usage}\n\n{help_text}\n```\n{table}{codes}"
+    return f"\n## {path}\n\n```text\n{usage(path, command)}\n\n{help_text}\n```\n{table}{codes}"
+
+
+def usage(path: str, command: click.Command) -> str:
+    arguments = [_argument(one) for one in command.params if isinstance(one, click.Argument)]
+    has_options = any(isinstance(one, click.Option) and not one.hidden for one in command.params)
+    return " ".join([path, *_inner(command), *(["[OPTIONS]"] if has_options else []), *arguments])
 
 
 def _inner(command: click.Command) -> list[str]:

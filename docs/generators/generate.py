@@ -14,6 +14,7 @@ from docs.generators import (
     clouds_page,
     halt_page,
     low_precision_page,
+    man_page,
     policies_page,
     prices_page,
     references_page,
@@ -44,6 +45,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/sparse_attention.svg": sparse_attention_page.drawn,
     "docs/reference/stages.md": stages_page.render,
     "docs/reference/triggers.md": triggers_page.render,
+    "deploy/man/costgov.1": man_page.render,
     "policies/policy.schema.json": lambda: json.dumps(schema(), indent=1, ensure_ascii=False) + "\n",
     **{
         f"configs/{stage.name}/{which}.json": partial(stages_page.config_text, stage.name, which)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.drills.systemd.node import OFFLINE, Node
+
+REPOSITORY = Path(__file__).parents[3]
+HELP = (REPOSITORY / "deploy" / "help_files").read_text().split()
 
 
 def install(node: Node, *arguments: str, check: bool = True) -> str:
@@ -42,11 +47,19 @@ def test_installing_again_keeps_the_configuration_and_restarts(started: Node) ->
     assert box.run("ls", "/opt/costgov/releases").stdout.count("\n") == 1, "old virtualenvs stay behind"
 
 
+def test_the_manual_and_the_completions_are_where_they_are_looked_for(started: Node) -> None:
+    for file in HELP:
+        assert "costgov" in started.box.run("cat", f"/usr/local/share/{file}").stdout
+    page = started.box.run("cat", "/usr/local/share/man/man1/costgov.1").stdout
+    assert page == (REPOSITORY / "deploy" / "man" / "costgov.1").read_text()
+
+
 def test_uninstalling_keeps_state_and_purging_does_not(node: Node) -> None:
     install(node, "uninstall")
     assert not exists(node, "/opt/costgov")
     assert not exists(node, "/etc/systemd/system/costgov.service")
     assert not exists(node, "/usr/local/bin/costgov")
+    assert not [file for file in HELP if exists(node, f"/usr/local/share/{file}")]
     assert exists(node, "/etc/costgov/costgov.toml")
     assert exists(node, "/var/lib/costgov")
     install(node, "uninstall", "PURGE=1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from governor.cli.plan.advice import drawings, length_name
+from governor.cli.plan.sparse import drawings, length_name
 from governor.planner.catalog import model_named
 from governor.planner.model.shape import Shape
 from governor.planner.model.sparse import NSA_EFFICIENCY, PLAIN, PUBLISHED, SMALL_INDEXER, TopK, flops_ratio

@@ -13,7 +13,7 @@ from governor.planner.output.report import document, notes_of
 from governor.planner.request import asked
 from governor.planner.what_fits import refusal
 from governor.planner.words import UNKNOWN, days, gigabytes, share, usd, ways
-from governor.text.screen import Screen
+from governor.text.screen import Screen, Styled
 from governor.text.table import Head, render_rows
 
 GPU: Final = "H100-SXM-80GB"
@@ -121,7 +121,7 @@ def _row(one: Estimate, first: Estimate) -> tuple[str, ...]:
         f"{setup.gpus} x {setup.gpu.name}",
         gigabytes(memory.reserved),
         gigabytes(memory.capacity),
-        "yes" if memory.fits else "NO",
+        Styled("yes", "green") if memory.fits else Styled("NO", "bold red"),
         f"{one.per_gpu_s.mid:,.0f}",
         share(one.mfu),
         UNKNOWN if cost is None else days(cost.steady_hours.mid),

@@ -92,7 +92,7 @@ def kept_by(signum: signal.Signals, at: MonoNs) -> OperatorHold:
     return OperatorHold(at, NODE, KEPT_NS, f"{signum.name} to costgov run", os.getuid())
 
 
-# What ended `costgov run`s leave behind is bounded: a journal for each name, and the directory of its sockets.
+# --- what ended `costgov run`s leave behind is bounded: a journal for each name, and the directory of its sockets
 
 
 RUNS_DIR: Final = "runs"  # As settings_model.default_paths has it.

@@ -11,7 +11,7 @@ from governor.planner.levers import Lever, Together
 from governor.planner.model.run_cost import MTOK, RunCost, Spread
 from governor.planner.model.setup import Setup
 from governor.planner.words import GB, UNKNOWN, bar, count, days, gigabytes, hours, seconds, share, spread, usd, ways
-from governor.text.screen import Screen
+from governor.text.screen import Screen, Styled
 from governor.text.table import Head, render_rows
 
 
@@ -116,7 +116,7 @@ def _together(both: Together, whole_usd: float | None) -> dict[str, Any]:
     }
 
 
-# A plan as a page for the terminal: what it needs, where the time goes, what it costs, and what would save money.
+# --- for the terminal: what it needs, where the time goes, what it costs, and what would save money -------------
 
 
 LABELS = {
@@ -160,8 +160,9 @@ def _memory(one: Estimate, screen: Screen) -> str:
     if memory.fits and band.high > memory.capacity:
         verdict = "fits, but not at the upper end of its interval"
     rows.append(("reserved", gigabytes(memory.reserved), bar(memory.reserved, memory.capacity)))
+    interval = f"80 % interval {gigabytes(band.low)} to {gigabytes(band.high)}"
     notes = [
-        f"of {gigabytes(memory.capacity)} GB: {verdict}; 80 % interval {gigabytes(band.low)} to {gigabytes(band.high)}",
+        Styled(f"of {gigabytes(memory.capacity)} GB: {verdict}; {interval}", "dim" if memory.fits else "bold red"),
         *([f"of the host: {gigabytes(memory.host)} GB a node"] if memory.host >= 5e8 else []),
     ]
     heads = (Head("MEMORY OF A GPU"), Head("GB", is_number=True), Head("OF WHAT IT HAS"))

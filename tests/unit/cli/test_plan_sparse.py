@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from governor.cli.plan.advice import sparse
+from governor.cli.plan.sparse import sparse
 
 
 def run(*args: str) -> Result:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from governor.cli.plan.advice import precision
+from governor.cli.plan.precision import precision
 from governor.planner.catalog import catalogue_gpus, gpu_named, model_named, models
 from governor.planner.model.precision_facts import LATE_SWITCH_AT
 from governor.planner.model.precision_plan import advised, bf16_blocks, late_switch_tokens, precision_plan, recipe

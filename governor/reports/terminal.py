@@ -39,9 +39,10 @@ def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None, screen:
     hang = _SINCE_COLUMNS + 2 + _LABEL_COLUMNS + 1
     lines = shown_lines(Styled(head, "bold red"), screen)
     lines += [line for one in shown for line in shown_lines(one, screen, hang=hang - _lead(one))]
-    for line, _ in foot:
+    for line, may_be_cut in foot:
         style = "bold red" if line.startswith(_NOT_FINISHED) else ""
-        lines += shown_lines(Styled(line, style), screen, hang=_FOOT_COLUMNS + 1)
+        # What is there to be copied is broken by the terminal alone, which joins it again.
+        lines += shown_lines(Styled(line, style), screen, hang=_FOOT_COLUMNS + 1) if may_be_cut else [line]
     return lines
 
 

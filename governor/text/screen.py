@@ -71,7 +71,8 @@ def shown_lines(text: str, screen: Screen, hang: int = HANG) -> list[str]:
     if screen.columns is None or width(text) <= screen.columns:
         return [show(text, screen)]
     lead = len(text) - len(text.lstrip(" "))
-    first, *rest = wrapped(text.lstrip(" "), screen.columns - lead - hang)
+    columns = screen.columns - lead
+    first, *rest = wrapped(text.lstrip(" "), columns - hang, first=columns)
     style = text.style if isinstance(text, Styled) else ""
     lines = [" " * lead + first, *(" " * (lead + hang) + line for line in rest)]
     return [styled(line, style, screen) for line in lines]
@@ -112,13 +113,13 @@ def without_colour(text: str) -> str:
     return _ESCAPES.sub("", text)
 
 
-def wrapped(text: str, columns: int) -> list[str]:
-    """Lines of at most so many columns, broken between words, and inside one that is longer than a line."""
+def wrapped(text: str, columns: int, first: int | None = None) -> list[str]:
+    """Lines of at most so many columns (the first: of `first`), broken between words, or inside one that is longer."""
     columns = max(columns, 2)  # The widest character must have room.
     lines = [""]
     for word in text.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
-        if width(joined) <= columns:
+        if width(joined) <= (columns if first is None or len(lines) > 1 else first):
             lines[-1] = joined
         else:
             lines += _pieces(word, columns)

@@ -13,6 +13,7 @@ import pytest
 from governor.reports.incident import incident_document, incident_json, incident_markdown, live_line, timeline_lines
 from governor.reports.terminal import COLUMNS_MAX, LINES_MAX, LIVE_COLUMNS_MAX, closing_line
 from governor.text.moments import moments, since_text, size_text
+from governor.text.screen import Screen
 from tests.golden.report_cases import CASES, MS, OPENED_MONO, S, entry, hang_deaf, nan_halt, operator_halt_torn
 from tests.paths import ROOT
 
@@ -158,6 +159,24 @@ def test_the_live_line_is_one_bounded_line() -> None:
     assert live_line(RUN) == "training    step 41/200   loss 3.2103  51,234 tok/s  $0.0123  $0.1194/1M tok"
     halting = RUN | {"halt": {"stage": "SAVING", "incident_id": "i", "reason": "loss_nan " * 20}}
     assert len(live_line(halting)) <= LIVE_COLUMNS_MAX
+
+
+def test_a_narrow_live_line_leaves_out_what_matters_least() -> None:
+    halting = RUN | {"halt": {"stage": "SAVING", "incident_id": "i", "reason": "loss_nan"}}
+    whole = live_line(halting)
+    assert whole.endswith("51,234 tok/s  $0.0123  $0.1194/1M tok  SAVING: loss_nan")
+    assert live_line(halting, 79) == whole.replace("  $0.1194/1M tok", "")
+    assert live_line(halting, 60) == "training    step 41/200   $0.0123  SAVING: loss_nan"
+    assert [len(live_line(halting, columns)) <= columns for columns in (20, 40, 60, 79)] == [True] * 4
+
+
+def test_on_a_terminal_a_moment_goes_on_below_its_text_and_a_command_stays_whole() -> None:
+    snapshot = nan_halt() | {"resume": "costgov run -- " + "x" * 100}
+    lines = timeline_lines(snapshot, screen=Screen(60, False))
+    assert not [line for line in lines if len(line) > 60 and not line.startswith(("checkpoint", "last good", "resume"))]
+    assert "resume        costgov run -- " + "x" * 100 in lines
+    joined = "".join("".join(lines).split())
+    assert all("".join(moment.text.split()) in joined for moment in moments(snapshot))
 
 
 @pytest.mark.parametrize(("loss", "shown"), [(math.nan, "NaN"), ("nan", "NaN"), ("-inf", "-Inf"), (math.inf, "Inf")])

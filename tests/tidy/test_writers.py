@@ -104,8 +104,13 @@ def test_each_planted_write_is_found_where_it_stands(plant: Callable[[str], list
     assert set(found) == wanted
 
 
-# Rooms of one house: an idle node is a part of the engine's node, and an engine's hooks are the shim's own.
-TOGETHER = {"governor.core.engine.idle": "governor.core.engine", "trainer_shim.engines": "trainer_shim"}
+# Rooms of one house: an idle node is a part of the engine's node, the state of a trigger is its own whose first fields
+# one_rank declares, and an engine's hooks are the shim's own.
+TOGETHER = {
+    "governor.core.engine.idle": "governor.core.engine",
+    "governor.core.rules.triggers": "governor.core.rules",
+    "trainer_shim.engines": "trainer_shim",
+}
 
 
 def test_a_field_is_written_in_the_package_of_its_class_alone() -> None:

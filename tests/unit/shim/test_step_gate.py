@@ -79,6 +79,16 @@ def test_past_the_cap_the_training_thread_leaves_by_itself() -> None:
     assert gate.arrived is None, "nobody may count on a thread that has left"
 
 
+def test_past_the_cap_a_thread_at_the_target_leaves_an_open_gate() -> None:
+    gate = StepGate(0)
+    gate.promise(1, time.monotonic_ns() - RELEASE_SLACK_NS - 1)
+    gate.aim(1)
+    assert gate.stand(1, dict, lambda: None) is None
+    assert not gate.busy()
+    assert not gate.raised
+    assert gate.arrived is None, "nobody may count on a thread that has left"
+
+
 def test_a_step_past_the_target_is_an_error_and_not_a_save() -> None:
     gate = StepGate(0)
     gate.promise(1, FAR_NS)

@@ -92,9 +92,11 @@ def test_the_table_of_phases_is_complete_and_goes_forward_only() -> None:
     [
         ([{"target": 7}, {"go": True}, {"written": True}, {"record": {}}], Phase.SAVED),
         ([{"abort": "late"}], Phase.ABORTED),
+        ([{"abort": "rank 1: lost its way", "error": True}], Phase.FAILED),
         ([{"target": 7}, {"abort": "late"}], Phase.ABORTED),
         ([{"target": 7}, {"abort": "rank 1: disk full", "error": True}], Phase.FAILED),
         ([{"target": 7}, {"go": True}, {"abort": "rank 1: broke"}], Phase.FAILED),
+        ([{"target": 7}, {"go": True}, {"abort": "rank 1: broke", "error": True}], Phase.FAILED),
         ([{"target": 7}, {"go": True}, {"written": True}, {"abort": "rank 0: manifest"}], Phase.FAILED),
     ],
 )

@@ -200,6 +200,9 @@ def test_an_aim_moves_a_held_thread_and_nobody_else(state: State) -> None:
         assert gate.stand(3, dict, lambda: None) == order(3), "the order stands"
     elif state is State.AIMED:
         assert does_hold(gate, 4), "the first target counts"
+    elif state is State.SAVING:
+        gate.saved(Result("/c", None))
+        assert gate.result == Result("/c", None), "the save goes on"
     else:
         assert not does_hold(gate, 5)
 

@@ -25,11 +25,11 @@ export TORCH_INDEX PREFIX DESTDIR PURGE
 # One more than there are cores: the contract tests wait for sockets and time-outs a third of their time.
 JOBS ?= $(shell echo $$(($$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) + 1)))
 PYTEST := $(VENV_PYTHON) -m pytest -q
-LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs tools)
+LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
 
 .PHONY: help env check lint lint-format lint-types lint-imports test-data test-contract test-unit test-sim test drills drill-packages \
-  fix sim sim-ceiling sim-node sim-one bench bench-planner fast docs golden-update policy-check demo install uninstall dist clean
+  fix sim sim-ceiling sim-node sim-one bench bench-planner docs golden-update policy-check demo install uninstall dist clean
 
 help: ## List the commands.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,9 +95,6 @@ bench: env ## Measure our cost beside peers': one table, about six minutes. docs
 bench-planner: env ## The planner against published measurements, beside other calculators: DATA=folder of the tables.
 	@status=0; $(VENV_PYTHON) -m benchmarks.planner.memory $(if $(DATA),--data $(DATA)) || status=1; \
 	  $(VENV_PYTHON) -m benchmarks.planner.speed $(DATA) || status=1; exit $$status
-
-fast: env ## A compiled copy in build/fast, for `build/fast/costgov policy replay` twice as quick. Needs gcc and Python.h.
-	@$(VENV_PYTHON) -m tools.fast_build
 
 docs: env ## Regenerate docs/*.md that are drawn from the code.
 	@$(VENV_PYTHON) -m docs.generators.generate

@@ -1,18 +1,15 @@
 """How fast `costgov policy replay` plays a log under the default policy, and in how much memory: CPU time of one core.
 
 `python -m benchmarks.bench_replay`. A log of twenty steps a second with loss, gradient norm and step time: records that
-are parsed already (beside bare json.loads of the same lines), also by the compiled copy of `make fast` where there is
-a fresh one; the same log from gzip (beside gunzip and json.loads alone), and how much a long log adds to the memory.
+are parsed already (beside bare json.loads of the same lines), the same log from gzip (beside gunzip and json.loads
+alone), and how much a long log adds to the memory.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,7 +22,6 @@ from governor.policies.files import PACKAGED_POLICY
 from governor.policies.parse import load_policies
 from governor.replay.logs import records
 from governor.replay.play import Replay
-from tools import fast_build
 
 RECORDS = 50_000
 REPEATS = 5
@@ -67,26 +63,6 @@ def parsed_rates() -> list[float]:
     return per_second(RECORDS, lambda: play(iter(parsed)))
 
 
-def compiled_rates() -> list[float]:
-    """The same by the compiled copy, in a process of its own."""
-    asked = (
-        "import json, governor.replay.play; from benchmarks.bench_replay import parsed_rates;"
-        "assert governor.replay.play.__file__.endswith('.so'); print(json.dumps(parsed_rates()))"
-    )
-    env = {**os.environ, "PYTHONPATH": f"{fast_build.FAST}{os.pathsep}{fast_build.ROOT}"}
-    told = subprocess.run([sys.executable, "-P", "-c", asked], env=env, stdout=subprocess.PIPE, check=True).stdout
-    rates: list[float] = json.loads(told)
-    return rates
-
-
-def without_compiled() -> str:
-    """Why the compiled copy is not measured; "": it is."""
-    try:
-        return "the compiled copy is stale: make fast" if fast_build.is_stale() else ""
-    except OSError:
-        return "no compiled copy: make fast"
-
-
 def rss_kib() -> int:
     """The most that was resident so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -115,15 +91,9 @@ def measure() -> list[Row]:
         of_json = per_second(RECORDS, lambda: [json.loads(line) for line in lines])
         of_gzip = per_second(RECORDS, lambda: play(record for _, record in records(packed) if isinstance(record, dict)))
         alone = per_second(RECORDS, lambda: [json.loads(line) for line in gzip.open(packed)])  # noqa: SIM115
-    missing = without_compiled()
-    compiled = [] if missing else [
-        row("records replayed, parsed, compiled copy", "1/s", compiled_rates(), more_is_better=True, aim="> 200,000",
-            note=rules, peer="json.loads alone", peer_samples=of_json)
-    ]  # fmt: skip
     return [
         row("records replayed, parsed", "1/s", of_records, more_is_better=True, aim="> 200,000",
-            note=f"{rules}; {missing}".removesuffix("; "), peer="json.loads alone", peer_samples=of_json),
-        *compiled,
+            note=rules, peer="json.loads alone", peer_samples=of_json),
         row("records replayed, from gzip", "1/s", of_gzip, more_is_better=True, aim="> 50,000", note=rules,
             peer="gunzip and json.loads alone", peer_samples=alone),
         row("memory of a long log", "MiB", [grown], aim="< 1", note=f"{LONG_RECORDS:,} steps, after {WARM_RECORDS:,}"),

@@ -43,8 +43,8 @@ STEPS_MAX: Final = 1_000_000  # Of one line; a million steps are a minute of pla
 DURATION_MAX: Final = "7d"  # Ticks come four times a second: half a minute of playing.
 # What a `steps` line may say of a step, beside how it is played.
 STEP_FIELDS: Final = frozenset({field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step"})
-# By what they hold; what is neither whole nor a flag is any number, NaN and infinities included. Written out: the
-# compiled copy of this package does not know its annotations any more.
+# By what they hold; what is neither whole nor a flag is any number, NaN and infinities included. Written out;
+# a test holds both to the annotations of a step.
 WHOLE_FIELDS: Final = frozenset(
     {"attempt_step", "tokens", "tokens_total", "skipped_steps", "progress_seq"}
     | {"mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes"}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests import leftovers
 
 # The gate plays the same examples everywhere and without a clock: what fails on one machine fails on all. To search on,
 # with fresh examples each time: pytest --hypothesis-profile=search.
@@ -29,3 +31,25 @@ def short_tmp() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="cg-"))
     yield path
     shutil.rmtree(path)
+
+
+_MARK = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # A worker of xdist is a child of who watches already.
+        config.stash[_MARK] = leftovers.begin()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    """A run that leaves a process behind has failed. One that was interrupted is left to the watcher."""
+    yield
+    mark = session.config.stash.get(_MARK, "")
+    if not mark or session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return
+    if found := leftovers.still_there(mark, leftovers.ENDING_S):
+        lines = [f"  {pid}: {command[:200]}" for pid, command in found.items()]
+        session.config.get_terminal_writer().write("\n".join(["\nleft behind by the tests:", *lines, ""]))
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        leftovers.kill(mark)

@@ -11,7 +11,6 @@ import os
 import secrets
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,8 +20,6 @@ MARK = "CG_TEST_RUN"  # Runs within runs add theirs: a drill starts pytest, too.
 ENDING_S = 5.0  # Whatever was told to end when pytest did may take so long before it counts as left behind.
 KILLED_S = 60.0  # On a machine that does nothing else, milliseconds; a process on a frozen disk stays.
 
-_watchers: list[subprocess.Popen[bytes]] = []  # Each outlives this process.
-
 
 def begin() -> str:
     """Mark this process's children from now on, and start the watcher."""
@@ -30,10 +27,8 @@ def begin() -> str:
     os.environ[MARK] = ":".join(filter(None, [os.environ.get(MARK), mark]))
     argv = [sys.executable, "-S", "-E", __file__, str(os.getpid()), mark]
     unmarked = {name: value for name, value in os.environ.items() if name != MARK}
-    nothing = subprocess.DEVNULL
-    _watchers.append(
-        subprocess.Popen(argv, env=unmarked, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
-    )
+    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    os.posix_spawn(sys.executable, argv, unmarked, file_actions=nowhere, setsid=True)  # It outlives us: no Popen.
     return mark
 
 

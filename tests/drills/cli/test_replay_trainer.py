@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from tests.drills.components import needs
 from tests.unit.replayed import rows, run
 
-pytest.importorskip("transformers", reason="needs transformers")
+needs("transformers")
 
 STEPS, BROKEN = 15, 12
 TRAINING = f"""

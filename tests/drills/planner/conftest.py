@@ -1,5 +1,5 @@
 """Ranks are started here as for the engines of the shim."""
 
-from tests.drills.shim_engines.conftest import run_ranks
+from tests.drills.shim_engines.conftest import run_ranks, warm
 
-__all__ = ["run_ranks"]
+__all__ = ["run_ranks", "warm"]

@@ -15,16 +15,11 @@ import pytest
 from governor.planner.model.deepspeed_config import config_of
 from governor.planner.model.setup import Checkpointing, Framework, Offload, Precision, Setup
 from governor.planner.stage_plans import stage_plans
+from tests.drills.components import needs
 
-pytest.importorskip("deepspeed", reason="needs deepspeed")
+needs("deepspeed")
 
-from deepspeed.runtime.config import DeepSpeedConfig
-from deepspeed.runtime.lr_schedules import WarmupCosineLR
-from torch.optim import AdamW
-
-# What is built from them takes their parameters.
-BUILT = {"optimizer": AdamW, "scheduler": WarmupCosineLR}
-LATER = {*BUILT, "pipeline"}  # Kept as they are until an engine reads them.
+LATER = {"optimizer", "scheduler", "pipeline"}  # Kept as they are until an engine reads them.
 
 
 class Asked(dict[str, Any]):
@@ -83,6 +78,10 @@ def setups() -> Iterator[tuple[str, Setup]]:
 
 @pytest.mark.parametrize("setup", [pytest.param(setup, id=name) for name, setup in setups()])
 def test_deepspeed_knows_every_key(setup: Setup) -> None:
+    from deepspeed.runtime.config import DeepSpeedConfig  # Here: every process that only collects would import it.
+    from deepspeed.runtime.lr_schedules import WarmupCosineLR
+    from torch.optim import AdamW
+
     emitted = dict(config_of(setup, 1e11).config)
     emitted["train_batch_size"] //= setup.dp  # Parsed by one process alone: its world is one rank.
     asked = Asked(emitted)
@@ -90,6 +89,7 @@ def test_deepspeed_knows_every_key(setup: Setup) -> None:
     assert list(parsed._param_dict.ignored()) == []
     assert parsed.zero_optimization_stage == setup.zero_stage
     assert set(emitted.get("pipeline", {})) <= set(DeepSpeedConfig({"train_batch_size": 1}).pipeline)
-    for section, made in BUILT.items():
+    # What is built from these sections takes their parameters.
+    for section, made in (("optimizer", AdamW), ("scheduler", WarmupCosineLR)):
         assert emitted[section]["type"] == made.__name__
         assert set(emitted[section]["params"]) <= set(inspect.signature(made).parameters)

@@ -14,8 +14,11 @@ from governor.planner.compare import references
 from governor.planner.model.deepspeed_config import config_of
 from governor.planner.model.setup import Checkpointing, Offload, Precision, Setup
 from governor.planner.stage_plans import stage_plans
+from tests.drills.components import needs
 
-pytest.importorskip("deepspeed", reason="needs deepspeed")
+needs("deepspeed")
+
+WARM = ("torch", "deepspeed")
 
 ROOT = Path(__file__).parents[3]
 RANKS, STEPS, ACCUMULATION = 2, 5, 2

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.drills.shim.fake_governor import FakeGovernor
+from tests.drills.components import needs
 from trainer_shim import checkpoint
 
-pytest.importorskip("deepspeed", reason="needs deepspeed")
+needs("deepspeed")
 
 RANKS = (0, 1)
 HALTING = ["received", "agreed", "saving", "saved"]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.drills.shim.fake_governor import FakeGovernor
+from tests.drills.components import needs
 from trainer_shim import checkpoint
 
-pytest.importorskip("deepspeed", reason="needs deepspeed")
-pytest.importorskip("transformers", reason="needs transformers")
+needs("deepspeed", "transformers")
 
 RANKS = (0, 1)
 

@@ -8,9 +8,10 @@ import psutil
 import pytest
 
 from tests.drills.shim.fake_governor import FakeGovernor
+from tests.drills.components import needs
 from trainer_shim import checkpoint
 
-pytest.importorskip("deepspeed", reason="needs deepspeed")
+needs("deepspeed")
 
 RANKS = (0, 1)
 # The trial before the save (generator states, some 20 kB) still fits, the optimizer's shard (100 kB and more) does not.

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("accelerate", reason="needs accelerate")
+from tests.drills.components import needs
+
+needs("accelerate")
+
+WARM = ("torch", "accelerate")
 
 
 def test_an_accelerate_loop_is_seen_saved_and_not_changed(run_ranks, tmp_path: Path) -> None:

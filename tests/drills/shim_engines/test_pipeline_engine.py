@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("deepspeed", reason="needs deepspeed")
+from tests.drills.components import needs
+
+needs("deepspeed")
+
+WARM = ("torch", "deepspeed")
 
 PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s")
 STEPS, BATCH, LENGTH, GAS = 6, 4, 16, 4

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+WARM = ("torch",)
 PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s")
 
 

@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("deepspeed", reason="needs deepspeed")
+from tests.drills.components import needs
+
+needs("deepspeed")
 
 SCRIPT = Path(__file__).parents[3] / "examples" / "train_bytes.py"
 FAULT_AT = 12

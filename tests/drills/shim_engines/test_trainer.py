@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers", reason="needs transformers")
-pytest.importorskip("accelerate", reason="needs accelerate")
+from tests.drills.components import needs
+
+needs("transformers", "accelerate")
+
+WARM = ("torch", "transformers.trainer", "transformers.models.llama.modeling_llama")
 
 PARTS = ("data_s", "forward_s", "backward_s", "optimizer_s", "checkpoint_s", "hold_s")
 STEPS, TOKENS = 6, 4 * 16 * 2

@@ -20,10 +20,14 @@ DATA ?= $(COSTGOV_PLANNER_DATA)
 export OMP_NUM_THREADS ?= 1
 export DS_ACCELERATOR ?= cpu
 export TORCH_INDEX PREFIX DESTDIR PURGE
+# Tests start hundreds of short processes: without its bytecode each would compile the package anew, a third of a second.
+unexport PYTHONDONTWRITEBYTECODE
 
 # nproc answers with OpenMP's variables where they are set, and above they are: asked that way, every check ran alone.
 # One more than there are cores: the contract tests wait for sockets and time-outs a third of their time.
 JOBS ?= $(shell echo $$(($$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) + 1)))
+# Drills wait for processes more than for the processor. More of them at once than this, and their graces run out.
+DRILL_JOBS ?= $(JOBS)
 PYTEST := $(VENV_PYTHON) -m pytest -q
 LINTED := $(wildcard governor trainer_shim tests examples benchmarks docs)
 DATA_TESTS := $(wildcard tests/tidy tests/timelines tests/golden)
@@ -68,7 +72,7 @@ test-sim:
 test: check drills ## Everything: check, then drills.
 
 drills: env drill-packages ## Real processes, signals, sockets, DeepSpeed, systemd, Prometheus; real runs, replayed.
-	@$(PYTEST) tests/drills tests/real_runs
+	@$(PYTEST) -n $(DRILL_JOBS) --dist loadgroup --durations=15 tests/drills tests/real_runs
 
 drill-packages:
 	@.ci/system-packages drills

@@ -41,6 +41,9 @@ for = "1 step"
 response = "halt"
 """
 
+# A process table of its own, in which a governor sees no other one: drills run side by side, and so do their governors.
+APART = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child") if os.geteuid() == 0 else ()
+
 
 @dataclass
 class Halted:
@@ -125,7 +128,9 @@ class Service:
         """Leave nothing behind: neither the daemon nor a trainee that was not halted."""
         for process in (*self.trainees, *filter(None, [self.process])):
             if process.poll() is None:
-                process.terminate() if process is self.process else process.kill()
+                # unshare passes no SIGTERM on; with it, all that it has started is killed.
+                is_daemon = process is self.process and self.prefix != APART
+                process.terminate() if is_daemon else process.kill()
             process.wait(SAFETY_S)
 
     def start(self) -> None:
@@ -204,9 +209,17 @@ class Service:
         """End what the trainee lets last until the drill goes on."""
         (self.work / "go_on").touch()
 
+    def beside(self) -> list[str]:
+        """What starts a command in the daemon's own process table, where it has one (APART)."""
+        assert self.process is not None
+        if tuple(self.prefix) != APART or not APART:
+            return []
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return ["nsenter", f"--target={children[0]}", "--pid", "--mount"]
+
     def trainee(self, mode: str, unsaved_s: int = 0) -> subprocess.Popen[bytes]:
         environ = {**os.environ, "COSTGOV_SOCKET": str(self.work / "run" / "trainer.sock"), "COSTGOV_RUN": "drill"}
-        argv = [sys.executable, str(HERE / "trainee.py"), mode, str(self.work), str(unsaved_s)]
+        argv = [*self.beside(), sys.executable, str(HERE / "trainee.py"), mode, str(self.work), str(unsaved_s)]
         with (self.work / "trainee.log").open("ab") as log:
             self.trainees.append(subprocess.Popen(argv, env=environ, stdout=log, stderr=log, start_new_session=True))
         return self.trainees[-1]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.drills.shim.fake_governor import FakeGovernor
 from tests.drills.components import needs
+from tests.drills.shim.fake_governor import FakeGovernor
 from trainer_shim import checkpoint
 
 needs("deepspeed")

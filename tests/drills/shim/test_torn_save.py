@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.drills.shim.fake_governor import FakeGovernor
 from tests.drills.components import needs
+from tests.drills.shim.fake_governor import FakeGovernor
 from trainer_shim import checkpoint
 
 needs("deepspeed")

@@ -94,6 +94,7 @@ sim-one: env ## Repeat one schedule and print its journal: make sim-one SEED=…
 	@$(VENV_PYTHON) -m tests.sim --seed $(SEED)
 
 bench: env ## Measure our cost beside peers': one table, about six minutes. docs/why/benchmarks.md keeps a result.
+	@$(PYTEST) benchmarks/low_precision
 	@$(VENV_PYTHON) -m benchmarks
 
 bench-planner: env ## The planner against published measurements, beside other calculators: DATA=folder of the tables.

@@ -72,7 +72,7 @@ test-sim:
 test: check drills ## Everything: check, then drills.
 
 drills: env drill-packages ## Real processes, signals, sockets, DeepSpeed, systemd, Prometheus; real runs, replayed.
-	@$(PYTEST) -n $(DRILL_JOBS) --dist loadgroup --durations=15 tests/drills tests/real_runs
+	@$(PYTEST) -n $(DRILL_JOBS) --dist loadfile --no-loadscope-reorder --durations=15 tests/drills tests/real_runs
 
 drill-packages:
 	@.ci/system-packages drills

@@ -36,14 +36,6 @@ def short_tmp() -> Iterator[Path]:
 _MARK = pytest.StashKey[str]()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A worker of xdist takes whole files, whose fixtures are then made once; more where files name one group."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-
-
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # A worker of xdist is a child of who watches already.
         config.stash[_MARK] = leftovers.begin()

@@ -9,10 +9,44 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TOGETHER = ("tests/drills/systemd/",)  # One box for all of its files, in their order.
+# What lasts longest begins first, or a worker has it alone in the end.
+LONGEST = (
+    *("tests/drills/shim/test_agreement.py", "tests/drills/systemd/", "tests/real_runs/"),
+    *("tests/drills/shim_engines/test_deepspeed_engine.py", "tests/drills/halt/test_node_stop.py"),
+    *("tests/drills/shim/test_hf.py", "tests/drills/shim/test_apart.py", "tests/drills/planner/test_configs_train.py"),
+    *(
+        "tests/drills/shim_engines/",
+        "tests/drills/test_demo",
+        "tests/drills/shim/",
+        "tests/drills/halt/test_governor_dies.py",
+    ),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        return next((at for at, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A worker takes whole files, whose fixtures are then made once."""
+    from xdist.scheduler import LoadFileScheduling  # Here: without xdist the drills run one after another.
+
+    class WholeFiles(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return next((directory for directory in TOGETHER if path.startswith(directory)), path)
+
+    return WholeFiles(config, log)
 
 
 def is_reachable_by_everyone(path: Path) -> bool:

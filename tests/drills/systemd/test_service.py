@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import pytest
-
 from tests.drills.systemd.node import Node, Trainer
 
-pytestmark = pytest.mark.xdist_group("systemd")  # One box for all of them, in this order.
 EXPOSURE_MAX = 5.0  # Where systemd-analyze begins to say MEDIUM instead of OK.
 BAD_POLICY = '[policy]\nname = "zz"\nmatch = { stage = "zz" }\n[halt]\ngrase = "10m"\n'
 

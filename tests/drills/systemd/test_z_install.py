@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.drills.systemd.node import OFFLINE, Node
-
-pytestmark = pytest.mark.xdist_group("systemd")
 
 REPOSITORY = Path(__file__).parents[3]
 HELP = (REPOSITORY / "deploy" / "help_files").read_text().split()

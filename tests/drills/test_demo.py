@@ -10,7 +10,7 @@ import pytest
 
 DEMO = Path(__file__).resolve().parents[2] / "examples" / "demo.py"
 SAFETY_S = 400.0
-LINES_MAX = 40  # What a person reads.
+LINES_MAX = 36  # What a person reads, beside the status every few seconds: on a busy machine those are many.
 
 
 @pytest.mark.parametrize("fault", ["nan", "hang", "deaf", "collapse", "starve", "budget", "none"])
@@ -21,4 +21,4 @@ def test_the_demo_sees_what_it_promises(fault: str) -> None:
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     assert "demo: ok:" in done.stdout
-    assert len(said.splitlines()) <= LINES_MAX, said
+    assert len([line for line in said.splitlines() if " tok/s  " not in line]) <= LINES_MAX, said

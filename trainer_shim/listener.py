@@ -11,12 +11,12 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from . import stack, wire
-from .agreement_thread import AgreementThread
 from .governor_socket import GovernorSocket
 from .guard import guarded
-from .open_requests import OpenRequests, request_of
 from .outbox import RESEND_NS
 from .progress import Progress
+from .saving.agreement_thread import AgreementThread
+from .saving.open_requests import OpenRequests, request_of
 from .signal_wakeup import SignalWakeup
 
 _BEAT_NS = int(wire.BEAT_PERIOD_S * 1e9)

@@ -6,9 +6,9 @@ import threading
 from typing import Any, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
 from weakref import WeakSet
 
-from . import rng
 from .guard import say
 from .phases import CURRENT
+from .saving import rng
 
 Batch = TypeVar("Batch")
 

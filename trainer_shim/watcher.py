@@ -11,20 +11,20 @@ import weakref
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import wire
-from .agreement_thread import AgreementThread
 from .governor_socket import GovernorSocket, clip, unwatched_line
 from .guard import guarded, say
 from .interfaces import Resumed, Saver
 from .launch import Place, is_required
 from .listener import Listener
-from .open_requests import OWN, CheckpointRequest, OpenRequests
 from .progress import Progress
-from .resuming import resume_from
-from .save_at_step import SaveAtStep
+from .saving.agreement_thread import AgreementThread
+from .saving.open_requests import OWN, CheckpointRequest, OpenRequests
+from .saving.resuming import resume_from
+from .saving.save_at_step import SaveAtStep
+from .saving.step_gate import StepGate
+from .saving.store import connect
 from .scalars import is_sound
 from .signal_wakeup import SignalWakeup, signal_number
-from .step_gate import StepGate
-from .store import connect
 
 REQUIRED_WAIT_S = 10.0  # COSTGOV_REQUIRED: the service may be starting beside us.
 BYE_WAIT_S = 0.5  # At exit, for the last acks and bye to be confirmed.

@@ -6,10 +6,11 @@ import os
 import time
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Protocol
 
-from trainer_shim import checkpoint, timing
+from trainer_shim import timing
 from trainer_shim.interfaces import Saver
 from trainer_shim.loader import load_loader_states, loader_states
 from trainer_shim.meter import StepMeter
+from trainer_shim.saving import checkpoint
 
 
 class Options(NamedTuple):

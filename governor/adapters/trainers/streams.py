@@ -20,7 +20,7 @@ from governor.ports import CheckpointLook, Processes
 from governor.settings.model import Jsonl
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from governor.wire.records import RecordReader
-from trainer_shim.checkpoint import read_manifest, verify_manifest
+from trainer_shim.saving.checkpoint import read_manifest, verify_manifest
 
 LINE_BYTES_MAX = 256 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
 READ_BYTES_PER_POLL = 1024 * 1024  # Four polls a second: 4 MB/s, and no file can hold up the loop.

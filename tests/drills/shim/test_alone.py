@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.drills.shim.fake_governor import SAFETY_S, FakeGovernor
-from trainer_shim import checkpoint, wire
+from trainer_shim import wire
+from trainer_shim.saving import checkpoint
 
 HERE = Path(__file__).parent
 FOREVER = 10**9

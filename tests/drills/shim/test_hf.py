@@ -8,7 +8,7 @@ import pytest
 
 from tests.drills.components import needs
 from tests.drills.shim.fake_governor import FakeGovernor
-from trainer_shim import checkpoint
+from trainer_shim.saving import checkpoint
 
 needs("deepspeed", "transformers")
 

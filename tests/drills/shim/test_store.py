@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from trainer_shim.store import KeyStore, MemoryStore, StoreLostError, TorchStore
+from trainer_shim.saving.store import KeyStore, MemoryStore, StoreLostError, TorchStore
 
 Open = Callable[[], KeyStore]
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainer_shim import checkpoint
 from trainer_shim.interfaces import NoWatch
+from trainer_shim.saving import checkpoint
 
 VOCAB, WIDTH, LENGTH = 256, 32, 16
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from trainer_shim import checkpoint
-from trainer_shim.agreement_thread import AgreementThread
 from trainer_shim.governor_socket import GovernorSocket
 from trainer_shim.launch import Place
-from trainer_shim.open_requests import CheckpointRequest, OpenRequests
 from trainer_shim.progress import Progress
-from trainer_shim.save_at_step import SaveAtStep
-from trainer_shim.step_gate import StepGate
-from trainer_shim.store import KeyStore, MemoryStore, StoreLostError
+from trainer_shim.saving import checkpoint
+from trainer_shim.saving.agreement_thread import AgreementThread
+from trainer_shim.saving.open_requests import CheckpointRequest, OpenRequests
+from trainer_shim.saving.save_at_step import SaveAtStep
+from trainer_shim.saving.step_gate import StepGate
+from trainer_shim.saving.store import KeyStore, MemoryStore, StoreLostError
 
 RANKS = 8
 SAFETY_S = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_shim import checkpoint
+from trainer_shim.saving import checkpoint
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9
 
@@ -105,7 +105,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
     """On a real, tiny filesystem in a mount namespace of its own."""
     script = f"""
 import errno, os, sys
-from trainer_shim.checkpoint import write_durably
+from trainer_shim.saving.checkpoint import write_durably
 path = os.path.join({str(tmp_path)!r}, "latest")
 write_durably(path, "cg_7")
 with open(os.path.join({str(tmp_path)!r}, "filler"), "wb", buffering=0) as filler:

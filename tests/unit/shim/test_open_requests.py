@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer_shim.open_requests import CLOSED_KEPT, OWN, CheckpointRequest, OpenRequests
+from trainer_shim.saving.open_requests import CLOSED_KEPT, OWN, CheckpointRequest, OpenRequests
 
 
 def ask(

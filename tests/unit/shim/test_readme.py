@@ -11,8 +11,8 @@ import pytest
 
 import trainer_shim
 from tests.tidy.sources import ROOT, sources
-from trainer_shim import save_at_step
 from trainer_shim.engines.deepspeed_comm import COLLECTIVES
+from trainer_shim.saving import save_at_step
 
 README = (ROOT / "trainer_shim/README.md").read_text()
 NAMED = set(re.findall(r"`([^`\n]+)`", README))

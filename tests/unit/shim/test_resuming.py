@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from trainer_shim import checkpoint, rng
 from trainer_shim.interfaces import Resumed
-from trainer_shim.resuming import resume_from
-from trainer_shim.store import MemoryStore
+from trainer_shim.saving import checkpoint, rng
+from trainer_shim.saving.resuming import resume_from
+from trainer_shim.saving.store import MemoryStore
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9
 RANKS = 2

@@ -6,7 +6,7 @@ import json
 import random
 import sys
 
-from trainer_shim import rng
+from trainer_shim.saving import rng
 
 
 def test_python_continues_where_it_was() -> None:

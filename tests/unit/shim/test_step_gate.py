@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_shim.step_gate import RELEASE_SLACK_NS, TRANSITIONS, Event, Order, Result, State, StepGate
+from trainer_shim.saving.step_gate import RELEASE_SLACK_NS, TRANSITIONS, Event, Order, Result, State, StepGate
 
 FAR_NS = time.monotonic_ns() + 3_600 * 10**9
 

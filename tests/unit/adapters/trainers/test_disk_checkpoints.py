@@ -9,7 +9,7 @@ import pytest
 from governor.adapters.trainers.streams import DiskCheckpoints
 from governor.ports import CheckpointLook
 from tests.unit.shim.test_checkpoint import written
-from trainer_shim import checkpoint
+from trainer_shim.saving import checkpoint
 
 
 def look(path: Path) -> CheckpointLook:

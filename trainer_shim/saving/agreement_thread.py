@@ -10,14 +10,15 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from trainer_shim.governor_socket import clip
+from trainer_shim.guard import attempt, note
+from trainer_shim.launch import Place, boot_id
+from trainer_shim.signal_wakeup import ReentrantEvent
+
 from . import checkpoint
 from .agreement import LIVE_PHASES, MARGIN_STEPS, Phase, Round
-from .governor_socket import clip
-from .guard import attempt, note
-from .launch import Place, boot_id
 from .open_requests import CheckpointRequest, OpenRequests, notice_of, request_of_notice
 from .save_at_step import SaveAtStep
-from .signal_wakeup import ReentrantEvent
 from .step_gate import Order, Result, StepGate
 from .store import KeyStore, StoreLostError
 

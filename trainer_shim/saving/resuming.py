@@ -6,9 +6,10 @@ import json
 import time
 from typing import Any, Dict, List, Optional
 
+from trainer_shim.guard import say
+from trainer_shim.interfaces import Resumed, Saver
+
 from . import checkpoint, rng
-from .guard import say
-from .interfaces import Resumed, Saver
 from .store import KeyStore
 
 CANDIDATES_MAX = 8  # Going back further costs so much training that a person should decide.

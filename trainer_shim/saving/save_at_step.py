@@ -7,11 +7,12 @@ import sys
 import time
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from trainer_shim.governor_socket import GovernorSocket, clip
+from trainer_shim.guard import attempt, guarded, say
+from trainer_shim.interfaces import Saver
+from trainer_shim.progress import Progress
+
 from . import checkpoint, rng
-from .governor_socket import GovernorSocket, clip
-from .guard import attempt, guarded, say
-from .interfaces import Saver
-from .progress import Progress
 from .step_gate import Order, Result, StepGate
 
 GONE_NS = 30_000_000_000  # A parked rank without a governor for so long ends itself.

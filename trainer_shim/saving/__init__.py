@@ -1,0 +1,1 @@
+"""A checkpoint on request: which step, agreed with whom, saved how, and found again."""

@@ -18,6 +18,7 @@ LEFT_OUT = ("demo: EC2", "$ COSTGOV_STAGE", "starting", "costgov: self-test", "c
 # Readable on the terminal's own dark ground, which is the same on a light page and on a dark one.
 INK, DIM, RED, GREEN, YELLOW, BLUE = "#e6edf3", "#8b949e", "#ff7b72", "#56d364", "#e3b341", "#79c0ff"
 FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
+NBSP = "\u00a0"  # Chromium folds a run of blanks in a picture, whatever the style says.
 _MOMENT = re.compile(r"^( *[\d.]+ m?s )(\s*\S+)(.*)$")
 _FACT = re.compile(r"^(spent|stays billed|checkpoint|last good|resume|report)(\s.*)$")
 _MOMENT_INK = {"verdict": RED, "saved": GREEN, "checked": GREEN, "VERIFIED": GREEN, "halted": GREEN, "gone": GREEN}
@@ -40,7 +41,7 @@ def render() -> str:
 <title>A terminal: {escape(TITLE)}</title>
 <rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="9" fill="#0d1117" stroke="#3d444d"/>
 {dots}
-<g font-family="{FONT}" font-size="13" xml:space="preserve" style="white-space:pre">
+<g font-family="{FONT}" font-size="13">
 <text x="{width / 2:.0f}" y="22" text-anchor="middle" fill="{DIM}">{escape(TITLE)}</text>
 <g fill="{INK}">
 {rows}</g>
@@ -76,4 +77,4 @@ def _spans(line: str) -> str:
 
 def _span(text: str, ink: str, *, bold: bool = False) -> str:
     weight = ' font-weight="600"' if bold else ""
-    return f'<tspan fill="{ink}"{weight}>{escape(text)}</tspan>'
+    return f'<tspan fill="{ink}"{weight}>{escape(text).replace(" ", NBSP)}</tspan>'

@@ -1,6 +1,6 @@
 """What the daemon asks of the world. Every port has a real adapter and a fake that pass one contract suite.
 
-Operating errors come back as values; only a broken promise of ours is an exception.
+Operating errors come back as values. Only a programming error is an exception.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:  # Words of signatures alone: a command that asks for a port need not load the whole core.
+# Only for signatures: a command that imports a port need not load the whole core.
+if TYPE_CHECKING:
     from governor.core.alerts.catalogue import Alert
     from governor.core.alerts.outbox import Delivery
     from governor.core.base.identity import ConnectionId, Peer, ProcessFacts, ProcessId
@@ -22,17 +23,17 @@ if TYPE_CHECKING:  # Words of signatures alone: a command that asks for a port n
 
 class Clock(Protocol):
     def mono(self) -> MonoNs:
-        """CLOCK_MONOTONIC: decides."""
+        """CLOCK_MONOTONIC, for decisions."""
 
     def boot(self) -> BootNs:
-        """CLOCK_BOOTTIME, which counts suspend: charges."""
+        """CLOCK_BOOTTIME, which counts suspended time, for charges."""
 
     def wall(self) -> WallNs:
-        """CLOCK_REALTIME: labels."""
+        """CLOCK_REALTIME, for labels."""
 
     @property
     def boot_id(self) -> str:
-        """Changes with every boot of the machine; monotonic times of different boots are not comparable."""
+        """An id that changes with every boot. Monotonic times of different boots are not comparable."""
 
 
 # --- processes -------------------------------------------------------------------------------------------
@@ -41,14 +42,14 @@ class Clock(Protocol):
 class Sent(Enum):
     SENT = "sent"  # Not "gone": even a zombie accepts a signal.
     GONE = "gone"
-    NOT_OURS = "not_ours"  # The pid has changed hands.
+    NOT_OURS = "not_ours"  # The pid belongs to another process now.
     DENIED = "denied"
 
 
 class Processes(Protocol):
     @property
     def is_stuck(self) -> bool:
-        """Command lines cannot be read now: rows show those that were seen before, or none."""
+        """Whether command lines cannot be read now. Then rows have those that were seen before, or none."""
 
     def table(self) -> Mapping[int, ProcessFacts]:
         """Scan /proc once. Processes that vanish meanwhile are left out."""
@@ -60,10 +61,10 @@ class Processes(Protocol):
         """Signal exactly this process through a pidfd whose identity was compared after opening."""
 
     def is_gone(self, target: ProcessId) -> bool:
-        """True when the process has exited (a zombie is gone: it spends nothing and holds no GPU)."""
+        """Whether the process has exited. A zombie is gone: it spends nothing and holds no GPU."""
 
     def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
-        """Whether it has a handler installed (SigCgt); None when /proc does not tell us."""
+        """Whether it has a handler installed (SigCgt); None when /proc does not say."""
 
     def watch(self, target: ProcessId) -> int | None:
         """A pidfd that becomes readable at exit; the caller closes it. None when already gone."""
@@ -76,14 +77,17 @@ class Processes(Protocol):
 class StopReply:
     answer: StopAnswer
     retryable: bool
-    reason: str  # Named, never with secrets: "accepted", "http_503", "UnauthorizedOperation", "timeout".
-    destroys: bool = False  # What was accepted ends the machine for good: the provider will forget it.
+    # Named, never with secrets: "accepted", "http_503", "UnauthorizedOperation", "timeout".
+    reason: str
+    # The accepted stop is final: the provider will forget the machine.
+    destroys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BillingReply:
     answer: BillingAnswer
-    provider_state: str  # The provider's own word: "running", "stopping", "stopped", "http_500".
+    # The provider's own word: "running", "stopping", "stopped", "http_500".
+    provider_state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,31 +96,35 @@ class Preflight:
 
     ok: bool
     instance_id: str | None
-    will: str  # "stop EC2 instance i-0abc in us-east-1 (read back until stopped)"
+    # "stop EC2 instance i-0abc in us-east-1 (read back until stopped)"
+    will: str
     stays_billed: tuple[str, ...]  # "EBS volume vol-1 (100 GiB)"
     problems: tuple[str, ...]  # Each one line: what, and what to do.
     price_usd_micros_per_hour: UsdMicros | None = None  # The provider's own answer for this machine, if it has one.
     price_source: str | None = None
-    launched_at_wall: WallNs | None = None  # The provider's word; billing began there.
+    launched_at_wall: WallNs | None = None  # As the provider states it. Billing began there.
     region: str | None = None
-    respawners: tuple[str, ...] = ()  # What may bring the machine back: an ASG, a persistent spot request.
-    survives_stop: bool | None = None  # Does the local disk outlive a stop?
+    # What may bring the machine back: an ASG, a persistent spot request.
+    respawners: tuple[str, ...] = ()
+    survives_stop: bool | None = None  # Whether the local disk outlives a stop.
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A provider's answer to whether it takes this machine back."""
+    """A provider's answer whether it takes this machine back."""
 
-    action: str | None  # Its own word: "terminate", "stop"; None: it has announced nothing.
+    # The provider's own word: "terminate", "stop"; None: nothing is announced.
+    action: str | None
     at_wall: WallNs | None = None  # When, by the provider's clock.
 
 
 class Cloud(Protocol):
-    """One provider. Blocking: called on a worker, each call bounded by its own timeouts (declared below)."""
+    """One provider. Its calls block: a worker makes them, and each is bounded by its own timeouts (declared below)."""
 
     name: str
-    gives_notice: bool  # Whether it can be asked for a notice at all, and costgov knows how.
-    stop_bound_s: float  # Declared: an accepted stop ends billing within this.
+    # Whether the provider can be asked for a notice and costgov knows how.
+    gives_notice: bool
+    stop_bound_s: float  # Declared bound within which an accepted stop ends billing.
     granularity_s: float  # Declared billing granularity.
 
     def preflight(self) -> Preflight:
@@ -126,13 +134,13 @@ class Cloud(Protocol):
         """Ask for the end of spending. Idempotent per incident. rung 0: stop, 1: force, 2: terminate."""
 
     def notice(self) -> Notice | None:
-        """Ask now whether it takes this machine back. None: it gives no notice, or did not answer."""
+        """Ask now whether the provider takes this machine back. None: it gives no notice, or did not answer."""
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
         """Ask the provider now; never answer from memory. UNKNOWN if it does not say.
 
-        `destroyed`: our journal has it that the provider accepted this machine's destruction. Then "there is no such
-        machine" is the end that was asked for; from a provider that never showed it to us it may be a wrong account.
+        `destroyed`: by our journal, the provider has accepted this machine's destruction. Then the answer "there is no
+        such machine" means that billing has ended. Otherwise a wrong account may be the cause of that answer.
         """
 
 
@@ -141,21 +149,23 @@ class Cloud(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PriceAnswer:
-    """What a provider says of the machine's price. No quote and no problem: there was nothing to ask it for."""
+    """A provider's answer about the machine's price. No quote and no problem: there was nothing to ask."""
 
     quote: Quote | None = None
-    problem: str = ""  # One line, never with a secret: why there is no quote, and what to do.
-    machine: Machine | None = None  # What the provider says this machine is: the built-in table is asked for it.
+    # One line, never with secrets: why there is no quote, and what to do.
+    problem: str = ""
+    # This machine as the provider describes it. The built-in table is asked for its price.
+    machine: Machine | None = None
 
 
 class PriceSource(Protocol):
-    """One provider's prices. Blocking, read-only, and over within `bound_s`; never from memory."""
+    """One provider's prices. A call blocks, only reads, ends within `bound_s`, and never answers from memory."""
 
     name: str
     bound_s: float
 
     def ask(self) -> PriceAnswer:
-        """Ask now. Whatever goes wrong is a problem told in the answer."""
+        """Ask now. Any failure is the answer's `problem`."""
 
 
 # --- inbox -----------------------------------------------------------------------------------------------
@@ -166,7 +176,8 @@ class Packet:
     connection: ConnectionId
     peer: Peer
     data: bytes
-    truncated: bool = False  # Larger than the wire allows: data is what fitted.
+    # The packet is larger than the wire allows; `data` has what fitted.
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +194,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A connection that was not accepted, with the one line that was (or would be) sent to it."""
+    """A connection that was not accepted. `reason` is the line that was (or would be) sent to it."""
 
     reason: str
     uid: int | None
@@ -198,10 +209,10 @@ class Inbox(Protocol):
         """Readable when receive() has something (an epoll descriptor over all connections)."""
 
     def receive(self) -> Sequence[Arrival]:
-        """Everything that is there now, bounded per call so that one flooding rank cannot starve the rest."""
+        """Everything that has arrived, bounded per call so that one flooding rank cannot starve the others."""
 
     def send(self, connection: ConnectionId, packet: bytes) -> bool:
-        """Never block. False when the peer is gone or full."""
+        """Send without blocking. False when the peer is gone or its buffer is full."""
 
     def close(self, connection: ConnectionId, reason: str) -> None: ...
 
@@ -213,7 +224,8 @@ class Inbox(Protocol):
 class Row:
     """One line of history. `key` makes effects idempotent: the same key is appended once."""
 
-    kind: str  # transition | effect | done | verdict | alarm | operator | run | window | price | start
+    # transition | effect | done | verdict | alarm | operator | run | window | price | start
+    kind: str
     run: str | None
     incident_id: str | None
     mono: MonoNs
@@ -224,15 +236,20 @@ class Row:
 
 class Journal(Protocol):
     def append(self, rows: Iterable[Row], *, full: bool) -> bool:
-        """Commit. `full` rows are on disk when this returns True. False: not durable within the bound
-        (full or frozen disk); the rows then stand in the runtime directory's fallback file and memory."""
+        """Commit. `full` rows are on disk when this returns True.
+
+        False: not durable within the bound (full or frozen disk). The rows are then in the runtime directory's fallback
+        file and in memory.
+        """
 
     def rows(self, *, incident_id: str | None = None, kind: str | None = None, last: int | None = None) -> list[Row]:
         """Read back, oldest first."""
 
     def save_incident(self, incident_id: str, snapshot: Mapping[str, Any], rows: Iterable[Row] = ()) -> bool:
-        """Replace the incident's resumable snapshot (durable), in one commit with the history behind it: a halt waits
-        for the disk once."""
+        """Replace the incident's resumable snapshot (durable), in one commit with its history rows.
+
+        So a halt waits for the disk once.
+        """
 
     def open_incidents(self) -> list[Mapping[str, Any]]:
         """Snapshots of incidents not yet closed, for resuming."""
@@ -246,8 +263,11 @@ class Journal(Protocol):
         self, runs: Mapping[str, Mapping[str, Any]], charges: Sequence[Mapping[str, Any]] = (),
         rows: Iterable[Row] = (), *, full: bool = False,
     ) -> bool:  # fmt: skip
-        """Replace the carried state of runs (owner uid, spend, holds, trigger snapshots) and the charges of the same
-        names (rows of core.charges.charge_row), and append rows, in one commit. `full`: as of `append`."""
+        """Replace the state of runs and the charges with the same names, and append rows, in one commit.
+
+        A run's state has its owner uid, spend, holds and trigger snapshots. Charges are rows of charge_row(). `full`:
+        as in `append`.
+        """
 
     def runs(self) -> Mapping[str, Mapping[str, Any]]: ...
 
@@ -264,16 +284,16 @@ class Journal(Protocol):
 class GpuReading:
     uuid: str
     name: str
-    busy_frac: float | None  # NVML's figure: not MFU.
+    busy_frac: float | None  # NVML's figure, not MFU.
     memory_used_bytes: int | None
     power_w: float | None
-    pids: tuple[int, ...] | None  # Compute processes on it; None: the driver does not say.
+    pids: tuple[int, ...] | None  # The compute processes on it; None: the driver does not say.
     memory_total_bytes: int | None = None
 
 
 class Gpus(Protocol):
     def fileno(self) -> int | None:
-        """Readable when a sample is there; None where there is no NVML."""
+        """Readable when there is a sample; None without NVML."""
 
     def read(self) -> Sequence[GpuReading] | None:
         """The newest sample, or None when there is none (no driver, no GPU, sampler wedged)."""
@@ -307,44 +327,44 @@ class CheckpointLook:
 
 class Checkpoints(Protocol):
     def read(self, path: str, manifest: str) -> CheckpointLook:
-        """Compare the files under `path` with the manifest: presence, sizes, and hashes where it has them. Blocking."""
+        """Compare the files under `path` with the manifest: presence, sizes, and any hashes that it has. Blocks."""
 
 
 # --- people ----------------------------------------------------------------------------------------------
 
 
 class Observer(Protocol):
-    """Whoever watches: the terminal of `costgov run`, the metrics endpoint, report files. Must not block."""
+    """What watches the governor: the terminal of `costgov run`, the metrics endpoint, report files. Must not block."""
 
     def tick(self, node: Any, at: MonoNs) -> None:
-        """Every 250 ms, with the engine's Node (governor.core.engine.node), to be read and not kept."""
+        """Called every 250 ms with the engine's Node (governor.core.engine.node). Read it and keep no reference."""
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        """An incident was kept: opened, moved on or closed (see governor.core.engine.incident_json)."""
+        """An incident was opened, moved on or closed, and persisted (see governor.core.engine.incident_json)."""
 
     def alarm(self, name: str, run: str | None, text: str) -> None: ...
 
 
 class AlertReceiver(Protocol):
-    """Somebody whom alerts are sent to: a webhook, an Alertmanager."""
+    """A receiver of alerts: a webhook, an Alertmanager."""
 
     @property
     def where(self) -> str:
-        """Scheme, host and port: all of the URL that may be shown, for its path may be a secret."""
+        """Scheme, host and port of the URL. The rest is never shown: the path may be a secret."""
 
     @property
     def replaces(self) -> bool:
-        """Only the newest of a thing is news here, and an open halt is told again until it ends."""
+        """Whether only the newest alert of a thing counts. Then an open halt is sent again until it ends."""
 
     def problem(self) -> str | None:
-        """Why nothing could be sent now, as far as this machine shows it: a reason of Delivery's. Sends nothing."""
+        """Why nothing can be sent now, as far as this machine shows it: one of Delivery's reasons. Sends nothing."""
 
     def post(self, alert: Alert) -> Delivery:
-        """Send it once, within the receiver's own time-out, which blocks. Never raises what the world may do."""
+        """Send it once. Blocks at most for the receiver's own time-out. Never raises an operating error."""
 
 
 class ControlRequest(Protocol):
-    """One question to the governor; uid and pid are the kernel's word."""
+    """One request to the governor. The kernel vouches for uid and pid."""
 
     @property
     def uid(self) -> int: ...

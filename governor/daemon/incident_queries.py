@@ -1,4 +1,4 @@
-"""Questions about past halts, answered off the loop: whoever lists a thousand incidents holds up no halt under way."""
+"""Queries about past halts, answered off the loop: a list of a thousand incidents does not delay an open halt."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from governor.ports import Journal
 from governor.wire.control_client import matching
 from trainer_shim.wire import worded
 
-QUESTIONS_AT_ONCE_MAX: Final = 4  # People look at one thing at a time; each takes its turns on the interpreter.
+# A person looks at one thing at a time. Each query's thread competes for the interpreter.
+QUESTIONS_AT_ONCE_MAX: Final = 4
 
 Tell = Callable[[bytes], None]
 
 
 @dataclass(slots=True)
 class IncidentQueries:
-    """Reads, decodes and encodes on a thread for each question, never on the caller's."""
+    """Reads, decodes and encodes on one thread for each query, never on the caller's."""
 
     _asked: int = 0
     _lock: Any = field(default_factory=threading.Lock)
 
     def ask(self, journal: Journal, last: int, wanted: str | None, tell: Tell) -> bool:
-        """Have `tell` called, on another thread, with the answer's line. False when too many questions are open.
+        """Call `tell` with the answer's line, on another thread. False when too many queries are open.
 
-        The newest `last` incidents, oldest first; with `wanted`, of these the one of that id, else all whose ids begin
-        so, or the newest for "last".
+        The answer has the newest `last` incidents, oldest first. `wanted` selects among them: the incident of that id,
+        else all whose ids begin so, or the newest for "last".
         """
         with self._lock:
             if self._asked >= QUESTIONS_AT_ONCE_MAX:
@@ -36,7 +37,7 @@ class IncidentQueries:
             self._asked += 1
         try:
             threading.Thread(target=self._work, args=(journal, last, wanted, tell), name="archive", daemon=True).start()
-        except RuntimeError:  # No thread is to be had (RLIMIT_NPROC, TasksMax).
+        except RuntimeError:  # No thread is available (RLIMIT_NPROC, TasksMax).
             self._answered()
             return False
         return True
@@ -54,7 +55,7 @@ class IncidentQueries:
 
 
 def answer_line(journal: Journal, last: int, wanted: str | None) -> bytes:
-    """What goes over the control socket. Encoded one by one: a single large encoding would not let the loop in."""
+    """The line for the control socket. Snapshots are encoded one by one: one large encoding would block the loop."""
     found = journal.incidents(last)
     if wanted is not None:
         found = matching(found, wanted)

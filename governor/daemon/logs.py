@@ -1,4 +1,4 @@
-"""One JSON object per line on stderr; what could be a secret is cut out in one place."""
+"""One JSON object per line on stderr. Possible secrets are cut out in one place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECRET: Final = re.compile(r"secret|password|token$|api_?key|private_?key|autho
 
 
 def redact(_logger: Any, _method: str, record: Any) -> Any:
-    """Blank the value of every key that is named like a secret. Providers name theirs; this catches the forgotten."""
+    """Blank the value of every key named like a secret. Providers blank their own; this catches forgotten ones."""
     for key in record:
         if _SECRET.search(key):
             record[key] = "[redacted]"
@@ -22,7 +22,7 @@ def redact(_logger: Any, _method: str, record: Any) -> Any:
 
 
 class Stderr:
-    """Standard error as long as somebody reads it. A reader that is gone costs the record, and no halt waits for it."""
+    """Standard error while it has a reader. Without a reader the record is lost, and no halt waits for it."""
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):

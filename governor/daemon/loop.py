@@ -1,7 +1,7 @@
-"""The loop: one thread, a selector, a 250 ms grid. Bytes become events, the engine makes effects, hands do them.
+"""The loop: one thread, a selector, a 250 ms grid. Bytes become events, the engine's effects are performed.
 
-Everything that can block runs elsewhere and comes back as an event. No asyncio: with one thread and one order of
-things, what the simulator plays is what happens here.
+Everything that can block runs elsewhere and comes back as an event. There is no asyncio: with one thread and one order
+of events, the simulator plays what happens here.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ from governor.daemon.recorder import Recorder
 from governor.ports import Closed, Control, ControlRequest, Opened, Packet, Rejected, ServiceManager
 from governor.wire import frames
 
-LAG_SMOOTHING: Final = 0.05  # Exponential mean over about 20 ticks: five seconds.
-COMPLAINTS_PER_CONNECTION_MAX: Final = 3  # Then only counted: one broken sender must not fill the log.
+LAG_SMOOTHING: Final = 0.05  # An exponential mean over about 20 ticks, or five seconds.
+# Further complaints are only counted: one broken sender must not fill the log.
+COMPLAINTS_PER_CONNECTION_MAX: Final = 3
 
 log = structlog.get_logger("costgov")
 
@@ -54,7 +55,7 @@ LoadPolicies = Callable[[], tuple[PolicySet | None, list[str]]]
 
 @dataclass(slots=True)
 class Health:
-    """How the governor itself is: who watches the watchdog reads this."""
+    """The governor's own health, for those who watch the watchdog."""
 
     frames_malformed_total: int = 0
     rejected_total: int = 0
@@ -64,19 +65,19 @@ class Health:
     reload_error: str | None = None
 
     def loaded(self, wall_ns: int) -> None:
-        """Policies were read and are in force."""
+        """Note that policies were read and are in force."""
         self.last_reload_wall_ns = wall_ns
 
 
 @dataclass(frozen=True, slots=True)
 class BesideCommand:
-    """`costgov run`: the command that this governor was started for, and what it does to the loop."""
+    """The command of `costgov run`, for which this governor was started, and its effect on the loop."""
 
     run: str | None  # The name that its environment carries.
-    argv: tuple[str, ...]  # How we were called, which is how to resume.
-    processes: tuple[ProcessId, ...]  # What we started stands above every rank of its run.
-    should_end: Callable[[], bool] = lambda: False  # The command is over and nothing is under way.
-    on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: taken care of, go on.
+    argv: tuple[str, ...]  # The governor's own command line, which also resumes the run.
+    processes: tuple[ProcessId, ...]  # The started processes. They are above every rank of the run.
+    should_end: Callable[[], bool] = lambda: False  # True: the command is over and no work is pending.
+    on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: the signal is handled, go on.
 
 
 NO_COMMAND: Final = BesideCommand(None, (), ())
@@ -89,37 +90,38 @@ class Daemon:
     service: ServiceManager
     load_policies: LoadPolicies
     control: Control | None = None
-    # What the control socket is told; None: it is told later, by `reply`.
+    # The answer to a control request; None: `reply` sends it later.
     answer: Callable[[Daemon, ControlRequest], dict[str, Any] | None] | None = None
-    archive: IncidentQueries = field(default_factory=IncidentQueries)  # Past halts, which the loop itself never reads.
-    control_is_private: bool = False  # The control socket's mode lets in its owner and group only.
-    extra: Callable[[], dict[str, Any]] = dict  # What wiring knows for `status`: cloud, self-test, GPU sampler.
+    # Past halts, which the loop itself never reads.
+    archive: IncidentQueries = field(default_factory=IncidentQueries)
+    control_is_private: bool = False  # The control socket's mode admits only its owner and group.
+    extra: Callable[[], dict[str, Any]] = dict  # Further parts of `status`: cloud, self-test, GPU sampler.
     beside: BesideCommand | None = None  # `costgov run`.
     sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
     recorder: Recorder | None = None
     health: Health = field(default_factory=Health)
     _queue: Any = field(default_factory=queue.SimpleQueue)
     _epoll: Any = field(default_factory=select.epoll)
-    _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is.
+    _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is ready.
     _wake: Any = field(default_factory=socket.socketpair)
     _stopping: bool = False
     _rejected_said_at: MonoNs = MonoNs(-NS_PER_S)
     _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
     _complaints: dict[ConnectionId, int] = field(default_factory=dict)
     _next_tick: MonoNs = MonoNs(0)
-    _is_new_to_journal: bool = False  # A rank announced itself since the runs were last kept.
+    _is_new_to_journal: bool = False  # A rank has said hello since the runs were last persisted.
     _notify_every_ns: int = 0
     _notified_at: int = 0
 
     # --- from other threads and signal handlers ----------------------------------------------------------
 
     def post(self, event: Event) -> None:
-        """Hand an event to the loop; safe from any thread."""
+        """Hand an event to the loop. Safe from any thread."""
         self._queue.put(event)
         self._ping()
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Have the loop call this; safe from any thread."""
+        """Have the loop call this. Safe from any thread."""
         self._queue.put(call)
         self._ping()
 
@@ -130,7 +132,7 @@ class Daemon:
             pass  # A full pipe has woken the loop already.
 
     def install_signals(self) -> None:
-        """SIGTERM and SIGINT end the governor (never a run), SIGHUP reloads the policies."""
+        """Install handlers. SIGTERM and SIGINT end the governor (never a run), SIGHUP reloads the policies."""
         for end in self._wake:
             end.setblocking(False)
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
@@ -138,19 +140,21 @@ class Daemon:
             signal.signal(signum, lambda number, _frame: self._queue.put(signal.Signals(number)))
 
     def _let_go_of_signals(self) -> None:
-        """Nobody is woken any more. The pipe ends with us, and its number may be a journal's next: a signal's byte
-        would be written there. The handlers stay, and nobody reads what they queue: who ends is not to be cut short."""
+        """Stop the wake-up pipe: its descriptor may be a journal's next, and a signal's byte would be written there.
+
+        The handlers stay and their queue is not read: a signal must not cut short the governor's end.
+        """
         if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(-1)
 
     # --- the loop ----------------------------------------------------------------------------------------
 
     def run(self, begin: Sequence[Effect] = ()) -> bool:
-        """Serve until told to end; False when a fault of our own ended it. `begin`: effects of resumed halts."""
+        """Serve until asked to end. False: a fault of our own ended it. `begin`: effects of resumed halts."""
         try:
             self._serve(begin)
         except Exception:  # noqa: BLE001 - the main guard.
-            # Say all of it, and let who started us do so again: the journal resumes the halt.
+            # Log all of it, and let the governor be started again: the journal resumes the halt.
             log.critical("crashed", traceback=traceback.format_exc())
             return False
         finally:
@@ -160,16 +164,17 @@ class Daemon:
     def _serve(self, begin: Sequence[Effect]) -> None:
         self._register()
         self._next_tick = self.performer.clock.mono()
-        self._tick()  # Labels and meters are right before the first effect.
+        self._tick()  # Labels and meters must be right before the first effect.
         self.performer.perform(begin)
         self.service.notify("READY=1", f"STATUS={self._status_line()}")
-        # What stands now (modules, policies, metric families) stands until we end. A full pass of the collector over it
-        # takes 15 ms, and may come between a verdict and its bell.
+        # The objects of now (modules, policies, metric families) live until the end. A full pass of the collector over
+        # them takes 15 ms and may come between a verdict and its signal.
         gc.collect()
         gc.freeze()
         while not self._stopping and not (self.beside is not None and self.beside.should_end()):
             for fd, _ in self._epoll.poll(self._timeout_s()):
-                self._ready[fd]()  # Who is not ready is not asked: many wake-ups are for one frame, and cost more.
+                # Only the ready ones: most wake-ups are for one frame, and other calls cost more.
+                self._ready[fd]()
             self._drain_queue()
             at = self.performer.clock.mono()
             for seen in self.performer.process_killer.scan(at):
@@ -206,9 +211,9 @@ class Daemon:
         return effects
 
     def keep_runs(self) -> None:
-        """Write down what a governor after us takes up: owners, money, holds, what rules have counted.
+        """Persist what a restarted governor needs: owners, money, holds, the rules' counts.
 
-        The engine does so every few seconds; a run that begins, a brake that is set and our own end do not wait.
+        The engine does so every few seconds. A new run, a new hold and the governor's own end do not wait for that.
         """
         self._is_new_to_journal = False
         self.performer.perform([persist(self.node, self.performer.clock.mono())])
@@ -244,7 +249,7 @@ class Daemon:
             match arrival:
                 case Packet():
                     if arrival.connection not in refused and self._on_packet(arrival):
-                        refused.add(arrival.connection)  # What it sent behind its hello came with the same batch.
+                        refused.add(arrival.connection)  # The same batch may have its frames after the hello.
                         self._forget(arrival.connection)
                 case Closed():
                     self._forget(arrival.connection)
@@ -262,7 +267,7 @@ class Daemon:
         self.apply(Disconnected(at, connection))
 
     def _note_rejected(self, arrival: Rejected) -> None:
-        """Say it once a second at the most: a connect loop must not fill the log."""
+        """Log a rejection, at most once a second: a connect loop must not fill the log."""
         self.health.rejected_total += 1
         at = self.performer.clock.mono()
         if at - self._rejected_said_at >= NS_PER_S:
@@ -271,7 +276,7 @@ class Daemon:
             log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid, total=total)
 
     def _on_packet(self, packet: Packet) -> bool:
-        """Return whether its sender was refused, and so is closed."""
+        """Apply a packet's events. Return whether its sender was refused, and so is closed."""
         for event in self._reader.read(packet, self.performer.clock.mono()):
             if isinstance(event, (FramesLost, BadHello)) and event.why != frames.DROPPED_BY_SENDER:
                 self._complain(packet, event.why)
@@ -295,11 +300,11 @@ class Daemon:
     def _find_launchers(self, hello: Hello) -> None:
         try:
             table = self.performer.processes.table()
-        except OSError as error:  # Out of descriptors: the halt looks for them again, from the ranks up.
+        except OSError as error:  # Out of descriptors. A halt looks for launchers again, from the ranks up.
             log.error("process_table_unreadable", reason=error.strerror)
             return
         found = find_launchers(table, hello.peer.process, self.performer.process_killer.own_pid)
-        # Another run of this user may speak to our socket: our command is not above it, and must not end with it.
+        # Another run of this user may use our socket. Our command is not above its ranks and must not end with it.
         beside = self.beside or NO_COMMAND
         own = hello.run == beside.run or descends(table, hello.peer.process, beside.processes)
         launchers = tuple(dict.fromkeys((*beside.processes, *found))) if own else found
@@ -317,7 +322,7 @@ class Daemon:
                 self.control.reply(request.conn, answered)
 
     def reply(self, conn: int, line: bytes) -> None:
-        """Answer a control request that was put off. Of the loop's thread alone: ask for it with `soon`."""
+        """Answer a deferred control request. Only for the loop's thread: other threads use `soon`."""
         if self.control is not None:
             self.control.reply(conn, line)
 
@@ -334,8 +339,9 @@ class Daemon:
                 self.apply(event)
                 if self.recorder is not None:
                     self.recorder.seen(event)
-        self._drain_control()  # Ready or not: it ends connections that have grown too old.
-        self._drain_inbox()  # Ready or not: it lets in who could not be accepted for want of descriptors.
+        self._drain_control()  # Ready or not: this ends connections that are too old.
+        # Ready or not: this accepts connections that earlier lacked a descriptor.
+        self._drain_inbox()
         self._notice_exits(at)
         tick = Tick(clock.mono(), clock.boot(), clock.wall())
         self.apply(tick)
@@ -349,7 +355,7 @@ class Daemon:
             self.service.notify("WATCHDOG=1", f"STATUS={self._status_line()}")
 
     def _notice_exits(self, at: MonoNs) -> None:
-        """A run whose announced ranks have all exited is over, however it ended. A command that is gone has no rest."""
+        """Report runs whose announced ranks have all exited, and the exit of the launched command."""
         launched = self.node.launched
         if launched is not None and all(self.performer.processes.is_gone(process) for process in launched.processes):
             self.apply(LauncherExited(at))
@@ -357,19 +363,19 @@ class Daemon:
             run = managed.run
             if not run.alive or run.jsonl_only or run.connected_ranks():
                 continue
-            # Ranks that ended while we were away never say hello again: the journal knows who they were.
+            # Ranks that ended while no governor ran never say hello again. The journal knows their processes.
             if all(self.performer.processes.is_gone(process) for process in managed.processes()):
                 self.apply(TrainerExited(at, run.run, None))
 
     # --- policies ----------------------------------------------------------------------------------------
 
     def attend(self, beside: BesideCommand, ended: Any) -> None:
-        """Stand beside one command. `ended` is a source: poll(at) -> events."""
+        """Attend to one command. `ended` is a source: poll(at) -> events."""
         self.beside = beside
         self.sources = [*self.sources, ended]
 
     def reload(self) -> bool:
-        """Read the policies again; an invalid file changes nothing and is said."""
+        """Read the policies again. An invalid file changes nothing and is logged."""
         clock = self.performer.clock
         self.service.notify("RELOADING=1", f"MONOTONIC_USEC={clock.mono() // 1000}")
         policies, problems = self.load_policies()

@@ -1,4 +1,4 @@
-"""Several observers as one; each is told everything, and none of them can end the governor."""
+"""Several observers as one. Each gets every call, and none can end the governor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import structlog
 from governor.core.base.units import MonoNs
 from governor.ports import Observer
 
-SAID_EVERY: Final = 240  # Failures of one observer: what fails at every tick is said once a minute.
+# Failures of one observer between two log lines: a failure at every tick is logged once a minute.
+SAID_EVERY: Final = 240
 
 log = structlog.get_logger("costgov")
 
 
 @dataclass(slots=True)
 class Observers:
-    """`ports.Observer`. They decide nothing, so a fault of theirs costs what they would have shown, and no halt."""
+    """A `ports.Observer`. Observers decide nothing, so a fault of one costs its output and no halt."""
 
     observers: Sequence[Observer]
     failed: Counter[int] = field(default_factory=Counter)  # Calls that raised, by the observer's place.
@@ -42,7 +43,7 @@ class Observers:
         for place, observer in enumerate(self.observers):
             try:
                 getattr(observer, call)(*what)
-            except Exception as error:  # noqa: BLE001 - the guard around who only looks.
+            except Exception as error:  # noqa: BLE001 - the guard around observers, which only look.
                 self.failed[place] += 1
                 if self.failed[place] % SAID_EVERY == 1:
                     _say(observer, call, error, self.failed[place])

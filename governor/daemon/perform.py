@@ -1,6 +1,6 @@
-"""The hands: effects become letters, signals, provider calls and rows. What comes of them returns as events.
+"""The performer: effects become checkpoint requests, signals, provider calls and rows. Results return as events.
 
-Nothing here decides. Journal first: an incident is kept (or marked undurable) before the effects behind it are done.
+Nothing here decides. Journal first: an incident is persisted (or marked undurable) before its later effects are done.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ from governor.daemon.process_killer import ProcessKiller
 from governor.ports import Checkpoints, Clock, Cloud, Inbox, Journal, Processes, Row, Sent
 from governor.wire.frames import confirm_packet, refuse_packet, request_packet
 
-# Calls of a kind that may be under way at once, each kind for itself: neither a hung disk nor reads that hang may take
-# the place of a stop. Provider calls end by their own time-outs; so many at once means that none of them does.
+# Open calls of each kind. Kinds are counted separately: hanging disk or billing reads must not use up a stop's place.
+# Provider calls end by their own time-outs. So many open calls mean that none of them ends.
 STOPS_AT_ONCE_MAX: Final = 8
 BILLING_READS_AT_ONCE_MAX: Final = 8
-CHECKPOINT_READS_AT_ONCE_MAX: Final = 4  # On a disk that hangs none ever ends; each but the first says nothing new.
+# On a hung disk no read ends, and each after the first adds nothing.
+CHECKPOINT_READS_AT_ONCE_MAX: Final = 4
 
 log = structlog.get_logger("costgov")
 
 
 @dataclass(slots=True)
 class Performer:
-    """Everything that effects may touch. `post` hands an event to the loop and may be called from any thread."""
+    """Everything that effects may touch. `post` hands an event to the loop and is safe from any thread."""
 
     node: Node
     clock: Clock
@@ -73,11 +74,13 @@ class Performer:
     _order: Any = field(default_factory=itertools.count)
     _in_flight: Counter[type] = field(default_factory=Counter)
     _lock: Any = field(default_factory=threading.Lock)
-    _untold: list[Callable[[], None]] = field(default_factory=list)  # For the observer.
+    _untold: list[Callable[[], None]] = field(default_factory=list)  # Calls that the observer has not had yet.
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Do them in order. What is kept is committed before the act behind it, and once: each commit waits for the
-        disk. Observers hear of it afterwards: their reports may not hold up a trainer's bell."""
+        """Do effects in order. Consecutive rows and their incident are one commit, because each one waits for the disk.
+
+        The commit comes before the next act. Observers are called last: their reports must not delay a rank's signal.
+        """
         kept: list[Record | PersistIncident] = []
         for effect in effects:
             if isinstance(effect, Record | PersistIncident):
@@ -122,11 +125,11 @@ class Performer:
         keep = self.journal.close_incident if effect.closed else self.journal.save_incident
         snapshot = effect.snapshot
         if not keep(effect.incident_id, snapshot, rows):
-            # A full or frozen disk may cost a record; it may not stop a halt.
+            # A full or frozen disk may cost a record, but must not stop a halt.
             managed = self.node.of_incident(effect.incident_id)
             if managed is not None and managed.incident is not None:
                 managed.incident.mark_undurable()
-            snapshot = {**snapshot, "undurable": True}  # Also when this was the last row of the halt.
+            snapshot = {**snapshot, "undurable": True}  # Also if this was the halt's last row.
         self._untold.append(partial(self.observer.incident, snapshot))
 
     def _record(self, effect: Record) -> None:
@@ -164,7 +167,7 @@ class Performer:
         self.inbox.close(effect.connection, effect.reason)
 
     def ask(self, effect: Ask) -> None:
-        """Letter first, then the bell; the letter alone obliges, so a rank without a handler is not rung."""
+        """Send the request, then the signal. The request alone obliges, so a rank without a handler gets no signal."""
         managed = self.node.runs.get(effect.run)
         if managed is None:
             return
@@ -180,7 +183,7 @@ class Performer:
             if effect.rank in (None, rank.rank):
                 assert rank.connection is not None
                 sent.append((rank, self.inbox.send(rank.connection, packet)))
-        # All letters first: ringing looks into /proc, and the last rank should not wait for that of the others.
+        # All requests first: a signal needs a look into /proc, and the last rank should not wait for the others' looks.
         reached = [
             {"rank": rank.rank, "letter": letter, "rung": self._ring(rank.peer.process, rank.signal)}
             for rank, letter in sent
@@ -192,7 +195,8 @@ class Performer:
             return "no_doorbell"
         signum = signal.Signals(number)
         if self.processes.catches(process, signum) is False:
-            return "not_caught"  # The default action would kill it: the letter has to do.
+            # The signal's default action would kill it. The request must be enough.
+            return "not_caught"
         return self.processes.send(process, signum).value
 
     # --- processes -------------------------------------------------------------------------------------
@@ -229,7 +233,7 @@ class Performer:
         self._call(effect)
 
     def _call(self, effect: Effect) -> None:
-        """Run a blocking effect on a thread of its own; its answer comes back as an event."""
+        """Run a blocking effect on its own thread. Its answer comes back as an event."""
         with self._lock:
             kind = type(effect)
             crowded = self._in_flight[kind] >= _AT_ONCE_MAX[kind]
@@ -239,7 +243,7 @@ class Performer:
             return
         try:
             threading.Thread(target=self._work, args=(effect,), name=type(effect).__name__, daemon=True).start()
-        except RuntimeError as error:  # No thread is to be had (RLIMIT_NPROC, TasksMax): the table asks again.
+        except RuntimeError as error:  # No thread is available (RLIMIT_NPROC, TasksMax). The table asks again.
             log.error("call_not_begun", call=type(effect).__name__, reason=f"{error}: raise the governor's TasksMax")
             with self._lock:
                 self._in_flight[type(effect)] -= 1

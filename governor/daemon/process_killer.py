@@ -1,4 +1,4 @@
-"""Ending a run's processes and watching until nobody is left. Whom, is core.killset's business; this does it."""
+"""End a run's processes and watch until none is left. kill_set.py says which processes; this module signals them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from governor.core.events.inputs import ProcessesSeen
 from governor.core.halt.incident import process_row
 from governor.ports import Processes, Sent
 
-SCAN_NS: Final = 50 * NS_PER_MS  # While somebody lives: an exit is seen this soon.
-SCAN_PER_PROCESS_NS: Final = 200_000  # A row of /proc costs about 40 us (measured): a fifth of a core at the most.
-GUARD_NS: Final = NS_PER_S  # Once all are gone, until the halt ends: something may bring them back.
-EMPTY_SCANS: Final = 2  # Between two scans a last fork can hide once, not twice.
-SENDS_MAX: Final = 10_000  # At one time: about a second of the loop. A fork bomb is ended in rounds.
+# The scan period while a process lives, so an exit is seen this soon.
+SCAN_NS: Final = 50 * NS_PER_MS
+# A row of /proc costs about 40 us (measured), so scans take at most a fifth of a core.
+SCAN_PER_PROCESS_NS: Final = 200_000
+# The scan period once all are gone, until the halt ends: something may restart them.
+GUARD_NS: Final = NS_PER_S
+EMPTY_SCANS: Final = 2  # Between two scans, a last fork can hide once, not twice.
+# Signals sent at one time: about a second of the loop. A fork bomb is ended in rounds.
+SENDS_MAX: Final = 10_000
 
 log = structlog.get_logger("costgov")
 
@@ -31,12 +35,13 @@ Table = Mapping[int, ProcessFacts]
 class KillInProgress:
     """One halt's processes. `signum` is the strongest signal sent so far."""
 
-    ranks: tuple[ProcessId, ...]  # Announced: nobody is "gone" before each of them is, also one that we may not end.
+    # The announced ranks. The run is not gone before each of them is, even one that we may not end.
+    ranks: tuple[ProcessId, ...]
     launchers: tuple[ProcessId, ...]
     uid: int
     signum: signal.Signals
     members: KillSet | None = None  # None while the process table cannot be read.
-    unsent: tuple[ProcessId, ...] = ()  # Whom `signum` has not reached yet: the next round's first.
+    unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
     empty_scans: int = 0
     told_gone: bool = False
     next_at: MonoNs = MonoNs(0)
@@ -61,7 +66,7 @@ class ProcessKiller:
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
         signum: signal.Signals,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Signal everybody of the run, launchers first. Repeatable; returns whom, and what came of each signal."""
+        """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result."""
         known = self._open.get(incident_id)
         killing = KillInProgress(tuple(dict.fromkeys(ranks)), tuple(launchers), uid, signum)
         killing.members = known.members if known is not None else None
@@ -85,11 +90,11 @@ class ProcessKiller:
         return rows
 
     def _table(self) -> Table | None:
-        """The process table; None while we cannot look (no descriptors, no memory), which is not an empty one."""
+        """The process table; None while it cannot be read (no descriptors, no memory). That is not an empty table."""
         try:
             table = self.processes.table()
         except OSError as error:
-            if not self._is_blind:  # Said once, and not at each of twenty looks a second.
+            if not self._is_blind:  # Logged once, and not at each of twenty scans a second.
                 log.error("process_table_unreadable", reason=error.strerror, until="it can be read, signals wait")
             self._is_blind = True
             return None
@@ -98,11 +103,11 @@ class ProcessKiller:
 
     def _send(self, process: ProcessId, signum: signal.Signals) -> Sent:
         if signum is signal.SIGTERM:
-            self.processes.send(process, signal.SIGCONT)  # A stopped process keeps a SIGTERM for later.
+            self.processes.send(process, signal.SIGCONT)  # A stopped process gets SIGTERM only once it continues.
         return self.processes.send(process, signum)
 
     def scan(self, at: MonoNs) -> list[ProcessesSeen]:
-        """Look who is left; signal newcomers and, after SIGKILL, survivors again."""
+        """Look which processes are left. Signal new ones and, after SIGKILL, survivors again."""
         due = {name: killing for name, killing in self._open.items() if at >= killing.next_at}
         if not due:
             return []
@@ -116,17 +121,17 @@ class ProcessKiller:
 
     def _scan_one(self, incident_id: str, killing: KillInProgress, table: Table, at: MonoNs) -> ProcessesSeen | None:
         if killing.members is None:
-            self._begin(killing, table)  # The signals that a table which could not be read has held up.
+            self._begin(killing, table)  # Send the signals that an unreadable table delayed.
         assert killing.members is not None
         newcomers = strays(table, killing.members, self.own_pid)
         everyone = dict.fromkeys((*killing.members.members, *newcomers, *killing.ranks))
         alive = tuple(p for p in everyone if not self.processes.is_gone(p))
         living = frozenset(alive)
         members = killing.members.widened(newcomers)
-        # The dead make room: a fork bomb has as many of them as it has had time.
+        # Dead members are dropped: a fork bomb makes more of them all the time.
         killing.members = members.without(everyone.keys() - living, table)
         due = dict.fromkeys((*killing.unsent, *newcomers))
-        if killing.signum is signal.SIGKILL:  # Survivors behind those who have not had theirs yet.
+        if killing.signum is signal.SIGKILL:  # Survivors come after processes without a first signal.
             due.update(dict.fromkeys(killing.members.members))
         wanted = [p for p in due if p in living]
         killing.unsent = tuple(wanted[SENDS_MAX:])
@@ -145,5 +150,5 @@ class ProcessKiller:
         return None
 
     def end(self, incident_id: str) -> None:
-        """The halt is over: nobody of it is looked for any more."""
+        """End the search for this halt's processes: the halt is over."""
         self._open.pop(incident_id, None)

@@ -1,7 +1,7 @@
-"""What of all that happens is recorded: the frames of each run that were judged, and what else its rules were shown.
+"""What is recorded: each run's judged frames, and everything else that its rules were shown.
 
-Recorded is what was judged. From a halt on a run's ranks do what the halt asks of them, which says nothing of other
-policies: until they train again nothing more is kept.
+Only judged input is recorded. From a halt on, a run's ranks do what the halt asks, which shows nothing about other
+policies. So nothing more is recorded until they train again.
 """
 
 from __future__ import annotations
@@ -26,44 +26,45 @@ STOPPED: Final = "recording_stopped"
 
 
 class Recordings(Protocol):
-    """A port: where it is kept. Nothing here blocks or fails: what cannot be kept is counted."""
+    """The port to the stored recordings. No call blocks or fails: what cannot be stored is counted."""
 
     @property
     def problem(self) -> str | None:
-        """One line while what is handed over is not kept."""
+        """One line while input is not stored."""
 
     def hello(self, run: str, line: Heard) -> None:
-        """Not written by itself: this rank is connected, until `lost`, and is named to whoever reads on from later."""
+        """Note a connected rank, until `lost`. Its hello is repeated where a later part begins, not written alone."""
 
     def lost(self, connection: ConnectionId) -> None: ...
 
     def put(self, run: str, line: Heard) -> None: ...
 
     def note(self, run: str, at: MonoNs, line: bytes) -> None:
-        """A line of our own (wire.recording)."""
+        """Store a line of the governor's own (wire.recording)."""
 
     def again(self, run: str, at: MonoNs) -> None:
-        """Nothing was kept for a while, and is from now on: repeat the hellos of who is connected."""
+        """Go on after a pause in the recording: repeat the hellos of the connected ranks."""
 
     def flush(self, run: str) -> None:
-        """Have it on disk as soon as may be."""
+        """Write it to disk as soon as possible."""
 
     def end(self, run: str) -> None:
-        """It has exited; a hello begins it anew."""
+        """Note that the run has exited. A hello begins it anew."""
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Of the loop's thread; called behind the engine, which knows by then whose connection it is."""
+    """Used on the loop's thread. It is called after the engine, which then knows each connection's run."""
 
     node: Node
     recordings: Recordings
     _is_on: dict[str, bool] = field(default_factory=dict)  # By run; False while its halt lasts.
     _is_said: bool = False
-    _awake_at: MonoNs | None = None  # When we last ran. Ticks come every 250 ms, also where nobody trains.
+    # When the governor last ran. Ticks come every 250 ms, also without runs.
+    _awake_at: MonoNs | None = None
 
     def heard(self, packet: Packet, event: Event) -> None:
-        """A frame was read and judged. One that the engine took from nobody's connection is nobody's."""
+        """Record a frame that was read and judged. A frame of a connection without a run is not recorded."""
         self._wake(event.at)
         held = self.node.connections.get(packet.connection)
         managed = self.node.runs.get(held[0]) if held is not None else None
@@ -71,7 +72,7 @@ class Recorder:
             return
         run = managed.run.run
         is_halted, was_on = managed.incident is not None, self._is_on.get(run)
-        if was_on and not is_halted and not isinstance(event, Hello | Ack):  # Nearly always.
+        if was_on and not is_halted and not isinstance(event, Hello | Ack):  # The most frequent case.
             self.recordings.put(run, Heard(event.at, packet.connection, packet.data))
             return
         if was_on is False and not is_halted:
@@ -79,7 +80,7 @@ class Recorder:
         process = packet.peer.process if isinstance(event, Hello) else None
         line = Heard(event.at, packet.connection, packet.data, process, is_ack=isinstance(event, Ack))
         if process is not None:
-            self.recordings.hello(run, line)  # Of a halted run, too: it may be what goes on after it.
+            self.recordings.hello(run, line)  # Also for a halted run: this rank may go on after the halt.
         if was_on or not is_halted:
             self.recordings.put(run, line)
         self._is_on[run] = not is_halted
@@ -87,7 +88,7 @@ class Recorder:
             self._halted(managed, event.at)
 
     def lost(self, connection: ConnectionId, at: MonoNs) -> None:
-        """A connection has ended. Before the engine, which forgets whose it was."""
+        """A connection has ended. Called before the engine, which forgets the connection's run."""
         self._wake(at)
         self.recordings.lost(connection)
         held = self.node.connections.get(connection)
@@ -95,7 +96,7 @@ class Recorder:
             self.recordings.note(held[0], at, recording.lost(at, connection))
 
     def seen(self, event: Event) -> None:
-        """The machine has shown something: each run's rules were shown their part of it."""
+        """Record a machine sample: for each run, the part that its rules were shown."""
         self._wake(event.at)
         if isinstance(event, GpuSample) and event.run is None:
             for managed in self._recorded():
@@ -111,7 +112,7 @@ class Recorder:
                 self.recordings.note(managed.run.run, event.at, recording.spot(event))
 
     def tick(self, at: MonoNs) -> list[Alarm]:
-        """After the engine's: halts that time decided, runs that have ended, and what is wrong with the disk, once."""
+        """After the engine's tick: note halts that it decided, ended runs and, once, a problem of the disk."""
         self._wake(at)
         for run in list(self._is_on):
             managed = self.node.runs.get(run)
@@ -128,7 +129,7 @@ class Recorder:
         return [Alarm(STOPPED, None, f"what runs send is not recorded: {problem}; nothing else depends on it")]
 
     def _wake(self, at: MonoNs) -> None:
-        """We ourselves may not have run (`hang` has it so, too): what nobody listened to is no silence of the run's."""
+        """Record a gap if the governor did not run: unheard time is no silence of the run. `hang` does the same."""
         slept_at, self._awake_at = self._awake_at, max(at, self._awake_at or at)
         if slept_at is None or at - slept_at < BLIND_AFTER_NS:
             return

@@ -1,4 +1,4 @@
-"""Whom we will not watch: the rank is told why, and so are people, once per process and reason."""
+"""Alarms about training that is not watched or not judged: refused hellos, superseded ranks, runs without a loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from governor.core.events.effects import Alarm, Effect, Refuse
 from governor.core.events.inputs import BadHello, Hello, Step
 from governor.core.runs.state import Rank, is_nonfinite
 
-REFUSALS_REMEMBERED_MAX: Final = 1_024  # Four times the connections of the inbox; a retry each 30 s is no news.
+# Four times the inbox's connections. A retry every 30 s gives no second alarm.
+REFUSALS_REMEMBERED_MAX: Final = 1_024
 
 
 def on_bad_hello(node: Node, event: BadHello) -> list[Effect]:
@@ -34,31 +35,32 @@ def refuse(node: Node, connection: ConnectionId, peer: Peer, reason: str, at: Mo
     return effects
 
 
-# Ranks that are connected and whom nobody listens to: another attempt has taken their run's name over.
+# --- superseded ranks: connected, while another attempt has taken over their run's name -----------------------
 #
-# Their frames belong to no run, so nothing of theirs is judged; that they train on is said, and a loss that is no
+# Their frames belong to no run, so nothing is judged. One alarm says that they train on, another that a loss is no
 # number.
 
 
 # A launcher's restart kills the old ranks before it begins the new ones; their hang-ups arrive within a moment.
 SUPERSEDED_AFTER_NS: Final = DurationNs(5 * NS_PER_S)
-DISPLACED_PERIOD_NS: Final = DurationNs(60 * NS_PER_S)  # Of one run: two launches that fight for a name are one news.
+# One alarm a run in this time: two launches may fight for one name.
+DISPLACED_PERIOD_NS: Final = DurationNs(60 * NS_PER_S)
 PIDS_NAMED_MAX: Final = 8
 REMEDY: Final = "ranks of one launch need RANK and WORLD_SIZE, other launches a name each: attach(engine, run=…)"
 
 
 def supersede(node: Node, managed: ManagedRun, rank: Rank, by: Hello) -> None:
-    """The rank's connection speaks for nobody from here on. Under a halt it is the halt's business."""
+    """Take the rank's connection from its run. During a halt, the halt deals with the rank."""
     assert rank.connection is not None
     node.connections.pop(rank.connection, None)
-    # A process may begin an attempt of its own anew.
+    # A process may begin a new attempt itself.
     if managed.incident is None and not rank.said_bye and rank.peer.process != by.peer.process:
         one = SupersededRank(by.run, managed.run.attempt, rank.peer.process.pid, by.at)
         node.superseded[rank.connection] = node.unheard[rank.connection] = one
 
 
 def superseded_alarms(node: Node, at: MonoNs) -> list[Effect]:
-    """Say which runs have lost their name to another attempt and go on: a restart's old ranks are gone by now."""
+    """Report runs that lost their name to another attempt and train on. A restart's old ranks are gone by now."""
     pids: dict[tuple[str, str], list[int]] = {}
     for connection, rank in list(node.superseded.items()):
         if at - rank.since >= SUPERSEDED_AFTER_NS:
@@ -81,12 +83,12 @@ def superseded_alarms(node: Node, at: MonoNs) -> list[Effect]:
 
 
 def on_superseded_step(node: Node, event: Step) -> list[Effect]:
-    """A step of nobody's: said once a rank where its loss is no number, for no rule will."""
+    """Report a superseded rank's loss that is no number, once a rank: no rule judges its steps."""
     assert event.connection is not None
     one = node.unheard[event.connection]
     if one.is_said_broken or not is_nonfinite(event.loss):
         return []
-    node.unheard[event.connection] = replace(one, is_said_broken=True)  # It trains on, and is somebody.
+    node.unheard[event.connection] = replace(one, is_said_broken=True)  # It trains on, so it still uses the node.
     text = (
         f"pid {one.pid} has loss {event.loss} at step {event.step} and is not judged: attempt {one.attempt} of run "
         f"{one.run} has lost its name to another, which trains beside it ({REMEDY})"
@@ -94,23 +96,24 @@ def on_superseded_step(node: Node, event: Step) -> list[Effect]:
     return [Alarm("displaced_nonfinite", one.run, text)]
 
 
-# A run that trains and shows no loss: what judges the loss sees nothing, and whoever trains should know.
+# --- a run that trains and shows no loss: its loss rules cannot judge it ---------------------------------------
 
 
-# Of an attempt. A loop whose loss the shim can see shows it at its first step; the rest is for a warm-up of its own.
+# Steps of an attempt. If the shim can see a loop's loss, the first step shows it. The other steps allow for a warm-up.
 LOSS_DUE_STEPS: Final = 20
 
 
 def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
-    """Say once an attempt that "nonfinite" cannot judge: it reads UNKNOWN for ever, which `status` shows too."""
+    """Report once an attempt that "nonfinite" cannot judge: it reads UNKNOWN for ever, which `status` shows too."""
     run = managed.run
     attempt = (run.attempt, run.attempt_at)
     if run.jsonl_only:
-        return []  # What a foreign log holds, and how often, is its writer's business.
+        # The writer of a foreign log decides what it holds, and how often.
+        return []
     if run.attempt_step < LOSS_DUE_STEPS or managed.reported.no_loss == attempt:
         return []
     if run.loss is not None:
-        return []  # The last step told one: nobody has to be asked.
+        return []  # The last step had one.
     findings = managed.rules.findings
     blind = [
         rule.name
@@ -119,7 +122,7 @@ def no_loss_alarms(managed: ManagedRun) -> list[Effect]:
         and finding.reading is Reading.UNKNOWN
         and finding.reason == "no_loss_seen"
     ]
-    # The stage of a pipeline that has the loss may be on another node, whose governor sees it.
+    # The pipeline stage that has the loss may be on another node, whose governor sees it.
     if not blind or (run.framework == "pipeline" and not run.covers_world()):
         return []
     managed.reported.no_loss = attempt

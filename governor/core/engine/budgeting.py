@@ -1,7 +1,7 @@
-"""Budgets at work: how each stands, what runs they hold, who is warned, and what a person may set.
+"""Budgets at work: the standing of each, the runs that they cover, warnings, and what a person may set.
 
-A group's halt is its members' own: each live run's budget trigger sees the caps that cover it (`Run.caps`) and fires
-when what all of them have spent, plus the price of halting all of them, reaches the ceiling.
+A group is halted member by member. Each live run's budget trigger sees the caps that cover the run (`Run.caps`). It
+fires when what all members have spent, plus the price of halting all of them, reaches the ceiling.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from governor.core.events.inputs import OperatorBudget
 from governor.core.money.budgets import BUDGETS_MAX, BudgetReport, Cap, Scope, ScopedBudget, ScopeKind, scopes_of
 from governor.core.money.ledger import reserve
 
-UNREAD_SHOWN: Final = 5  # Of live budgets that cannot be read; an alarm is bounded.
+# Unreadable live budgets that an alarm names: its text is bounded.
+UNREAD_SHOWN: Final = 5
 _WHOLE_NODE: Final = (ScopeKind.DAY, ScopeKind.NODE)
 
 
 def apply(node: Node, at: MonoNs) -> list[Effect]:
-    """At each tick, when every run's money is known and before any is judged: put its caps on it, and warn."""
+    """At each tick, set every run's caps, and warn. Every run's money is known, and no run is judged yet."""
     for managed in node.runs.values():
         managed.run.set_caps(())
     in_force = node.budgets.in_force()
     if not in_force:
         node.budgets.stand(())
         return []
-    covered: dict[str, list[ManagedRun]] = {}  # By scope: once for all budgets, of which there may be many.
+    covered: dict[str, list[ManagedRun]] = {}  # By scope. Made once, because there may be many budgets.
     caps: dict[str, Cap] = {}
     effects: list[Effect] = []
     for managed in node.runs.values():
@@ -52,9 +53,9 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
     for budget in in_force:
         cap = caps[budget.scope.text] = _standing(node, budget, covered.get(budget.scope.text, []), at)
         effects += _warned(node, budget, cap, at)
-    # In the order in which they are in force, and not of a set: a replay must name the same one.
+    # In the order in which they are in force, not in a set's order: a replay must name the same one.
     groups = [budget.scope.text for budget in in_force if budget.scope.kind is not ScopeKind.RUN]
-    for text in groups:  # A run's own is in its policy.
+    for text in groups:  # A run's own budget is in its policy.
         for managed in covered.get(text, ()):
             managed.run.set_caps((*managed.run.caps, caps[text]))
     node.budgets.stand(caps.values())
@@ -62,7 +63,7 @@ def apply(node: Node, at: MonoNs) -> list[Effect]:
 
 
 def standing(node: Node, budget: ScopedBudget, at: MonoNs) -> Cap:
-    """What the scope has spent by this node's ledger, and what halting everybody in it may cost now."""
+    """What the scope has spent by this node's ledger, and what halting all its runs may cost now."""
     return _standing(node, budget, [one for one in node.runs.values() if _covers(budget.scope, one)], at)
 
 
@@ -73,11 +74,11 @@ def _standing(node: Node, budget: ScopedBudget, covered: Iterable[ManagedRun], a
     rate = known if scope.kind in _WHOLE_NODE else _together(members)
     if known is None:
         return Cap(scope.text, budget.ceiling_usd_micros, spent(node, scope, at))
-    # The whole machine is paid until the last of them is gone, however few of its ranks each holds.
+    # The whole machine is paid for until the last member is gone, however few ranks each has.
     longest = max((_bounds_ns(node, managed, at) for managed in members), default=0)
     uploads = sum(checkpoint_reserve(node, managed) for managed in members)
     to_reset = float("inf")
-    if scope.kind is ScopeKind.DAY:  # What a halt costs behind midnight is the next day's.
+    if scope.kind is ScopeKind.DAY:  # What a halt costs after midnight is the next day's.
         wall = node.wall(at)
         left = day_of(wall)[1] - wall
         longest = min(longest, left)
@@ -97,7 +98,7 @@ def spent(node: Node, scope: Scope, at: MonoNs) -> UsdMicros:
         case ScopeKind.NODE:
             return UsdMicros(groups.node_usd_micros)
         case _:
-            # Who stands in for a command spends what is nobody's in the counters yet.
+            # A command's stand-in spends what the counters still have as unallocated.
             standing_in = [one for one in node.runs.values() if one.is_unattached and _covers(scope, one)]
             unclaimed = sum(launched_command.unclaimed(node, managed) for managed in standing_in)
             return UsdMicros(groups.of_key(scope.text) + unclaimed)
@@ -124,14 +125,14 @@ def _bounds_ns(node: Node, managed: ManagedRun, at: MonoNs) -> int:
 
 
 def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effect]:
-    """One alarm for each part of the ceiling that is crossed, and for the whole: once, also over restarts.
+    """Give one alarm for each crossed part of the ceiling, and for the whole: once, also over restarts.
 
-    Another ceiling, and another day, make of what is no longer crossed something that can be crossed again.
+    With another ceiling or on another day, a part that is no longer crossed can be crossed again.
     """
     said = node.budgets.said.get(cap.scope)
     day = node.wall(at) // NS_PER_DAY if budget.scope.kind is ScopeKind.DAY else None
     used = cap.spend_usd_micros + cap.reserve_usd_micros
-    # The whole of a run's own is told by its halt.
+    # A run's halt reports that its own whole ceiling is used.
     parts = budget.alert_at if budget.scope.kind is ScopeKind.RUN else (*budget.alert_at, 1.0)
     crossed = [frac for frac in parts if used >= cap.ceiling_usd_micros * frac]
     before = said.frac if said is not None and said.day == day else 0.0
@@ -142,7 +143,7 @@ def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effe
     if fresh == said or (said is None and now == 0.0):
         return []
     node.budgets.reported(cap.scope, fresh)
-    node.request_persist()  # With the next tick: a governor after us must not say it again.
+    node.request_persist()  # A restarted governor must not give the alarm again.
     return [_alarm(budget, cap, now)] if now > before else []
 
 
@@ -172,7 +173,8 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
         return f"{BUDGETS_MAX} budgets are set live already: clear one, or write [[budget]] into costgov.toml"
     cap = standing(node, budget, at)
     held = cap.reserve_usd_micros
-    if scope.kind is ScopeKind.DAY:  # Near midnight little of a halt is today's; tomorrow all of it is.
+    # Near midnight, little of a halt's cost is today's. Tomorrow all of it is that day's.
+    if scope.kind is ScopeKind.DAY:
         held = standing(node, replace(budget, scope=Scope(ScopeKind.NODE)), at).reserve_usd_micros
     if ceiling <= held:
         return _too_small(scope, ceiling, held)
@@ -189,10 +191,10 @@ def refusal(node: Node, budget: ScopedBudget, at: MonoNs) -> str | None:
 
 
 def would_complete(node: Node, scope: Scope, tokens: int | None) -> str | None:
-    """Why a run cannot be given so few tokens: it has trained them, and its halt would follow at its next step."""
+    """Why a run cannot be given so few tokens: it has trained them already, and its next step would halt it."""
     managed = node.runs.get(scope.name) if scope.kind is ScopeKind.RUN else None
     if managed is None or tokens is None or tokens == managed.policy.budget.tokens:
-        return None  # What counts already is not what this would do.
+        return None  # This budget is in force already, so it changes nothing.
     trained = managed.run.tokens_total or 0
     if trained < tokens:
         return None
@@ -203,7 +205,7 @@ def would_complete(node: Node, scope: Scope, tokens: int | None) -> str | None:
 
 
 def fault(facts: NodeFacts, policies: PolicySet, budgets: Iterable[ScopedBudget]) -> str | None:
-    """A ceiling below what a halt of one run here may cost by itself: no run could be held to it."""
+    """Why a ceiling cannot be held: it is not above what a halt of one run here may cost. None: all can be held."""
     rate = facts.usd_micros_per_hour
     longest = max((bounds_ns(facts, policy) for policy in policies.policies), default=bounds_ns(facts, Policy("none")))
     for budget in budgets:
@@ -222,7 +224,7 @@ def _too_small(scope: Scope, ceiling: UsdMicros, needed: UsdMicros) -> str:
 
 
 def after_clearing(node: Node, scope: Scope) -> ScopedBudget | None:
-    """What would count for this scope without its live budget: what is configured, or a run's policy; or nothing."""
+    """The scope's budget without its live one: the configured one, else a run's policy's. None: there is none."""
     configured = node.budgets.configured.get(scope.text)
     if configured is not None or scope.kind is not ScopeKind.RUN or scope.name not in node.runs:
         return configured
@@ -245,7 +247,7 @@ def tokens_after_clearing(node: Node, scope: Scope) -> int | None:
 
 
 def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
-    """Put a live budget in force, or take one away: for everybody whom it covers, from the next tick on."""
+    """Put a live budget in force or remove it, for every run that it covers, from the next tick on."""
     scope, budgets = event.scope, node.budgets
     before = budgets.of(scope) or after_clearing(node, scope)
     budgets.set_live(scope, event.budget)
@@ -263,7 +265,7 @@ def on_operator_budget(node: Node, event: OperatorBudget) -> list[Effect]:
         "tokens": after.tokens if after is not None else None,
     }
     record = Record("operator", scope.name if scope.kind is ScopeKind.RUN else None, None, data, durable=True)
-    return [persist(node, event.at, durable=True), record]  # In this order, as an operator's hold.
+    return [persist(node, event.at, durable=True), record]  # In this order, as for an operator's hold.
 
 
 def pin(node: Node) -> None:
@@ -271,7 +273,7 @@ def pin(node: Node) -> None:
 
 
 def refit(node: Node, managed: ManagedRun) -> None:
-    """Judge the run by what covers it now; rules whose meaning is unchanged keep what they have counted."""
+    """Judge the run by the budgets that cover it now. Rules whose meaning is unchanged keep their counts."""
     run = managed.run
     policy = node.policy_for(run.run, run.stage, run.labels)
     if policy != managed.policy:
@@ -283,7 +285,7 @@ def refit(node: Node, managed: ManagedRun) -> None:
 
 
 def listed(node: Node, at: MonoNs) -> list[dict[str, Any]]:
-    """Every budget in force, and every ceiling that a live run has of its policy. Dollars are floats: for eyes."""
+    """Every budget in force, and every ceiling that a live run has from its policy. Dollars are floats, for display."""
     budgets = {budget.scope.text: budget for budget in node.budgets.in_force()}
     for managed in node.runs.values():
         scope = Scope(ScopeKind.RUN, managed.run.run)
@@ -318,10 +320,10 @@ def _document(budget: ScopedBudget, cap: Cap) -> dict[str, Any]:
 
 
 def restore_counters(node: Node, kept: Mapping[str, Any]) -> bool:
-    """Take up what groups have spent from the node's snapshot; False: it is of before and has none.
+    """Restore what groups have spent from the node's snapshot. False: an older snapshot has no counters.
 
-    KeyError, TypeError, ValueError or AttributeError when they are not ours. Apart from the live budgets: counters that
-    are taken up stand, also where those cannot be read.
+    KeyError, TypeError, ValueError or AttributeError when they are not ours. Live budgets are restored separately:
+    restored counters count even if the live budgets are unreadable.
     """
     if "groups" not in kept:
         return False
@@ -330,7 +332,7 @@ def restore_counters(node: Node, kept: Mapping[str, Any]) -> bool:
 
 
 def restore_live(node: Node, kept: Mapping[str, Any]) -> list[Effect]:
-    """Take up live budgets and what was said: each that can be read holds. Raises as restore_counters() does."""
+    """Restore live budgets and their given warnings. Each readable one holds. Raises as restore_counters() does."""
     if "budgets" not in kept:
         return []
     problems = node.budgets.restore(kept["budgets"])
@@ -345,9 +347,9 @@ def restore_live(node: Node, kept: Mapping[str, Any]) -> list[Effect]:
 
 
 def typed_anew(node: Node) -> list[Effect]:
-    """A ceiling that was typed since is a person's newer word than a live one of the same run, which then is over.
+    """Drop live budgets of a run that are older than a typed ceiling: the typed one is a person's newer decision.
 
-    The same command line again (a scheduler that requeues) is no new word.
+    The same command line again (a scheduler that requeues) is no new decision.
     """
     typed = node.policies.typed_ceiling_usd_micros
     if typed is None:
@@ -365,9 +367,9 @@ def _over(budget: ScopedBudget, typed: UsdMicros) -> str:
 
 
 def count_before(node: Node, known: Iterable[Mapping[str, Any]]) -> None:
-    """A journal of before has no counters: what its runs have spent is their groups', by stage and labels of the last.
+    """Count an older journal's spend to the groups of its runs, by their last stage and labels: it has no counters.
 
-    Of which day that was, nobody has counted: the day's begins now. `known`: snapshots that could be taken up.
+    The days of that spend are unknown, so the day's counter begins now. `known`: snapshots that could be restored.
     """
     groups = node.ledger.groups
     groups.begin_at(node.ledger.total())

@@ -1,4 +1,4 @@
-"""Whether a halt's checkpoint can be had at all: waiting for one that cannot come costs the grace and saves nothing."""
+"""What a halt asks for, how long it may take, and what it stops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from governor.core.runs.state import Run
 
 
 def checkpoint_obstacle(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> str | None:
-    """Why nobody need be asked, in words; None where asking may help, or where the verdict wants no checkpoint."""
+    """Why no checkpoint can come, in words. Waiting for it would cost the grace and save nothing.
+
+    None if asking may help, or if the verdict wants no checkpoint.
+    """
     if verdict.checkpoint == "none":
         return None
     if managed.is_unattached:
@@ -29,9 +32,11 @@ def checkpoint_obstacle(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> st
 
 
 def _deaf(managed: ManagedRun, hang: Mapping[str, Any], at: MonoNs) -> str | None:
-    """A step is agreed by every rank (ADR 0003), and its listener speaks for a rank also while its training hangs. One
-    that has sent no beat for the whole limit of the verdict (stopped, or the interpreter's lock is never given up) will
-    not vote either."""
+    """Why a hanging run cannot agree on a step: one rank has sent no beat for the verdict's whole limit.
+
+    Every rank agrees to a checkpoint's step (ADR 0003). A rank's listener answers also while its training hangs. A rank
+    without beats (stopped, or the interpreter's lock is never given up) does not vote either.
+    """
     limit_s = hang.get("limit_s")
     if not isinstance(limit_s, (int, float)):
         return None
@@ -42,14 +47,14 @@ def _deaf(managed: ManagedRun, hang: Mapping[str, Any], at: MonoNs) -> str | Non
     return None
 
 
-# Checkpoints that a rule asks for while the run trains on. No incident is opened, so nothing escalates from one.
+# --- checkpoints that a rule asks for while the run trains on --------------------------------------------------
 
 
 FAILURES = frozenset({"failed", "aborted", "declined"})
 
 
 def ask_for_checkpoint(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Ask:
-    """A checkpoint without a halt: the run trains on. Not an incident, so nothing escalates when it fails."""
+    """Ask for a checkpoint without a halt: the run trains on. No incident is opened, so a failure does not escalate."""
     return Ask(
         incident_id=f"{_names_of(managed)}{verdict.rule}.{at}",
         run=managed.run.run,
@@ -61,8 +66,10 @@ def ask_for_checkpoint(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Ask
 
 
 def is_merged(managed: ManagedRun, ack: Ack) -> bool:
-    """A checkpoint that a rule had asked for was open when the halt's letter came: the rank folded that one into it
-    and goes on under its name, to exit. One that is not to exit has not heard of the halt yet."""
+    """Whether the rank merged the halt's checkpoint request into an open one of a rule.
+
+    The rank then goes on under the rule's request, and exits after it. An ack without exit precedes the halt's request.
+    """
     return bool(ack.exit_after) and is_asked(managed, ack)
 
 
@@ -71,8 +78,10 @@ def is_asked(managed: ManagedRun, ack: Ack) -> bool:
 
 
 def tell_failed(managed: ManagedRun, ack: Ack) -> list[Effect]:
-    """A checkpoint without a halt is not asked for again before its rule is quiet: somebody should know. One rank's
-    word is the run's."""
+    """Report that a rule's checkpoint was not saved: it is not asked for again before the rule is quiet.
+
+    One rank's ack counts for the run.
+    """
     if ack.rank != min(managed.run.ranks):
         return []
     rule = ack.incident_id.removeprefix(_names_of(managed)).rpartition(".")[0]
@@ -85,31 +94,34 @@ def _names_of(managed: ManagedRun) -> str:
     return f"{managed.run.run}.checkpoint."
 
 
-# What a halt may take and what it stops: its plan at the verdict, and the bounds that a ceiling reserves for.
+# --- what a halt may take and what it stops: its plan, and the bounds that a ceiling reserves for ---------------
 
 
-# Rung of the provider ladder up to which we climb by ourselves; destroying needs the policy's word.
+# The highest rung of the provider ladder without a setting. Destroying needs the policy's `destroy`.
 RUNG_FORCE = 1
 RUNG_DESTROY = 2
-UNSAVED_MIN_NS = NS_PER_S  # Even a checkpoint a moment old leaves time for one answer.
-TICKS_OF_A_HALT = 4  # The verdict's own, and the ends of grace, SIGTERM and SIGKILL: each is met at the next tick.
-STOP_REPLY_NS = DurationNs(30 * NS_PER_S)  # The clouds' own time-outs, credentials and call together, end below it.
-VERIFY_NS = DurationNs(240 * NS_PER_S)  # Where the provider declares no bound: EC2's, the slowest that we know.
+UNSAVED_MIN_NS = NS_PER_S  # Time for one answer, even right after a checkpoint.
+# The verdict's tick, and the ends of grace, SIGTERM and SIGKILL: each is met at the next tick.
+TICKS_OF_A_HALT = 4
+# The clouds' own time-outs, for credentials and call together, are shorter.
+STOP_REPLY_NS = DurationNs(30 * NS_PER_S)
+# For a provider that declares no bound: EC2's, the slowest that we know.
+VERIFY_NS = DurationNs(240 * NS_PER_S)
 
 
 def grace_now(policy: Policy, run: Run, at: MonoNs) -> DurationNs:
-    """How long a halt now would wait for a checkpoint: no longer than the work that a kill would lose took."""
+    """How long a halt now waits for a checkpoint: no longer than the time of the work that a kill would lose."""
     return DurationNs(min(policy.halt.grace_ns, max(UNSAVED_MIN_NS, run.unsaved_ns(at))))
 
 
 def bounds_ns(facts: NodeFacts, policy: Policy) -> DurationNs:
-    """What a halt may take beyond its grace: the declared bounds of ending processes, of the provider, of its bill."""
+    """How long a halt may take beyond its grace: the bounds of ending processes, of the provider, and of its bill."""
     ending = policy.halt.term_grace_ns + policy.halt.kill_grace_ns
     return DurationNs(ending + facts.stop_bound_ns + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
 
 
 def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> HaltPlan:
-    """What this halt may take. Grace: never longer than the work that a kill would lose is worth."""
+    """The plan of this halt. See grace_now() for its grace."""
     settings = managed.policy.halt
     grace = grace_now(managed.policy, managed.run, at)
     someone = any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
@@ -130,14 +142,14 @@ def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> H
 def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarget:
     wanted = managed.policy.halt.stop
     if verdict.finding.reason == TOKENS_REACHED:
-        # The run is complete: as when it ends by itself, what becomes of the machine is `on_finish`.
+        # The run is complete: `on_finish` decides about the machine, as when a run ends by itself.
         wanted = "auto" if managed.policy.run_on_finish == "stop" else "processes"
-    # "job": no scheduler is spoken to yet, and whoever wrote it wants the machine kept. A job ends with its processes.
+    # "job": no scheduler is supported yet. Its author wants to keep the machine, and a job ends with its processes.
     if wanted in ("processes", "job") or node.facts.cloud == "none":
         return StopTarget.PROCESSES
     if wanted == "instance":
         return StopTarget.INSTANCE
-    # auto: only what is ours alone, and only when the checkpoint survives it.
+    # auto: stop only a machine that no one else uses, and only if the checkpoint survives the stop.
     others = [name for name in node.holders() if name != managed.run.run]
     if others or node.strangers() or not node.facts.can_stop or node.facts.survives_stop is False:
         return StopTarget.PROCESSES
@@ -145,13 +157,13 @@ def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarge
 
 
 def node_plan(facts: NodeFacts) -> HaltPlan:
-    """Of the stop of a node that nobody uses: nothing to save, nobody to end, and never destroyed."""
+    """The plan for stopping a node that nobody uses: nothing to save, no process to end, never destroyed."""
     return HaltPlan(
         checkpoint="none",
         grace_ns=DurationNs(0),
         save_grace_ns=DurationNs(0),
         term_grace_ns=DurationNs(0),
-        kill_grace_ns=DurationNs(TICK_NS),  # Never begun.
+        kill_grace_ns=DurationNs(TICK_NS),  # Never used.
         stop=StopTarget.INSTANCE,
         stop_reply_ns=STOP_REPLY_NS,
         verify_ns=facts.stop_bound_ns or VERIFY_NS,

@@ -1,4 +1,4 @@
-"""Incidents as plain JSON and back: what the journal keeps, reports show and a restarted governor resumes from."""
+"""Incidents as plain JSON and back: the journal stores it, reports show it, a restarted governor resumes from it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
 
 
 def stays_billed(node: Node, incident: Incident) -> list[str]:
-    """What the provider bills on after this halt: the machine itself, unless the halt ends with its stop."""
+    """What the provider goes on billing after this halt. That includes the machine, unless the halt stops it."""
     known = list(node.facts.stays_billed)
     if incident.plan.stop is StopTarget.PROCESSES and node.facts.cloud != "none":
         return [f"{node.facts.cloud} instance {node.facts.instance_id}: only the processes are ended", *known]

@@ -1,4 +1,4 @@
-"""From a verdict to the halt table and back: opening incidents, and turning what happens into facts."""
+"""From a verdict to the halt table and back: open incidents, and turn what happens into facts."""
 
 from __future__ import annotations
 
@@ -44,16 +44,18 @@ from governor.core.halt.table import Fact, HaltState, StopTarget
 from governor.core.runs.life import LifeFact, move
 
 DAY_NS = 24 * NS_PER_HOUR
-PIDS_NOTED_MAX = 16  # A launcher brings back a node's ranks; what brings back more is told by its number.
+# A launcher restarts a node's ranks. Of more processes only the number is noted.
+PIDS_NOTED_MAX = 16
 
 
 def open_incident(
     node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, operator_uid: int | None = None
 ) -> list[Effect]:
-    """Begin the halt of a run. The caller has settled that none is open and that it may."""
+    """Begin the halt of a run. The caller has made sure that no halt is open and that this one is allowed."""
     run = managed.run
     in_vain = checkpoint_obstacle(managed, verdict, at)
-    hand_over(node, managed, at)  # Who is halted before anybody spoke for it has spent what was nobody's.
+    # A stand-in that is halted before any run spoke has spent the unallocated time.
+    hand_over(node, managed, at)
     managed.history.incidents_total += 1
     incident_id = f"{run.run}.{node.facts.node}.{managed.history.incidents_total}"  # `number_of` reads it back.
     plan = plan_for(node, managed, verdict, at)
@@ -104,13 +106,13 @@ def open_incident(
 
 
 def number_of(incident_id: str) -> int:
-    """Which incident of its run this was; 1 where the id does not say."""
+    """Which incident of its run this was; 1 if the id does not say."""
     last = incident_id.rpartition(".")[2]
     return int(last) if last.isdecimal() else 1
 
 
 def _resume_command(managed: ManagedRun) -> str | None:
-    """The command that launched the run: a script that calls resume() goes on from its newest whole checkpoint."""
+    """The command that launched the run. A script that calls resume() goes on from its newest whole checkpoint."""
     argv = managed.launch.command or managed.run.resume_argv
     if not argv:
         return None
@@ -119,7 +121,7 @@ def _resume_command(managed: ManagedRun) -> str | None:
 
 
 def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:
-    """A second halt of the same attempt joins the first: suspect if either is."""
+    """Join a second halt of the same attempt to the first. The checkpoint is suspect if either halt says so."""
     incident = managed.incident
     assert incident is not None
     incident.note(at, node.wall(at), "merged", rule=verdict.rule, reason=verdict.finding.reason)
@@ -131,14 +133,14 @@ def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list
 
 
 def ask_again(managed: ManagedRun, rank: int) -> list[Ask]:
-    """Repeat the letter for the one rank that (re)connected in the middle of it; the others hold theirs."""
+    """Repeat the checkpoint request for one rank that (re)connected. The other ranks have it already."""
     assert managed.incident is not None
     letters = table.entry_effects(managed.incident.halt, managed.incident.plan)
     return [replace(letter, rank=rank) for letter in letters if isinstance(letter, Ask)]
 
 
 def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect]:
-    """Put one fact to the table. The incident is kept before the effects that follow from it."""
+    """Put one fact to the table. The incident is persisted before the effects that follow from it."""
     incident = managed.incident
     assert incident is not None
     if incident.is_closed:
@@ -204,11 +206,11 @@ def keep(node: Node, managed: ManagedRun) -> PersistIncident:
 # --- what happens, as facts ---------------------------------------------------------------------------------
 
 
-# One rank's word is the run's. A checkpoint needs every rank's part, so one that cannot give its own settles the round
-# for all in their common store ("abort"), and `failed`, `aborted` and `declined` are what all of them will say. The one
-# exception is a rank that loses the store after its vote: the manifest may then still be committed, and a `saved` that
-# arrives after SIGTERM is noted all the same. Waiting for every rank instead would wait out the grace for those that
-# hang in the save's barrier beside the one that failed.
+# One rank's ack counts for the run. A checkpoint needs every rank's part, so a rank without its part decides the round
+# for all in their common store ("abort"). All ranks then answer `failed`, `aborted` or `declined`.
+# The one exception is a rank that loses the store after its vote: the manifest may then still be committed. A `saved`
+# that arrives after SIGTERM is noted all the same.
+# Waiting for every rank would use up the grace: some hang in the save's barrier beside the one that failed.
 _ACK_FACTS = {
     "received": Fact.RECEIVED,
     "agreed": Fact.RECEIVED,
@@ -226,7 +228,7 @@ def on_ack(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
     wall = node.wall(ack.at)
     effects: list[Effect] = []
     if ack.what == "saved" and (ack.checkpoint is None or incident.checkpoint is not None):
-        # Of the whole, the first word counts; the other ranks only say that they know.
+        # The first ack with the whole checkpoint counts. The other ranks only report that they know it.
         incident.note(ack.at, wall, "rank_saved", **_ack_detail(ack))
         return []
     if ack.what == "agreed" and ack.step is not None:
@@ -252,7 +254,7 @@ def _ack_detail(ack: Ack) -> dict[str, object]:
 
 
 def _pay_for_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
-    """Kept before the incident knows of the checkpoint: then its acknowledgement is not taken a second time."""
+    """Charge it, and persist that before the incident has the checkpoint: then a repeated ack is not charged again."""
     held = metering.checkpoint_reserve(node, managed)
     paid = metering.charge_checkpoint(node, managed, ack)
     if paid is None:
@@ -308,13 +310,13 @@ def on_processes(node: Node, managed: ManagedRun, seen: ProcessesSeen) -> list[E
         incident.add_processes(seen.respawned)
         effects.extend(feed(node, managed, Fact.RESPAWNED, seen.at))
     elif not seen.alive and not incident.rank_processes and not incident.launchers:
-        # Nobody told us who the run is: that we see none of it is no observation.
+        # The run's processes were never named, so seeing none of them proves nothing.
         if incident.at_of("nobody_named") is None:
             incident.note(seen.at, node.wall(seen.at), "nobody_named")
             text = f"run {incident.run} names no processes (pidfile, unit, cgroup, job): its end cannot be seen here"
             effects.append(Alarm("nobody_named", incident.run, text))
     elif not seen.alive:
-        # Before TERM only the ranks are known to be gone; what they left behind is looked for next.
+        # Before TERM, only the ranks are known to be gone. Processes that they left behind are looked for next.
         what = "ranks_exited" if incident.halt.stage in (HaltState.ASKED, HaltState.SAVING) else "exited"
         if incident.at_of(what) is None:
             incident.note(seen.at, node.wall(seen.at), what)
@@ -335,7 +337,7 @@ def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list
     incident.note(reply.at, node.wall(reply.at), _STOP_WORDS[reply.answer], reason=reply.reason)
     effects: list[Effect] = []
     if reply.destroys and not incident.halt.destroyed:
-        # Kept at once: after a restart nobody else remembers why the provider knows no such machine.
+        # Persisted at once: after a restart, only this tells why the provider knows no such machine.
         incident.move(replace(incident.halt, destroyed=True))
         effects.append(keep(node, managed))
     return [*effects, *feed(node, managed, table.stop_fact(reply.answer, reply.retryable), reply.at)]

@@ -1,14 +1,15 @@
-"""Whom a halt may end: the run's launchers, its announced ranks and their trees, and nobody else.
+"""Which processes a halt may end: the run's launchers, its announced ranks and their trees, and no other process.
 
-Pure: a process table in, identities out. The table is old the moment it is read, so whoever signals compares identity
-again (`ports.Processes.send`), and whoever waits scans again (`strays`) until nobody is left.
+Pure: a process table in, identities out. The table is out of date once it is read. So the sender of a signal compares
+identity again (`ports.Processes.send`), and a waiting halt scans again (`strays`) until no process is left.
 
-What belongs to a run, besides the trees below its launchers and ranks:
-- every process of a session, or orphan of a process group, that the run itself began (its leader is one of ours);
+These belong to a run, besides the trees below its launchers and ranks:
+- every process of a session that the run itself began (its leader is one of ours);
+- every orphan of a process group that the run itself began;
 - in a session that it shares with others (a login shell), an orphan that appeared after the kill set was taken and has
-  exactly a rank's or launcher's command line: forked in the last moment by a member.
+  exactly a rank's or launcher's command line: a member forked it at the last moment.
 Sharing a parent, a session, a user or a command line with the run is not enough: sibling runs of one sweep share all of
-these. A restart loop around the launcher is told by the hello of what it starts, which carries the run's name.
+these. A restart loop around the launcher shows itself by the hello of its new ranks, which has the run's name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from governor.core.base.identity import ProcessFacts, ProcessId
 
 Table = Mapping[int, ProcessFacts]
 
-ANCESTORS_MAX = 64  # Real chains are below 20; a table read while it changed may even hold a circle.
+# Real chains are below 20. A table that changed while it was read may even have a circle.
+ANCESTORS_MAX = 64
 
 _LAUNCHER_MODULES = frozenset((
     "deepspeed.launcher.launch", "deepspeed.launcher.runner", "torch.distributed.run", "torch.distributed.launch",
@@ -37,33 +39,34 @@ _SPAWNED = "--multiprocessing-fork"  # On every process that multiprocessing's s
 
 @dataclass(frozen=True, slots=True)
 class KillSet:
-    """Members in the order in which to signal them, and what recognises those who come later."""
+    """Members in the order in which to signal them, and what identifies later processes of the run."""
 
     uid: int
-    members: tuple[ProcessId, ...]  # Launchers outermost first (they restart the others), ranks, then their trees.
+    # Launchers, outermost first (they restart the others), then ranks, then their trees.
+    members: tuple[ProcessId, ...]
     launchers: frozenset[ProcessId]
-    sessions: frozenset[int]  # Begun by the run: all their processes are its own.
+    sessions: frozenset[int]  # Sessions begun by the run: all their processes are its own.
     groups: frozenset[int]  # Process groups begun by the run.
     shared_sessions: frozenset[int]
     argvs: frozenset[tuple[str, ...]]  # Exact command lines of ranks and launchers.
     alike: frozenset[ProcessId]  # Others that had such a command line already: sibling runs.
-    as_of_ticks: int  # Newest start in the table that this was made from.
+    as_of_ticks: int  # The newest start time in the table that this was made from.
 
     def widened(self, strays: Iterable[ProcessId]) -> KillSet:
-        """Count the strays in, so that the next scan finds their children too."""
+        """Add the strays, so that the next scan finds their children too."""
         return replace(self, members=tuple(dict.fromkeys((*self.members, *strays))))
 
     def without(self, gone: Iterable[ProcessId], table: Table) -> KillSet:
-        """Leave out members that are gone and that the table does not show: nobody descends from them any more.
+        """Leave out members that are gone and absent from the table: no process descends from them any more.
 
-        A zombie stays, for it still leads its session and group; those keep their numbers here in any case.
+        A zombie stays, because it still leads its session and group. Their numbers stay here in any case.
         """
         left = frozenset(process for process in gone if _same(table, process) is None)
         alike = frozenset(process for process in self.alike if _same(table, process) is not None)
         return replace(self, members=tuple(p for p in self.members if p not in left), alike=alike)
 
     def joined(self, earlier: KillSet) -> KillSet:
-        """Keep what an earlier look at the same halt knew: by now its launchers may be gone, and their orphans not."""
+        """Add what an earlier scan of the same halt knew: its launchers may be gone by now, and their orphans not."""
         members = dict.fromkeys((*self.members, *earlier.members))
         return KillSet(
             uid=self.uid,
@@ -111,10 +114,10 @@ def kill_set(
     table: Table, ranks: Iterable[ProcessId], own_pid: int, *, launchers: Iterable[ProcessId] = (),
     uid: int | None = None,
 ) -> KillSet | None:  # fmt: skip
-    """Return whom to end for these announced ranks, or None when nobody of the run can be told any more.
+    """Return which processes to end for these announced ranks, or None if the run's uid cannot be found any more.
 
-    `launchers` are those found when the ranks said hello (under `costgov run` also the command itself): they count
-    even if they no longer stand above a rank. `uid` is the run's; without it, that of a rank or launcher still alive.
+    `launchers` are those found when the ranks said hello (under `costgov run` also the command itself). They count even
+    if they are no longer above a rank. `uid` is the run's; by default, that of a rank or launcher still alive.
     """
     ranks = tuple(dict.fromkeys(ranks))
     recorded = tuple(launchers)
@@ -137,7 +140,7 @@ def kill_set(
         uid=uid,
         members=tuple(members),
         launchers=frozenset(f.process for f in all_launchers),
-        # A rank that is gone already may have led its session (torchrun): the number is its own while members live.
+        # A rank that is gone may have led its session (torchrun). The number stays its own while members live.
         sessions=frozenset(s for s in _sids(members.values(), ranks) if s in member_pids),
         groups=frozenset(f.pgid for f in members.values() if f.pgid in member_pids),
         shared_sessions=frozenset(s for s in _sids(members.values(), ()) if s not in member_pids),
@@ -149,7 +152,7 @@ def kill_set(
 
 
 def strays(table: Table, killed: KillSet, own_pid: int) -> tuple[ProcessId, ...]:
-    """Return living processes of the run that are not members: late children, orphans, restarts. Zombies are gone."""
+    """Return living processes of the run that are not members: late children, orphans, restarts. No zombies."""
     protected = _protected(table, own_pid)
     members = frozenset(killed.members)
     found: dict[ProcessId, ProcessFacts] = {}
@@ -170,7 +173,7 @@ def remaining(table: Table, killed: KillSet) -> tuple[ProcessId, ...]:
 
 
 def is_launcher(argv: tuple[str, ...]) -> bool:
-    """Whether this command line is that of a known launcher of ranks."""
+    """Whether this is the command line of a known launcher of ranks."""
     if not argv:
         return False
     program, rest = _program(argv)
@@ -196,10 +199,10 @@ def _program(argv: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def _spawned(rank: ProcessFacts, child: ProcessFacts, *, parent: ProcessFacts) -> bool:
-    """torch.multiprocessing: the training script itself launches ranks, by fork or by spawn.
+    """Whether the training script itself launches ranks, by fork or by spawn (torch.multiprocessing).
 
-    A fork keeps the command line, down to the rank. A shell that forks keeps its own, which is another's than the
-    rank's: `( python train.py ) &` in the script of a sweep, whose other runs stand below the same shell.
+    A fork keeps the command line, down to the rank. A forking shell has another command line than the rank:
+    `( python train.py ) &` in the script of a sweep, whose other runs are below the same shell.
     """
     return bool(child.argv) and (_SPAWNED in child.argv or parent.argv == child.argv == rank.argv)
 
@@ -219,13 +222,16 @@ def _belongs(table: Table, facts: ProcessFacts, killed: KillSet, members: frozen
 
 
 def _led_by_us(table: Table, leader_pid: int, ours: frozenset[int], members: frozenset[ProcessId]) -> bool:
-    """The kernel keeps a number from reuse while a session or group bears it: a stranger there began a new one."""
+    """Whether the run began this session or group. A stranger as leader began a new one.
+
+    The kernel does not reuse a number while a session or group has it.
+    """
     leader = table.get(leader_pid)
     return leader_pid in ours and (leader is None or leader.process in members)
 
 
 def _is_orphan(table: Table, facts: ProcessFacts) -> bool:
-    """Its parent is gone: pid 1 or a subreaper outside the session has taken it."""
+    """Whether its parent is gone: pid 1 or a subreaper outside the session has adopted it."""
     parent = table.get(facts.ppid)
     if facts.ppid <= 1 or parent is None:
         return True
@@ -233,12 +239,12 @@ def _is_orphan(table: Table, facts: ProcessFacts) -> bool:
 
 
 def _sids(members: Iterable[ProcessFacts], ranks: Iterable[ProcessId]) -> frozenset[int]:
-    # 0 is a session of another pid namespace, which says nothing about anybody.
+    # 0 is a session of another pid namespace and identifies nothing.
     return frozenset({f.sid for f in members} | {rank.pid for rank in ranks}) - {0}
 
 
 def _protected(table: Table, own_pid: int) -> frozenset[int]:
-    """Ourselves and everything above us, by number alone: here a doubt protects."""
+    """This process and everything above it, by pid alone: in doubt a process is protected."""
     found: set[int] = set()
     pid = own_pid
     while pid not in found:
@@ -253,7 +259,7 @@ def _may_end(facts: ProcessFacts, uid: int, protected: frozenset[int]) -> bool:
 
 
 def _trees(table: Table, roots: Iterable[ProcessFacts], uid: int, protected: frozenset[int]) -> Iterator[ProcessFacts]:
-    """Yield everything below the roots, breadth first. Another uid's process is left out, its children are not."""
+    """Yield everything below the roots, breadth first. Another uid's process is left out, but not its children."""
     children: dict[int, list[ProcessFacts]] = {}
     for facts in table.values():
         children.setdefault(facts.ppid, []).append(facts)
@@ -267,7 +273,7 @@ def _trees(table: Table, roots: Iterable[ProcessFacts], uid: int, protected: fro
 
 
 def _ancestors(table: Table, facts: ProcessFacts) -> Iterator[ProcessFacts]:
-    """Yield parent, grandparent, …; a parent younger than its child is a reused number and ends the chain."""
+    """Yield parent, grandparent, …. A parent younger than its child is a reused pid and ends the chain."""
     for _ in range(ANCESTORS_MAX):
         parent = table.get(facts.ppid)
         if facts.ppid <= 1 or parent is None or parent.process.start_ticks > facts.process.start_ticks:

@@ -1,11 +1,14 @@
-"""What `costgov run` launched, while nobody of it speaks: metered, shown, and held to the ceiling.
+"""The command that `costgov run` launched, while no run speaks for it: metered, shown, and held to the ceiling.
 
-That is before a rank has said hello, and again when the run that spoke for the command has ended and the command goes
-on: a second training that never attaches, an evaluation, an upload. Its time is nobody's in the charges until it is
-handed over: to the next run that speaks, whatever its name is, or to the run that stands in for the command when that
-is halted or the command has ended. Who stands in: the run named after the command, later the one that it was handed
-over to last, whose budget goes on. A JSONL stream speaks for the command only under such a name or with one of its
-processes: any other is a run beside it, whose log may be older than the command.
+No run speaks for the command before its first rank has said hello. The same is true when the run that spoke for the
+command has ended and the command goes on: a second training that never attaches, an evaluation, an upload.
+
+Charges leave the command's time unallocated until it is handed over. The next run that speaks for the command takes
+it, under any name. When the command is halted or ends first, the stand-in takes it. The stand-in is the run named after
+the command, later the run that took the time over last, whose budget goes on.
+
+A JSONL stream speaks for the command only under one of these names or with one of the command's processes. Any other
+stream is a run of its own: its log may be older than the command.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from governor.core.money.charges import charge_of, charge_row
 from governor.core.runs import intake
 from governor.core.runs.life import LifeFact, move
 
-# Imports and the set-up of a small model are done by then. A large one only makes the line come before the hello.
+# A small model has done its imports and set-up by then. For a large model the alarm only comes before the hello.
 ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 
 
@@ -34,7 +37,7 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.idle.command = event.run
     left = node.left
     if left is not None and set(left.processes) == set(event.processes):
-        # Our own crash, not a launch: what the command had cost by then counts towards its ceiling.
+        # The governor was restarted, not the command. What the command cost before counts towards its ceiling.
         node.left = None
         node.account.taken_up(left.account, left.unallocated_since)
         node.ledger.book.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
@@ -42,12 +45,13 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
 
 
 def on_launcher_exited(node: Node, _event: LauncherExited) -> list[Effect]:
-    node.launched = None  # Who stands in for it ends with its process; who speaks for it, with its ranks.
+    # A stand-in ends with the command's process. A run that speaks for the command ends with its ranks.
+    node.launched = None
     return []
 
 
 def is_of_command(node: Node, event: StreamOpened) -> bool:
-    """Whether the stream is the launched command's own; also when none was launched or somebody speaks for it."""
+    """Whether the stream is the launched command's own. Also true without a command, or when a run speaks for it."""
     launched = node.launched
     if launched is None or node.account.is_held:
         return True
@@ -55,7 +59,7 @@ def is_of_command(node: Node, event: StreamOpened) -> bool:
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:
-    """At each tick, behind the meter: stand in for the command as long as nobody of it speaks."""
+    """At each tick, after metering: have a run stand in for the command as long as no run speaks for it."""
     launched = node.launched
     if launched is None:
         return []
@@ -94,7 +98,7 @@ def _speaks(managed: ManagedRun) -> bool:
 
 
 def _has_ended(managed: ManagedRun, launched: CommandLaunched) -> bool:
-    """A halt of this run was seen to its end, and the command was among those whom it ended."""
+    """Whether a halt of this run is closed and the command was among the processes that it ended."""
     incident = managed.incident
     if incident is None or not incident.is_closed:
         return False
@@ -102,19 +106,19 @@ def _has_ended(managed: ManagedRun, launched: CommandLaunched) -> bool:
 
 
 def _go_on(managed: ManagedRun) -> None:
-    """The rest of the command is the attempt's own: what it has trained stays, and its ranks are gone."""
-    managed.rules.new_attempt()  # What the last steps were like is no evidence against what follows them.
+    """Continue the attempt with the rest of the command. What it has trained stays; its ranks are gone."""
+    managed.rules.new_attempt()  # The last steps are no evidence about what follows them.
     intake.outlive_ranks(managed.run)
 
 
 def _begin(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | None:
-    """Without a rank of this launch that could be gone; None while there is no room for one more run."""
+    """Begin an attempt that has no rank yet. None while there is no room for one more run."""
     managed = node.runs.get(name)
     if managed is None:
         if len(node.runs) >= RUNS_MAX and all(known.run.alive for known in node.runs.values()):
             return None
         managed = track(node, name, launched.uid, None, {}, launched.at)
-    else:  # Of an earlier launch under this name: one budget, and a latch that was the old attempt's.
+    else:  # An earlier launch had this name: the budget goes on, its latch does not.
         managed.drop_latch()
         managed.rules.new_attempt()
     intake.begin_attempt(managed.run, "", launched.at)
@@ -131,7 +135,7 @@ def _line(node: Node, managed: ManagedRun, at: MonoNs) -> str:
 
 
 def _shield(managed: ManagedRun) -> str:
-    """What ends this command, if anything does: a ceiling that is only observed ends nobody."""
+    """What can end this command. A ceiling that is only observed ends nothing."""
     own = managed.policy.budget.ceiling_usd_micros
     budgets = [r for r in managed.policy.rules if r.trigger == "budget" and r.response is Response.HALT]
     halting = [rule for rule in budgets if rule.mode is Mode.ENFORCE]
@@ -144,7 +148,7 @@ def _shield(managed: ManagedRun) -> str:
 
 
 def spend(node: Node, managed: ManagedRun) -> UsdMicros:
-    """What the run has cost, with what is nobody's yet and would be its own."""
+    """What the run has cost, including the unallocated spend that would be handed over to it."""
     return UsdMicros(node.ledger.spend(managed.run.run) + unclaimed(node, managed))
 
 
@@ -156,7 +160,7 @@ def unclaimed(node: Node, managed: ManagedRun) -> UsdMicros:
 
 
 def launched_row(node: Node) -> Mapping[str, Any] | None:
-    """What a governor after us must know of the command. Plain JSON: mostly a row or none, at the most NOBODYS_MAX."""
+    """What a restarted governor must know of the command. Plain JSON: few charges, at most UNALLOCATED_MAX."""
     if node.launched is None:
         return None
     charges, older = node.ledger.book.nobodys()
@@ -172,7 +176,7 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
 
 def command_left(row: Mapping[str, Any]) -> CommandLeft:
     """Rebuild it. KeyError, TypeError or ValueError when the row is not one of ours."""
-    account, run = row["account"], row.get("run")  # A journal of before has no name.
+    account, run = row["account"], row.get("run")  # An older journal has no name.
     return CommandLeft(
         run=str(run) if run is not None else None,
         processes=tuple(process_of(process) for process in row["processes"]),

@@ -22,44 +22,47 @@ from governor.core.runs.state import Run, Trained
 
 @dataclass(slots=True)
 class RunHistory:
-    """What outlives an attempt, and stays known of a run that is forgotten, beside what the ledger says of its spend.
+    """What outlives an attempt and stays known of a forgotten run. The ledger has the run's spend.
 
-    Nobody else takes its budget, no incident id is given twice, its hold and its breaker stand, and its windows go on
-    where they ended.
+    It protects the run's budget from other users, keeps incident ids unique and the hold and breaker in force, and
+    lets the windows go on where they ended.
     """
 
     incidents_total: int = 0
     halts_wall: list[WallNs] = field(default_factory=list)  # Of the last day, for the breaker.
     hold_until: MonoNs | None = None
     hold_reason: str = ""
-    paid_from: BootNs = BootNs(0)  # When it began to hold the node: its first window begins there.
-    paid_before: UsdMicros = UsdMicros(0)  # What it had spent by then is in no window of ours.
+    # When the run began to hold the node. Its first window begins there.
+    paid_from: BootNs = BootNs(0)
+    paid_before: UsdMicros = UsdMicros(0)  # Spend before `paid_from`, which no window contains.
     meter: TokenMeter | None = None  # From the first step whose tokens are known.
 
     def hold(self, until: MonoNs | None, reason: str) -> None:
-        """No rule halts the run before."""
+        """Let no rule halt the run before `until`."""
         self.hold_until, self.hold_reason = until, reason
 
 
 @dataclass(slots=True)
 class RunMoney:
-    """What its tokens cost lately, and what its checkpoints cost to keep."""
+    """What a run's tokens cost lately, and what its checkpoints cost to store."""
 
     window: TokenWindow = field(default_factory=TokenWindow)
-    # Of the last step whose tokens count: its attempt's begin, its number in the attempt, and the absolute one.
+    # The last counted step: its attempt's begin, its number in the attempt, and its absolute number.
     metered: tuple[MonoNs, int, int] = MonoNs(-1), 0, 0
     windows: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
     forecast: Forecast | None = None  # As of the last window's end.
-    checkpoint_bytes_max: int = 0  # Of those that left the region: what the halt's own may cost is reserved by it.
-    checkpoints_charged: tuple[str, ...] = ()  # The last ones, named: one that is reported again is charged once.
+    # The largest checkpoint that left the region. The reserve for a halt's checkpoint depends on it.
+    checkpoint_bytes_max: int = 0
+    # Names of the last charged checkpoints. One that is reported again is not charged again.
+    checkpoints_charged: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Reported:
-    """Alarms that were given and stand: each is given once."""
+    """Alarms that were given and still stand. Each is given once."""
 
     nobody_attached: bool = False
-    no_loss: tuple[str, MonoNs] | None = None  # The attempt that was said to show no loss.
+    no_loss: tuple[str, MonoNs] | None = None  # The attempt that was reported to show no loss.
     unwatched: bool = False
     superseded_at: MonoNs | None = None
     price: bool = False
@@ -68,12 +71,12 @@ class Reported:
 
 @dataclass(slots=True)
 class Launch:
-    """Who the run is, beside its announced ranks."""
+    """Which processes the run has, beside its announced ranks."""
 
     launchers: tuple[ProcessId, ...] = ()
     command: tuple[str, ...] = ()  # Of the outermost launcher.
     named: tuple[ProcessId, ...] = ()  # Of a JSONL-only run: the processes that its owner named.
-    remembered: tuple[ProcessId, ...] = ()  # From the journal: who was the run before we came back.
+    remembered: tuple[ProcessId, ...] = ()  # From the journal: the run's processes before our restart.
 
 
 @dataclass(slots=True)
@@ -88,34 +91,36 @@ class ManagedRun:
     reported: Reported = field(default_factory=Reported)
     launch: Launch = field(default_factory=Launch)
     incident: Incident | None = None  # The open or last one of the present attempt.
-    gpus_asked_at: MonoNs | None = None  # By the driver, and it was known which are the run's: before its log's word.
+    # When a driver's sample last had the run's GPUs. Until that is stale, the log's samples are not used.
+    gpus_asked_at: MonoNs | None = None
     stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
-    is_held_back: bool = False  # A hold or the breaker stands in the way of a halt.
+    is_held_back: bool = False  # A hold or the breaker prevents a halt.
     was_announced: bool = False  # A rank of it has said hello to this governor.
-    is_beside: bool = False  # A stream's run that is not the launched command: it pays, and speaks for itself alone.
+    # A stream's run that is not the launched command. It pays, and it speaks only for itself.
+    is_beside: bool = False
     stands_in_since: MonoNs = MonoNs(0)
 
     def set_rules(self, rules: Rules) -> None:
         self.rules = rules
 
     def drop_latch(self) -> None:
-        """A halt of before says nothing of this launch: it may be halted again."""
+        """Allow another halt: an earlier launch's halt says nothing about this launch."""
         self.incident = None
 
     @property
     def is_unattached(self) -> bool:
-        """It stands in for a launched command of which nobody speaks."""
+        """Whether it stands in for a launched command for which no run speaks."""
         return self.run.life is Life.STANDS_IN
 
     def processes(self) -> tuple[ProcessId, ...]:
-        """Who the run is: its announced ranks, or those named for it, or as many as the journal knew."""
+        """The run's processes: its announced ranks, else those named for it, else those that the journal knew."""
         ranks = tuple(rank.peer.process for rank in self.run.ranks.values())
         return ranks or self.launch.named or self.launch.remembered
 
 
 @dataclass(frozen=True, slots=True)
 class ForgottenRun:
-    """A run that is managed no longer. Half a KB, and as many as the ledger has forgotten runs."""
+    """A run that is no longer managed. It takes half a KB. There are as many as the ledger has forgotten runs."""
 
     uid: int
     history: RunHistory
@@ -124,7 +129,7 @@ class ForgottenRun:
 
 @dataclass(frozen=True, slots=True)
 class CommandLeft:
-    """From the journal: the command beside which the governor before us ended, and what was nobody's of its time."""
+    """From the journal: the previous governor's command when it ended, and the unallocated charges of its time."""
 
     run: str | None
     processes: tuple[ProcessId, ...]
@@ -136,10 +141,10 @@ class CommandLeft:
 
 @dataclass(frozen=True, slots=True)
 class SupersededRank:
-    """A rank that is connected and whom nobody listens to: another attempt has taken its run's name."""
+    """A connected rank that is not listened to: another attempt has taken its run's name."""
 
     run: str
     attempt: str
     pid: int
     since: MonoNs
-    is_said_broken: bool = False  # That its loss is no number.
+    is_said_broken: bool = False  # It was reported that its loss is no number.

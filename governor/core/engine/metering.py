@@ -1,4 +1,4 @@
-"""Money from the meter into the journal: what passed is split, charged, and kept together with what it belongs to."""
+"""Money from the meter into the journal: elapsed time is split, charged, and persisted with the runs that pay."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from governor.core.money.lines import compute_line
 from governor.core.money.token_windows import TokenMeter
 from governor.core.runs.life import LifeFact, move
 
-PERSIST_PERIOD_NS: Final = 10 * NS_PER_S  # At most so much spend is reconstructed after our own crash.
-WINDOWS_UNKEPT_MAX: Final = 64  # Then they do not wait for it: a log that is read in one go closes thousands.
+# After a crash of the governor, at most this period's spend is reconstructed.
+PERSIST_PERIOD_NS: Final = 10 * NS_PER_S
+# So many closed windows do not wait for the period: a log that is read in one go closes thousands.
+WINDOWS_UNKEPT_MAX: Final = 64
 # Five times the state of a model of a trillion parameters; more is a hostile frame.
 CHECKPOINT_BYTES_MAX: Final = 10**14
-# Each rank tells of each checkpoint, and one that was cut off tells of all that its outbox of 16 has kept.
+# Each rank reports each checkpoint. After a lost connection, a rank reports again all that its outbox of 16 holds.
 CHECKPOINTS_REMEMBERED_MAX: Final = 16
 
 
@@ -45,15 +47,18 @@ def _charge(node: Node, boot: BootNs, wall: WallNs, holders: Mapping[str, int]) 
         node.metered_wall = wall
 
 
-# --- a gap: what passed while nobody governed ----------------------------------------------------------------
+# --- a gap: time in which no governor ran --------------------------------------------------------------------
 
 
 class _Gap(Enum):
     """Who pays for it."""
 
-    HOLDERS = "holders"  # Whoever held the node then, or nobody: before anybody new holds it.
-    ALIVE = "alive"  # Another command is launched. Whoever is still alive at the first tick has held the node.
-    UNCHARGED = "uncharged"  # The same, and nobody is alive: whose the machine was since, we do not know.
+    # The runs that held the node then, or nobody. They are charged before a new run holds it.
+    HOLDERS = "holders"
+    # Another command was launched. The runs still alive at the first tick held the node.
+    ALIVE = "alive"
+    # Another command was launched and no run is alive. We do not know who held the node.
+    UNCHARGED = "uncharged"
 
 
 def _gap(node: Node, holders: Mapping[str, int]) -> _Gap:
@@ -63,10 +68,10 @@ def _gap(node: Node, holders: Mapping[str, int]) -> _Gap:
 
 
 def close_gap(node: Node, newcomer: ManagedRun | None) -> None:
-    """Before anybody new holds the node: what passed while nobody governed is theirs who held it then.
+    """Charge the gap to the runs that held the node then, before a new run holds it.
 
-    Ranks and logs are heard before the first tick. Whoever only speaks again waits for it: by then we know who of the
-    others has ended meanwhile.
+    Ranks and logs are heard before the first tick. A live run that only speaks again leaves the gap to that tick: by
+    then we know which other runs ended meanwhile.
     """
     is_known = newcomer is not None and newcomer.run.alive and not newcomer.is_unattached
     if is_known or not node.ledger.returning:
@@ -79,7 +84,7 @@ def close_gap(node: Node, newcomer: ManagedRun | None) -> None:
 
 
 def _leave_out(node: Node, holders: Mapping[str, int]) -> None:
-    """Charged to nobody, an uncharged gap would be handed over to the run that comes."""
+    """Pass over an uncharged gap. As unallocated time it would be handed over to the next run."""
     if node.ledger.returning and _gap(node, holders) is _Gap.UNCHARGED:
         node.ledger.pass_over(node.began)
 
@@ -88,7 +93,7 @@ def _leave_out(node: Node, holders: Mapping[str, int]) -> None:
 
 
 def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """This run speaks for the command, or is halted or has ended in its stead: what waits for it is its own."""
+    """Charge the command's waiting time to this run, which speaks for the command or halts or ends as its stand-in."""
     if managed.is_beside:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:
@@ -104,7 +109,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
 
 
 def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) -> None:
-    """It stood in for the command. What speaks now takes the operator's hold along, unless its own is the longer."""
+    """Replace the stand-in `other`. `managed` takes over its operator's hold, unless its own hold is longer."""
     own, its = managed.history, other.history
     if its.hold_until is not None and (own.hold_until is None or its.hold_until > own.hold_until):
         own.hold(its.hold_until, its.hold_reason)
@@ -114,9 +119,9 @@ def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) ->
 
 
 def settle(node: Node, at: MonoNs) -> list[Effect]:
-    """A launch under the name of one that ended together with its governor: what that had cost is the name's budget.
+    """Charge to a name's budget what its earlier launch had cost when it ended together with its governor.
 
-    Of what passed since, nobody knows whose it was: that stays uncharged.
+    The time since then stays uncharged: nobody knows who used the machine.
     """
     left, node.left = node.left, None
     if left is None or node.launched is None or left.run != node.launched.run:
@@ -133,28 +138,29 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
 
 
 def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
-    """Charge the step's tokens to the window they belong to. One that it closes is kept together with its meter."""
+    """Charge the step's tokens to their window. A window that closes is persisted together with the meter."""
     run, spent, boot = managed.run, node.ledger.spend(managed.run.run), node.ledger.charged_to
     assert run.tokens_total is not None, "the caller looked"
     if step.attempt_step is not None:
         began, counted, newest = managed.money.metered
-        # A process that attaches anew counts its attempt's steps from one again, and trains on.
+        # A process that attaches anew counts its attempt's steps from one again. Its absolute step goes on.
         if began == run.attempt_at and step.attempt_step <= counted and step.step <= newest:
-            return  # Told twice, or late: what it trained is counted.
+            return  # Reported twice or late: counted already.
         managed.money.metered = run.attempt_at, step.attempt_step, step.step
     if managed.history.meter is None:
         managed.history.meter = TokenMeter(window_tokens=managed.policy.budget.window_tokens)
-        # All that the run has spent before its first step is that window's; what it trained before we saw it is not.
+        # The first window has all spend before the first step, but no tokens that were trained before we saw the run.
         trained = max(0, run.tokens_total - (step.tokens or 0))
         managed.history.meter.begin(trained, managed.history.paid_before, managed.history.paid_from)
-        node.request_persist()  # With the next tick: a governor after us would begin further on, with all of the money.
+        # Persisted with the next tick. Otherwise a restarted governor would begin further on, with all of the spend.
+        node.request_persist()
     then_tokens = managed.policy.budget.window_tokens
     window = managed.history.meter.add(run.tokens_total, step.tokens or 0, spent, boot, then_tokens)
     if window is None:
         return
     managed.money.windows.append(window)
     goal = tokens_goal(managed)
-    # What was lost has to be trained again before there is progress; it takes and costs as long.
+    # Lost tokens are trained again before there is progress. This takes and costs as much as the first time.
     managed.money.forecast = (
         forecast(tuple(managed.money.windows), goal - run.tokens_total) if goal is not None else None
     )
@@ -167,16 +173,16 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
 
 
 def persist_due(node: Node, at: MonoNs) -> list[PersistRuns]:
-    """At the first tick, every ten seconds, and when a charge or many windows were closed."""
+    """Persist at the first tick, every ten seconds, and when a charge or many windows were closed."""
     many = node.ledger.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
     due = node.persisted_at is None or many or at - node.persisted_at >= PERSIST_PERIOD_NS
     return [persist(node, at)] if due else []
 
 
 def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -> PersistRuns:
-    """Everything at this moment: `ended` are runs that are not alive any more and have changed since they were kept.
+    """Persist everything as of now. `ended`: runs that are no longer alive and changed since they were persisted.
 
-    So have those whom a charge or a window names that goes along: what is said of a run's money is in one commit.
+    Runs that a charge or window of this commit names are included: one commit has all that concerns a run's money.
     """
     node.persisted_at = at
     charges, records = node.ledger.take_charges(), tuple(node.windows_unkept)
@@ -195,23 +201,24 @@ def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -
 
 
 def charge_launch(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """Charge what each attempt of a run costs. Behind its hello: its stage and labels stand in the charge."""
+    """Charge what each attempt of a run costs. The hello is applied first: the charge bears its stage and labels."""
     for line in node.facts.lines.per_launch:
         _charge_one_off(node, managed, line, 1, at)
 
 
 def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | None:
-    """Charge the bytes of a checkpoint that is whole, once however often it is told.
+    """Charge the bytes of a whole checkpoint, once however often it is reported.
 
-    Returns what that came to, which is to be kept at once; None: nothing was charged.
+    Returns the amount, which the caller persists at once; None: nothing was charged.
     """
-    lines = node.facts.lines.per_gb if managed.run.alive else ()  # What has ended is not kept any more.
+    lines = node.facts.lines.per_gb if managed.run.alive else ()  # An ended run is not persisted any more.
     size = ack.checkpoint.get("bytes") if ack.checkpoint is not None else None
     if not lines or not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= CHECKPOINT_BYTES_MAX:
         return None
     assert ack.checkpoint is not None
     named = f"{managed.run.attempt}/{ack.incident_id}/{ack.step}/{ack.checkpoint.get('path')}"
-    name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]  # A frame may be as long as 64 KiB.
+    # Hashed, because a frame may be as long as 64 KiB.
+    name = hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     if name in managed.money.checkpoints_charged:
         return None
     managed.money.checkpoints_charged = (*managed.money.checkpoints_charged, name)[-CHECKPOINTS_REMEMBERED_MAX:]
@@ -220,7 +227,7 @@ def charge_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> UsdMicros | 
 
 
 def checkpoint_reserve(node: Node, managed: ManagedRun) -> UsdMicros:
-    """What the checkpoint of a halt may cost to upload, by the largest that the run has saved. 0 before the first."""
+    """What uploading a halt's checkpoint may cost, by the run's largest checkpoint so far. 0 before the first."""
     units = (
         (line.price_usd_micros * managed.money.checkpoint_bytes_max, line.unit.base_units)
         for line in node.facts.lines.per_gb
@@ -236,7 +243,7 @@ def _charge_one_off(node: Node, managed: ManagedRun, line: Line, quantity: int, 
 
 
 def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
-    """Charge up to now at the old price; from the time at which it came into force the new one counts."""
+    """Charge up to now at the old price. The new price counts from the time at which it came into force."""
     effects: list[Effect] = [Alarm(name, None, text) for name, text in read.alarms]
     ledger = node.ledger
     to = compute_line(read.usd_micros_per_hour, read.source, read.as_of)
@@ -244,7 +251,7 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
     assert to is not None, "a reading has a price"
     if before == to:
         return effects
-    if ledger.next_price is not None:  # Back from an absence that no tick has charged yet.
+    if ledger.next_price is not None:  # After an absence that no tick has charged yet.
         meter(node, Tick(read.at, read.boot, read.wall), node.holders())
     old = ledger.price_usd_micros_per_hour
     boot = BootNs(max(read.boot, ledger.charged_to))
@@ -254,7 +261,8 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
     if boot == read.boot:
         node.metered_wall = read.wall
     if old == to.line.price_usd_micros and before is not None and before.line.source == to.line.source:
-        return effects  # Said anew today: its charges bear the day, and nothing has happened.
+        # The same price on a new day: only the day in its charges changes.
+        return effects
     if old is not None and old < to.line.price_usd_micros:
         node.price_rise = Rise(read.at, old, read.usd_micros_per_hour)
     made_up_for = sum(sum(split.amounts.values()) for split in splits if split.elapsed == 0)
@@ -268,5 +276,5 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
         "made_up_for_usd_micros": made_up_for,
         "credit": ledger.compute.credit,
     }
-    # Kept at once: whoever comes after us knows the price of then, and when it began, and charges nothing twice.
+    # Persisted at once: a restarted governor knows this price and when it began, and charges nothing twice.
     return [*effects, Record("price", None, None, data, durable=True), persist(node, read.at)]

@@ -1,4 +1,4 @@
-"""What one governor knows: its node, runs and incidents. Mutable, owned by the engine, read by status and hands."""
+"""What one governor knows: its node, runs and incidents. Mutable. The engine owns it; status and performer read it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from governor.core.money.lines import Lines, compute_line
 from governor.core.rules.evaluate import Rules
 from governor.core.runs.state import Run
 
-RUNS_MAX = 64  # Live or remembered; one node holds a handful. Beyond it the oldest ended run is forgotten.
-RUNS_PER_UID_MAX = 32  # One user's leak must leave room to watch another user's run.
+# Live or remembered. One node holds a handful. Beyond it the oldest ended run is forgotten.
+RUNS_MAX = 64
+RUNS_PER_UID_MAX = 32  # One user's leak must leave room for another user's runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +36,28 @@ class NodeFacts:
     boot_id: str
     price_usd_micros_per_hour: UsdMicros | None = None
     price_source: str | None = None
-    price_as_of: str = ""  # The day (ISO 8601) on which the source said so.
-    price_since_wall: WallNs | None = None  # When it came into force, where the source says that.
+    price_as_of: str = ""  # The day (ISO 8601) on which the source stated the price.
+    price_since_wall: WallNs | None = None  # When the price came into force, if the source states it.
     lines: Lines = Lines()  # What is billed beside the machine.
     cloud: str = "none"  # The provider's name.
     instance_id: str | None = None
     region: str | None = None
-    launched_at_wall: WallNs | None = None  # Where the provider says it: the instance is billed from there.
+    # The instance is billed from here; None: the provider does not say.
+    launched_at_wall: WallNs | None = None
     will_stop: str = ""  # "stop EC2 instance i-0abc …"
     stays_billed: tuple[str, ...] = ()
     can_stop: bool = False  # A provider is configured and its preflight found no obstacle.
-    survives_stop: bool | None = None  # Does the local disk outlive a stop?
+    survives_stop: bool | None = None  # Whether the local disk outlives a stop.
     stop_bound_ns: DurationNs = DurationNs(0)  # Declared by the provider.
     granularity_ns: DurationNs = DurationNs(0)
     observe: bool = False
-    idle_stop_ns: DurationNs | None = None  # Of costgov.toml; 0: off. None: the policies say.
-    exclusive: bool = False  # `costgov run`: the one command beside us is the node's tenant.
+    idle_stop_ns: DurationNs | None = None  # From costgov.toml. 0: off; None: the policies decide.
+    # Under `costgov run`, the one launched command is the node's tenant.
+    exclusive: bool = False
 
     @property
     def usd_micros_per_hour(self) -> UsdMicros | None:
-        """Of all lines, as of the start, rounded up; None while what the machine costs is unknown."""
+        """The price of all lines at the start, rounded up; None while the machine's price is unknown."""
         price = self.price_usd_micros_per_hour
         return None if price is None else UsdMicros(price + self.lines.usd_micros_per_hour)
 
@@ -73,41 +76,43 @@ class Node:
     facts: NodeFacts
     policies: PolicySet
     ledger: Ledger
-    began: BootNs  # When this governor's metering began,
-    began_wall: WallNs  # and what the wall clock said then.
+    began: BootNs  # When this governor's metering began.
+    began_wall: WallNs  # The wall clock at that moment.
     account: CommandAccount  # Who pays for the launched command's time.
-    metered_wall: WallNs  # What it said at the last moment that is charged.
-    away_ns: DurationNs = DurationNs(0)  # Within this boot: how long nobody had governed when we began.
+    metered_wall: WallNs  # The wall clock at the last charged moment.
+    away_ns: DurationNs = DurationNs(0)  # How long within this boot no governor had run when we began.
     budgets: Budgets = field(default_factory=Budgets)
-    launched: CommandLaunched | None = None  # `costgov run`: its command, until that has exited.
-    left: CommandLeft | None = None  # Until we are told whether it is the one that is launched.
+    launched: CommandLaunched | None = None  # The command of `costgov run`, until it has exited.
+    left: CommandLeft | None = None  # Until we know whether it is the launched command.
     price_rise: Rise | None = None  # The last one.
-    windows_unkept: list[Record] = field(default_factory=list)  # Closed ones that no PersistRuns has taken along yet.
+    windows_unkept: list[Record] = field(default_factory=list)  # Closed windows that no PersistRuns has taken yet.
     runs: dict[str, ManagedRun] = field(default_factory=dict)
-    past: dict[str, ForgottenRun] = field(default_factory=dict)  # Of those that `ledger` has forgotten, by name.
+    past: dict[str, ForgottenRun] = field(default_factory=dict)  # Runs that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
-    superseded: dict[ConnectionId, SupersededRank] = field(
-        default_factory=dict
-    )  # As many as the inbox has connections.
-    unheard: dict[ConnectionId, SupersededRank] = field(default_factory=dict)  # Likewise: until they hang up.
-    refusals: dict[ProcessId, str] = field(default_factory=dict)  # Whom we do not watch, and why: each said once.
-    incidents: dict[str, str] = field(default_factory=dict)  # incident id -> run: of each run the last one.
-    gpu_pids: frozenset[int] = frozenset()  # Who computes here; empty also where nobody can tell.
-    gpu_pids_own: frozenset[int] = frozenset()  # Of these, whoever stands below the launched command.
-    spot_notice: SpotNotice | None = None  # What the provider said last.
+    # At most as many as the inbox has connections.
+    superseded: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
+    # Likewise, until they disconnect.
+    unheard: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
+    # Processes that we do not watch, and why. Each is reported once.
+    refusals: dict[ProcessId, str] = field(default_factory=dict)
+    incidents: dict[str, str] = field(default_factory=dict)  # Incident id -> run. Each run has its last incident here.
+    gpu_pids: frozenset[int] = frozenset()  # Processes that use the GPUs; empty also when this is unknown.
+    gpu_pids_own: frozenset[int] = frozenset()  # Those of them that descend from the launched command.
+    spot_notice: SpotNotice | None = None  # The provider's last notice.
     idle: IdleState = field(default_factory=IdleState)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
-    persisted_at: MonoNs | None = None  # When the journal was last told of runs and money; None: it is due.
-    unread: set[str] | None = None  # Runs whose snapshots could not be read; None: no node's was there, either.
+    persisted_at: MonoNs | None = None  # When runs and money were last persisted; None: this is due.
+    # Runs whose snapshots could not be read; None: the journal had no node's, either.
+    unread: set[str] | None = None
     frames_total: int = 0
     frames_lost_total: int = 0
 
     def request_persist(self) -> None:
-        """Have the journal told of runs and money with the next tick, and not when it is due."""
+        """Persist runs and money with the next tick, before the period ends."""
         self.persisted_at = None
 
     def skip_persist(self, at: MonoNs) -> None:
-        """As if the journal had just been told: a replay keeps nothing."""
+        """Act as if runs and money had just been persisted: a replay persists nothing."""
         self.persisted_at = at
 
     def wall(self, at: MonoNs) -> WallNs:
@@ -116,7 +121,7 @@ class Node:
     def holders(self) -> dict[str, int]:
         """Live runs and the ranks they hold here: how the node's time is shared.
 
-        A command that nobody speaks for has its share beside them, as nobody's: its ceiling must go on counting.
+        A command for which no run speaks has an unallocated share beside them: its ceiling must go on counting.
         """
         held: dict[str, int] = {}
         is_unspoken_for = False
@@ -136,11 +141,11 @@ class Node:
         return self.gpu_pids - {p.pid for managed in self.runs.values() for p in managed.processes()}
 
     def strangers(self) -> frozenset[int]:
-        """Of these, tenants of this machine whom nobody asked: what the command started itself is none."""
+        """Unannounced GPU processes of other tenants, without those that the command started itself."""
         return self.unannounced() - self.gpu_pids_own
 
     def enter(self, incident: Incident) -> None:
-        """Have answers about this incident find its run. Those about one that a newer has replaced find nobody."""
+        """Let answers about this incident find its run. Answers about a replaced incident find no run."""
         current = {t.incident.incident_id for t in self.runs.values() if t.incident is not None}
         self.incidents = {i: run for i, run in self.incidents.items() if i in current or run == NODE}
         self.incidents[incident.incident_id] = incident.run
@@ -152,32 +157,32 @@ class Node:
         return self.runs.get(name) if name is not None else None
 
     def spent_by(self, run: str) -> UsdMicros:
-        """What a run has spent; of the node itself, what nobody's time has cost since nobody is here."""
+        """What a run has spent. For the node itself: the unallocated spend since nobody uses it."""
         if run != NODE:
             return self.ledger.spend(run)
         return UsdMicros(max(0, self.ledger.spend(UNALLOCATED) - self.idle.spent_before_usd_micros))
 
     def announced(self, incident_id: str) -> tuple[ProcessId, ...]:
-        """The rank processes that this halt is about, dead or alive, of every attempt since it opened."""
+        """The rank processes of this halt, dead or alive, of every attempt since it opened."""
         managed = self.of_incident(incident_id)
         if managed is None or managed.incident is None:
             return ()
         return managed.incident.rank_processes
 
     def policy_for(self, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
-        """What judges a run: its policy, held to every budget that covers it."""
+        """The policy that judges a run, held to every budget that covers the run."""
         policy = self.policies.for_run(labels, stage)
         held = self.budgets.over(policy, run, stage, labels)
         return held.observing() if self.facts.observe and held is not policy else held
 
     @property
     def price_source(self) -> str | None:
-        """Who says what the machine costs now; None while that is unknown."""
+        """The source of the machine's present price; None while it is unknown."""
         metered = self.ledger.compute.metered
         return metered.line.source or None if metered is not None else None
 
     def payers(self) -> dict[str, Payer]:
-        """Every run as it is charged now, and nobody."""
+        """Every run as it is charged now, and the unallocated payer."""
         return {UNALLOCATED: Payer()} | {name: payer_of(managed) for name, managed in self.runs.items()}
 
 
@@ -192,7 +197,7 @@ def new_node(
     compute = compute_line(facts.price_usd_micros_per_hour, facts.price_source, facts.price_as_of)
     place = Place(facts.node, facts.cloud, facts.instance_id, facts.region)
     ledger = new_ledger(compute, boot, place, wall, facts.lines)
-    if policies.typed_ceiling_usd_micros is not None:  # It stands over every file's word on a run.
+    if policies.typed_ceiling_usd_micros is not None:  # It overrides every file's budget of a run.
         budgets = [budget for budget in budgets if budget.scope.kind is not ScopeKind.RUN]
     configured = Budgets(by_scope(budgets))
     ledger.groups.pin(configured.scopes())
@@ -209,13 +214,13 @@ def new_node(
 
 
 def owner_of(node: Node, name: str) -> int | None:
-    """The uid to whom this name belongs, tracked or forgotten; None: it is free."""
+    """The uid that owns this name, of a managed or a forgotten run; None: the name is free."""
     managed, past = node.runs.get(name), node.past.get(name)
     return managed.run.uid if managed is not None else past.uid if past is not None else None
 
 
 def forget(node: Node, managed: ManagedRun) -> None:
-    """Track the run no longer."""
+    """Stop managing the run."""
     run = managed.run
     node.runs.pop(run.run, None)
     node.past[run.run] = ForgottenRun(run.uid, managed.history, run.trained())
@@ -225,7 +230,7 @@ def forget(node: Node, managed: ManagedRun) -> None:
 
 
 def recall(node: Node, managed: ManagedRun) -> None:
-    """The run is tracked, for the first time or again: then with what is known of it."""
+    """Manage the run, for the first time or again. A forgotten run gets its history back."""
     run = managed.run
     node.ledger.recall(run.run)
     node.runs[run.run] = managed
@@ -238,14 +243,15 @@ def recall(node: Node, managed: ManagedRun) -> None:
 
 
 def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> ManagedRun:
-    """Enter a run that is not tracked; the caller has settled that there is room, if only an ended one's."""
+    """Enter a run that is not managed. The caller has made sure of room, if only an ended run's place."""
     if len(node.runs) >= RUNS_MAX:
         forget(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))
     run = Run(run=name, uid=uid, first_seen_at=at, stage=stage, labels=labels)
     policy = node.policy_for(name, stage, labels)
     managed = ManagedRun(run, policy, Rules(policy, run))
     recall(node, managed)
-    node.request_persist()  # With the next tick: whose it is, and that it holds the node from here on.
+    # The journal needs its owner, and that it holds the node from here on.
+    node.request_persist()
     return managed
 
 
@@ -261,7 +267,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "boot_id": node.facts.boot_id,
         "boot_ns": node.ledger.charged_to,
         "wall_ns": node.wall(at),
-        "alive": run.alive and not managed.is_unattached,  # A stand-in is made anew.
+        "alive": run.alive and not managed.is_unattached,  # A restart makes a new stand-in.
         "processes": [process_row(process) for process in managed.processes()],
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,
@@ -285,6 +291,6 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "ceilings_told": {scope: told.row() for scope, told in managed.reported.ceilings.items()},
         "tokens": managed.history.meter.snapshot() if managed.history.meter is not None else None,
         "rules": managed.rules.snapshot(),
-        # Beside what the rules made of the lines before it: whoever goes on from here counts no line twice.
+        # Persisted together with the rules' state after these lines: a restarted governor counts no line twice.
         "stream_position": dict(managed.stream_position) if managed.stream_position is not None else None,
     }

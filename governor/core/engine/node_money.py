@@ -1,4 +1,4 @@
-"""The node's own money in the journal: where its meters stood, and what passed that no meter of ours has measured."""
+"""The node's own money in the journal: the state of its meters, and the time that no meter measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from governor.core.engine.node import Node
 from governor.core.money.charges import UNALLOCATED, Line
 from governor.core.money.lines import LineMeter, price_of
 
-# The wall clock is the only witness of an absence: beyond a year it is likelier wrong than right.
+# Only the wall clock measures an absence. Beyond a year it is more likely wrong than right.
 ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
 
 
@@ -30,9 +30,9 @@ def node_snapshot(node: Node) -> Mapping[str, Any]:
 
 
 def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
-    """Take up the node's own money. KeyError, TypeError or ValueError when the snapshot is not one of ours.
+    """Restore the node's own money. KeyError, TypeError or ValueError when the snapshot is not one of ours.
 
-    The time since is the caller's: see Ledger.resume_from() and charge_absence().
+    The caller charges the time since: see Ledger.resume_from() and charge_absence().
     """
     same_boot = snapshot["boot_id"] == node.facts.boot_id
     launched = snapshot.get("launched")
@@ -43,7 +43,7 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
 
 
 def price_left(snapshot: Mapping[str, Any], boot_id: str) -> Line | None:
-    """What the machine was charged at when this journal was last written; None: of another boot, or unknown.
+    """The machine's price when this journal was last written. None: it is of another boot, or unknown.
 
     KeyError, TypeError or ValueError when the snapshot is not one of ours.
     """
@@ -52,24 +52,24 @@ def price_left(snapshot: Mapping[str, Any], boot_id: str) -> Line | None:
 
 
 def _in_force_from(node: Node) -> BootNs:
-    """When the price that the start has learned came into force, on this boot's clock; unknown, with our start."""
+    """When the price known at start came into force, by this boot's clock. If this is unknown, our start."""
     since = node.facts.price_since_wall
     return node.began if since is None else boot_of(since, node.began, node.began_wall)
 
 
 def boot_of(wall: WallNs, boot: BootNs, at_wall: WallNs) -> BootNs:
-    """When it was, by the boot clock, from a moment that both clocks have read; no later than that."""
+    """Convert `wall` to the boot clock by a moment that both clocks read. The result is not after that moment."""
     return BootNs(min(boot, boot - (at_wall - wall)))
 
 
 def absences(
     node: Node, left_wall: WallNs | None, *, is_damaged: bool = False
 ) -> list[tuple[LineMeter, WallNs, DurationNs]]:
-    """What was billed before this boot's first moment and is in no charge: which line, from when on, for how long.
+    """What was billed before this boot's first moment and is in no charge: which line, from when, for how long.
 
-    `left_wall`: the last moment that the journal has, of any boot. Disks cost on from there. The machine costs from its
-    launch by the provider's word, or from there where it was only booted anew. Under `costgov run` that is not ours.
-    `is_damaged`: the journal has lost this boot's moments. Where no provider knows the launch, this boot is the latest.
+    `left_wall`: the journal's last moment, of any boot. Disks cost from then on. The machine costs from its launch, as
+    the provider states it, or from `left_wall` if it was only rebooted. Under `costgov run` nothing of it is charged.
+    `is_damaged`: the journal has lost this boot's moments. If no provider knows the launch, this boot's start is used.
     """
     if node.facts.exclusive:
         return []
@@ -86,12 +86,12 @@ def absences(
         elif launched is not None:
             found.append((meter, max(launched, left_wall or launched)))
     lasted = [(meter, since, node.began_wall - since) for meter, since in found]
-    # Of a clock that went back, nobody knows what passed.
+    # If the clock went back, the elapsed time is unknown.
     return [(meter, since, DurationNs(min(ns, ABSENCE_MAX_NS))) for meter, since, ns in lasted if ns > 0]
 
 
 def absence_doubt(node: Node, left_wall: WallNs | None) -> str | None:
-    """Why not all of an absence is charged, in one line; None where all of it is, or nothing is billed meanwhile."""
+    """Why an absence is not charged in full, in one line. None if it is, or if nothing was billed meanwhile."""
     if node.facts.exclusive or left_wall is None or not any(metered.is_disk for metered in node.ledger.beside):
         return None
     away = node.began_wall - left_wall

@@ -1,4 +1,4 @@
-"""What the machine shows, given to the runs on it: each its own GPUs, its memory, and the provider's notice."""
+"""Machine samples for the runs on it: each run's own GPUs, the host memory, and the provider's notice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, Sp
 from governor.core.rules.gpu_idle_since import STALE_NS
 from governor.core.runs import intake
 
-# A driver keeps some of a GPU's memory for itself (below 1 GB), and a container does not see the processes of others.
+# A driver uses some of a GPU's memory itself (below 1 GB), and a container does not see others' processes.
 HELD_BYTES_MIN: Final = 4_000_000_000
 
 
@@ -24,7 +24,8 @@ def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
             node.frames_total += 1
             intake.log_goes_on(managed.run, sample.at, node.wall(sample.at))
             asked_at = managed.gpus_asked_at
-            if asked_at is None or sample.at - asked_at > STALE_NS:  # Else both would tell of the same, by other names.
+            # Otherwise log and driver would report the same GPUs under different names.
+            if asked_at is None or sample.at - asked_at > STALE_NS:
                 _show(managed, sample)
         return []
     live = _live(node)
@@ -46,13 +47,12 @@ def _show(managed: ManagedRun, event: MachineEvent) -> None:
 def own_places(
     sample: GpuSample, managed: ManagedRun, below: frozenset[int], *, is_alone: bool
 ) -> tuple[list[int], bool]:
-    """Return the places of the run's own GPUs in a sample of the node, and whether they certainly are; none where
-    nobody can tell which they are.
+    """Return the places of the run's own GPUs in a node's sample, and whether they are certain. No places: unknown.
 
-    Surest first: where its processes compute, by the driver's word; those that its ranks announced; and for the only
-    run of the node all that somebody uses whom the driver does not name. Among these there may be a neighbour's, so
-    they are shown without names, as a log's: nobody is judged by the idlest of them. An unused GPU is nobody's, and
-    starves of nothing. `below`: what computes below its command, where that is all that is known of it.
+    The surest source comes first: the GPUs on which the driver shows the run's processes, then the GPUs that its ranks
+    announced. The only run of the node gets all GPUs whose users the driver does not name. A neighbour's may be among
+    them, so they are shown without names, like a log's: no run is judged by the idlest of them. An unused GPU belongs
+    to no run. `below`: the GPU processes below the run's command, if nothing else is known of the run.
     """
     own = below | {process.pid for process in managed.processes()}
     places = range(len(sample.busy_frac))
@@ -69,7 +69,7 @@ def own_places(
 def _may_be_its_own(sample: GpuSample, place: int, *, knows_own: bool) -> bool:
     pids = sample.pids[place] if sample.pids else None
     if pids:
-        return not knows_own  # Named, and none of its processes: somebody else's.
+        return not knows_own  # Named processes, none of them the run's: somebody else's GPU.
     used = sample.memory_used_bytes[place] if sample.memory_used_bytes else None
     return (used or 0) >= HELD_BYTES_MIN
 
@@ -94,7 +94,7 @@ def on_host_memory(node: Node, event: HostMemory) -> list[Effect]:
 
 
 def on_spot_notice(node: Node, event: SpotNotice) -> list[Effect]:
-    """The runs' rules answer it with a checkpoint; that it came is said once, also where no run is."""
+    """Show the notice to the runs' rules, which answer with a checkpoint. Report it once, also without a run."""
     was = node.spot_notice.action if node.spot_notice is not None else None
     node.spot_notice = event
     for managed in _live(node):

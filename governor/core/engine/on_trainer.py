@@ -1,4 +1,4 @@
-"""What ranks say, and what follows from it at once: who may speak, new attempts, frames, acknowledgements, ends."""
+"""What ranks report and what follows at once: refusals, new attempts, frames, acknowledgements, ends."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     node.unheard.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
     if held is not None and held != (hello.run, hello.rank):
-        # One connection speaks for one rank: what it said it was before would stay connected for ever.
+        # One connection speaks for one rank. Its previous rank would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
     is_new = managed.run.attempt != hello.attempt
     begins = move(managed.run, LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
@@ -64,12 +64,12 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     known_as = managed.run.stage, managed.run.labels
     rank = intake.apply_hello(managed.run, hello)
     if known_as != (managed.run.stage, managed.run.labels):
-        budgeting.refit(node, managed)  # Other labels: other budgets cover it.
+        budgeting.refit(node, managed)  # With other labels, other budgets cover it.
     managed.is_beside, managed.was_announced = False, True
-    hand_over(node, managed, hello.at)  # Behind its attempt, stage and labels: they stand in its charges.
+    hand_over(node, managed, hello.at)  # After attempt, stage and labels are set: its charges bear them.
     if begins:
         metering.charge_launch(node, managed, hello.at)
-    intake.follow_log(managed.run, only=False)  # Also where a stream of its name was opened first.
+    intake.follow_log(managed.run, only=False)  # Also when a stream of this name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
     managed.rules.observe(hello)
     effects.append(Confirm(hello.connection, hello.seq))
@@ -107,7 +107,7 @@ def _refusal(node: Node, hello: Hello) -> str | None:
 
 
 def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
-    """A run without ranks: judged by its log, ended through the processes that its owner named."""
+    """Enter a run without ranks. Its log is judged; a halt ends the processes that its owner named."""
     managed = node.runs.get(event.run)
     if managed is None and (RUN_NAME.fullmatch(event.run) is None or len(node.runs) >= RUNS_MAX):
         return [Alarm("stream_refused", None, f"stream {event.run[:40]!r} is not watched: name or number of runs")]
@@ -117,9 +117,9 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         managed = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(managed.run, "stream", event.at)
     elif begins := move(managed.run, _what_opened(managed, event), event.at).begins:
-        managed.drop_latch()  # Launched anew: the latch was the old attempt's.
+        managed.drop_latch()  # The latch was the old attempt's.
         intake.relabel(managed.run, event.stage, event.labels)
-        budgeting.refit(node, managed)  # Who stood in for a command had neither.
+        budgeting.refit(node, managed)  # A stand-in for a command had no stage and no labels.
         intake.begin_attempt(managed.run, "stream", event.at)
         managed.rules.new_attempt()
     managed.is_beside = not managed.run.ranks and not launched_command.is_of_command(node, event)
@@ -129,12 +129,13 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     intake.follow_log(managed.run, only=not managed.run.ranks)
     managed.launch.named = event.processes
     if event.processes and managed.run.jsonl_only:
-        intake.belong_to(managed.run, event.uid)  # Before its processes were known, the file's owner stood for them.
+        # Until its processes are known, the run belongs to the file's owner.
+        intake.belong_to(managed.run, event.uid)
     return []
 
 
 def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:
-    """An open halt goes on, whoever stands under the run's name now."""
+    """Which fact an opened stream is. An open halt goes on, whichever processes have the run's name now."""
     if not event.processes:
         return LifeFact.LOG
     known = managed.launch.remembered if managed.incident is None and not managed.launch.named else ()
@@ -150,7 +151,7 @@ def on_stream_read(node: Node, event: StreamRead) -> list[Effect]:
 
 
 def on_stream_state(node: Node, event: StreamState) -> list[Effect]:
-    """A file that cannot be read is missing data: what becomes of it is the tick's business."""
+    """Note whether the file can be read. An unreadable file is missing data, and the tick judges that."""
     managed = node.runs.get(event.run)
     if managed is None:
         return []
@@ -165,7 +166,7 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
         managed.drop_latch()  # The latch was the old attempt's.
     for rank in managed.run.connected_ranks():
         alarms.supersede(node, managed, rank, hello)
-    # As apply_hello() will have it: who says no stage now is charged, and so judged, as of the one it said before.
+    # A hello without a stage or labels keeps the previous ones, as in apply_hello().
     stage, labels = hello.stage if hello.stage is not None else managed.run.stage, hello.labels or managed.run.labels
     policy = node.policy_for(hello.run, stage, labels)
     if policy != managed.policy:
@@ -185,19 +186,19 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
 
 
 def _come_back(managed: ManagedRun, hello: Hello) -> list[Effect]:
-    """The attempt was over (every rank had exited) and goes on: a launcher that numbers its restarts alike."""
+    """Continue an attempt whose ranks had all exited: its launcher gives restarts the same number."""
     intake.begin_attempt(managed.run, hello.attempt, hello.at)
     managed.rules.new_attempt()
     if managed.incident is None:
         return []
-    # The halt of this attempt is done and did not hold: its latch would leave what trains now unjudged.
+    # The halt of this attempt is over and did not hold. Its latch would leave the new training unjudged.
     text = f"run {hello.run} trains again after incident {managed.incident.incident_id}: pid {hello.peer.process.pid}"
     managed.drop_latch()
     return [Alarm("back_after_halt", hello.run, text)]
 
 
 def _rejoin(node: Node, managed: ManagedRun, rank: Rank, at: MonoNs) -> list[Effect]:
-    """A rank appears while its run is being halted: it gets the letter, or its death, like the others."""
+    """Treat a rank that appears during its run's halt like the others: it gets the checkpoint request or the signal."""
     incident = managed.incident
     assert incident is not None
     effects: list[Effect] = []
@@ -234,7 +235,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
 
 
 def _speaks_again(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """A stream's run of an earlier boot, whose processes nobody names: that its log goes on is all that shows it."""
+    """Revive a stream's run of an earlier boot without named processes: only its growing log shows that it lives."""
     close_gap(node, managed)
     move(managed.run, LifeFact.LINE, at)
     intake.begin_attempt(managed.run, "stream", at)
@@ -251,7 +252,8 @@ def on_beat(node: Node, event: Beat) -> list[Effect]:
     intake.apply_beat(managed.run, rank, event)
     intake.heard_at_wall(managed.run, node.wall(event.at))
     managed.rules.observe(event)
-    return []  # Conditions that beats can meet are of time: the next tick judges them.
+    # A beat can only meet conditions about time, and the next tick judges those.
+    return []
 
 
 def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
@@ -270,7 +272,7 @@ def on_phase(node: Node, event: PhaseChange) -> list[Effect]:
 
 
 def on_ack(node: Node, event: Ack) -> list[Effect]:
-    # Confirmed last: once it is, the shim forgets the ack, so what follows from it must have been kept.
+    # Confirmed last: the shim forgets a confirmed ack, so its consequences must be persisted before.
     return [*_take_ack(node, event), Confirm(event.connection, event.seq)]
 
 
@@ -302,7 +304,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
 
 
 def _join(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
-    """Ranks here obey an incident that another node's governor opened: halt this node too, by our own policy."""
+    """Halt this node too, by our own policy: ranks here obey an incident that another node's governor opened."""
     finding = Finding(
         Reading.FIRING, "joined", f"ranks obey incident {ack.incident_id} of another governor", {"rank": ack.rank}
     )
@@ -322,7 +324,8 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
         managed.rules.observe(event)
         if event.completed and not rank.completed:
             intake.complete(managed.run, rank)
-            if managed.run.ended_well:  # Confirmed last, as an ack is: a governor after us hears no rank say it again.
+            # Confirmed last, like an ack: no rank reports its completion again to a restarted governor.
+            if managed.run.ended_well:
                 record = Record("run", event.run, None, {"completed": True, "step": managed.run.step}, durable=True)
                 kept = [persist(node, event.at, managed, durable=True), record]
     return [*kept, Confirm(event.connection, event.seq)]
@@ -353,17 +356,18 @@ def on_launchers(node: Node, event: LaunchersSeen) -> list[Effect]:
 
 
 def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
-    """The announced ranks are gone. A halt that still asks goes on to the sweep; without one the run has ended."""
+    """The announced ranks are gone. A halt that still asks goes on to the sweep. Without a halt, the run has ended."""
     managed = node.runs.get(event.run)
     if managed is None:
         return []
     if managed.incident is not None and not managed.incident.is_closed:
         if managed.incident.halt.stage in _PAST_ASKING:
-            return []  # Launchers and children may outlive the ranks: from TERM on, only the scan says who is left.
+            # Launchers and children may outlive the ranks. From TERM on, only the scan shows what is left.
+            return []
         return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
     if not managed.run.alive:
         return []
-    if managed.is_unattached:  # Nobody ever spoke for the command: what it has cost is its own.
+    if managed.is_unattached:  # No run ever spoke for the command: the stand-in pays.
         hand_over(node, managed, event.at)
         managed.launch.named = ()
         node.launched = None
@@ -375,7 +379,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
 
 
 def _rank_of(node: Node, connection: ConnectionId) -> tuple[ManagedRun, Rank] | None:
-    """The run and rank behind a connection; None for one that we never accepted."""
+    """The run and rank behind a connection; None for a connection that we never accepted."""
     held = node.connections.get(connection)
     if held is None:
         return None

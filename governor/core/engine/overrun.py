@@ -1,4 +1,4 @@
-"""Why a halt ended above the ceiling: the reserve answers for what was declared, and for nothing else."""
+"""Why a halt ended above the ceiling. The reserve covers only what was declared."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from governor.core.engine.node import Node, Rise
 from governor.core.halt.incident import Incident
 from governor.core.money.budgets import Cap
 
-JUST_BEFORE_NS = 2 * TICK_NS  # What a price that was read late makes up for may itself reach the ceiling, next tick.
+# The charge that a late price makes up for may itself reach the ceiling at the next tick.
+JUST_BEFORE_NS = 2 * TICK_NS
 
 
 def note_overrun(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """Put into the timeline by how much the run has passed its ceiling, and every cause that was observed.
+    """Put into the timeline by how much the run passed its ceiling, and every observed cause.
 
-    Likewise of the group whose budget ended it. A day's is that of the moment: at 00:00 it has spent nothing.
+    The same is done for the group whose budget ended the run. A day's spend is that of the moment: zero at 00:00.
     """
     incident, ceiling = managed.incident, managed.policy.budget.ceiling_usd_micros
     assert incident is not None, "the caller has just closed one"
@@ -58,10 +59,10 @@ def causes(
     rise: Rise | None = None,
     rate: UsdMicros | None = None,
 ) -> list[str]:
-    """In words, from the incident's own timeline; never empty.
+    """The causes in words, from the incident's own timeline; never empty.
 
-    `scope`: whose ceiling; None: the run's own. `rise`: the last one of the machine's price. `rate`: what an hour of
-    the run costs at the end.
+    `scope`: the ceiling's; None: the run's own. `rise`: the last rise of the machine's price. `rate`: the run's price
+    per hour at the end.
     """
     found = []
     if rise is not None and rise.at >= incident.opened_at - JUST_BEFORE_NS:
@@ -69,7 +70,7 @@ def causes(
         found.append(f"the price rose from {before}/h to {after}/h at or after the verdict")
     evidence = incident.evidence
     is_of_verdict = incident.trigger == "budget" and scope is not None and evidence.get("scope") == scope
-    # Of a group it is what all of them cost: one alone is above that only where strangers to the group have left.
+    # A group's rate is what all its runs cost. One run exceeds it only if runs outside the group have left.
     rate_then = evidence.get("spend_rate_usd_micros_per_hour") if is_of_verdict else None
     rate_then = rate_then if rate_then is not None else incident.spend_rate_usd_micros_per_hour
     if not found and rate is not None and rate_then is not None and rate > rate_then:

@@ -1,7 +1,7 @@
-"""A governor that comes back: what it takes up from the journal, and what it leaves alone.
+"""A restarted governor: what it restores from the journal, and what it leaves alone.
 
-Within one boot a halt is resumed where it stood (monotonic deadlines still mean the same) and its stage's effects are
-repeated; under another boot id the processes are gone by definition, and a node resumed tomorrow is not stopped again.
+Within one boot a halt resumes in its state (monotonic deadlines still mean the same), and the effects of that state
+are repeated. Under another boot id the processes are gone by definition. A node resumed tomorrow is not stopped again.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ SUPERSEDED = "superseded_by_reboot"
 
 
 def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootNs, at: MonoNs) -> list[Effect]:
-    """Take up known runs: owner, money, holds, latches, triggers. Ranks say hello again by themselves.
+    """Restore known runs: owner, money, holds, latches, triggers. Ranks say hello again by themselves.
 
     A run of an earlier boot is over, but its budget is not: spend, incident numbers and the breaker's count go on.
-    A snapshot that cannot be read (another version's, a torn file's) costs its run's history, never our start.
+    An unreadable snapshot (another version's, a torn file's) costs its run's history, never our start.
     """
     effects: list[Effect] = []
     known, kept = [], list(snapshots)
-    moments: list[BootNs] = []  # Of this boot: when each snapshot was taken.
+    moments: list[BootNs] = []  # When each snapshot of this boot was taken.
     is_continued = False  # There was metering in this boot.
-    has_counters, taken_up = False, []  # Of groups; a journal of before has none.
+    has_counters, taken_up = False, []  # Counters of groups. An older journal has none.
     for snapshot in kept:
         if snapshot.get("run") != UNALLOCATED:
             known.append(snapshot)
             continue
         try:
-            if snapshot["boot_id"] == node.facts.boot_id:  # Up to where it was metered stands, whatever else does not.
+            if snapshot["boot_id"] == node.facts.boot_id:  # This counts even if the rest is unreadable.
                 moments.append(BootNs(int(snapshot["boot_ns"])))
                 is_continued = True
             restore_node(node, snapshot)
@@ -68,7 +68,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
             effects.append(_unreadable("budgets", node.facts.node, error))
     for place, snapshot in enumerate(known):
         try:
-            if snapshot.get("salvaged"):  # Nothing but its charges: it may come back to its budget.
+            if snapshot.get("salvaged"):  # Only its charges are left. It may come back to its budget.
                 node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
                 node.ledger.forget(str(snapshot["run"]))
                 continue
@@ -84,7 +84,7 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
         if snapshot["boot_id"] == node.facts.boot_id:
             moments.append(since)
         if place < len(known) - RUNS_MAX:
-            forget(node, managed)  # It may come back, and its budget with it.
+            forget(node, managed)  # It may come back to its budget.
             continue
         node.runs[managed.run.run] = managed
         if managed.run.alive:
@@ -102,10 +102,10 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
 def _charge_gap(
     node: Node, kept: Sequence[Mapping[str, Any]], newest: BootNs | None, *, is_continued: bool
 ) -> list[Effect]:
-    """What passed while nobody metered: within this boot by its clock, else by what the provider and wall clock say."""
+    """Charge the unmetered time: within this boot by its clock, else by the provider's and the wall clock's times."""
     if is_continued and newest is not None:
-        # To those who held the node when we died, from the newest moment on: up to it all of the node's time is in a
-        # charge, whatever became of the other snapshots of its commit. A torn one costs a run's spend ten seconds.
+        # The runs that held the node when we died pay from the newest moment on. Until then, all of the node's time is
+        # in a charge, whatever became of the commit's other snapshots. A torn one costs a run's spend ten seconds.
         node.ledger.resume_from(newest)
     elif newest is None:
         own = [snapshot for snapshot in kept if snapshot.get("run") == UNALLOCATED]
@@ -113,20 +113,21 @@ def _charge_gap(
         is_damaged = any(snapshot.get("salvaged") for snapshot in own)
         left = WallNs(max(walls)) if walls else None
         for meter, since, lasted in absences(node, left, is_damaged=is_damaged):
-            node.ledger.charge_absence(meter, since, lasted)  # Nobody's, and marked.
+            node.ledger.charge_absence(meter, since, lasted)  # Unallocated, and marked.
         doubt = absence_doubt(node, left)
         return [Alarm("absence_uncharged", None, doubt)] if doubt is not None else []
     return []
 
 
 def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[Effect]:
-    if "idle" not in snapshot:  # A journal of before.
+    if "idle" not in snapshot:  # An older journal.
         return []
     try:
         same_boot = snapshot["boot_id"] == node.facts.boot_id
         node.idle = state.restored(snapshot["idle"], at, same_boot=same_boot)
     except TORN as error:
-        return [_unreadable("idle", node.facts.node, error)]  # A hold, or a finished run's wish: the node goes on.
+        # A hold or a finished run's wish is lost. The node goes on.
+        return [_unreadable("idle", node.facts.node, error)]
     return finish_left(node, at)
 
 
@@ -136,26 +137,27 @@ def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedR
     policy = node.policy_for(run.run, run.stage, run.labels)
     managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
     managed.history.incidents_total = int(snapshot["incidents_total"])
-    managed.money.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # A journal of before has none.
+    managed.money.checkpoint_bytes_max = int(snapshot.get("checkpoint_bytes_max", 0))  # An older journal has none.
     managed.money.checkpoints_charged = tuple(str(name) for name in snapshot.get("checkpoints_charged", ()))
     managed.history.halts_wall = [WallNs(int(wall)) for wall in snapshot["halts_wall"]]
-    tokens = snapshot.get("tokens")  # A journal of before has none.
+    tokens = snapshot.get("tokens")  # An older journal has none.
     if tokens is not None:
         managed.history.meter = TokenMeter.restored(tokens, same_boot=same_boot)
-    # Of an earlier boot the moment means nothing here: as for a meter, its money is in the window and its time is not.
+    # An earlier boot's moment means nothing here. As with a meter, the window has its money and not its time.
     managed.history.paid_from = BootNs(int(snapshot.get("paid_from", node.began))) if same_boot else node.began
     managed.history.paid_before = UsdMicros(int(snapshot.get("paid_before_usd_micros", snapshot["spend_usd_micros"])))
     if not same_boot:
         return managed
     managed.launch.remembered = tuple(process_of(row) for row in snapshot.get("processes", ()))
     managed.stream_position = snapshot.get("stream_position")
-    # A journal of before has none.
+    # An older journal has none.
     managed.reported.ceilings = {
         scope: ceiling_report_of(row) for scope, row in dict(snapshot.get("ceilings_told", {})).items()
     }
     managed.history.hold(snapshot["hold_until"], snapshot["hold_reason"])
     managed.rules.restore(snapshot["rules"])
-    managed.is_held_back = True  # It may be: a verdict that was reported and waits for a hold's end is reported once.
+    # It may be held back. A reported verdict that waits for a hold's end is not reported again.
+    managed.is_held_back = True
     return managed
 
 
@@ -165,7 +167,7 @@ def _unreadable(kind: str, name: str, error: Exception) -> Alarm:
 
 
 def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: MonoNs, wall: WallNs) -> list[Effect]:
-    """Resume open halts of this boot and close those of another, saying which is which."""
+    """Resume open halts of this boot. Close those of another boot as superseded."""
     node.wall_offset_ns = wall - at
     effects: list[Effect] = []
     for snapshot in snapshots:
@@ -181,11 +183,11 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
                 continue
             managed = node.runs.get(incident.run) or _run_of_incident(node, snapshot, at)
         except (*TORN, AssertionError) as error:
-            # It stays open in the journal for a version that can read it; its run is judged anew meanwhile.
+            # It stays open in the journal for a version that can read it. Meanwhile its run is judged anew.
             effects.append(_unreadable("incident", str(snapshot.get("incident_id")), error))
             continue
         managed.incident = incident
-        # Kept every few seconds, the run's count may be older than this incident: no number is given twice.
+        # A run is persisted every few seconds, so its count may be older than this incident. No number is given twice.
         managed.history.incidents_total = max(managed.history.incidents_total, number_of(incident.incident_id))
         if not any(opened == incident.opened_wall for opened in managed.history.halts_wall):
             managed.history.halts_wall.append(incident.opened_wall)
@@ -202,12 +204,12 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
 
 
 def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
-    """The run's own snapshot is not there or cannot be read: the incident's is enough to finish its halt."""
+    """Make the run from its incident's snapshot: its own is missing or unreadable. This is enough for its halt."""
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at, attempt=str(snapshot["attempt"]))
     policy = node.policy_for(run.run, snapshot["stage"], {})
     managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
     node.runs[run.run] = managed
-    # A run that was never kept began after the node was: its time since then is still to be charged.
+    # A run that was never persisted began after the node was persisted. Its time since then is still to be charged.
     if node.unread is None or run.run in node.unread:
         node.ledger.carry_in(run.run, UsdMicros(int(snapshot["spend_usd_micros"])))
     return managed

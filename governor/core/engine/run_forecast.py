@@ -1,4 +1,4 @@
-"""What lies ahead of a run, as status, metrics and alarms tell it: what is left, and when the ceiling will be met."""
+"""The forecast of a run for status, metrics and alarms: what is left, and when the ceiling will be met."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ class Binding:
     spend_usd_micros: UsdMicros
     reserve_usd_micros: UsdMicros
     rate_usd_micros_per_hour: UsdMicros
-    scope: str  # "run:NAME", or that of a group which the run is in: then what all of them spend counts.
-    is_own: bool = True  # What counts is the run's own spend alone.
+    # "run:NAME", or the scope of a group of the run: then the spend of the whole group counts.
+    scope: str
+    is_own: bool = True  # Only the run's own spend counts.
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What a stretch of training came to. None is unknown: no price, no plan, no ceiling."""
+    """What a stretch of training cost. None is unknown: no price, no plan, no ceiling."""
 
     usd_micros_per_mtok: int | None
     drift_frac: float | None
@@ -47,14 +48,14 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """None is unknown: no window yet, no goal, no price, no ceiling. `left` is of the last window's end."""
+    """None is unknown: no window yet, no goal, no price, no ceiling. `left` is as of the last window's end."""
 
     tokens_goal: int | None
     left: Forecast | None
-    ceiling: CeilingHit | None  # Of the one that binds.
+    ceiling: CeilingHit | None  # When the binding ceiling is met.
     binding: Binding | None
     plan: ExpectedCost
-    last: Window | None  # That one closed last, since the governor's start.
+    last: Window | None  # The last window that closed since the governor's start.
     last_pace: Pace | None
     run_pace: Pace | None  # From the first metered token to the last window's end.
 
@@ -76,7 +77,7 @@ def outlook(managed: ManagedRun) -> Outlook:
 
 
 def tokens_goal(managed: ManagedRun) -> int | None:
-    """How many tokens the run is to train: its budget's, else its schedule's, where every step takes as many."""
+    """How many tokens the run is to train: by its budget, else by its schedule if every step has equally many."""
     run = managed.run
     if managed.policy.budget.tokens is not None:
         return managed.policy.budget.tokens
@@ -97,7 +98,10 @@ def plan_of(managed: ManagedRun) -> ExpectedCost:
 
 
 def binding_ceiling(managed: ManagedRun) -> Binding | None:
-    """None without one that is met before it begins anew, while the price is unknown, and once the run has ended."""
+    """The ceiling that the run meets first.
+
+    None if no ceiling is met before its period ends, while the price is unknown, and after the run has ended.
+    """
     run, ceiling = managed.run, managed.policy.budget.ceiling_usd_micros
     caps = list(run.caps)
     if ceiling is not None:
@@ -107,19 +111,19 @@ def binding_ceiling(managed: ManagedRun) -> Binding | None:
         return None
     cap = min(caps, key=lambda cap: (cap.hours_left, cap.room_usd_micros))
     rate = cap.rate_usd_micros_per_hour
-    if rate is None or (rate and cap.hours_left == float("inf")):  # Of a day that ends before.
+    if rate is None or (rate and cap.hours_left == float("inf")):  # The day ends before its ceiling is met.
         return None
     is_own = ceiling is not None and cap is caps[0]
     return Binding(cap.ceiling_usd_micros, cap.spend_usd_micros, cap.reserve_usd_micros, rate, cap.scope, is_own=is_own)
 
 
 def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
-    """What is left, as of the last window's end; None without a goal, and before the first window."""
+    """What is left, as of the last window's end. None without a goal, and before the first window."""
     meter, left = managed.history.meter, managed.money.forecast
     if goal is None or meter is None or not managed.money.windows:
         return None
     tokens_left = max(0, goal - meter.from_tokens)
-    # Another goal than when that window closed: it counts from now on, and not from the next one's end.
+    # A goal that changed since that window closed counts from now on, not from the next window's end.
     return (
         left if left is not None and left.tokens_left == tokens_left else forecast(managed.money.windows, tokens_left)
     )
@@ -128,7 +132,7 @@ def forecast_of(managed: ManagedRun, goal: int | None) -> Forecast | None:
 def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit | None:
     """When the run meets this ceiling at the present rate; None while it spends nothing."""
     left = forecast_of(managed, goal)
-    # The windows' speed has the pauses in it; that of the last steps has to do until there are enough windows.
+    # The windows' speed includes pauses. The last steps' speed is used until there are enough windows.
     speed = left.tokens_per_s if left is not None and left.hours_left.low is not None else None
     return ceiling_hit(
         spend_usd_micros=bound.spend_usd_micros,
@@ -142,7 +146,7 @@ def hit_of(managed: ManagedRun, bound: Binding, goal: int | None) -> CeilingHit 
 
 
 def _run_pace(managed: ManagedRun, plan: ExpectedCost) -> Pace | None:
-    """Beside the windows' money the burn rate has what the run spent before its first metered token: it is gone too."""
+    """The pace of the whole run. The burn rate also has the spend before the first metered token: it is gone too."""
     meter = managed.history.meter
     if meter is None or meter.from_tokens <= meter.began_tokens:
         return None
@@ -160,33 +164,34 @@ def _pace(usd_micros: int, against_ceiling: int, tokens: int, plan: ExpectedCost
     )
 
 
-# The alarm before it happens: at this rate the ceiling is hit before the run is done.
+# --- the alarm in advance: at this rate the ceiling is hit before the run is done --------------------------------
 #
-# It is said when even the lower end of the forecast's interval does not fit below the ceiling, beside the reserve for
-# the halt. One noisy window cannot do that: it widens the interval by more than it raises the middle. Where no
-# interval is to be had (no goal of tokens, too few windows) it is said when the ceiling is less than `HORIZON_NS`
-# away and half of what it leaves for training is spent. Once it is said, it is said again of the same scope only
-# after a real change:
-#
-# - the upper end of the interval fitted meanwhile, so that the run was on its way to make it; - the ceiling or the
-# goal is another one, or its day is; - the run spends more than a quarter faster than when it was said: a dearer
-# price, or neighbours that are gone.
+# With an interval, the alarm is due when even the forecast's lower end does not fit below the ceiling and the halt's
+# reserve. One noisy window cannot cause this: it widens the interval by more than it raises the middle.
+# Without an interval (no token goal, too few windows), the alarm is due when the ceiling is less than `HORIZON_NS` away
+# and half of its room for training is spent.
+# The alarm is repeated for the same scope only after a real change:
+# - the upper end of the interval did fit meanwhile;
+# - the ceiling, the goal or the day is another one;
+# - the run spends more than a quarter faster than at the alarm: a higher price, or neighbours that are gone.
 
 
-HORIZON_NS: Final = NS_PER_HOUR  # Time enough to save, or to raise the ceiling. Parts of it are what `alert_at` is for.
-USED_FRAC_MIN: Final = 0.5  # Who gives a run an hour's money knows so; until half is gone there is no news in it.
+# Time enough to save, or to raise the ceiling. `alert_at` is for parts of the ceiling.
+HORIZON_NS: Final = NS_PER_HOUR
+# A run may be given only an hour's money on purpose. Until half is spent, the alarm would be no news.
+USED_FRAC_MIN: Final = 0.5
 FASTER: Final = 1.25
 
 
 def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
-    """At every tick, of a run that lives and is not being halted."""
+    """Warn of the binding ceiling: called at every tick for a live run that is not being halted."""
     bound = binding_ceiling(managed)
     if bound is None:
         return []
     goal = tokens_goal(managed)
     hit = hit_of(managed, bound, goal)
     if hit is None or hit.after_ns == 0:
-        return []  # It is there: the trigger's business.
+        return []  # The ceiling is reached, and the trigger acts on that.
     landing = _landing(managed, bound, goal)
     day = node.wall(at) // NS_PER_DAY if bound.scope == ScopeKind.DAY.value else None
     told = managed.reported.ceilings.get(bound.scope)
@@ -202,7 +207,7 @@ def warn_of_ceiling(node: Node, managed: ManagedRun, at: MonoNs) -> list[Alarm]:
 
 @dataclass(frozen=True, slots=True)
 class _Landing:
-    """What the run will have spent at its goal, in micro-dollars, its reserve left out: 90 % of runs lie inside."""
+    """What the run will have spent at its goal, in micro-dollars, without its reserve. 90 % of runs lie inside."""
 
     tokens_goal: int
     low: float
@@ -211,10 +216,10 @@ class _Landing:
 
 
 def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing | None:
-    """By what the windows cost, and by how long they took at the present rate: where these differ, what lies between.
+    """Forecast from the windows' cost, and from their time at the present rate. The interval spans both.
 
-    A price that has just changed is in the rate and not yet in the windows; a share of the node that changes for a
-    minute is in the rate alone. None without an interval.
+    A price that has just changed is in the rate and not yet in the windows. A share of the node that changes for a
+    minute is only in the rate. None without an interval.
     """
     left, meter = forecast_of(managed, goal), managed.history.meter
     if goal is None or left is None or meter is None:
@@ -224,9 +229,9 @@ def _landing(managed: ManagedRun, bound: Binding, goal: int | None) -> _Landing 
         return None
     rate = bound.rate_usd_micros_per_hour
     low, mid, high = hours.low * rate, hours.mid * rate, hours.high * rate
-    # Both are of the last window's end: what was spent since is no longer to come.
+    # Both are as of the last window's end, so the spend since then is subtracted.
     since = meter.spent_ns * rate / NS_PER_HOUR
-    if bound.is_own:  # Of several runs together, these windows tell the speed alone.
+    if bound.is_own:  # For a group, these windows show only the speed.
         since = bound.spend_usd_micros - meter.from_usd_micros
         low, high = min(low, cost.low * MICROS_PER_USD), max(high, cost.high * MICROS_PER_USD)
         mid = cost.mid * MICROS_PER_USD
@@ -265,7 +270,7 @@ def _text(
 
 
 def _step(managed: ManagedRun, hit: CeilingHit) -> str | None:
-    """Where the step would stand, as its steps are now; None while nobody knows how many tokens one has."""
+    """The step at which the ceiling is hit, by the present tokens per step. None while the tokens are unknown."""
     run = managed.run
     if hit.tokens_total is None or run.tokens_total is None or run.step is None:
         return None

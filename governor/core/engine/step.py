@@ -1,6 +1,6 @@
 """`step`: one event in, effects out. The daemon, the simulator and policy replay call this and nothing else.
 
-Pure: what time it is comes with the event. State is the Node, mutable and owned by whoever calls.
+Pure: the time comes with the event. The state is the Node, which is mutable and owned by the caller.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from governor.core.money.ledger import reserve
 
 
 def step(node: Node, event: Event) -> list[Effect]:
-    """Apply one event and return what to do, in order. Never raises for anything that the world may send."""
+    """Apply one event and return what to do, in order. Never raises for an event that the world may send."""
     return _HANDLERS[type(event)](node, event)
 
 
@@ -73,9 +73,9 @@ def step(node: Node, event: Event) -> list[Effect]:
 
 
 def reload(node: Node, policies: PolicySet) -> list[Effect]:
-    """Put new policies in force. A halt under way keeps the plan of its verdict; rules keep their windows."""
+    """Put new policies in force. An open halt keeps the plan of its verdict; rules keep their windows."""
     node.policies = policies.observing() if node.facts.observe else policies
-    node.idle.warned_at = None  # The time that was said may be another now.
+    node.idle.warned_at = None  # The time in the warning may have changed.
     for managed in node.runs.values():
         budgeting.refit(node, managed)
     return [Record("policy", None, None, {"digest": policies.digest, "names": [p.name for p in policies.policies]})]
@@ -85,7 +85,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     node.wall_offset_ns = tick.wall - tick.at
     holders = node.holders()
     metering.meter(node, tick, holders)
-    # Before anything is decided: an incident must not know of a spend that its run's snapshot does not.
+    # Persist before anything is decided: an incident must not have a spend that its run's snapshot does not have.
     effects: list[Effect] = [*launched_command.watch(node, tick.at), *metering.persist_due(node, tick.at)]
     for managed in node.runs.values():
         _meter(node, managed, holders, tick.at)
@@ -129,7 +129,7 @@ def _deadlines(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
 
 
 def _silence(managed: ManagedRun, at: MonoNs) -> list[Effect]:
-    """A lost connection or an unreadable log is missing data: said once, never acted on alone; its end is said too."""
+    """Report missing data once, and its end: a lost connection or an unreadable log. It alone causes no action."""
     unwatched = managed.run.is_unwatched(at)
     if unwatched == managed.reported.unwatched:
         return []
@@ -172,7 +172,7 @@ def _on_command_launched(node: Node, event: CommandLaunched) -> list[Effect]:
 
 
 def _on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
-    """Nobody of it is left: whoever stands in for it has ended, too."""
+    """The command has no process left, so its stand-in has ended too."""
     node.launched = None
     standing_in = [name for name, managed in node.runs.items() if managed.is_unattached]
     ends = [on_trainer.on_exited(node, TrainerExited(event.at, name, event.exit_code)) for name in standing_in]
@@ -188,7 +188,7 @@ def _on_operator_halt(node: Node, event: OperatorHalt) -> list[Effect]:
     audit = Record("operator", event.run, None, {"act": "halt", "uid": event.uid, "reason": event.reason}, durable=True)
     if managed.incident is not None and not managed.incident.is_closed:
         return [audit, *incidents.merge(node, managed, verdict, event.at)]
-    managed.drop_latch()  # A person may halt again what a latch would leave alone.
+    managed.drop_latch()  # A person may halt a run again in spite of its latch.
     return [audit, *incidents.open_incident(node, managed, verdict, event.at, operator_uid=event.uid)]
 
 
@@ -200,7 +200,7 @@ def _on_operator_hold(node: Node, event: OperatorHold) -> list[Effect]:
         return [Alarm("operator_hold", event.run, f"no run {event.run} to hold")]
     managed.history.hold(MonoNs(event.at + event.duration), event.reason)
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
-    # In this order: no record tells of a brake that is not kept. Answered for, it outlives our own crash.
+    # In this order: no record reports a hold that is not persisted. A confirmed hold outlives a crash of the governor.
     kept = persist(node, event.at, managed, durable=True)
     return [kept, Record("operator", event.run, None, data, durable=True)]
 

@@ -1,4 +1,4 @@
-"""From readings to responses: what a verdict leads to, and what may stand in its way (hold, latch, breaker)."""
+"""From readings to responses: what a verdict leads to, and what may prevent it (hold, latch, breaker)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def on_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) ->
 def on_halt_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list[Effect]:
     incident = managed.incident
     if incident is not None:
-        # One halt per attempt: a closed one keeps its latch until the run is launched anew.
+        # One halt per attempt: a closed halt leaves its latch until the run is launched anew.
         return [] if incident.is_closed else incidents.merge(node, managed, verdict, at)
     obstacle = _obstacle(node, managed, verdict, at)
     managed.is_held_back = obstacle is not None
@@ -53,7 +53,7 @@ def on_halt_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoN
 
 
 def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Alarm | None:
-    """What stands in a halt's way: the operator's hold, or the breaker. A ceiling is never held back by the breaker."""
+    """What prevents a halt: the operator's hold, or the breaker. The breaker never holds back a ceiling's halt."""
     if managed.history.hold_until is not None and at < managed.history.hold_until:
         text = f"halt for {verdict.finding.reason} held back by the operator: {managed.history.hold_reason}"
         return Alarm("halt_held", verdict.run, text)
@@ -68,7 +68,7 @@ def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> 
 
 
 def retry_held_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
-    """Act on a halt that still stands once nothing is in its way any more; verdicts themselves come only once."""
+    """Act on a halt verdict that still stands once nothing prevents it. A verdict itself comes only once."""
     if managed.history.hold_until is not None and at >= managed.history.hold_until:
         managed.history.hold_until = None
     if not managed.is_held_back:

@@ -1,6 +1,6 @@
-"""Everything the core may want done, as data. Hands do it; the journal sees it first.
+"""Everything the core may want done, as data. The journal stores an effect before the performer does it.
 
-Each one is idempotent per incident: a restarted governor repeats what it finds unfinished.
+Each effect is idempotent per incident: a restarted governor repeats unfinished ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from governor.core.money.charges import Charge
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Send the letter to every connected rank of the run, then ring (SIGUSR1) those that catch it."""
+    """Send the checkpoint request to every connected rank, then a signal (SIGUSR1) to the ranks that catch it."""
 
     incident_id: str
     run: str
@@ -24,12 +24,12 @@ class Ask:
     deadline: MonoNs
     exit_after: bool
     reason: str
-    rank: int | None = None  # This one alone; None: all that are connected.
+    rank: int | None = None  # Only this rank; None: all connected ranks.
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """SIGTERM to the kill set, launcher first; then watch until everyone is gone."""
+    """Send SIGTERM to the kill set, launcher first. Then watch until every process is gone."""
 
     incident_id: str
     run: str
@@ -37,7 +37,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL to the kill set, launcher first; rescan until twice empty. Repeatable."""
+    """Send SIGKILL to the kill set, launcher first. Rescan until twice empty. Repeatable."""
 
     incident_id: str
     run: str
@@ -65,7 +65,7 @@ class ReadBilling:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A person should look: the sequence cannot finish by itself, and keeps trying."""
+    """Call a person: the halt cannot finish by itself. It goes on trying."""
 
     incident_id: str
     run: str
@@ -85,7 +85,7 @@ HaltEffect = Ask | Term | Kill | StopCompute | ReadBilling | Page | CloseInciden
 
 @dataclass(frozen=True, slots=True)
 class ReadCheckpoint:
-    """Look at the acknowledged checkpoint: every file of the manifest there, sizes and hashes equal."""
+    """Check the acknowledged checkpoint: every file of the manifest exists, with equal size and hash."""
 
     incident_id: str
     run: str
@@ -120,19 +120,22 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class PersistRuns:
-    """Replace what a restarted governor must know of runs and node, with their charges and the windows that were closed
-    meanwhile, all in one commit: a spend and the charges that it is the sum of must not be of different moments, and a
-    window that is told must be known to the meter that goes on from it."""
+    """Replace what a restarted governor must know of runs and node, with their charges and closed windows.
+
+    All is in one commit. A spend and the charges that add up to it must be of one moment. A stored window must be known
+    to the meter that goes on from it.
+    """
 
     runs: Mapping[str, Mapping[str, Any]]  # By name; the node itself under charges.UNALLOCATED.
     charges: tuple[Charge, ...] = ()
     records: tuple[Record, ...] = ()
-    durable: bool = False  # Someone was answered for it: it is no chatter that the next ten seconds repeat.
+    # It was confirmed to somebody, so it must not wait for the next ten seconds' commit.
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PersistIncident:
-    """Replace what a restarted governor needs to resume the halt. Durable before the effects that follow it."""
+    """Replace what a restarted governor needs to resume the halt. It is durable before the effects that follow it."""
 
     incident_id: str
     snapshot: Mapping[str, Any]

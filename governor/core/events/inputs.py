@@ -1,6 +1,6 @@
 """Everything that can happen, as data. `at` is arrival on the governor's monotonic clock.
 
-Floats may be non-finite here: the wire's words have already been turned into nan and inf.
+Floats may be non-finite: the wire's words for nan and inf have been converted.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Hello:
     open_incident: Mapping[str, Any] | None = None
 
 
-@dataclass(slots=True)  # Written by nobody; frozen, making one takes three times as long.
+# Never written after it is made. A frozen class would take three times as long to make.
+@dataclass(slots=True)
 class Step:
-    """One optimizer step of one rank, from a frame or from a JSONL line (then connection is None, rank 0)."""
+    """One optimizer step of one rank, from a frame or a JSONL line. A JSONL line has connection None and rank 0."""
 
     at: MonoNs
     connection: ConnectionId | None
@@ -81,7 +82,7 @@ class Step:
 
     @property
     def tells_of_training(self) -> bool:
-        """Something beside the loss that results of an evaluation, logged as steps of their own, do not have."""
+        """Whether it has a figure besides the loss. An evaluation's results, logged as steps, have no such figure."""
         told = (self.step_s, self.grad_norm, self.lr, self.tokens, self.tokens_total, self.loss_scale)
         return any(value is not None for value in (*told, self.applied, self.skipped_steps))
 
@@ -106,7 +107,8 @@ class Beat:
     rank: int
     progress_seq: int
     phase: str
-    phase_since: MonoNs  # The trainer's own clock: same machine, same CLOCK_MONOTONIC.
+    # By the trainer's clock, which is the same CLOCK_MONOTONIC of this machine.
+    phase_since: MonoNs
     step: int | None = None
     in_step: bool = False
     last_hook: str | None = None
@@ -151,7 +153,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class FramesLost:
-    """Frames that the sender could not send, or that we could not read: counted, never guessed."""
+    """Frames that the sender could not send, or that we could not read. They are counted, never guessed."""
 
     at: MonoNs
     connection: ConnectionId | None
@@ -161,7 +163,7 @@ class FramesLost:
 
 @dataclass(frozen=True, slots=True)
 class BadHello:
-    """A hello that cannot be taken, on a connection without a rank: its sender goes unwatched and has to be told."""
+    """A hello that cannot be accepted, on a connection without a rank. Its sender is not watched and must learn so."""
 
     at: MonoNs
     connection: ConnectionId
@@ -176,7 +178,8 @@ class Tick:
     at: MonoNs
     boot: BootNs
     wall: WallNs
-    unbroken: bool = False  # Nothing was missed since the last tick, however long ago: a replay's clock says so.
+    # Set by a replay's clock: nothing was missed since the last tick, however long ago that was.
+    unbroken: bool = False
 
 
 class StopAnswer(Enum):
@@ -197,8 +200,10 @@ class StopReplied:
     incident_id: str
     answer: StopAnswer
     retryable: bool
-    reason: str  # Named, without secrets: "accepted", "http_429", "UnauthorizedOperation".
-    destroys: bool = False  # Accepted, and for good: the provider will forget the machine.
+    # Named, without secrets: "accepted", "http_429", "UnauthorizedOperation".
+    reason: str
+    # The accepted stop is final: the provider will forget the machine.
+    destroys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +216,7 @@ class BillingRead:
 
 @dataclass(frozen=True, slots=True)
 class ProcessesSeen:
-    """What a scan after TERM or KILL found. `alive` is empty only after two scans in a row found nobody."""
+    """What a scan after TERM or KILL found. `alive` is empty only after two empty scans in a row."""
 
     at: MonoNs
     incident_id: str
@@ -225,7 +230,7 @@ class CheckpointRead:
 
     at: MonoNs
     incident_id: str
-    whole: bool | None  # None: not readable by us; then it stands "verified by trainer".
+    whole: bool | None  # None: we cannot read it; it stays "verified by trainer".
     files: int
     hashed: int  # Of these, files whose SHA-256 we recomputed and found equal.
     reason: str
@@ -250,7 +255,7 @@ class OperatorHold:
 
 @dataclass(frozen=True, slots=True)
 class OperatorBudget:
-    """A person sets a ceiling, or (budget None) takes away the one that was set live."""
+    """A person sets a live ceiling, or (budget None) removes it."""
 
     at: MonoNs
     scope: Scope
@@ -270,7 +275,7 @@ class TrainerExited:
 
 @dataclass(frozen=True, slots=True)
 class CommandLaunched:
-    """`costgov run` has started its command, whose ranks may say hello under this run's name, another, or never."""
+    """`costgov run` has started its command. Its ranks may say hello under this run's name, another name, or never."""
 
     at: MonoNs
     run: str
@@ -281,14 +286,14 @@ class CommandLaunched:
 
 @dataclass(frozen=True, slots=True)
 class LauncherExited:
-    """The process that `costgov run` started is gone. Ranks that it left behind may still train."""
+    """The process that `costgov run` started is gone. Its ranks may still train."""
 
     at: MonoNs
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchersSeen:
-    """Who launched the run's ranks, outermost first: found in the process table when a rank said hello."""
+    """The launchers of the run's ranks, outermost first, found in the process table when a rank said hello."""
 
     at: MonoNs
     run: str
@@ -298,7 +303,7 @@ class LaunchersSeen:
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """A run known by its JSONL stream alone. `processes` are those that its owner named, as found now."""
+    """A run known only by its JSONL stream. `processes` are those that its owner named, as found now."""
 
     at: MonoNs
     run: str
@@ -310,7 +315,7 @@ class StreamOpened:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """Whether a run's JSONL stream can be read; told when that changes. `problem`: one line, None while it can."""
+    """Whether a run's JSONL stream can be read, sent when this changes. `problem`: one line; None while it can."""
 
     at: MonoNs
     run: str
@@ -319,7 +324,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class StreamRead:
-    """How far a stream has been read; follows the events of what was read. `position`: plain JSON, the reader's own."""
+    """How far a stream has been read, sent after the events that were read. `position`: the reader's own plain JSON."""
 
     at: MonoNs
     run: str
@@ -328,25 +333,26 @@ class StreamRead:
 
 @dataclass(frozen=True, slots=True)
 class CommandExited:
-    """The command of `costgov run` is gone, and everybody of its session with it."""
+    """The command of `costgov run` and every process of its session are gone."""
 
     at: MonoNs
     run: str
-    exit_code: int  # As a shell says it.
+    exit_code: int  # As a shell reports it.
 
 
 @dataclass(frozen=True, slots=True)
 class PriceRead:
-    """Whoever knows what the machine costs was asked again. `at`, `boot` and `wall` are of one moment: now."""
+    """The source of the machine's price was asked again. `at`, `boot` and `wall` are of one moment: now."""
 
     at: MonoNs
     boot: BootNs
     wall: WallNs
     usd_micros_per_hour: UsdMicros
     source: str
-    as_of: str  # The day (ISO 8601) on which the source said so.
-    since: WallNs | None = None  # When it came into force; None: the source does not say, so with this reading.
-    alarms: tuple[tuple[str, str], ...] = ()  # (name, text) of what a person should know of it.
+    as_of: str  # The day (ISO 8601) on which the source stated the price.
+    # When it came into force; None: with this reading, as the source does not say.
+    since: WallNs | None = None
+    alarms: tuple[tuple[str, str], ...] = ()  # (name, text) of what a person should know about it.
 
 
 Event = (

@@ -1,6 +1,6 @@
-"""What the machine itself shows: its GPUs, its memory, who is on it, and that its provider takes it back.
+"""What the machine itself shows: its GPUs, its memory, its other users, and the provider's spot notice.
 
-As in core.events, `at` is arrival on the governor's monotonic clock.
+As in inputs.py, `at` is arrival on the governor's monotonic clock.
 """
 
 from __future__ import annotations
@@ -10,43 +10,45 @@ from dataclasses import dataclass
 from governor.core.base.units import DurationNs, MonoNs
 
 
-@dataclass(slots=True)  # As Step: a log may bring one with every record.
+@dataclass(slots=True)  # Not frozen, as Step: a log may have one with every record.
 class GpuSample:
-    """What GPUs do now. Every tuple has one place a GPU, in one order, or none at all where nobody says it.
+    """What GPUs do now. Every tuple has one place for each GPU, in the same order, or is empty if unknown.
 
-    `run` None: GPUs of the node, by the driver's word; the engine shows each run its own (core.machine). Else those of
-    one run, by its log's word.
+    `run` None: all GPUs of the node, as the driver shows them; the engine shows each run its own (on_machine.py).
+    Otherwise: one run's GPUs, as its log shows them.
     """
 
     at: MonoNs
     run: str | None
-    # NVML's figure, 0 to 1: the part of the time in which any kernel ran. Not MFU: a GPU that spins in a collective
-    # is busy. None: this GPU's is not known.
+    # NVML's figure, 0 to 1: the part of the time in which any kernel ran. It is not MFU: a GPU that spins in a
+    # collective is busy. None: unknown for this GPU.
     busy_frac: tuple[float | None, ...]
     uuids: tuple[str, ...] = ()
     memory_used_bytes: tuple[int | None, ...] = ()
     memory_total_bytes: tuple[int | None, ...] = ()
-    pids: tuple[frozenset[int] | None, ...] = ()  # Who computes on it; None: the driver does not say.
+    pids: tuple[frozenset[int] | None, ...] = ()  # The processes that compute on it; None: the driver does not say.
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Main memory: of the node (`run` None), or of the control group with the least left above one run's processes."""
+    """Main memory of the node (`run` None), or of the control group above one run's processes with the least left."""
 
     at: MonoNs
-    available_bytes: int  # What can still be had without swapping: free, and caches that can be dropped.
-    total_bytes: int  # Of a control group: its limit.
+    # Available without swapping: free memory, and caches that can be dropped.
+    available_bytes: int
+    total_bytes: int  # For a control group, its limit.
     run: str | None = None
     group: str | None = None  # The control group's path.
 
 
 @dataclass(frozen=True, slots=True)
 class SpotNotice:
-    """Whether the provider says that it takes this machine back; told each time that it has been asked."""
+    """Whether the provider announces to take this machine back. Sent each time the provider was asked."""
 
     at: MonoNs
-    action: str | None  # The provider's own word: "terminate", "stop", "hibernate"; None: it has announced nothing.
-    left: DurationNs | None = None  # Until then, as of `at`; None: the provider does not say.
+    # The provider's own word: "terminate", "stop", "hibernate"; None: nothing is announced.
+    action: str | None
+    left: DurationNs | None = None  # The time left at `at`; None: the provider does not say.
 
 
 MachineEvent = GpuSample | HostMemory | SpotNotice  # What a run's rules are shown.
@@ -54,22 +56,25 @@ MachineEvent = GpuSample | HostMemory | SpotNotice  # What a run's rules are sho
 
 @dataclass(frozen=True, slots=True)
 class GpuProcessesSeen:
-    """Every process that computes on a GPU of this node, by the driver's word; nobody where there is no GPU.
+    """Every process that computes on a GPU of this node, as the driver shows it; none if there is no GPU.
 
-    `own`: those of them that stand below the command of `costgov run`, whether they have said hello or not.
+    `own`: those that descend from the command of `costgov run`, whether they have said hello or not.
     """
 
     at: MonoNs
     pids: frozenset[int]
-    unnamed: int = 0  # GPUs that work or hold memory for somebody whom the driver does not name: another container's.
-    problem: str | None = None  # One line where nobody can tell who computes here; `pids`: who is seen all the same.
+    # GPUs that are busy or have memory in use by a process that the driver does not name: another container's.
+    unnamed: int = 0
+    # One line if it is unknown which processes compute here. `pids` then has those that are seen all the same.
+    problem: str | None = None
     own: frozenset[int] = frozenset()
-    is_read: bool = False  # With a problem: no GPU is known to be missing, and nobody but `pids` is on those shown.
+    # With a problem: no GPU is known to be missing, and only `pids` are on the GPUs shown.
+    is_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GovernorsSeen:
-    """Other governors of this machine, whose runs we do not know. `problem`: one line where we could not look."""
+    """Other governors on this machine, whose runs are unknown here. `problem`: one line if we could not look."""
 
     at: MonoNs
     pids: tuple[int, ...]

@@ -1,6 +1,6 @@
-"""What the cells of the halt table do: each act returns the next Halt and the effects, and nothing else.
+"""What the cells of the halt table do: each act returns the next Halt and the effects, and does nothing else.
 
-An act knows nothing of the table. Which act answers which fact, and why, stands in halt.py alone.
+An act does not know the table. Only table.py says which act answers which fact, and why.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.effects import Ask, CloseIncident, HaltEffect, Kill, Page, ReadBilling, StopCompute, Term
 from governor.core.halt.state import Fact, Halt, HaltPlan, HaltState, StopTarget
 
-STOP_ATTEMPTS_PER_RUNG_MAX: Final = 5  # With the pauses between them about a minute of 429 or 5xx; then a person.
-RENEWALS_MAX: Final = 3  # Of one stage's deadline, by restarts in it.
-DOUBLINGS_MAX: Final = 10  # Keeps 2**n small; every interval has reached its upper bound long before.
+# With the pauses between them, about a minute of 429 or 5xx. Then a person is called.
+STOP_ATTEMPTS_PER_RUNG_MAX: Final = 5
+RENEWALS_MAX: Final = 3  # Renewals of one state's deadline by restarts in it.
+# Keeps 2**n small. Every interval reaches its upper bound long before.
+DOUBLINGS_MAX: Final = 10
 
 Outcome = tuple[Halt, tuple[HaltEffect, ...]]
 Act = Callable[[Halt, MonoNs, HaltPlan], Outcome]
 
 
 def resume(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
-    """Go on after a restart, in the middle of a stage: its effects once more, and for what is repeated its time.
+    """Go on after a restart in the middle of a state: repeat its effects, and give the repeated ones their time.
 
-    An ask keeps its deadline, for grace is money. But a SIGTERM that was journaled and never sent must still come its
-    whole grace before SIGKILL, and no rung is climbed before billing was read again: a machine that stopped while we
-    were away must not be destroyed. Renewed at most RENEWALS_MAX times per stage: a governor that dies every few
-    seconds must not hold up the halt for ever. The Halt that comes back is to be journaled like any other.
+    An ask keeps its deadline, because grace is money. A SIGTERM that was journaled and never sent must still come its
+    whole grace before SIGKILL. No rung is climbed before billing was read again: a machine that stopped while no
+    governor ran must not be destroyed. Each state's deadline is renewed at most RENEWALS_MAX times: a governor that
+    dies every few seconds must not delay the halt for ever. The caller journals the returned Halt like any other.
     """
     lasts_ns = {
         HaltState.TERMED: plan.term_grace_ns,
@@ -36,7 +38,7 @@ def resume(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
         HaltState.VERIFYING: plan.stop_reply_ns,
         HaltState.NEEDS_HUMAN: plan.stop_reply_ns,
     }.get(halt.stage)
-    # Reads and replies that were under way died with us: the next answer is to a new question.
+    # Pending reads and replies ended with the previous governor. The next answer belongs to a new request.
     halt = replace(halt, poll_due=None, stop_reply=None if halt.stage is HaltState.STOPPING else halt.stop_reply)
     if lasts_ns is not None and halt.renewals < RENEWALS_MAX:
         assert halt.deadline is not None
@@ -46,17 +48,17 @@ def resume(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
 
 
 def entry_effects(halt: Halt, plan: HaltPlan) -> tuple[HaltEffect, ...]:
-    """What this stage has asked of the world, once more: for a governor that restarted in the middle of it."""
+    """The effects of entering this state, to repeat them after a restart of the governor."""
     match halt.stage:
         case HaltState.ARMED:
             return ()
-        case HaltState.ASKED | HaltState.SAVING:  # Ranks that know the incident already ignore the second letter.
+        case HaltState.ASKED | HaltState.SAVING:  # Ranks that know the incident ignore a second checkpoint request.
             return _ask(halt, plan)
         case HaltState.TERMED:
             return (Term(halt.incident_id, halt.run),)
         case HaltState.KILLED:
             return (Kill(halt.incident_id, halt.run),)
-        # From here on Kill is for what comes back: hands that forgot whom to look for begin to look again.
+        # From here on, Kill is for restarted processes: a new performer begins to look for them again.
         case HaltState.STOPPING:
             return (Kill(halt.incident_id, halt.run), _stop_compute(halt), _read(halt, 0.0))
         case HaltState.VERIFYING:
@@ -142,7 +144,7 @@ def stop_again(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
         return _call_human(halt, at, plan, "the provider refuses the stop")
     if halt.rung_attempts < STOP_ATTEMPTS_PER_RUNG_MAX:
         return _send_stop(halt, at, plan, halt.rung)
-    # A harsher rung takes the same throttled or broken road: it would destroy more, not sooner.
+    # A harsher rung uses the same throttled or broken API: it would destroy more, not sooner.
     return _call_human(halt, at, plan, "the provider does not answer the stop")
 
 
@@ -152,7 +154,7 @@ def start_verifying(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
 
 
 def poll(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
-    """Plan the next read, once per answer: doubled or late answers must not multiply the polls."""
+    """Plan the next read, once per answer. Doubled or late answers must not multiply the polls."""
     if plan.stop is StopTarget.PROCESSES or (halt.poll_due is not None and at < halt.poll_due):
         return halt, ()
     after_s = _doubled(plan.poll_min_s, plan.poll_max_s, halt.poll_n)
@@ -175,7 +177,7 @@ def halted(halt: Halt, at: MonoNs, _plan: HaltPlan) -> Outcome:
 
 
 def retry(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
-    """The ladder goes on where it stood, then round again: what a person repairs may be any rung of it."""
+    """Go on from the present rung, then round again: a person may repair any rung."""
     pause_ns = int(_doubled(plan.retry_min_ns, plan.retry_max_ns, halt.retry_n + 1))
     halt = replace(halt, retry_n=halt.retry_n + 1, deadline=MonoNs(at + pause_ns))
     if plan.stop is StopTarget.PROCESSES:
@@ -188,7 +190,7 @@ def retry(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
 def accepted_at_last(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     if plan.stop is StopTarget.PROCESSES or halt.stop_reply is Fact.STOP_ACCEPTED:
         return halt, ()
-    # The stop gets its full time to show: otherwise rungs would be burnt faster than machines stop.
+    # The stop gets its full time to show. Otherwise rungs would be used up faster than machines stop.
     halt = replace(halt, stop_reply=Fact.STOP_ACCEPTED, deadline=MonoNs(at + plan.verify_ns), poll_n=0, poll_due=None)
     return poll(halt, at, plan)
 
@@ -224,7 +226,7 @@ def _read(halt: Halt, after_s: float) -> ReadBilling:
 def _send_stop(halt: Halt, at: MonoNs, plan: HaltPlan, rung: int) -> Outcome:
     first = halt.stop_attempts == 0
     halt = _count_stop(_move(halt, HaltState.STOPPING, at, plan.stop_reply_ns), rung)
-    # From the second stop on, billing is read beside it: an earlier one may have worked, its answer lost.
+    # From the second stop on, billing is read too: an earlier stop may have worked and its answer been lost.
     return halt, (_stop_compute(halt),) if first else (_stop_compute(halt), _read(halt, 0.0))
 
 
@@ -241,7 +243,7 @@ def _count_stop(halt: Halt, rung: int) -> Halt:
 
 
 def _note_reply(halt: Halt, at: MonoNs, plan: HaltPlan, fact: Fact) -> Outcome:
-    """Not accepted: look whether billing ended all the same, pause, and let the deadline send the next stop."""
+    """Note a stop that was not accepted: read billing all the same, pause, and let the deadline send the next stop."""
     worse = fact is Fact.STOP_REFUSED and halt.stop_reply is not Fact.STOP_REFUSED
     if halt.stop_reply is not None and not worse:
         return halt, ()  # A second answer to one stop must not lengthen the pause.

@@ -1,4 +1,4 @@
-"""The record of one halt: what was seen when, in the order in which it was seen. Plain JSON when written down."""
+"""The record of one halt: what was seen and when, in that order. incident_json.py writes it as plain JSON."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from governor.core.base.units import MonoNs, WallNs
 from governor.core.halt.table import Halt, HaltPlan, HaltState
 from governor.core.runs.state import RANKS_MAX, Run
 
-TARGETS_MAX = 256  # Four times the ranks of a node: beyond it, who was signalled is a number and no list.
-# Announced or brought back since the halt began. What brings itself back more often is found by its tree and its group;
-# of a thousand rows a snapshot has 100 kB, and it is written at each step of the halt.
+# Four times the ranks of a node. Beyond it, signalled processes are counted and not listed.
+TARGETS_MAX = 256
+# Processes announced or restarted since the halt began. Further restarts are found by their tree and group.
+# A snapshot of a thousand rows has 100 kB, and each step of the halt writes one.
 PROCESSES_MAX = 1_024
-TIMELINE_MAX = 400  # A halt has ~20 entries; a provider that refuses for a week repeats itself, and repeats are merged.
+# A halt has ~20 entries. A provider that refuses for a week repeats itself, and repeats are merged.
+TIMELINE_MAX = 400
 
 
 @dataclass(slots=True)
@@ -42,7 +44,8 @@ class Incident:
     rank_processes: tuple[ProcessId, ...] = ()
     launchers: tuple[ProcessId, ...] = ()
     targets: list[dict[str, Any]] = field(default_factory=list)
-    targets_unlisted: int = 0  # Signalled and not in the list: the most at one time.
+    # The most signalled processes at one time that are not in the list.
+    targets_unlisted: int = 0
     ranks: list[dict[str, Any]] = field(default_factory=list)
     timeline: list[dict[str, Any]] = field(default_factory=list)
     agreed_step: int | None = None
@@ -62,7 +65,7 @@ class Incident:
         return self.halt.stage is HaltState.HALTED
 
     def move(self, halt: Halt) -> None:
-        """What the table says comes next."""
+        """Set the state of the halt that the table returned."""
         self.halt = halt
 
     def close(self, wall: WallNs) -> None:
@@ -72,11 +75,11 @@ class Incident:
         self.spend_usd_micros = usd_micros
 
     def suspect(self) -> None:
-        """A verdict that joined says that the state may be bad: its checkpoint goes beside the good ones."""
+        """Save a suspect checkpoint beside the good ones: a joined verdict says that the state may be bad."""
         self.plan = replace(self.plan, checkpoint="suspect")
 
     def agree(self, step: int) -> None:
-        """The ranks agreed on the step after which they save."""
+        """Note the step after which the ranks have agreed to save."""
         self.agreed_step = step
 
     def take_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
@@ -88,7 +91,7 @@ class Incident:
         self.checkpoint.update(found)
 
     def keep_good(self, run: Run) -> None:
-        """The run's last good checkpoint is the one that this halt saved."""
+        """Take the run's last good checkpoint, which this halt saved."""
         self.last_good = run.last_good
 
     def page(self, reason: str) -> None:
@@ -96,11 +99,11 @@ class Incident:
             self.pages.append(reason)
 
     def mark_undurable(self) -> None:
-        """A row of it is in the fallback file alone."""
+        """Note that one of its rows is only in the fallback file."""
         self.undurable = True
 
     def note(self, at: MonoNs, wall: WallNs, what: str, **detail: Any) -> None:
-        """Add to the timeline. An entry that repeats the last one is counted in it instead."""
+        """Add to the timeline. A repetition of the last entry is counted in that entry instead."""
         if self.timeline:
             last = self.timeline[-1]
             if last["what"] == what and last["detail"] == detail:
@@ -108,11 +111,11 @@ class Incident:
                 last["last_mono_ns"] = at
                 return
         if len(self.timeline) >= TIMELINE_MAX:
-            del self.timeline[TIMELINE_MAX // 2]  # How it began and how it ended say more than the days between.
+            del self.timeline[TIMELINE_MAX // 2]  # The begin and the end matter more than the days between.
         self.timeline.append({"mono_ns": at, "wall_ns": wall, "what": what, "detail": detail})
 
     def add_targets(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Record who was signalled, each once, while there is room."""
+        """Record signalled processes, each once, while there is room."""
         known = {(row["pid"], row["start_ticks"]) for row in self.targets}
         new = [row for row in rows if (row["pid"], row["start_ticks"]) not in known]
         room = TARGETS_MAX - len(self.targets)
@@ -120,14 +123,14 @@ class Incident:
         self.targets_unlisted = max(self.targets_unlisted, len(new) - room)
 
     def add_processes(self, processes: Iterable[ProcessId]) -> None:
-        """Count them to the run. Beyond the limit the first ranks stay, and the newest of the others."""
+        """Add processes to the run's. Beyond the limit, the first ranks stay, and the newest of the others."""
         found = tuple(dict.fromkeys((*self.rank_processes, *processes)))
         if len(found) > PROCESSES_MAX:
             found = (*found[:RANKS_MAX], *found[RANKS_MAX - PROCESSES_MAX :])
         self.rank_processes = found
 
     def at_of(self, what: str) -> MonoNs | None:
-        """When something was first seen."""
+        """When the timeline first has `what`."""
         return next((entry["mono_ns"] for entry in self.timeline if entry["what"] == what), None)
 
 

@@ -1,4 +1,4 @@
-"""What a halt is made of: its stages, the facts that move it, the plan it follows. The table is in halt.py."""
+"""What a halt is made of: its states, the facts that move it, and its plan. The table is in table.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 
 
 class HaltState(Enum):
-    """In order of escalation, but for HALTED, which may follow any stage that can observe the end."""
+    """In order of escalation, except HALTED, which may follow any state that can observe the end."""
 
     ARMED = "armed"
     ASKED = "asked"
@@ -18,18 +18,21 @@ class HaltState(Enum):
     KILLED = "killed"
     STOPPING = "stopping"
     VERIFYING = "verifying"
-    NEEDS_HUMAN = "needs_human"  # And keeps trying.
+    NEEDS_HUMAN = "needs_human"  # A person is called, and the halt goes on trying.
     HALTED = "halted"
 
 
 class Fact(Enum):
     VERDICT = "verdict"  # Halt, and ask for a checkpoint first.
-    VERDICT_NO_ASK = "verdict_no_ask"  # Halt; nothing worth saving, or no time in which to save it.
-    RECEIVED = "received"  # A rank has the letter.
+    # Halt without asking: nothing is worth saving, or there is no time for it.
+    VERDICT_NO_ASK = "verdict_no_ask"
+    RECEIVED = "received"  # A rank has the checkpoint request.
     SAVING = "saving"
     SAVED = "saved"  # Whole and durable.
-    SAVE_FAILED = "save_failed"  # Failed, aborted or declined by a rank: no whole checkpoint without its part.
-    EXITED = "exited"  # Observed: nobody left. Before TERMED only of the announced ranks.
+    # A rank failed, aborted or declined. Without its part no checkpoint is whole.
+    SAVE_FAILED = "save_failed"
+    # No process is left, as observed. Before TERMED this is about the announced ranks only.
+    EXITED = "exited"
     RESPAWNED = "respawned"  # A new process of the run appeared.
     DEADLINE = "deadline"  # The clock reached Halt.deadline.
     STOP_ACCEPTED = "stop_accepted"
@@ -42,17 +45,19 @@ class Fact(Enum):
 
 
 class StopTarget(Enum):
-    PROCESSES = "processes"  # Nothing is stopped at a provider: what stays billed is the report's business.
+    # Nothing is stopped at a provider. The report names what stays billed.
+    PROCESSES = "processes"
     JOB = "job"  # The scheduler's job.
     INSTANCE = "instance"
 
 
 @dataclass(frozen=True, slots=True)
 class HaltPlan:
-    """How to halt this run: policy, provider and what was measured of the trainer, fixed at the verdict."""
+    """How to halt this run, from policy, provider and measurements of the trainer. It is fixed at the verdict."""
 
     checkpoint: str  # good | suspect | none
-    grace_ns: DurationNs  # Ask to TERM: min(policy grace, time since the last good checkpoint).
+    # Ask to TERM: min(policy grace, time since the last good checkpoint).
+    grace_ns: DurationNs
     save_grace_ns: DurationNs  # How long SAVING may last, within the same grace.
     term_grace_ns: DurationNs
     kill_grace_ns: DurationNs
@@ -76,24 +81,26 @@ class HaltPlan:
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """One incident's halt. With its Plan, everything that a restarted governor needs."""
+    """One incident's halt. Halt and HaltPlan are all that a restarted governor needs."""
 
     incident_id: str
     run: str
     reason: str
     opened_at: MonoNs
     stage: HaltState
-    since: MonoNs  # When this stage was entered.
+    since: MonoNs  # When this state was entered.
     deadline: MonoNs | None = None  # When the engine feeds DEADLINE.
-    grace_until: MonoNs | None = None  # The letter's deadline. No ack moves it.
+    grace_until: MonoNs | None = None  # The checkpoint request's deadline. No ack moves it.
     saved: bool = False
     rung: int = 0
     rung_attempts: int = 0  # Stops sent on this rung.
     stop_attempts: int = 0  # Stops sent in all.
-    stop_reply: Fact | None = None  # What came back of the last stop sent.
-    destroyed: bool = False  # The provider has accepted a stop that it does not undo: it will forget the machine.
+    stop_reply: Fact | None = None  # The answer to the last stop sent.
+    # The provider has accepted a stop that cannot be undone. It will forget the machine.
+    destroyed: bool = False
     poll_n: int = 0  # Reads since the last stop sent.
     poll_due: MonoNs | None = None  # Answers before this belong to an older read.
     retry_n: int = 0  # Rounds in NEEDS_HUMAN.
-    renewals: int = 0  # Restarts of the governor in this stage that renewed its deadline.
+    # Restarts of the governor in this state that renewed its deadline.
+    renewals: int = 0
     page_reason: str = ""

@@ -1,17 +1,18 @@
-"""The halt: one complete table from (stage, fact) to the next stage and what to do about it.
+"""The halt: one complete table from (state, fact) to the next state and the effects.
 
-Pure. The engine turns events into facts, feeds them here, journals the Halt that comes back, and only then lets hands
-perform the effects. Two rules shape the table. Escalation never goes back: the one backward step is VERIFYING to
-STOPPING, which climbs a rung. And nothing is inferred: an exit, and the end of billing, count when they were observed.
+Pure. The engine turns events into facts, feeds them here, journals the returned Halt, and only then has the effects
+performed. Two rules shape the table. Escalation never goes back: the one backward step is VERIFYING to STOPPING, which
+climbs a rung. Nothing is inferred: an exit and the end of billing count when they were observed.
 
 Deadlines are absolute instants of CLOCK_MONOTONIC. Within one boot id they stay valid across a restart of the governor:
-restore the Halt as it was, `resume` it, journal what comes back, perform the effects (every one is idempotent per
-incident). Under another boot id they mean nothing, the processes are gone by definition, and a node resumed tomorrow
-must not be stopped again: the engine closes such an incident instead of resuming it.
+restore the Halt, `resume` it, journal the result, perform the effects (each is idempotent per incident). Under another
+boot id deadlines mean nothing and the processes are gone by definition. A node resumed tomorrow must not be stopped
+again, so the engine closes such an incident instead of resuming it.
 
-One incident keeps one Plan: the policy as it stood at the verdict, so a reload does not change a halt under way.
-Hands answer every StopCompute and ReadBilling, with UNKNOWN if need be. From a Term or Kill until CloseIncident they
-look for newcomers of the run.
+One incident has one HaltPlan, made from the policy at the verdict. A reload does not change an open halt.
+
+The performer answers every StopCompute and ReadBilling, with UNKNOWN if need be. From a Term or Kill until
+CloseIncident, it looks for new processes of the run.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ LIVE_STATES: Final = tuple(stage for stage in HaltState if stage is not HaltStat
 
 
 def open_halt(incident_id: str, run: str, reason: str, at: MonoNs) -> Halt:
-    """Return an incident that has done nothing yet; feed VERDICT or VERDICT_NO_ASK next."""
+    """Return a halt that has done nothing yet. Feed VERDICT or VERDICT_NO_ASK next."""
     return Halt(incident_id, run, reason, at, HaltState.ARMED, at)
 
 
 def step(halt: Halt, fact: Fact, at: MonoNs, plan: HaltPlan) -> Outcome:
-    """Return the next Halt (to be journaled first) and what to do then. HALTED is final: nothing moves it."""
+    """Return the next Halt, to be journaled first, and the effects. HALTED is final: no fact moves it."""
     if halt.stage is HaltState.HALTED:
         return halt, ()
-    # Threads stamp what they meet before the loop takes it: an answer may be a moment older than the stage it finds.
+    # Threads stamp events before the loop takes them, so an answer may be a moment older than the present state.
     at = max(at, halt.since)
     assert fact is not Fact.DEADLINE or (halt.deadline is not None and at >= halt.deadline), "DEADLINE came early"
     cell = TRANSITIONS[halt.stage, fact]
@@ -69,7 +70,7 @@ def step(halt: Halt, fact: Fact, at: MonoNs, plan: HaltPlan) -> Outcome:
 
 
 def verdict_fact(plan: HaltPlan, save_expected_ns: DurationNs | None) -> Fact:
-    """Ask only where a checkpoint is wanted and the measured save time (None: not measured yet) fits the grace."""
+    """Ask only if a checkpoint is wanted and the measured save time (None: not measured yet) fits the grace."""
     hopeless = save_expected_ns is not None and save_expected_ns > min(plan.grace_ns, plan.save_grace_ns)
     return Fact.VERDICT_NO_ASK if plan.checkpoint == "none" or plan.grace_ns == 0 or hopeless else Fact.VERDICT
 
@@ -93,7 +94,7 @@ def billing_fact(answer: BillingAnswer) -> Fact:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`to`: where it may lead, for the drawing and as a check on `act`. `why`: for whoever is surprised."""
+    """`to`: the possible next states, for the diagram and as a check on `act`. `why`: the reason, for readers."""
 
     to: tuple[HaltState, ...]
     act: Act
@@ -108,7 +109,7 @@ def _stay(why: str, *facts: Fact) -> Row:
 
 
 def _do(act: Act, why: str, *facts: Fact) -> Row:
-    """Something is done, the stage stays."""
+    """The act does something, and the state stays."""
     return dict.fromkeys(facts, (None, act, why))
 
 

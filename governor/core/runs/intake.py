@@ -1,4 +1,4 @@
-"""Applying what ranks say to what we know of their run. No judgement here, only bookkeeping."""
+"""Apply what ranks report to the state of their run. Nothing is judged here."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
 from governor.core.runs.life import LifeFact, move
 from governor.core.runs.state import Rank, Run, Trained
 
-RATE_STEPS = 20  # Tokens/s is shown over the last so many steps: calm enough to read, quick enough to see a collapse.
-# Phases in which a rank does not train; step times around them say nothing of its speed.
+# Tokens/s is a mean over so many last steps: calm enough to read, quick enough to show a collapse.
+RATE_STEPS = 20
+# Phases in which a rank does not train. Step times around them do not show its speed.
 PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})
 
 
 def is_paused(run: Run) -> bool:
-    """A rank, or the log, does something else than training, as it says, and has made no step since it said so."""
+    """Whether a rank or the log has reported another phase than training, and no step since."""
     if run.jsonl_only:
         return run.stream.phase in PAUSES
     return any(
@@ -29,7 +30,7 @@ def is_paused(run: Run) -> bool:
 
 
 def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
-    """A new launch of the run: ranks and speeds are of the old one, money and checkpoints stay."""
+    """Begin a new launch of the run: the old one's ranks and speeds go, money and checkpoints stay."""
     run.attempt = attempt
     run.attempt_at = at
     run.ranks.clear()
@@ -43,43 +44,44 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     run.loss = run.grad_norm = None
     run.skipped_steps = None
     run.completed = False
-    run.gpus = run.group_memory = None  # Of the processes before; the machine's own go on.
+    run.gpus = run.group_memory = None  # These are the old processes'. The machine's own figures stay.
     run.stream.phase, run.stream.phase_at, run.stream.paused = "train", at, False
 
 
 def stand_in(run: Run, uid: int) -> None:
-    """The run stands in for a launched command. Nothing is missed of who never spoke."""
-    run.uid = uid  # Whom a halt now ends.
+    """Let the run stand in for a launched command. No frames are missed, because no rank has spoken."""
+    run.uid = uid  # A halt now ends this user's processes.
     run.jsonl_only = False
     run.last_frame_at = None
 
 
 def outlive_ranks(run: Run) -> None:
-    """The command goes on without them: what the attempt has trained stays, and nobody is left who could save."""
+    """Let the run go on without ranks. What the attempt has trained stays, and no rank is left that can save."""
     run.completed = run.ended_well
     run.ranks.clear()
     run.tokens_per_s = None
-    run.working_since = None  # A halt waits for nobody, and no ceiling reserves for it.
+    # A halt does not wait for a save, and no ceiling reserves for one.
+    run.working_since = None
 
 
 def belong_to(run: Run, uid: int) -> None:
-    """The ranks, or the processes that a log's owner named, say whose the run is."""
+    """Set the run's user: that of its ranks, or of the processes that a log's owner named."""
     run.uid = uid
 
 
 def relabel(run: Run, stage: str | None, labels: Mapping[str, str]) -> None:
-    """An absent stage, and no labels, keep those of before."""
+    """Set stage and labels. An absent stage or empty labels keep the previous ones."""
     run.stage = stage if stage is not None else run.stage
     run.labels = labels or run.labels
 
 
 def follow_log(run: Run, *, only: bool) -> None:
-    """`only`: no rank speaks for the run, only its log does."""
+    """Follow the run's log. `only`: the run has a log and no ranks."""
     run.jsonl_only = only
 
 
 def apply_log_state(run: Run, problem: str | None, at: MonoNs) -> None:
-    """`problem`: one line while the log cannot be read."""
+    """Note whether the log can be read. `problem`: one line while it cannot."""
     log = run.stream
     log.problem = problem
     if problem is None and log.lost_at is not None:
@@ -93,12 +95,12 @@ def apply_bye(rank: Rank) -> None:
 
 
 def complete(run: Run, rank: Rank) -> None:
-    """The rank says that it has trained to the end."""
+    """Note that the rank has reported that it trained to the end."""
     rank.completed = run.completed = True
 
 
 def log_goes_on(run: Run, at: MonoNs, wall_ns: int) -> None:
-    """A line that is no step."""
+    """Note a log line that is not a step."""
     run.last_frame_at, run.last_frame_wall_ns = at, wall_ns
 
 
@@ -107,9 +109,9 @@ def heard_at_wall(run: Run, wall_ns: int) -> None:
 
 
 def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run:
-    """A run as the journal knew it. KeyError, TypeError or ValueError where the snapshot is not one of ours.
+    """Rebuild a run from the journal. KeyError, TypeError or ValueError when the snapshot is not one of ours.
 
-    Of an earlier boot its processes are gone, and its monotonic times mean nothing here.
+    After an earlier boot, its processes are gone and its monotonic times mean nothing.
     """
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
     run.attempt, run.attempt_at = str(snapshot["attempt"]), at
@@ -119,23 +121,23 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
         Trained(
             step=snapshot["step"],
             tokens_total=snapshot["tokens_total"],
-            counted_step=snapshot.get("counted_step", snapshot["step"]),  # A journal of before has none.
+            counted_step=snapshot.get("counted_step", snapshot["step"]),  # An older journal has none.
             furthest=(int(furthest[0]), int(furthest[1])) if furthest is not None else None,
         )
     )
-    run.completed = bool(snapshot.get("completed", False))  # A journal of before has none.
+    run.completed = bool(snapshot.get("completed", False))  # An older journal has none.
     run.last_good, run.save_longest_ns = snapshot["last_good"], snapshot["save_longest_ns"]
     if same_boot:
         run.first_step_at, run.working_since = snapshot["first_step_at"], snapshot["working_since"]
         run.last_good_at = snapshot["last_good_at"]
-        run.last_frame_at = at  # Silence counts from our return: before it nobody listened.
+        run.last_frame_at = at  # Silence counts from our restart: before it no governor listened.
     if not (same_boot and snapshot["alive"]):
         move(run, LifeFact.GONE, at)
     return run
 
 
 def apply_hello(run: Run, hello: Hello) -> Rank:
-    """Enter a rank, or take up its new connection. The caller has settled that it may."""
+    """Enter a rank, or its new connection. The caller has made sure that this is allowed."""
     relabel(run, hello.stage, hello.labels)
     run.world_size = hello.world_size
     run.framework = hello.framework or run.framework
@@ -181,17 +183,17 @@ def _take_last_good(run: Run, hello: Hello) -> None:
     if not isinstance(step, int):
         return
     known = run.last_good.get("step") if run.last_good is not None else None
-    if not isinstance(known, int) or step >= known:  # An ack that saved may leave its step out.
+    if not isinstance(known, int) or step >= known:  # A `saved` ack may have no step.
         run.last_good = dict(hello.last_good)
         at = hello.last_good.get("mono_ns")
         run.last_good_at = MonoNs(min(at, hello.at)) if isinstance(at, int) else hello.at
 
 
 def heard(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:
-    """Note a frame; progress counts from the moment at which the sequence number last changed."""
+    """Note a frame. Progress counts from the moment at which the sequence number last changed."""
     rank.last_frame_at = at
     if progress_seq is not None and progress_seq != rank.progress_seq:
-        # What a compilation or a save takes says nothing of how long a step may be silent.
+        # The time of a compilation or a save does not show how long a step may be silent.
         if rank.in_step and rank.progress_seq >= 0 and rank.phase not in PAUSES:
             rank.silence_longest_ns = max(rank.silence_longest_ns, at - rank.progress_at)
         rank.progress_seq = progress_seq
@@ -213,7 +215,7 @@ def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
 
 
 def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
-    """Enter a phase; without a rank it is a mark in a JSONL stream."""
+    """Enter a phase. Without a rank, it is a mark in a JSONL stream."""
     if rank is None:
         run.stream.paused = run.stream.paused or change.phase in PAUSES
         run.stream.phase, run.stream.phase_at = change.phase, change.at
@@ -228,7 +230,7 @@ def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
 
 
 def apply_machine(run: Run, event: MachineEvent) -> None:
-    """Note what the machine under the run shows; of its GPUs, those that are the run's."""
+    """Note a machine sample for the run. A GPU sample has only the run's own GPUs."""
     if isinstance(event, GpuSample):
         run.gpus = event
     elif not isinstance(event, HostMemory):
@@ -240,7 +242,7 @@ def apply_machine(run: Run, event: MachineEvent) -> None:
 
 
 def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
-    """Enter one optimizer step; return whether run-wide figures came with it, as from the lead rank and from a log."""
+    """Enter one optimizer step. Return whether it has run-wide figures: a step of the lead rank or of a log has."""
     if rank is not None:
         heard(rank, step.at, step.progress_seq)
         rank.step = step.step
@@ -248,14 +250,14 @@ def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
         rank.loss = step.loss
         rank.skipped_steps = step.skipped_steps
     run.last_frame_at = step.at
-    # A step's wall time begins at the last step's end: an evaluation in between is in it.
+    # A step's wall time begins at the last step's end and so includes an evaluation in between.
     paused = run.stream.paused if rank is None else rank.paused or rank.phase in PAUSES
     if rank is not None:
         rank.paused = False
         if not is_lead(run, rank):
             return False
     else:
-        # A step is the end of whatever a mark began: many logs write no second mark.
+        # A step ends a phase that a mark began: many logs write no second mark.
         run.stream.phase, run.stream.paused = "train", False
     _apply_lead_step(run, step, paused)
     return True
@@ -266,9 +268,9 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
         run.attempt_step = step.attempt_step if step.attempt_step is not None else run.attempt_step + 1
     step_s = step.step_s
     if step_s is None and run.step_at is not None:
-        step_s = (step.at - run.step_at) / NS_PER_S  # A foreign log without times: arrival tells.
+        step_s = (step.at - run.step_at) / NS_PER_S  # A foreign log without times: use the arrival times.
     if step_s is not None and 0 < step_s < math.inf and not paused and run.attempt_step > 1:
-        # The step's own waiting for a checkpoint or an agreement is not its speed.
+        # The step's waiting for a checkpoint or an agreement is not part of its speed.
         own_s = step_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)
         if own_s > 0:
             run.step_times.add(own_s)
@@ -279,7 +281,7 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
     is_first = run.first_step_at is None
     if run.first_step_at is None:
         run.first_step_at = step.at
-        # We may have come hours later than the training began: then everything since its attach() is unsaved.
+        # The governor may have come hours after the training began. Then all work since attach() is unsaved.
         late = step.attempt_step is not None and step.attempt_step > 1
         run.working_since = min(run.attempt_at, step.at) if late else step.at
     run.loss = step.loss
@@ -300,17 +302,18 @@ def _apply_lead_step(run: Run, step: Step, paused: bool) -> None:
 
 
 def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
-    """The total of a step that does not tell it, as where a script has loaded a checkpoint of its own.
+    """The token total at a step that does not report it, for example after a script loaded its own checkpoint.
 
-    A rank takes every step, so by its number: what lies behind the last one was trained before, what lies between was
-    trained unheard, but for what this attempt cannot have trained: its checkpoint may be another run's. The lines of a
-    log may be any steps: each counts for itself. `is_first`: of its attempt.
+    A rank takes every step, so the step's number decides. Steps before the last counted one were trained before. Steps
+    in between were trained unheard, but at most as many as this attempt can have trained: its checkpoint may be another
+    run's. A log's lines may be any steps, so each line counts once. `is_first`: the first step of its attempt.
     """
     known, last = run.tokens_total or 0, run.counted_step
     if step.connection is None or last is None:
         return known + tokens
     if is_first and step.step > last and run.furthest is not None and run.furthest[1] > known:
-        last, known = run.furthest  # The attempt before had begun further back than this one goes on.
+        # The previous attempt began further back than where this one goes on.
+        last, known = run.furthest
     return max(tokens, known + min(step.step - last, run.attempt_step) * tokens)
 
 
@@ -319,11 +322,11 @@ def _tokens_per_s(run: Run, tokens: int) -> float | None:
         return None
     recent = run.step_times.newest(RATE_STEPS)
     rate = tokens * len(recent) / sum(recent, 0.0)
-    return rate if math.isfinite(rate) else None  # Step times may be as small as a float can say.
+    return rate if math.isfinite(rate) else None  # Step times may be as small as a float can be.
 
 
 def is_lead(run: Run, rank: Rank) -> bool:
-    """Whether this connected rank is the lowest that is. Asked for every step frame, and mostly rank 0 answers."""
+    """Whether this connected rank is the lowest connected one. Called for every step frame, so rank 0 must be fast."""
     lowest = rank.rank
     for number, other in run.ranks.items():  # noqa: SIM110 - a generator costs more than the loop.
         if number < lowest and other.connection is not None:

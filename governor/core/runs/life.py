@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Life(Enum):
-    """STANDS_IN: for a launched command of which nobody speaks. Its time is unallocated until somebody does."""
+    """STANDS_IN: for a launched command without a run that speaks for it. Its time is unallocated until one does."""
 
     STANDS_IN = "stands_in"
     LIVE = "live"
@@ -26,26 +26,28 @@ class Life(Enum):
 
 
 class LifeFact(Enum):
-    """What a run's life hears of."""
+    """What can happen to a run."""
 
     RANK_OF_NEW_ATTEMPT = "rank_of_new_attempt"  # A rank says hello, under another attempt than the last.
     RANK = "rank"  # A rank says hello, under the attempt that is known.
-    LOG_OF_NEW_PROCESSES = "log_of_new_processes"  # None of those that the journal knew is among them.
+    # A log was opened, and the journal knew none of the processes that its owner names.
+    LOG_OF_NEW_PROCESSES = "log_of_new_processes"
     LOG_OF_PROCESSES = "log_of_processes"  # A log was opened, and its owner names processes.
-    LOG = "log"  # A log was opened; nobody says whose it is.
-    LINE = "line"  # A step in a log of which no process is known.
-    COMMAND_BEGINS = "command_begins"  # A command was launched under the run's name, and nobody speaks for it.
+    LOG = "log"  # A log was opened without named processes.
+    LINE = "line"  # A log without known processes has a step.
+    # A command was launched under the run's name, and no run speaks for it.
+    COMMAND_BEGINS = "command_begins"
     COMMAND_GOES_ON = "command_goes_on"  # The run spoke for the command, which outlives it.
-    SPOKEN_FOR = "spoken_for"  # Somebody speaks for the command, or the run itself is halted.
+    SPOKEN_FOR = "spoken_for"  # This run speaks for the command, or is halted.
     REPLACED = "replaced"  # Another run speaks for the command now.
     GONE = "gone"  # None of its processes is left.
-    HALTED = "halted"  # A halt was seen to its end.
-    HALT_RESUMED = "halt_resumed"  # The governor came back and found its halt open.
+    HALTED = "halted"  # Its halt was closed.
+    HALT_RESUMED = "halt_resumed"  # A restarted governor found its halt open.
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`begins`: an attempt begins, which the caller enters and charges. `ends`: `ended_at` is now."""
+    """The next state. `begins`: an attempt begins, which the caller enters and charges. `ends`: set `ended_at`."""
 
     to: Life
     why: str
@@ -117,7 +119,7 @@ TRANSITIONS: Final = _table()
 
 
 def move(run: Run, fact: LifeFact, at: MonoNs) -> Cell:
-    """Put one fact to the table; return its cell, so that the caller begins the attempt where one begins."""
+    """Put one fact to the table. Return its cell: the caller begins an attempt if the cell says so."""
     cell = TRANSITIONS[run.life, fact]
     run.life = cell.to
     if cell.ends:

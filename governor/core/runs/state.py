@@ -1,6 +1,6 @@
-"""What the governor knows of one run: ranks, progress, money, and what triggers may look at.
+"""What the governor knows of one run: ranks, progress, money, and the figures that triggers read.
 
-Mutable and owned by the engine. Triggers read it and never write it.
+Mutable and owned by the engine. Triggers never write it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
 from governor.core.runs.life import Life
 
-RANKS_MAX = 64  # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
+# Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
+RANKS_MAX = 64
 UNWATCHED_AFTER_NS = DurationNs(60 * NS_PER_S)  # DESIGN §5: a lost connection becomes `unwatched` after this.
 
 
@@ -34,10 +35,10 @@ class Rank:
     capabilities: frozenset[str]
     hello_at: MonoNs
     last_frame_at: MonoNs
-    gpu_uuids: tuple[str, ...] = ()  # Those that it may use, where it knows them by name.
+    gpu_uuids: tuple[str, ...] = ()  # The GPUs that it may use, if it knows their names.
     lost_at: MonoNs | None = None
     said_bye: bool = False
-    completed: bool = False  # Its last word was that it has trained to the end.
+    completed: bool = False  # It has reported that it trained to the end.
     # Progress: from beats, steps and phases alike.
     progress_seq: int = -1
     progress_at: MonoNs = MonoNs(0)  # When progress_seq last changed (or was first seen).
@@ -45,7 +46,7 @@ class Rank:
     phase: str = "init"
     phase_at: MonoNs = MonoNs(0)  # When the phase began.
     in_step: bool = False
-    paused: bool = False  # It did something else than training since its last step.
+    paused: bool = False  # It was in another phase than training since its last step.
     last_hook: str | None = None
     device_wait: str | None = None
     stack: tuple[str, ...] = ()
@@ -54,7 +55,8 @@ class Rank:
     step_at: MonoNs | None = None
     loss: float | None = None
     skipped_steps: int | None = None
-    silence_longest_ns: int = 0  # Longest stillness of progress_seq inside a step, of this attempt, that ended well.
+    # The longest time in this attempt without a change of progress_seq inside a step that went on.
+    silence_longest_ns: int = 0
 
     @property
     def connected(self) -> bool:
@@ -63,7 +65,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """How far a run has come, whatever its attempts: what it goes on counting from."""
+    """How far a run has come over all attempts. It goes on counting from here."""
 
     step: int | None
     tokens_total: int | None
@@ -73,14 +75,15 @@ class Trained:
 
 @dataclass(slots=True)
 class LogStream:
-    """What a run's log shows that its ranks would show otherwise."""
+    """What a run's log shows in place of its ranks."""
 
     phase: str = "train"
     phase_at: MonoNs = MonoNs(0)
-    paused: bool = False  # It did something else than training since its last step.
-    problem: str | None = None  # One line while its file cannot be read: what is not heard is no evidence.
+    paused: bool = False  # It was in another phase than training since its last step.
+    # One line while its file cannot be read. Missing lines are no evidence.
+    problem: str | None = None
     lost_at: MonoNs | None = None
-    back_at: MonoNs = MonoNs(0)  # Stillness before this was ours, not the trainer's.
+    back_at: MonoNs = MonoNs(0)  # Before this, silence was ours and not the trainer's.
 
 
 @dataclass(slots=True)
@@ -108,11 +111,12 @@ class Run:
     step: int | None = None
     attempt_step: int = 0  # Optimizer steps seen of this attempt.
     first_step_at: MonoNs | None = None
-    working_since: MonoNs | None = None  # Of this attempt: its first step, or its start where we came later.
+    # This attempt's first step, or its start if the governor came later.
+    working_since: MonoNs | None = None
     step_at: MonoNs | None = None
     tokens_total: int | None = None
-    counted_step: int | None = None  # The step that `tokens_total` is of, across attempts.
-    furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total of then.
+    counted_step: int | None = None  # The step to which `tokens_total` belongs, across attempts.
+    furthest: tuple[int, int] | None = None  # The highest of those steps so far, and the total at it.
     loss: float | None = None
     grad_norm: float | None = None
     lr: float | None = None
@@ -140,9 +144,11 @@ class Run:
     caps: tuple[Cap, ...] = ()  # Budgets of its stage, labels, day and node, as they stand.
     last_frame_at: MonoNs | None = None
     last_frame_wall_ns: int | None = None
-    life: Life = Life.LIVE  # `life.move` alone writes it, and
-    ended_at: MonoNs | None = None  # this, the moment at which it ended last.
-    completed: bool = False  # A rank has said so; of a run that the journal knew: all of them had.
+    # Only `life.move` writes these two.
+    life: Life = Life.LIVE
+    ended_at: MonoNs | None = None  # When the run last ended.
+    # A rank has completed. For a run restored from the journal: all ranks had.
+    completed: bool = False
 
     def trained(self) -> Trained:
         return Trained(self.step, self.tokens_total, self.counted_step, self.furthest)
@@ -161,7 +167,7 @@ class Run:
         self.caps = caps
 
     def set_money(self, spend: UsdMicros, rate: UsdMicros | None, reserve: UsdMicros | None) -> None:
-        """What the run has spent, what it spends an hour, and the price of its own halt."""
+        """Set what the run has spent, its spend rate per hour, and the price of its own halt."""
         self.spend_usd_micros, self.spend_rate_usd_micros_per_hour, self.reserve_usd_micros = spend, rate, reserve
 
     def set_token_price(self, usd_micros_per_mtok: int | None) -> None:
@@ -171,9 +177,9 @@ class Run:
         return [rank for rank in self.ranks.values() if rank.connected]
 
     def is_cut_off(self) -> bool:
-        """No rank is connected, and no log speaks for them: also while we are back and none has said hello yet.
+        """Whether no rank is connected and no log replaces them; also true after our restart until the first hello.
 
-        Asked at every step frame, and mostly answered by the first.
+        Called at every step frame. Mostly the first rank decides.
         """
         if not self.ranks:
             return not self.jsonl_only
@@ -188,28 +194,28 @@ class Run:
 
     @property
     def ended_well(self) -> bool:
-        """Every rank that we know of has said that it trained to the end."""
+        """Whether every known rank has reported that it trained to the end."""
         return all(rank.completed for rank in self.ranks.values()) if self.ranks else self.completed
 
     def covers_world(self) -> bool:
-        """Every rank of the whole job is connected to this governor."""
+        """Whether every rank of the whole job is connected to this governor."""
         return len(self.connected_ranks()) == self.world_size
 
     def unsaved_ns(self, at: MonoNs) -> int:
-        """Work that a kill now would lose: since the last good checkpoint, but no older than this attempt's own.
+        """Work that a kill now would lose: since the last good checkpoint, at most since this attempt began to work.
 
-        Between two attempts nobody worked, and what an attempt began from is saved.
+        Between two attempts no work is done, and the state from which an attempt begins is saved.
         """
         if self.working_since is None:
             return 0
         return max(0, at - max(self.working_since, self.last_good_at or self.working_since))
 
     def is_unwatched(self, at: MonoNs) -> bool:
-        """Ranks are (as far as we know) alive, but nothing has been heard for so long that we do not know."""
+        """Whether the run seems alive but has been silent for so long that this is no longer known."""
         if not self.alive:
             return False
         if self.jsonl_only:
-            # A deleted file that is still written, and read, is heard.
+            # A deleted file that is still written and read counts as heard.
             lost_at = self.stream.lost_at
             return lost_at is not None and at - max(lost_at, self.last_frame_at or 0) >= UNWATCHED_AFTER_NS
         return (

@@ -1,4 +1,4 @@
-"""What would stop a node that nobody uses, and when: `idle_stop`, and `on_finish` of a run that has ended well."""
+"""What stops a node that nobody uses, and when: `idle_stop`, and `on_finish` of a run that has ended well."""
 
 from __future__ import annotations
 
@@ -14,29 +14,34 @@ from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandExited
 
-FINISH_NS: Final = DurationNs(60 * NS_PER_S)  # Of on_finish: for whoever starts the next run from a script.
-SETTLE_NS: Final = DurationNs(60 * NS_PER_S)  # What a run leaves behind on the GPUs has gone by then, or is somebody.
-PATIENCE_NS: Final = DurationNs(10 * NS_PER_MINUTE)  # For a sampler that comes back: `costgov run` waits meanwhile.
-WARN_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # Before a stop: time for a person to read an alarm and to answer it.
+# The wait of on_finish: a script may start the next run.
+FINISH_NS: Final = DurationNs(60 * NS_PER_S)
+# A run's leftovers on the GPUs are gone by then. What is still there counts as somebody.
+SETTLE_NS: Final = DurationNs(60 * NS_PER_S)
+# The wait for a sampler to come back. `costgov run` waits meanwhile.
+PATIENCE_NS: Final = DurationNs(10 * NS_PER_MINUTE)
+# The warning before a stop: a person needs time to read an alarm and to answer it.
+WARN_NS: Final = DurationNs(5 * NS_PER_MINUTE)
 
 
 class Limit(NamedTuple):
-    """After how long without anybody the node is stopped, why, and where that stands."""
+    """After how long without use the node is stopped, why, and which setting says so."""
 
     after_ns: DurationNs
     reason: str  # node_idle | run_finished
     source: str
     policy: str
-    observed: bool  # Said, and not done.
+    observed: bool  # Only reported, not done.
 
 
 def on_ended(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
-    """A run has ended by itself. Beside a command of ours, the command's end counts, and its exit code."""
+    """A run has ended by itself. Under `costgov run`, the command's end and its exit code count instead."""
     if node.facts.exclusive or not managed.run.ended_well or managed.incident is not None:
         return []
     effects = _finish(node, managed.run.run, managed.policy, at)
     finish = node.idle.finish
-    is_left = not managed.was_announced and node.away_ns >= PATIENCE_NS  # As finish_left(): its end is seen only now.
+    # As in finish_left(): the run's end is seen only now.
+    is_left = not managed.was_announced and node.away_ns >= PATIENCE_NS
     if finish is None or finish.run != managed.run.run or not is_left:
         return effects
     return _kept(node, finish, f"no governor was here for {format_duration(node.away_ns)}")
@@ -57,15 +62,16 @@ def _finish(node: Node, run: str, policy: Policy, at: MonoNs) -> list[Effect]:
         return []
     finish = Finish(run, policy.name, policy.mode is Mode.OBSERVE or node.facts.observe, at)
     obstacle = cannot_stop(node.facts) or ("observe mode: it would be" if finish.observed else None)
-    if obstacle is not None:  # Said at once: nobody has to wait for what will not come.
+    # Reported at once: nobody has to wait for a stop that will not come.
+    if obstacle is not None:
         return [Alarm("node_stays_billed", NODE, not_stopped_text(node.facts, _source(finish), obstacle))]
     node.idle.finish = finish
-    node.request_persist()  # With the next tick: a governor after us goes on with it.
+    node.request_persist()  # A restarted governor goes on with it.
     return []
 
 
 def finish_over(node: Node, here: list[Occupant], why: str | None, at: MonoNs) -> list[Effect]:
-    """A finished run's stop is given up once somebody else is here; what it left on the GPUs has a while to go."""
+    """Give up a finished run's stop once somebody else is here. Its leftovers on the GPUs have SETTLE_NS to go."""
     finish = node.idle.finish
     if finish is None:
         return []
@@ -76,7 +82,10 @@ def finish_over(node: Node, here: list[Occupant], why: str | None, at: MonoNs) -
 
 
 def finish_left(node: Node, at: MonoNs) -> list[Effect]:
-    """Of a governor before us. Who brings one back after a while mends something, and is not to be stopped under it."""
+    """Give up the previous governor's stop if that was PATIENCE_NS ago.
+
+    A person who restarts the governor so late is repairing something, and the node must not stop meanwhile.
+    """
     finish = node.idle.finish
     if finish is None or at - finish.at < PATIENCE_NS:
         return []
@@ -84,13 +93,13 @@ def finish_left(node: Node, at: MonoNs) -> list[Effect]:
 
 
 def _kept(node: Node, finish: Finish, reason: str) -> list[Effect]:
-    node.idle.finish = node.idle.warned_at = None  # What was said was of that stop.
+    node.idle.finish = node.idle.warned_at = None  # The warning was about that stop.
     node.request_persist()
     return [Alarm("node_kept", NODE, f"{_source(finish)}, but {reason}: the node goes on")]
 
 
 def limit(node: Node) -> Limit | None:
-    """What would stop this node when nobody uses it, the sooner of two; None: nothing would."""
+    """The limit that stops this node when nobody uses it: the sooner of two. None: nothing stops it."""
     found = [one for one in (_after_finish(node), standing(node)) if one is not None]
     return min(found, key=lambda one: (one.observed, one.after_ns), default=None)
 
@@ -107,9 +116,10 @@ def _source(finish: Finish) -> str:
 
 
 def standing(node: Node) -> Limit | None:
-    """idle_stop: costgov.toml's, else of the node's last runs, else of the policy that takes every run."""
+    """The idle_stop of costgov.toml, else of the last runs' policies, else of the policy that matches every run."""
     if node.facts.exclusive:
-        return None  # Beside one command its end counts, and with it the governor ends.
+        # Under `costgov run` the command's end counts, and the governor ends with it.
+        return None
     said = node.facts.idle_stop_ns
     if said is not None:
         return Limit(said, "node_idle", "idle_stop of costgov.toml", "", node.facts.observe) if said else None
@@ -117,7 +127,7 @@ def standing(node: Node) -> Limit | None:
     found = last or [node.policies.for_run({}, None)]
     waits = [policy.node_idle_stop_ns for policy in found if policy.node_idle_stop_ns is not None]
     if len(waits) < len(found):
-        return None  # Runs that ended together and disagree: the most careful of them counts.
+        return None  # Runs that ended together disagree: the most careful one counts.
     longest = max(found, key=lambda policy: policy.node_idle_stop_ns or 0)
     observed = node.facts.observe or any(policy.mode is Mode.OBSERVE for policy in found)
     source = f"idle_stop of policy {longest.name}"
@@ -125,7 +135,7 @@ def standing(node: Node) -> Limit | None:
 
 
 def due_at(node: Node, wanted: Limit) -> MonoNs | None:
-    """When the node is stopped if nobody comes; None while somebody is here, or nobody can tell."""
+    """When the node is stopped if nobody comes; None while somebody is here or this is unknown."""
     idle = node.idle
     if idle.since is None:
         return None
@@ -135,13 +145,13 @@ def due_at(node: Node, wanted: Limit) -> MonoNs | None:
 
 
 def warn_ns(wanted: Limit) -> DurationNs:
-    """How long before the stop it is warned: all of the time where a run has just ended."""
+    """How long before the stop the warning is given. After a run has just ended, this is the whole time."""
     whole = wanted.reason == "run_finished"
     return wanted.after_ns if whole else DurationNs(min(WARN_NS, wanted.after_ns // 2))
 
 
 def promises(node: Node) -> list[str]:
-    """What start-up says: beside one command only its end counts, for the governor ends with it."""
+    """What start-up reports. Under `costgov run` only the command's end counts, as the governor ends with it."""
     facts, lines = node.facts, []
     wanted = standing(node)
     if wanted is not None:

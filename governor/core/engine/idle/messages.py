@@ -1,4 +1,4 @@
-"""What is said of a node that nobody uses: each line names the time, the reason, and what to do about it."""
+"""Messages about a node that nobody uses. Each names the time, the reason, and what to do."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Final
 from governor.core.base.units import NS_PER_MINUTE, format_duration
 from governor.core.halt.state import Fact, Halt
 
-if TYPE_CHECKING:  # A table in a terminal has these words, and no node.
+if TYPE_CHECKING:  # A table in a terminal uses these messages without a node.
     from governor.core.engine.node import Node, NodeFacts
 
-ABANDONED: Final = "abandoned"  # In the place of a stage: somebody came, and the node goes on.
+# Stands where a halt's state stands: somebody came, and the node goes on.
+ABANDONED: Final = "abandoned"
 KEEP_IT: Final = "keep it with: costgov hold @node 2h --reason …"
-SHORT_NS: Final = 5 * NS_PER_MINUTE  # Less leaves nobody the time to log in after a boot.
+SHORT_NS: Final = 5 * NS_PER_MINUTE  # Less leaves too little time to log in after a boot.
 
 
 def cannot_stop(facts: NodeFacts) -> str | None:
-    """Why an unused node is left running, and what to do; None where it may be stopped.
+    """Why an unused node is left running, and what to do; None if it may be stopped.
 
-    Stricter than a halt, which has a run to end: here only money is lost by waiting, so a disk of which nobody knows
-    whether it outlives the stop is reason enough.
+    This is stricter than a halt, which has a run to end. Waiting here costs only money. So it is reason enough to wait
+    that nobody knows whether the disk outlives the stop.
     """
     if facts.cloud == "none":
         return "no cloud is configured: set cloud.provider in costgov.toml, or stop it yourself"
@@ -51,7 +52,7 @@ def unseen_text(why: str, source: str) -> str:
 
 
 def given_up(reason: Mapping[str, str]) -> str:
-    """Why a stop is: by who came, or by why nobody wants it any more."""
+    """Why a stop is given up: who came, or why it is no longer wanted."""
     return reason.get("why") or f"{reason.get('who', 'somebody')} is here"
 
 
@@ -73,7 +74,7 @@ def came_late(who: str, facts: NodeFacts, incident_id: str) -> str:
 
 
 def promise(facts: NodeFacts, idle_stop_ns: int, source: str, *, observed: bool) -> list[str]:
-    """What start-up says of an idle time that is set."""
+    """What start-up reports of an idle time that is set."""
     after = f"after {format_duration(idle_stop_ns)} with nobody here (no run, no GPU process)"
     obstacle = cannot_stop(facts)
     if obstacle is not None:

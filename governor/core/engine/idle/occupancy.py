@@ -1,4 +1,4 @@
-"""Who uses the node, as far as we see, and whether we see enough to say that nobody does."""
+"""Who is seen to use the node, and whether enough is seen to conclude that nobody does."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from governor.core.engine.node import Node
 from governor.core.events.effects import Effect
 from governor.core.events.machine import GovernorsSeen, GpuProcessesSeen
 
-LOOK_GAP_NS: Final = DurationNs(10 * NS_PER_S)  # Forty ticks: we slept, and saw nobody come.
+# Forty ticks. After a longer gap we slept, and somebody may have come unseen.
+LOOK_GAP_NS: Final = DurationNs(10 * NS_PER_S)
 REFUSED_NS: Final = DurationNs(90 * NS_PER_S)  # A rank that was refused asks again every 30 s.
-GPUS_STALE_NS: Final = DurationNs(5 * NS_PER_S)  # Two looks missed.
+GPUS_STALE_NS: Final = DurationNs(5 * NS_PER_S)  # Two missed looks.
 
 
 class Occupant(NamedTuple):
@@ -20,7 +21,7 @@ class Occupant(NamedTuple):
 
 
 def occupants(node: Node, at: MonoNs) -> list[Occupant]:
-    """Everybody whom we see use the node. That nobody is seen means nothing while `unseen` says why."""
+    """Everybody who is seen to use the node. An empty list proves nothing while `unseen` returns a reason."""
     idle = node.idle
     found = [Occupant("run", f"run {name}") for name in live(node)]
     if idle.command is not None:
@@ -41,7 +42,7 @@ def occupants(node: Node, at: MonoNs) -> list[Occupant]:
 
 
 def live(node: Node) -> list[str]:
-    """Runs that are alive, and runs whose halt is not over: their own halt decides what becomes of the machine."""
+    """Runs that are alive, and runs whose halt is open: that halt decides what becomes of the machine."""
     return [
         name
         for name, managed in node.runs.items()
@@ -50,12 +51,12 @@ def live(node: Node) -> list[str]:
 
 
 def left_since(node: Node, since: MonoNs) -> bool:
-    """A run has come and gone between two ticks: it was somebody, though no tick has seen it live."""
+    """Whether a run came and went between two ticks. It used the node, though no tick saw it alive."""
     return any(managed.run.ended_at is not None and managed.run.ended_at > since for managed in node.runs.values())
 
 
 def unseen(node: Node, at: MonoNs) -> str | None:
-    """Why nobody can say that no one is here; None where that can be said."""
+    """Why it cannot be concluded that nobody is here; None if it can."""
     idle = node.idle
     if idle.gpus_problem is not None:
         return idle.gpus_problem
@@ -70,7 +71,7 @@ def on_gpu_processes(node: Node, event: GpuProcessesSeen) -> list[Effect]:
     if event.problem is None:
         idle.gpus_unnamed, idle.gpus_at = event.unnamed, event.at
     if event.problem is None or event.pids or event.is_read:
-        # Else those seen last stand: a halt's `stop = "auto"` relies on them.
+        # Otherwise the last seen processes remain: a halt's `stop = "auto"` relies on them.
         node.gpu_pids, node.gpu_pids_own = event.pids, event.own
     return []
 

@@ -1,4 +1,4 @@
-"""What is known of who uses the node: the state behind core.idle. Mutable, owned by the engine."""
+"""What is known about who uses the node. Mutable; the engine owns it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from governor.core.base.units import BootNs, MonoNs
 if TYPE_CHECKING:
     from governor.core.engine.managed_run import ManagedRun
 
-NODE: Final = "@node"  # The pseudo-run whose incident is the node's own stop: no valid run name.
+# The pseudo-run whose incident is the node's own stop: no valid run name.
+NODE: Final = "@node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,38 +27,40 @@ class Finish:
 
 @dataclass(slots=True)
 class IdleState:
-    """None of the times outlives a restart: who came and went while we were away, we have not seen."""
+    """Who uses the node, and since when nobody does. A restart drops the times: nobody watched meanwhile."""
 
     # Who is here, beside the runs.
-    command: str | None = None  # `costgov run`: the name of its command, until that and all of its session are gone.
-    gpus_at: MonoNs | None = None  # When we last knew who computes.
+    # The name of `costgov run`'s command, until the command and its whole session are gone.
+    command: str | None = None
+    gpus_at: MonoNs | None = None  # When we last knew which processes use the GPUs.
     gpus_unnamed: int = 0
     gpus_problem: str | None = "the GPUs have not been looked at yet"
     governors: tuple[int, ...] = ()
     governors_problem: str | None = "the process table has not been looked at yet"
-    refused_at: MonoNs | None = None  # When a hello was last refused: who was refused trains, and asks again.
+    # When a hello was last refused. A refused rank trains, and asks again.
+    refused_at: MonoNs | None = None
     hold_until: MonoNs | None = None
     hold_reason: str = ""
-    # Since when nobody is, and what follows.
-    last_runs: tuple[str, ...] = ()  # Those who were live at the last tick at which any was.
+    # Since when nobody is here, and what follows.
+    last_runs: tuple[str, ...] = ()  # The runs that were live at the last tick that had any.
     finish: Finish | None = None
     looked_at: MonoNs | None = None
-    looked_boot: BootNs = BootNs(0)  # The same moment by the clock that goes on while the machine is suspended.
-    since: MonoNs | None = None  # None: somebody is here, or nobody can tell.
+    looked_boot: BootNs = BootNs(0)  # The same moment by the clock that counts suspended time.
+    since: MonoNs | None = None  # None: somebody is here, or this is unknown.
     blind_since: MonoNs | None = None
     warned_at: MonoNs | None = None
-    told: set[str] = field(default_factory=set)  # Names of alarms of this stretch: each is said once.
-    is_done: bool = False  # Of this stretch: its stop has been seen to its end.
+    told: set[str] = field(default_factory=set)  # Names of this stretch's alarms: each is given once.
+    is_done: bool = False  # This stretch's stop is closed.
     stop: ManagedRun | None = None  # The pseudo-run with the open or last stop.
     incidents_total: int = 0
-    spent_before_usd_micros: int = 0  # What was nobody's when the stretch began.
+    spent_before_usd_micros: int = 0  # The unallocated spend when the stretch began.
 
     @property
     def is_stopping(self) -> bool:
         return self.stop is not None and self.stop.incident is not None and not self.stop.incident.is_closed
 
     def somebody(self) -> None:
-        """The stretch is over, or was never one: idle time begins anew."""
+        """Begin the idle time anew: somebody was here."""
         self.since = self.warned_at = None
         self.told.clear()
         self.is_done = False
@@ -74,7 +77,7 @@ class IdleState:
 
 
 def restored(row: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> IdleState:
-    """Take up what outlives us. Of an earlier boot only names and numbers: whoever started the machine wants it."""
+    """Restore what outlives a restart. From an earlier boot, only names and numbers: a started machine is wanted."""
     idle = IdleState(
         last_runs=tuple(str(name) for name in row["last_runs"]), incidents_total=int(row["incidents_total"])
     )
@@ -83,6 +86,6 @@ def restored(row: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> IdleStat
         idle.hold_until, idle.hold_reason = MonoNs(int(until)) if until is not None else None, str(row["hold_reason"])
         if row["finish"] is not None:
             run, policy, observed, *ended = row["finish"]
-            ended_at = MonoNs(int(ended[0])) if ended else at  # A journal of before does not say.
+            ended_at = MonoNs(int(ended[0])) if ended else at  # An older journal does not say.
             idle.finish = Finish(str(run), str(policy), bool(observed), ended_at)
     return idle

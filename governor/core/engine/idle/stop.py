@@ -1,8 +1,8 @@
-"""The stop of a node that nobody uses: a halt on the pseudo-run NODE, with nothing to ask and nobody to end.
+"""The stop of a node that nobody uses: a halt of the pseudo-run NODE, with no rank to ask and no process to end.
 
-Every stop that is asked of the provider goes through `may_stop`: nobody has been seen here for the whole idle time, by
-looks that were never further apart than LOOK_GAP_NS and each of which knew. After our restart that time begins anew,
-also for a stop that is repeated.
+Every stop request to the provider goes through `may_stop`: nobody was seen here for the whole idle time, by looks that
+were never further apart than LOOK_GAP_NS and none of which was blind. After a restart of the governor that time begins
+anew, also for a stop that is repeated.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STOPS_PERHAPS: Final = (StopAnswer.ACCEPTED, StopAnswer.UNKNOWN)
 
 
 def may_stop(node: Node, after_ns: int, at: MonoNs) -> bool:
-    """The one question before every stop, the first and each repeated one."""
+    """The one check before every stop, the first and each repeated one."""
     since = node.idle.since
     return since is not None and at - since >= after_ns
 
@@ -89,13 +89,13 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
 
 
 def pseudo_run(at: MonoNs) -> ManagedRun:
-    """What stands for the node where the halt speaks of a run. It is never among the node's runs."""
+    """The run that stands for the node in a halt. It is never among the node's runs."""
     run = Run(run=NODE, uid=0, first_seen_at=at)
     return ManagedRun(run=run, policy=NO_POLICY, rules=Rules(NO_POLICY, run))
 
 
 def _ending_nobody(effects: list[Effect]) -> list[Effect]:
-    """The stages in which processes are ended have none to end here."""
+    """Drop the signals: this halt has no processes to end."""
     return [effect for effect in effects if not isinstance(effect, Term | Kill)]
 
 
@@ -109,12 +109,13 @@ def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
     if here:
         if halt.stop_reply is Fact.STOP_ACCEPTED and not is_due:
             return _late(node, incident, here[0].text, at)
-        # A stop that is on its way is answered first: what became of it must not be guessed.
+        # Wait for the answer to a requested stop: its result must not be guessed.
         is_asked = halt.stage is not HaltState.VERIFYING and halt.stop_reply is None and halt.stop_attempts > 0
         return [] if is_asked and not is_due else _abandon(node, incident, {"who": here[0].text}, at)
     after_ns = int(incident.evidence["limit_ns"])
     if not is_due or not may_stop(node, after_ns, at):
-        return []  # Also after our restart: who came and went meanwhile is not known, so nobody has to be here as long.
+        # Also after a restart. Who came and went meanwhile is unknown, so the idle time must pass again.
+        return []
     withdrawn = _withdrawn(node, incident)
     if withdrawn is not None:
         return _abandon(node, incident, {"why": withdrawn}, at)
@@ -122,12 +123,12 @@ def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
 
 
 def _withdrawn(node: Node, incident: Incident) -> str | None:
-    """Why nobody wants it any more: by the settings of now, of a restart or of a reload, or by who mends the node."""
-    is_wish = incident.reason != "node_idle"  # Of a run that has ended: no setting has to go on wanting it.
+    """Why the stop is no longer wanted: the settings changed by restart or reload, or somebody repairs the node."""
+    is_wish = incident.reason != "node_idle"  # An ended run's wish needs no setting to stay in force.
     wanted = standing(node)
     if node.facts.observe or (not is_wish and wanted is not None and wanted.observed):
         return "observe mode is on by now"
-    if is_wish and incident.at_of("restored") is not None and node.away_ns >= PATIENCE_NS:  # As finish_left().
+    if is_wish and incident.at_of("restored") is not None and node.away_ns >= PATIENCE_NS:  # As in finish_left().
         return f"no governor was here for {format_duration(node.away_ns)}"
     return None if is_wish or wanted is not None else "idle_stop is off by now"
 
@@ -156,7 +157,7 @@ def _abandon(node: Node, incident: Incident, reason: Mapping[str, str], at: Mono
 
 
 def on_answer(node: Node, managed: ManagedRun, event: StopReplied | BillingRead) -> list[Effect]:
-    """What the provider says of the node's own stop."""
+    """Take the provider's answer about the node's own stop."""
     incident = managed.incident
     assert incident is not None
     if incident.is_closed:
@@ -173,7 +174,7 @@ def on_answer(node: Node, managed: ManagedRun, event: StopReplied | BillingRead)
 
 
 def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
-    """Take up the open stop of this boot. Billing is read at once; a stop is not repeated before it may be."""
+    """Resume the open stop of this boot. Billing is read at once. The stop is not repeated before `may_stop` allows."""
     idle = node.idle
     idle.stop = managed = pseudo_run(incident.opened_at)
     managed.incident = incident
@@ -187,34 +188,36 @@ def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
     return [incidents.keep(node, managed), *_ending_nobody(again)]
 
 
-# Stopping a node that nobody uses: since when nobody is here, the warning, and the stop (docs/adr/0014).
+# --- the idle time, its warning, and the stop (docs/adr/0014) ------------------------------------------------
 #
-# Not knowing is not idle. Whoever comes before the provider has accepted the stop ends it.
+# Unknown is not idle. Somebody who comes before the provider has accepted the stop ends it.
 
 
-UNSEEN_ALARM_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # A sampler that crashed is started again within one.
+# A sampler that crashed is started again within one minute.
+UNSEEN_ALARM_NS: Final = DurationNs(5 * NS_PER_MINUTE)
 
 
 def on_hold(node: Node, event: OperatorHold) -> list[Effect]:
-    """`costgov hold @node`: the operator is somebody. Lifted or over, the idle time begins anew."""
+    """Hold the node (`costgov hold @node`): the operator counts as somebody. After the hold, idle time begins anew."""
     idle = node.idle
     idle.hold_until = MonoNs(event.at + event.duration) if event.duration else None
     idle.hold_reason = event.reason
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
     idle.somebody()
-    record = Record("operator", NODE, None, data, durable=True)  # Behind what it answers for, as for a run's brake.
+    # The record comes after the persisted state that it reports, as for a run's hold.
+    record = Record("operator", NODE, None, data, durable=True)
     return [persist(node, event.at, durable=True), record, *watch(node, event.at)]
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:
-    """Behind everything else of the tick: who is here by now, and what follows."""
+    """After everything else of the tick: see who is here, and what follows."""
     idle = node.idle
     if idle.hold_until is not None and at >= idle.hold_until:
         idle.hold_until = None
     idle.last_runs = tuple(live(node)) or idle.last_runs
     here, why = occupants(node, at), unseen(node, at)
     effects = finish_over(node, here, why, at)
-    boot = node.ledger.charged_to  # Of the last tick. Whoever wakes a suspended machine wants it.
+    boot = node.ledger.charged_to  # At the last tick. A suspended machine that wakes is wanted.
     slept = idle.looked_at is None or max(at - idle.looked_at, boot - idle.looked_boot) > LOOK_GAP_NS
     came_and_went = idle.since is not None and left_since(node, idle.since)
     idle.looked_at, idle.looked_boot = at, boot
@@ -236,7 +239,7 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
 
 
 def _blind(node: Node, why: str | None, at: MonoNs) -> list[Effect]:
-    """Not knowing is not idle; where a stop is wanted, that nobody knows is said once."""
+    """Unknown is not idle. If a stop is wanted, one alarm reports that it is unknown who is here."""
     idle, wanted = node.idle, limit(node)
     if why is None:
         return []

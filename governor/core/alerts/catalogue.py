@@ -1,4 +1,4 @@
-"""What people are alerted to: an alarm or a halt as one record, how urgent it is, who wants it, what repeats itself."""
+"""The catalogue of alerts: one record for an alarm or a halt, its severity, who wants it, and repeats."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
 from governor.core.engine.idle.state import NODE
 from governor.core.halt.state import HaltState
 
-if TYPE_CHECKING:  # It and all below it take a tenth of a command's start.
+if TYPE_CHECKING:  # Node and its imports take a tenth of a command's start.
     from governor.core.engine.node import Node
 
-TEXT_CHARS_MAX: Final = 2_000  # The longest alarm names 16 pids; chat services cut at 3,000 to 4,000.
-LABEL_CHARS_MAX: Final = 128  # As in metrics; with 32 labels it keeps an alert below what receivers like to take.
-# An alarm that repeats within it is one alert, and what it said last is told at its end. As long as Alertmanager's
-# usual group_interval: whoever is told of changes no more often than that would not see more of them either.
+# The longest alarm names 16 pids. Chat services cut at 3,000 to 4,000 characters.
+TEXT_CHARS_MAX: Final = 2_000
+# As in metrics. With 32 labels an alert stays below the size that receivers usually accept.
+LABEL_CHARS_MAX: Final = 128
+# An alarm that repeats within this time is one alert; its last text is sent at the end. It equals Alertmanager's usual
+# group_interval: a receiver at that interval would not see more changes anyway.
 REPEAT_NS: Final = DurationNs(5 * NS_PER_MINUTE)
-KEYS_MAX: Final = 1_024  # Names times runs: 32 kinds of alarm of 32 runs. The oldest is forgotten, and told once more.
-HALT: Final = "halt"  # The name of every alert that tells of an incident.
-TEST: Final = "test"  # Of `costgov alert test`.
+# Names times runs: 32 kinds of alarm for 32 runs. The oldest is dropped, so its next alarm is sent again.
+KEYS_MAX: Final = 1_024
+HALT: Final = "halt"  # The name of every alert about an incident.
+TEST: Final = "test"  # The name of the alert of `costgov alert test`.
 
 
 class Severity(IntEnum):
-    """How much it matters, in the words that Alertmanager's routes usually match."""
+    """How much an alert matters, in the words that Alertmanager's routes usually match."""
 
-    INFO = 0  # Nothing is wrong; somebody may want to know.
-    WARNING = 1  # Look at it today.
-    CRITICAL = 2  # Money or work is being lost now, or a halt is under way.
+    INFO = 0  # Nothing is wrong: for information.
+    WARNING = 1  # Needs a look today.
+    CRITICAL = 2  # Money or work is being lost now, or a halt is in progress.
 
     @property
     def word(self) -> str:
         return self.name.lower()
 
 
-# Of "rule_<name>" (what a rule of a policy says) and "budget_<scope>", and of any name that is not in the table.
+# For "rule_<name>" (an alarm of a policy's rule), "budget_<scope>" and any other name that is not in the table.
 DEFAULT_SEVERITY: Final = Severity.WARNING
 SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
     {
@@ -97,7 +100,7 @@ def severity_of(name: str) -> Severity:
 
 
 class State(Enum):
-    """An alarm is an event; a halt lasts from its verdict to its end."""
+    """An alarm is one event. A halt lasts from its verdict to its end."""
 
     EVENT = "event"
     FIRING = "firing"
@@ -113,16 +116,16 @@ class OfIncident:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One thing to tell. `alert_id` is the same however often it is sent, also by a governor that was restarted."""
+    """One alert. `alert_id` is the same each time it is sent, also by a restarted governor."""
 
     alert_id: str
     name: str
     severity: Severity
     state: State
-    wall: WallNs  # When it happened; of a halt, when it began.
+    wall: WallNs  # The time of the event, or of the halt's begin.
     node: str
     text: str
-    see: str  # The command that tells more.
+    see: str  # The command that shows more.
     run: str | None = None
     stage: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -130,17 +133,18 @@ class Alert:
     ceiling_usd_micros: int | None = None
     incident: OfIncident | None = None
     ended_wall: WallNs | None = None
-    repeats: int = 0  # How often the alarm came within REPEAT_NS and was not told by itself.
+    # How often the alarm came within REPEAT_NS without an alert of its own.
+    repeats: int = 0
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What is the same thing, newly told: a halt by its incident, an alarm by name and run."""
+        """The identity of what is reported: a halt by its incident, an alarm by name and run."""
         return (self.name, self.run or "", self.incident.incident_id if self.incident is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Which alerts one receiver wants. `only`: names, or beginnings of names with a star; empty: all."""
+    """The alerts that one receiver wants. `only`: names, or prefixes of names with a star; empty: all."""
 
     only: tuple[str, ...] = ()
     min_severity: Severity = Severity.INFO
@@ -153,7 +157,7 @@ class Route:
 
 
 def of_alarm(node: Node, name: str, run: str | None, text: str, wall: WallNs, number: int) -> Alert:
-    """`number` tells alarms of one nanosecond apart."""
+    """`number` distinguishes alarms of the same nanosecond."""
     identity = (node.facts.node, node.facts.boot_id, name, run or "", str(wall), str(number))
     told = Alert(
         alert_id=_id_of(identity),
@@ -170,7 +174,7 @@ def of_alarm(node: Node, name: str, run: str | None, text: str, wall: WallNs, nu
 
 
 def of_incident(node: Node, snapshot: Mapping[str, Any]) -> Alert:
-    """From what was kept of an incident (core.snapshots). The same stage of the same incident is the same alert."""
+    """Make an alert from an incident's snapshot (core.engine.incident_json). Each state of an incident is one alert."""
     incident_id, stage, run = (str(snapshot[key]) for key in ("incident_id", "halt_stage", "run"))
     closed = snapshot["closed_wall_ns"]
     told = Alert(
@@ -184,7 +188,8 @@ def of_incident(node: Node, snapshot: Mapping[str, Any]) -> Alert:
         see=f"costgov incident show {incident_id}",
         run=run,
         stage=snapshot["stage"],
-        # A governor that resumes the halt has not charged its absence yet: it never says less than the verdict did.
+        # A governor that resumes the halt has not charged its downtime yet: the alert never shows less than the
+        # verdict's spend.
         spend_usd_micros=max(snapshot["spend_usd_micros"], snapshot["spend_at_verdict_usd_micros"]) or None,
         incident=OfIncident(incident_id, stage, str(snapshot["reason"])),
         ended_wall=WallNs(int(closed)) if closed is not None else None,
@@ -223,7 +228,7 @@ def _with_run(alert: Alert, node: Node) -> Alert:
         return alert
     run = managed.run
     is_known = run.spend_usd_micros > 0 or run.spend_rate_usd_micros_per_hour is not None
-    spend = run.spend_usd_micros if is_known else None  # Without a price, nothing was metered: that is not 0.
+    spend = run.spend_usd_micros if is_known else None  # Without a price nothing was metered: unknown, not 0.
     return replace(
         alert,
         stage=shown(run.stage, LABEL_CHARS_MAX) if run.stage else alert.stage,
@@ -234,12 +239,12 @@ def _with_run(alert: Alert, node: Node) -> Alert:
 
 
 def _id_of(parts: tuple[str, ...]) -> str:
-    # A full stop has a meaning in what a webhook signs, and a name may hold one.
+    # A full stop is a separator in what a webhook signs, and a name may contain one.
     return "msg_" + hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def shown(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
-    """Bounded, and fit for JSON: a command line is bytes, and not always of UTF-8."""
+    """Shorten the text and make it fit for JSON: a command line is bytes, not always UTF-8."""
     return text[:chars_max].encode("utf-8", "backslashreplace").decode()
 
 
@@ -252,12 +257,12 @@ class _Told:
 
 @dataclass(slots=True)
 class Repeats:
-    """Makes one alert of an alarm that repeats itself. What was kept back is told at the end of REPEAT_NS, once."""
+    """Merges repeats of an alarm into one alert. The held back text is sent once, at the end of REPEAT_NS."""
 
-    _told: dict[tuple[str, str | None], _Told] = field(default_factory=dict)  # The oldest first.
+    _told: dict[tuple[str, str | None], _Told] = field(default_factory=dict)  # Oldest first.
 
     def is_new(self, name: str, run: str | None, text: str, at: MonoNs) -> bool:
-        """Whether to tell it now. Otherwise it is counted, and its text kept for `due`."""
+        """Whether to send the alarm now. Otherwise it is counted, and its text is stored for `due`."""
         told = self._told.get((name, run))
         if told is not None and at - told.since < REPEAT_NS:
             told.repeats += 1
@@ -270,7 +275,7 @@ class Repeats:
         return True
 
     def due(self, at: MonoNs) -> Iterator[tuple[str, str | None, str, int]]:
-        """Name, run, last text and count of those that have repeated and may be told again; each begins anew."""
+        """Name, run, last text and count of each alarm that repeated and is due; each interval then restarts."""
         while self._told:
             key, told = next(iter(self._told.items()))
             if at - told.since < REPEAT_NS:

@@ -1,7 +1,7 @@
-"""Alerts on their way to one receiver: what is tried next and when, and what is given up. No clock and no thread here.
+"""The queue of alerts to one receiver: what is tried next and when, and what is dropped. No clock and no thread here.
 
-A receiver that does not answer, or says that it is busy, is left alone for a while, and the order is kept. An alert
-that a receiver fails on is tried again later, behind the others: it holds up none of them.
+After no answer, or an answer that it is busy, the receiver is left alone for a while, and the order stays. An alert
+that the receiver fails on is tried again later, behind the others, so that it delays none of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Final
 from governor.core.alerts.catalogue import Alert
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 
-WAITING_MAX: Final = 256  # A night of a node in trouble, half a megabyte; beyond it the least urgent, oldest goes.
-AGE_MAX_NS: Final = DurationNs(24 * NS_PER_HOUR)  # Who comes in the morning still wants to know of the night.
+# A night of a node in trouble: half a megabyte. Beyond it the oldest of the least urgent is dropped.
+WAITING_MAX: Final = 256
+# A person who comes in the morning still wants the night's alerts.
+AGE_MAX_NS: Final = DurationNs(24 * NS_PER_HOUR)
 PAUSE_MIN_NS: Final = DurationNs(NS_PER_S)
-PAUSE_MAX_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # A receiver that is back learns of it within this.
+PAUSE_MAX_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # A receiver that recovers gets its alerts within this time.
 DOUBLINGS_MAX: Final = 9  # 2^9 s is above PAUSE_MAX_NS.
 
 
@@ -48,21 +50,21 @@ _EXPLAINED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class Took(Enum):
-    """What became of one attempt."""
+    """The result of one attempt."""
 
     TAKEN = "taken"
-    BUSY = "busy"  # The receiver takes nothing now, whatever it is.
-    LATER = "later"  # It failed on this one.
-    REFUSED = "refused"  # It will say the same the next time.
+    BUSY = "busy"  # The receiver takes no alert now.
+    LATER = "later"  # The receiver failed on this alert.
+    REFUSED = "refused"  # The receiver would refuse it again.
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`reason` is one of a fixed set ("http_503", "timeout"): nothing of a URL, a header or a body is in it."""
+    """`reason` is one of a fixed set ("http_503", "timeout"). It contains nothing of a URL, a header or a body."""
 
     took: Took
     reason: str
-    retry_after_s: float | None = None  # The receiver's own wish.
+    retry_after_s: float | None = None  # As the receiver asked.
 
     @property
     def line(self) -> str:
@@ -85,13 +87,13 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Outbox:
-    """`replaces`: to this receiver only the newest of a thing is news, so what waits of it is replaced."""
+    """`replaces`: this receiver wants only the newest alert of each key, so a waiting one is replaced."""
 
     replaces: bool = False
     sent_total: int = 0
     failed_total: int = 0  # Attempts.
     dropped_total: int = 0  # Alerts.
-    _waiting: list[_Waiting] = field(default_factory=list)  # In the order in which they are tried.
+    _waiting: list[_Waiting] = field(default_factory=list)  # In the order of attempts.
     _in_hand: _Waiting | None = None
     _busy: int = 0  # Attempts in a row that found the receiver busy.
     _paused_until: MonoNs = MonoNs(0)
@@ -126,10 +128,10 @@ class Outbox:
         return self._in_hand.alert
 
     def settle(self, delivery: Delivery, at: MonoNs, jitter: float) -> None:
-        """What became of the attempt. `jitter`: 0 to 1, evenly spread."""
+        """Enter the result of the attempt. `jitter`: 0 to 1, uniform."""
         tried, self._in_hand = self._in_hand, None
         if tried is None:
-            return  # Given up meanwhile.
+            return  # Dropped meanwhile.
         if delivery.took is not Took.BUSY:
             self._busy = 0
         if delivery.took is Took.TAKEN:
@@ -146,23 +148,23 @@ class Outbox:
             tried.tries += 1
             tried.due = MonoNs(at + _pause_ns(tried.tries, delivery.retry_after_s, jitter))
         if self.replaces and any(one.alert.key == tried.alert.key for one in self._waiting):
-            return  # Told anew meanwhile.
+            return  # A newer alert of this key waits.
         self._waiting.insert(0 if delivery.took is Took.BUSY else len(self._waiting), tried)
 
     def due_at(self) -> MonoNs | None:
-        """When `next` will have something; None while nothing waits."""
+        """When `next` returns an alert; None while none waits."""
         if not self._waiting:
             return None
         return MonoNs(max(self._paused_until, min(one.due for one in self._waiting)))
 
     def hurry(self, at: MonoNs) -> None:
-        """Everything may be tried now: there will be no later."""
+        """Make all alerts due now, before the process ends."""
         self._paused_until = at
         for waiting in self._waiting:
             waiting.due = min(waiting.due, at)
 
     def give_up(self) -> int:
-        """Drop what is left, and return how many that were."""
+        """Drop the alerts that are left; return their number."""
         left = len(self)
         self._waiting, self._in_hand = [], None
         self.dropped_total += left
@@ -170,7 +172,7 @@ class Outbox:
 
 
 def _pause_ns(failures: int, retry_after_s: float | None, jitter: float) -> DurationNs:
-    """Doubling, of which half is spread: nodes that lost one receiver together do not come back to it together."""
+    """The pause doubles; half of it is random, so that nodes that lost one receiver do not all return at once."""
     assert failures >= 1
     assert 0 <= jitter <= 1
     longest = min(PAUSE_MAX_NS, PAUSE_MIN_NS << min(failures - 1, DOUBLINGS_MAX))

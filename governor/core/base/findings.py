@@ -1,4 +1,4 @@
-"""What a trigger answers, and what a rule makes of it."""
+"""Findings of triggers, and the verdicts that rules make of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 class Reading(Enum):
     QUIET = "quiet"
     FIRING = "firing"
-    UNKNOWN = "unknown"  # Data is missing. Never healthy, never a reason to halt by itself.
+    # Data is missing: neither healthy nor a reason to halt by itself.
+    UNKNOWN = "unknown"
 
 
 class Response(Enum):
@@ -26,7 +27,7 @@ class Response(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One trigger's answer at one instant.
+    """One trigger's finding at one instant.
 
     `reason` is a stable name ("loss_nan"), `text` one sentence for a person, `evidence` the numbers behind it.
     """
@@ -35,7 +36,7 @@ class Finding:
     reason: str = ""
     text: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    # Asked of every rule at every step. Up to Python 3.11 a member looked up on its enum costs ten times an attribute.
+    # Read for every rule at every step. Up to Python 3.11 an enum member's look-up costs ten times an attribute's.
     is_firing: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -49,14 +50,15 @@ def firing(reason: str, text: str, evidence: Mapping[str, Any]) -> Finding:
     return Finding(Reading.FIRING, reason, text, evidence)
 
 
-@cache  # A handful of reasons, each the answer to every frame while it lasts.
+# There are few reasons, and while one lasts every frame gets the same finding.
+@cache
 def unknown(reason: str) -> Finding:
     return Finding(Reading.UNKNOWN, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A rule decided. `enforced` is False in observe mode: recorded, nothing touched."""
+    """The decision of a rule. `enforced` is False in observe mode: recorded, without effect."""
 
     run: str
     policy: str
@@ -66,4 +68,5 @@ class Verdict:
     enforced: bool
     finding: Finding
     step: int | None
-    checkpoint: str  # good | suspect | none: which kind to ask for, if it halts or checkpoints.
+    # good | suspect | none: the kind of checkpoint to request, if the rule halts or checkpoints.
+    checkpoint: str

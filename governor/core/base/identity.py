@@ -1,4 +1,4 @@
-"""Who is who: processes, connections and runs, by identities that cannot be reused behind our back."""
+"""Identities of processes, connections and runs that cannot be reused unnoticed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, NewType
 
-# Run names become metric labels, file names and provider tokens: what all of them take.
+# Run names become metric labels, file names and provider tokens. The pattern is valid in all of them.
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 
 ConnectionId = NewType("ConnectionId", int)  # Counted up by the inbox, never reused within one governor.
@@ -14,7 +14,7 @@ ConnectionId = NewType("ConnectionId", int)  # Counted up by the inbox, never re
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProcessId:
-    """A process for all time: a pid is only a number, its start makes it somebody.
+    """A process, identified for all time: a pid alone can be reused, a pid with its start time cannot.
 
     `start_ticks` is field 22 of /proc/PID/stat, in clock ticks since boot `boot_id`.
     """
@@ -26,7 +26,7 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What the kernel says of the other end of a connection (SO_PEERCRED); no message can change it."""
+    """The other end of a connection as the kernel reports it (SO_PEERCRED); no message can change it."""
 
     process: ProcessId
     uid: int
@@ -34,7 +34,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """One row of the process table as /proc shows it. While it lives, `state` may differ from one look to the next."""
+    """One row of the process table, from /proc. `state` may change while the process lives."""
 
     process: ProcessId
     ppid: int

@@ -1,6 +1,6 @@
 """A policy in its parsed form: what is watched, how long a condition must last, and what follows.
 
-Frozen values; governor.policies.parse makes them from text and has checked every one.
+Frozen values. governor.policies.parse makes them from text and checks each.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from governor.core.base.units import MTOK, NS_PER_S, DurationNs, UsdMicros
 
 class Mode(Enum):
     ENFORCE = "enforce"
-    OBSERVE = "observe"  # Decide and record, touch nothing.
+    OBSERVE = "observe"  # Decide and record, without effect.
 
 
 class PersistenceKind(Enum):
-    """What a rule's `for` counts. Readings that are UNKNOWN neither count nor reset."""
+    """What a rule's `for` counts. UNKNOWN readings neither count nor reset."""
 
-    STEPS = "steps"  # `need` steps out of the last `of` (equal: in a row).
+    STEPS = "steps"  # `need` steps of the last `of` (equal: in a row).
     DURATION = "duration"  # Firing without a QUIET reading for `need` nanoseconds.
-    TOKENS = "tokens"  # Firing without a QUIET reading while `need` tokens were trained.
+    # Firing without a QUIET reading while `need` tokens were trained.
+    TOKENS = "tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Persistence:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What an attempt must have behind it before a rule may decide: "200 steps", "10m", "5M tokens"."""
+    """What an attempt must have passed before a rule may decide: "200 steps", "10m", "5M tokens"."""
 
     kind: PersistenceKind
     need: int
@@ -51,10 +52,11 @@ class WarmUp:
         assert self.need >= 0
 
 
-HALTS_PER_DAY_MAX = 3  # The breaker: more halts of a run than this a day are our fault until a person has looked.
+# The breaker: with more halts of a run than this per day, costgov is at fault until a person has looked.
+HALTS_PER_DAY_MAX = 3
 AT_ONCE = Persistence(PersistenceKind.DURATION, 0)
-COMMAND_LINE = "command line"  # Source of what was typed.
-ALL = "all"  # Stands where a rule of several triggers would name one.
+COMMAND_LINE = "command line"  # Source of rules from the command line.
+ALL = "all"  # The trigger's name in a rule with several triggers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +69,28 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One trigger with its limits (or `all` of several), and the response once it has fired for `hold`."""
+    """One trigger with its limits (or `all` of several), and the response once it has fired for `persistence`."""
 
     name: str  # Unique within its policy.
-    trigger: str  # KIND of a file in governor/core/rules/triggers; ALL where there are members.
-    params: Mapping[str, Any]  # Every key of the trigger, parsed; see triggers.base. Empty where there are members.
+    # KIND of a file in governor/core/rules/triggers; ALL for a rule with members.
+    trigger: str
+    # Every key of the trigger, parsed; see triggers.base. Empty for a rule with members.
+    params: Mapping[str, Any]
     persistence: Persistence
     response: Response
     mode: Mode
-    checkpoint: str  # good | suspect | none: what to ask for when this rule checkpoints or halts.
+    # good | suspect | none: the checkpoint to request when this rule checkpoints or halts.
+    checkpoint: str
     source: str = ""  # "file:line".
     members: tuple[Member, ...] = ()
-    match: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # As a policy's: other runs are not judged.
-    warmup: WarmUp | None = None  # Of each attempt: no verdict before, and nothing counts towards the hold.
-    cooldown_ns: DurationNs = DurationNs(0)  # After a verdict, none for so long. Never of a rule that halts.
-    resume_with: str = (
-        ""  # What to go on with after its halt, for people: a configuration, a recipe. "" of other rules.
-    )
+    # As a policy's `match`: the rule does not judge other runs.
+    match: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # In each attempt: no verdict before it has passed, and nothing counts for the persistence.
+    warmup: WarmUp | None = None
+    # The time after a verdict in which there is no other. Always 0 for a rule that halts.
+    cooldown_ns: DurationNs = DurationNs(0)
+    # For a rule that halts: what to resume with, for people (a configuration, a recipe).
+    resume_with: str = ""
 
     @property
     def conditions(self) -> tuple[Member, ...]:
@@ -96,15 +103,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    ceiling_usd_micros: UsdMicros | None = None  # Never exceed, the price of the halt included.
+    ceiling_usd_micros: UsdMicros | None = None  # Never exceeded, the cost of the halt included.
     tokens: int | None = None  # The run is complete at the last one.
-    alert_at: tuple[float, ...] = ()  # Fractions of the ceiling; the loader makes a warning rule of each.
-    window_tokens: int = MTOK  # What the run has spent is told per stretch of so many tokens.
+    # Fractions of the ceiling; the loader makes a warning rule of each.
+    alert_at: tuple[float, ...] = ()
+    window_tokens: int = MTOK  # The size of the token windows that spend is reported for.
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the plan says that training costs and how fast it goes, of the whole run; None: it does not say."""
+    """The cost and speed that the plan expects, for the whole run. None: not stated."""
 
     usd_micros_per_mtok: int | None = None
     tokens_per_s: float | None = None
@@ -112,18 +120,21 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class HaltSettings:
-    """What a halt may take and do. Defaults of every rule in the policy."""
+    """What a halt may take and do: the defaults of every rule in the policy."""
 
     checkpoint: str = "good"  # good | suspect | none
     grace_ns: DurationNs = DurationNs(600 * NS_PER_S)  # A 70B checkpoint to shared storage takes minutes.
-    term_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)  # SIGTERM handlers flush logs; a CUDA teardown takes seconds.
-    kill_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)  # After it, only the end of the machine ends the process.
+    # SIGTERM handlers flush logs; a CUDA teardown takes seconds.
+    term_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)
+    # After this, only the end of the machine ends the process.
+    kill_grace_ns: DurationNs = DurationNs(10 * NS_PER_S)
     stop: str = "auto"  # auto | processes | job | instance
-    destroy: bool = False  # May the provider ladder destroy the instance when stopping does not work?
+    # Whether the provider ladder may destroy the instance when stopping fails.
+    destroy: bool = False
 
 
 def labels_match(match: Mapping[str, tuple[str, ...]], labels: Mapping[str, str], stage: str | None) -> bool:
-    """Whether a run with these labels has, for each label of `match`, one of its values."""
+    """Whether a run with these labels has an accepted value for each label of `match`."""
     for label, accepted in match.items():
         value = stage if label == "stage" and stage is not None else labels.get(label)
         if value not in accepted:
@@ -133,7 +144,7 @@ def labels_match(match: Mapping[str, tuple[str, ...]], labels: Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Everything decided beforehand about a kind of run."""
+    """All decisions made in advance about a kind of run."""
 
     name: str
     mode: Mode = Mode.ENFORCE
@@ -141,7 +152,7 @@ class Policy:
     budget: Budget = field(default_factory=Budget)
     expected: Expected = field(default_factory=Expected)
     halt: HaltSettings = field(default_factory=HaltSettings)
-    run_on_finish: str = "keep"  # keep | stop: the node when the run ends well.
+    run_on_finish: str = "keep"  # keep | stop: what happens to the node when the run ends well.
     node_idle_stop_ns: DurationNs | None = None
     rules: tuple[Rule, ...] = ()
     halts_per_day_max: int = HALTS_PER_DAY_MAX
@@ -152,22 +163,22 @@ class Policy:
 
     @property
     def ceiling_is_typed(self) -> bool:
-        """Its ceiling comes from the command line, which stands above every file."""
+        """Whether its ceiling comes from the command line, which outranks every file."""
         return any(rule.trigger == "budget" and rule.source == COMMAND_LINE for rule in self.rules)
 
     def observing(self) -> Policy:
-        """The same policy touching nothing (`costgov daemon --observe`)."""
+        """The same policy in observe mode (`costgov daemon --observe`)."""
         rules = tuple(replace(rule, mode=Mode.OBSERVE) for rule in self.rules)
         return replace(self, mode=Mode.OBSERVE, rules=rules)
 
 
-# What a run gets when no policy matches and no default is loaded: watched and metered, never touched.
+# The policy of a run that matches none, without a default: watched and metered, never touched.
 NO_POLICY = Policy(name="none", mode=Mode.OBSERVE)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """All loaded policies. `digest` (SHA-256 of the texts) names exactly what was in force."""
+    """All loaded policies. `digest` (SHA-256 of the texts) identifies exactly what was in force."""
 
     policies: tuple[Policy, ...]
     digest: str
@@ -175,14 +186,14 @@ class PolicySet:
     def for_run(self, labels: Mapping[str, str], stage: str | None) -> Policy:
         """Return the matching policy with the most `match` keys; ties go to the first name in order.
 
-        A policy without `match` takes every run and so comes last. NO_POLICY when nothing matches.
+        A policy without `match` matches every run and so comes last. NO_POLICY when nothing matches.
         """
         matching = [policy for policy in self.policies if policy.matches(labels, stage)]
         return min(matching, key=lambda policy: (-len(policy.match), policy.name), default=NO_POLICY)
 
     @property
     def typed_ceiling_usd_micros(self) -> UsdMicros | None:
-        """The command line's, which is over every policy."""
+        """The command line's ceiling, which outranks every policy."""
         typed = (policy.budget.ceiling_usd_micros for policy in self.policies if policy.ceiling_is_typed)
         return next(typed, None)
 
@@ -190,9 +201,9 @@ class PolicySet:
         return replace(self, policies=tuple(policy.observing() for policy in self.policies))
 
     def with_ceiling(self, ceiling_usd_micros: UsdMicros) -> PolicySet:
-        """Put the command line's `--ceiling` over every policy's own, adding the rule that enforces it.
+        """Set the command line's `--ceiling` in every policy, with the rule that enforces it.
 
-        Where none of them matches every run, one more that does, and that holds nothing but the ceiling.
+        If no policy matches every run, add one that does, with only the ceiling.
         """
         policies = self.policies
         if all(policy.match for policy in policies):
@@ -205,7 +216,7 @@ def with_ceiling(
 ) -> Policy:
     """Return the policy with this ceiling and a budget rule that enforces it, whatever the policy's mode.
 
-    A ceiling set by a person is meant: it halts also where the file only observes. `tokens` None: the policy's own.
+    A person set the ceiling, so it halts even if the file only observes. `tokens` None: keep the policy's own.
     """
     others = tuple(rule for rule in policy.rules if not (rule.trigger == "budget" and rule.response is Response.HALT))
     taken = {rule.name for rule in others}
@@ -217,8 +228,8 @@ def with_ceiling(
 def with_cap_rule(policy: Policy) -> Policy:
     """Return the policy with a rule that holds the run to the budgets of its groups (`Run.caps`).
 
-    Unchanged where one of its own does so at once. The rule leaves the policy's own ceiling alone: that may be one
-    which its file only observes.
+    Unchanged if a rule of the policy already does so at once. The added rule does not enforce the policy's own ceiling:
+    the policy's file may only observe that.
     """
     if any(_enforces_at_once(rule) for rule in policy.rules):
         return policy

@@ -1,4 +1,4 @@
-"""Bounded windows over recent values: medians and percentiles without growing."""
+"""Bounded windows of recent values, for medians and percentiles in constant memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import islice
 
 
 class Reservoir:
-    """The last `size` finite values in their order. Sorted when a quantile is asked for: few are, of many values."""
+    """The last `size` finite values in their order. Sorted only when a quantile is read, which is rare."""
 
     __slots__ = ("_order", "_sorted", "size")
 
@@ -16,10 +16,10 @@ class Reservoir:
         assert size > 0
         self.size = size
         self._order: deque[float] = deque(maxlen=size)
-        self._sorted: list[float] | None = None  # None: a value has come since.
+        self._sorted: list[float] | None = None  # None: values were added since.
 
     def add(self, value: float) -> bool:
-        """Take one value; True when the oldest had to leave for it."""
+        """Add one value; True when the oldest was removed for it."""
         assert value == value, "NaN has no rank"
         order = self._order
         was_full = len(order) == self.size
@@ -39,7 +39,7 @@ class Reservoir:
         return iter(self._order)
 
     def newest(self, count: int) -> list[float]:
-        """The last `count` values or what there is of them, oldest first, without copying the rest."""
+        """The last `count` values (or fewer), oldest first, without copying the rest."""
         newest = list(islice(reversed(self._order), count))
         newest.reverse()
         return newest

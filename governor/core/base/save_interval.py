@@ -1,9 +1,9 @@
-"""How often to save: what saves cost against what a failure loses.
+"""How often to save: the cost of saves against the loss at a failure.
 
-A save of `save_s` every `interval_s` stops training for `save_s / interval_s` of the time; a failure, one in `mtbf_s`
+A save of `save_s` every `interval_s` stops training for `save_s / interval_s` of the time. A failure, one per `mtbf_s`
 on average, loses half an interval and the restart. The interval that loses least is Young's sqrt(2 d M) (J. W. Young,
-"A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974) with the higher-order terms of
-J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
+"A first order approximation to the optimum checkpoint interval", CACM 17(9), 1974) with the higher-order terms of J. T.
+Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22(3), 2006.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ class CheckpointEconomics:
     interval_s: float
     save_s: float
     best_interval_s: float
-    lost_share: float  # To saves, lost work and restarts, at the present interval.
+    # Lost to saves, lost work and restarts, at the present interval.
+    lost_share: float
     best_lost_share: float
-    saved_usd_micros_per_hour: UsdMicros | None  # By going over to the best interval; None: the price is unknown.
+    # The saving of the best interval; None: the price is unknown.
+    saved_usd_micros_per_hour: UsdMicros | None
 
 
 def best_interval_s(save_s: float, mtbf_s: float) -> float:
@@ -41,12 +43,12 @@ def best_interval_s(save_s: float, mtbf_s: float) -> float:
 def lost_share(interval_s: float, save_s: float, mtbf_s: float, restart_s: float) -> float:
     """Return the expected share of time that goes to saves, lost work and restarts; 1.0 = no progress at all.
 
-    Daly's model with failures at any moment, also inside a save or a restart: of the time
-    M e^(R/M) (e^((t+d)/M) - 1) that an interval takes on average, t is work.
+    Daly's model, with failures at any moment, also inside a save or a restart. An interval takes M e^(R/M) (e^((t+d)/M)
+    - 1) on average; t of it is work.
     """
     assert interval_s > 0
     exponent = (interval_s + save_s) / mtbf_s
-    if exponent > 700 or restart_s / mtbf_s > 700:  # Beyond a float: such a run ends no interval in this universe.
+    if exponent > 700 or restart_s / mtbf_s > 700:  # Beyond a float: such a run never ends an interval.
         return 1.0
     expected_s = mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(exponent)
     return 1 - interval_s / expected_s
@@ -68,16 +70,16 @@ def economics(
     return CheckpointEconomics(interval_s, save_s, best_s, now, best, saved)
 
 
-# How often a run saves and what that takes, as its own steps tell; and what another interval would be worth.
-#
-# Every save that stands in the trainer's way is in a step's checkpoint time, whoever asked for it. The failure rate
-# is not to be seen in one run: it is assumed (HOURS_PER_FAILURE), of machines alone, and said wherever a figure rests
-# on it. A spot machine is taken away more often than that.
+# The advice: how often a run saves and how long that takes, from its own steps, and what another interval would save.
+# Every save that stops the trainer is in a step's checkpoint time, whoever requested it. One run does not show its
+# failure rate. HOURS_PER_FAILURE is assumed, for machines alone, and named wherever a figure rests on it. A spot
+# machine is lost more often.
 
 
-SAVES_REMEMBERED: Final = 8  # The median of an odd one or two does not move it; of yesterday's rhythm it knows nothing.
-SAVE_S_MIN: Final = 0.01  # Shorter ones write nothing that a restart could use.
-SAVE_S_MAX: Final = 24 * 3600.0  # Longer is a broken clock or a hostile frame.
+# The median of eight ignores one or two odd ones, and forgets yesterday's rhythm.
+SAVES_REMEMBERED: Final = 8
+SAVE_S_MIN: Final = 0.01  # A shorter save writes nothing that a restart could use.
+SAVE_S_MAX: Final = 24 * 3600.0  # A longer one is a broken clock or a hostile frame.
 # GPU hours per unexpected interruption: 419 in 54 days on 16,384 H100 (Meta, "The Llama 3 Herd of Models", 2024, on
 # reliability and operational challenges).
 HOURS_PER_FAILURE: Final = 54 * 24 * 16_384 / 419
@@ -85,18 +87,18 @@ HOURS_PER_FAILURE: Final = 54 * 24 * 16_384 / 419
 
 @dataclass(slots=True)
 class Saves:
-    """Of one run. Between two saves is the time from the end of one to the begin of the next."""
+    """The saves of one run. `between_s` runs from the end of one save to the begin of the next."""
 
     took_s: Reservoir = field(default_factory=lambda: Reservoir(SAVES_REMEMBERED))
     between_s: Reservoir = field(default_factory=lambda: Reservoir(SAVES_REMEMBERED))
-    ended_at: MonoNs | None = None  # The last one of this attempt.
+    ended_at: MonoNs | None = None  # The end of the last save of this attempt.
 
     def new_attempt(self) -> None:
-        """What passed since the last save was not all training."""
+        """Forget the last save: the time since it was not all training."""
         self.ended_at = None
 
     def observe(self, at: MonoNs, checkpoint_s: float | None) -> None:
-        """A step ended that was stopped by saves for so long."""
+        """Enter a step that saves stopped for `checkpoint_s`."""
         if checkpoint_s is None or not SAVE_S_MIN <= checkpoint_s <= SAVE_S_MAX:
             return
         if self.ended_at is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final, NewType
 
-MonoNs = NewType("MonoNs", int)  # A point on CLOCK_MONOTONIC: decides.
-BootNs = NewType("BootNs", int)  # A point on CLOCK_BOOTTIME (counts suspend): charges.
-WallNs = NewType("WallNs", int)  # A point on CLOCK_REALTIME: labels, never decides.
+MonoNs = NewType("MonoNs", int)  # A point on CLOCK_MONOTONIC: for decisions.
+BootNs = NewType("BootNs", int)  # A point on CLOCK_BOOTTIME (counts suspend): for charges.
+WallNs = NewType("WallNs", int)  # A point on CLOCK_REALTIME: for labels, never for decisions.
 DurationNs = NewType("DurationNs", int)
 UsdMicros = NewType("UsdMicros", int)
 
@@ -16,9 +16,10 @@ NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 NS_PER_MINUTE: Final = 60 * NS_PER_S
 NS_PER_HOUR: Final = 3_600 * NS_PER_S
-TICK_NS: Final = 250 * NS_PER_MS  # The loop's grid: what has a time is judged at its multiples.
+# The loop's grid: conditions on time are judged at its multiples.
+TICK_NS: Final = 250 * NS_PER_MS
 MICROS_PER_USD: Final = 1_000_000
-MTOK: Final = 1_000_000  # A million tokens: the unit that prices of training are told in.
+MTOK: Final = 1_000_000  # A million tokens: the unit of training prices.
 
 _DURATION_UNITS_NS: Final = {
     "ms": NS_PER_MS,
@@ -31,7 +32,8 @@ _DURATION_UNITS_NS: Final = {
 _COUNT_UNITS: Final = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)", re.ASCII)
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMBT]?)", re.ASCII)
-_DURATION_BOUND_NS: Final = 10**18  # 31 years. Added to a clock's time it still fits an integer of the journal.
+# 31 years. Added to a clock reading, it still fits into an integer of the journal.
+_DURATION_BOUND_NS: Final = 10**18
 
 
 def parse_duration(text: str) -> DurationNs:
@@ -52,16 +54,16 @@ def parse_count(text: str) -> int:
     if match is None:
         raise ValueError(f'"{text[:40]}" is not a count; write for example "20B", "1.5M", "51200"')
     count = float(match.group(1)) * _COUNT_UNITS[match.group(2)]
-    if count >= 1e18:  # What no integer of the journal holds, and nobody trains.
+    if count >= 1e18:  # More than an integer of the journal holds.
         raise ValueError(f'"{text[:40]}" is not a count: it is below 10^18')
     return round(count)
 
 
 def usd(amount: float | int | str) -> UsdMicros:
     """Convert dollars from a config file to micro-dollars. ValueError when negative or not a number."""
-    # Compared before it is made a float: an integer of a config file may be one that none can hold.
+    # Compared before the conversion: a config file may have an integer that no float can hold.
     if (isinstance(amount, int) and amount >= 10**12) or not 0 <= (value := float(amount)) < 1e12:
-        raise ValueError(f'"{str(amount)[:40]}" is not an amount in dollars')  # A trillion: beyond it is a typo.
+        raise ValueError(f'"{str(amount)[:40]}" is not an amount in dollars')  # More than a trillion is a typo.
     return UsdMicros(round(value * MICROS_PER_USD))
 
 
@@ -87,8 +89,8 @@ def format_duration(duration_ns: int) -> str:
 def accrue(usd_micros: int, quantity: int, carry: int, base_units: int = NS_PER_HOUR) -> tuple[int, int]:
     """Return the charge in micro-dollars and the carry (in micro-dollars times base units) for the next call.
 
-    The price is for so many base units of the quantity: by default an hour of nanoseconds. Exact over any partition:
-    without the carry 10 Hz ticks lose 0.24 % of $2.49/h (measured).
+    The price is per `base_units` of the quantity: by default per hour, in nanoseconds. Exact over any partition:
+    without the carry, 10 Hz ticks lose 0.24 % of $2.49/h (measured).
     """
     assert usd_micros >= 0
     assert quantity >= 0
@@ -96,11 +98,12 @@ def accrue(usd_micros: int, quantity: int, carry: int, base_units: int = NS_PER_
     return divmod(usd_micros * quantity + carry, base_units)
 
 
-# Wall time as calendar and as text: UTC, in integers. The core has no clock, so it has no datetime either.
+# Wall time as calendar and as text: UTC, in integers. The core has no clock and no datetime.
 
 
 NS_PER_DAY: Final = 24 * NS_PER_HOUR
-DAYS_TO_1970: Final = 719_468  # From 0000-03-01, where the reckoning below begins its 400-year eras.
+# Days from 0000-03-01 to 1970-01-01. The 400-year eras below begin at the former.
+DAYS_TO_1970: Final = 719_468
 DAYS_PER_ERA: Final = 146_097
 
 _UTC = re.compile(
@@ -128,7 +131,7 @@ def civil_of(number: int) -> tuple[int, int, int]:
 
 
 def date_text(wall: int) -> str:
-    """ "2026-11-21": the day that this instant lies in."""
+    """ "2026-11-21": the day of this instant."""
     year, month, day = civil_of(wall // NS_PER_DAY)
     return f"{year:04}-{month:02}-{day:02}"
 
@@ -153,7 +156,7 @@ def parse_utc(text: str) -> WallNs:
 
 
 def hour_of(wall: int) -> tuple[int, int]:
-    """Start and end of the hour that this instant lies in; likewise below."""
+    """Start and end of the hour of this instant; the functions below do the same for day and month."""
     start = wall - wall % NS_PER_HOUR
     return start, start + NS_PER_HOUR
 

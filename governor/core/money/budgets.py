@@ -1,6 +1,6 @@
-"""Budgets by scope: a ceiling for one run, a stage, a label's value, the UTC day or the node, and who has set it.
+"""Budgets by scope: a ceiling for one run, a stage, a label's value, the UTC day or the node, and who set it.
 
-What counts is what this governor meters: its own node's ledger. Pure data; core.budgeting puts it to work.
+A budget counts what this governor meters: the ledger of its own node. Pure data; core.engine applies it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from governor.core.base.policy import Policy, with_cap_rule, with_ceiling
 from governor.core.base.units import UsdMicros, WallNs
 from governor.core.money.group_totals import KEY_CHARS_MAX, keys_of, label_key, stage_key
 
-BUDGETS_MAX: Final = 64  # Of each source; each is judged at every tick. One team's list on one node is shorter.
-CEILING_MAX_USD_MICROS: Final = 10**15  # A billion dollars: the dearest node takes a thousand years for it.
-GROUP_ALERT_AT: Final = (0.5, 0.8, 0.95)  # Where nobody says otherwise: as the shipped policies have it.
-NAMED_CHARS_MAX: Final = 80  # Of a scope, or of an error about it: five of each fit into an alarm.
-# What it may raise to read a row of another version, or a torn one. int() of 1e999 is an OverflowError.
+# Of each source. Each budget is judged at every tick. One team's list on one node is shorter.
+BUDGETS_MAX: Final = 64
+# A billion dollars: the dearest node takes a thousand years to spend it.
+CEILING_MAX_USD_MICROS: Final = 10**15
+GROUP_ALERT_AT: Final = (0.5, 0.8, 0.95)  # The default of [[budget]], as in the shipped policies.
+# Of a scope, or of an error about it. Five of each fit into one alarm.
+NAMED_CHARS_MAX: Final = 80
+# The errors of reading a row that is damaged or of another version. int() of 1e999 raises OverflowError.
 TORN: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 SCOPES: Final = "run:NAME, stage:NAME, label:KEY=VALUE, day or node"
 
@@ -28,13 +31,14 @@ class ScopeKind(Enum):
     RUN = "run"
     STAGE = "stage"
     LABEL = "label"
-    DAY = "day"  # UTC, from 00:00; everything on the node, also what no run held.
-    NODE = "node"  # Since the ledger's beginning, likewise.
+    # UTC, from 00:00. Counts all spend on the node, also unallocated spend.
+    DAY = "day"
+    NODE = "node"  # All spend since the ledger began, also unallocated spend.
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Whose spending. `name` is the run, the stage or the label; `value` the label's."""
+    """Whose spend is counted. `name` is the run, the stage or the label; `value` is the label's value."""
 
     kind: ScopeKind
     name: str = ""
@@ -63,12 +67,12 @@ class Scope:
 
 
 def scopes_of(run: str, stage: str | None, labels: Mapping[str, str]) -> set[str]:
-    """Every scope that covers this run, as text."""
+    """All scopes that cover this run, as text."""
     return {Scope(ScopeKind.RUN, run).text, *keys_of(stage, labels.items()), "day", "node"}
 
 
 def parse_scope(text: str, *, bare_run: bool = False) -> Scope:
-    """Read a scope; with `bare_run` a word alone is a run's name. ValueError says what is accepted."""
+    """Read a scope. With `bare_run` a single word is a run's name. ValueError says what is accepted."""
     kind, colon, name = text.partition(":")
     if len(text) > KEY_CHARS_MAX or not text.isprintable():
         raise ValueError(f"a scope has at most {KEY_CHARS_MAX} printable characters: {SCOPES}")
@@ -88,7 +92,7 @@ def parse_scope(text: str, *, bare_run: bool = False) -> Scope:
 
 
 def checked_ceiling(usd_micros: int) -> UsdMicros:
-    """ValueError for what is no ceiling."""
+    """ValueError when the amount cannot be a ceiling."""
     if usd_micros <= 0:
         raise ValueError("a ceiling is more than $0")
     if usd_micros >= CEILING_MAX_USD_MICROS:
@@ -97,26 +101,27 @@ def checked_ceiling(usd_micros: int) -> UsdMicros:
 
 
 def checked_fractions(values: Iterable[float]) -> tuple[float, ...]:
-    """Sorted, each once. ValueError for what is no part of a ceiling."""
+    """The fractions, sorted, each once. ValueError when a value is not between 0 and 1."""
     found = set(values)
-    if not all(0 < value < 1 for value in found):  # NaN fails too; and what no float can hold, before it is made one.
+    if not all(0 < value < 1 for value in found):  # NaN fails too, and so does an integer that no float can hold.
         raise ValueError("must be fractions of the ceiling, between 0 and 1")
     return tuple(sorted(float(value) for value in found))
 
 
 @dataclass(frozen=True, slots=True)
 class ScopedBudget:
-    """One ceiling. Of a live one `uid`, `reason` and `set_wall` say who has set it, why and when."""
+    """One ceiling. For a live budget `uid`, `reason` and `set_wall` say who set it, why and when."""
 
     scope: Scope
     ceiling_usd_micros: UsdMicros
     source: str  # "costgov.toml", "set by uid 0".
     alert_at: tuple[float, ...] = ()
-    tokens: int | None = None  # Of a run alone.
+    tokens: int | None = None  # Only for a run.
     uid: int | None = None
     reason: str = ""
     set_wall: WallNs | None = None
-    over_usd_micros: int | None = None  # Of a live one: the command line's ceiling that it was set over.
+    # Only for a live budget: the command line's ceiling that it replaced.
+    over_usd_micros: int | None = None
 
     @property
     def is_live(self) -> bool:
@@ -125,14 +130,15 @@ class ScopedBudget:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """How a budget stands at this moment. It is reached when spend plus reserve are its ceiling."""
+    """The present state of a budget. It is reached when spend plus reserve equal its ceiling."""
 
     scope: str
     ceiling_usd_micros: UsdMicros
     spend_usd_micros: UsdMicros
-    reserve_usd_micros: UsdMicros = UsdMicros(0)  # The price of halting everybody whom it covers.
-    rate_usd_micros_per_hour: UsdMicros | None = None  # Of all whom it covers; None: the price is unknown.
-    hours_to_reset: float = float("inf")  # From then on its halt would end in the next day, which begins anew.
+    reserve_usd_micros: UsdMicros = UsdMicros(0)  # The cost of halting all runs that it covers.
+    rate_usd_micros_per_hour: UsdMicros | None = None  # Of all runs that it covers; None: the price is unknown.
+    # If the halt would end after this time, it ends in the next day, whose budget starts at zero.
+    hours_to_reset: float = float("inf")
 
     @property
     def room_usd_micros(self) -> int:
@@ -140,7 +146,7 @@ class Cap:
 
     @property
     def hours_left(self) -> float:
-        """At the present rate; infinite where nothing is spent, nobody knows, or it begins anew before."""
+        """Hours at the present rate. Infinite without spend or a known rate, or when the budget resets first."""
         if self.room_usd_micros <= 0:
             return 0.0
         rate = self.rate_usd_micros_per_hour
@@ -150,7 +156,7 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """The largest part of a budget that was alarmed, of this ceiling and (for `day`) of this day."""
+    """The largest fraction of a budget that an alarm has reported, with its ceiling and (for `day`) the day."""
 
     frac: float
     ceiling_usd_micros: int
@@ -159,13 +165,13 @@ class BudgetReport:
 
 @dataclass(slots=True)
 class Budgets:
-    """What is in force. A live budget outranks a configured one of the same scope."""
+    """The budgets in force. A live budget outranks a configured one of the same scope."""
 
-    # By scope; [[budget]] of costgov.toml, but for runs where a ceiling of the command line stands over them.
+    # By scope, from [[budget]] of costgov.toml. A run whose ceiling is on the command line has none here.
     configured: Mapping[str, ScopedBudget] = field(default_factory=dict)
     live: dict[str, ScopedBudget] = field(default_factory=dict)  # By scope; survives restarts.
     said: dict[str, BudgetReport] = field(default_factory=dict)
-    caps: tuple[Cap, ...] = ()  # How each stood at the last tick.
+    caps: tuple[Cap, ...] = ()  # The state of each at the last tick.
 
     def in_force(self) -> list[ScopedBudget]:
         return list({**self.configured, **self.live}.values())
@@ -174,24 +180,25 @@ class Budgets:
         return self.live.get(scope.text) or self.configured.get(scope.text)
 
     def of_groups(self) -> list[ScopedBudget]:
-        """Those of more than one run."""
+        """The budgets that cover more than one run."""
         return [budget for budget in self.in_force() if budget.scope.kind is not ScopeKind.RUN]
 
     def scopes(self) -> set[str]:
-        """Everything that has a budget."""
+        """All scopes that have a budget."""
         return {*self.configured, *self.live}
 
     def set_live(self, scope: Scope, budget: ScopedBudget | None) -> None:
-        """Put a live budget in force, or take it away."""
+        """Set a live budget, or remove it."""
         if budget is None:
             self.live.pop(scope.text, None)
         else:
             self.live[scope.text] = budget
         if self.of(scope) is None:
-            self.said.pop(scope.text, None)  # Or every scope that ever had a budget would stay in each snapshot.
+            # Otherwise each snapshot would hold every scope that ever had a budget.
+            self.said.pop(scope.text, None)
 
     def drop_older_than(self, typed_usd_micros: UsdMicros) -> list[ScopedBudget]:
-        """Take away each live budget of a run that was not set over this ceiling of the command line."""
+        """Remove and return the live budgets of runs that were not set over this ceiling of the command line."""
         live = self.live.values()
         over = [b for b in live if b.scope.kind is ScopeKind.RUN and b.over_usd_micros != typed_usd_micros]
         for budget in over:
@@ -199,15 +206,15 @@ class Budgets:
         return over
 
     def stand(self, caps: Iterable[Cap]) -> None:
-        """How each stands at this tick."""
+        """Store the state of each budget at this tick."""
         self.caps = tuple(caps)
 
     def reported(self, scope: str, report: BudgetReport) -> None:
-        """So much of this scope's budget has been alarmed."""
+        """Store the fraction of this scope's budget that was alarmed."""
         self.said[scope] = report
 
     def over(self, policy: Policy, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
-        """The policy with the run's own budget over its `[budget]`, and a rule that holds it to those of its groups."""
+        """The policy with the run's own budget for its `[budget]`, and with a rule for the group budgets over it."""
         own = self.of(Scope(ScopeKind.RUN, run))
         if own is not None:
             policy = with_ceiling(policy, own.ceiling_usd_micros, tokens=own.tokens, source=own.source)
@@ -222,9 +229,10 @@ class Budgets:
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> list[str]:
-        """Take up each live budget that can be read; return what is wrong with every other.
+        """Restore each readable live budget; return the problem of each other one.
 
-        What was said and cannot be read is said again. One of TORN when there is no list of budgets at all.
+        An unreadable report is dropped, so its alarm is sent again. Raises one of TORN when there is no list of
+        budgets.
         """
         live, problems = [], []
         for row in snapshot["live"]:
@@ -250,7 +258,7 @@ def by_scope(budgets: Sequence[ScopedBudget]) -> dict[str, ScopedBudget]:
 
 
 def _named(row: object) -> str:
-    """What a person needs of a row that cannot be read to set it again."""
+    """What a person needs to set an unreadable budget again."""
     if not isinstance(row, Mapping):
         return repr(row)[:NAMED_CHARS_MAX]
     return f"{row.get('scope')!s:.{NAMED_CHARS_MAX}} of {row.get('ceiling_usd_micros')!s:.20} micro-dollars"

@@ -1,7 +1,8 @@
-"""Charges: the rows that the ledger is made of. Each says who pays how much of what, at whose price, from when to when.
+"""Charges: the rows of the ledger. Each row says who pays how much of what, at which price, from when to when.
 
-Amounts are exact: the charges of a line add up to its price over the time metered, to the micro-dollar, however often
-it was read (docs/adr/0009). Wall times label; lengths come from CLOCK_BOOTTIME, so a clock that is set changes no sum.
+Amounts are exact: the charges of a line add up to its price over the metered time, to the micro-dollar, however often
+it was read (docs/adr/0009). Wall times are labels. Lengths come from CLOCK_BOOTTIME, so setting the clock changes no
+sum.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any, Final
 from governor.core.base.units import NS_PER_HOUR, NS_PER_US, DurationNs, UsdMicros, WallNs
 from governor.core.money.group_totals import GroupSpend, RunSpend
 
-UNALLOCATED: Final = ""  # Nobody's: not a valid run name.
-# A command that attaches a week after it was started is the longest that its first hours can be put on its account.
-# With three lines by time, two days: what is older stays nobody's.
+UNALLOCATED: Final = ""  # Not a valid run name.
+# The number of closed unallocated charges that hand_over() can move: one line's charges of a week, or three lines' of
+# two days. Older ones stay unallocated.
 UNALLOCATED_MAX: Final = 168
-# Full hours at which one stretch is cut: a month. What was asleep or unmetered for longer is one charge from there on:
-# a year of hours would be 6 MB in one commit.
+# At most a month of one stretch is cut at full hours. The rest (of a long sleep, say) is one charge: a year of hourly
+# charges would be 6 MB in one commit.
 CUTS_MAX: Final = 31 * 24
 
 
@@ -36,13 +37,13 @@ class Unit(Enum):
     """What a price is for. Quantities are whole base units: nanoseconds, GB-nanoseconds, bytes, pieces."""
 
     HOUR = "hour"
-    GB_MONTH = "GB-month"  # Of 730 hours, as providers count a disk's month.
+    GB_MONTH = "GB-month"  # 730 hours, as providers count a disk's month.
     GB = "GB"  # 10^9 bytes, as providers bill traffic.
     PIECE = "piece"
 
     @property
     def base_units(self) -> int:
-        """How many of them the price is for."""
+        """The number of base units that the price is for."""
         return _BASE_UNITS[self]
 
 
@@ -57,7 +58,7 @@ _BASE_UNITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One priced thing. `as_of` is the day (ISO 8601) on which `source` said so."""
+    """One priced thing. `as_of` is the day (ISO 8601) on which `source` stated the price."""
 
     kind: LineKind
     name: str  # "p5.48xlarge on-demand", "vol-0abc gp3 500 GB".
@@ -69,7 +70,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """Whose time it was, and what people group it by."""
+    """Who held the time, and what people group it by."""
 
     run: str = UNALLOCATED
     attempt: str = ""
@@ -78,7 +79,8 @@ class Payer:
 
 
 UNALLOCATED_PAYER: Final = Payer()
-# A charge of this name stands for others that a damaged journal has lost: of one moment, by the piece, without hours.
+# A charge of this name stands for charges that a damaged journal has lost. It covers one moment, is priced per piece
+# and has no hours.
 LOST: Final = "node (charges lost in a damaged journal)"
 
 
@@ -94,9 +96,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One row. `quantity` of a shared node is this payer's part of its time, so it may be less than `to - from`."""
+    """One row. On a shared node `quantity` is this payer's part of the time, so it may be less than `to - from`."""
 
-    charge_id: str  # The same for every state of a growing charge, and for no other.
+    # All states of a growing charge share this id. No other charge has it.
+    charge_id: str
     place: Place
     payer: Payer
     line: Line
@@ -104,7 +107,7 @@ class Charge:
     to_wall: WallNs
     quantity: int
     usd_micros: UsdMicros
-    reconstructed: bool = False  # Charged on return: nobody metered while it passed.
+    reconstructed: bool = False  # Charged after the fact: no governor metered this time.
 
     @property
     def quantity_units(self) -> float:
@@ -113,7 +116,7 @@ class Charge:
 
 
 def charge_row(charge: Charge) -> dict[str, Any]:
-    """Return a charge as plain JSON, as the journal keeps it."""
+    """Return a charge as plain JSON, as the journal stores it."""
     place, payer, line = charge.place, charge.payer, charge.line
     return {
         "charge_id": charge.charge_id,
@@ -140,7 +143,7 @@ def charge_row(charge: Charge) -> dict[str, Any]:
 
 
 def charge_of(row: Mapping[str, Any]) -> Charge:
-    """Rebuild a charge. KeyError or ValueError when the row is not one of ours."""
+    """Rebuild a charge. KeyError or ValueError when the row is not a charge row."""
     return Charge(
         charge_id=row["charge_id"],
         place=Place(row["node"], row["cloud"], row["instance_id"], row["region"]),
@@ -162,7 +165,7 @@ def charge_of(row: Mapping[str, Any]) -> Charge:
 
 
 def _whole(value: Any) -> int:
-    # int() would take 1.5 for 1, and fail in its own way over 1e999: one byte of damage makes that of 10999.
+    # int() would read 1.5 as 1, and would raise OverflowError for 1e999. One damaged byte can turn 10999 into 1e999.
     if type(value) is not int:
         raise ValueError(f"{value!r} is no whole number")
     return value
@@ -182,23 +185,23 @@ class Part:
 
 
 class ChargeBook:
-    """The charges that still grow: one per payer and line, closed by the hour or when anything about them changes.
+    """The charges that still grow: one per payer and line. Each closes at the full hour, or when it changes.
 
-    The only place that adds amounts up: whatever a charge grows by is counted for its run and its groups in the same
-    act (docs/adr/0021). An hour, because people and bills ask by the day and by the hour: a year of one run is 8,760
-    rows.
+    Only this class adds amounts up: each amount is entered for its run and its groups in the same call (docs/adr/0021).
+    Charges are hourly because people and bills ask by the day and by the hour. A year of one run is 8,760 rows.
     """
 
     def __init__(self, place: Place, epoch: WallNs) -> None:
-        """`epoch`: when this governor started. With the node's name it keeps its charges' names from all others'."""
+        """`epoch`: when this governor started. The node's name and the epoch make charge ids unique."""
         self._place = place
         self.runs = RunSpend()
         self.groups = GroupSpend()
         self._prefix = f"{place.node}/{epoch // NS_PER_US:x}"
         self._opened_total = 0
         self._open: dict[tuple[str, LineKind, str], Charge] = {}
-        self._nobodys: deque[Charge] = deque(maxlen=UNALLOCATED_MAX)  # Closed ones that hand_over() may still move.
-        self._nobodys_older_usd_micros = 0  # Of those before: they stay nobody's.
+        self._nobodys: deque[Charge] = deque(maxlen=UNALLOCATED_MAX)  # Closed; hand_over() may still move them.
+        # The sum of charges that fell out of `_nobodys`: they stay unallocated.
+        self._nobodys_older_usd_micros = 0
 
     def add(
         self,
@@ -226,7 +229,7 @@ class ChargeBook:
             known = self._opened(part.payer, line, at, reconstructed)
         self.runs.enter(part.payer.run, part.usd_micros)
         self.groups.enter(at, lasts, part.payer.stage, part.payer.labels, part.usd_micros)
-        # The label of the end is the start plus what passed: a stretched or folded wall clock changes no length.
+        # The end is the start plus the elapsed time, so a wall clock that was set changes no length.
         self._open[key] = replace(
             known,
             to_wall=WallNs(known.to_wall + lasts),
@@ -241,16 +244,16 @@ class ChargeBook:
         return Charge(charge_id, self._place, payer, line, at, at, 0, UsdMicros(0), reconstructed)
 
     def open_charges(self) -> list[Charge]:
-        """Those that still grow, as they stand."""
+        """The charges that still grow, in their present state."""
         return list(self._open.values())
 
     def close_all_but(self, runs: Collection[str]) -> list[Charge]:
-        """End the charges of everybody else: they hold nothing any more."""
+        """Close the charges of all other runs: they no longer hold any rank."""
         keys = [key for key in self._open if key[0] not in runs]
         return [self._close(key) for key in keys]
 
     def hand_over(self, to: Payer) -> list[Charge]:
-        """Put what was nobody's so far on somebody's account, under the same names; return those already closed."""
+        """Move the unallocated charges to the payer `to`, under the same ids; return those that are already closed."""
         handed = [replace(charge, payer=to) for charge in self._nobodys]
         self._nobodys.clear()
         self._nobodys_older_usd_micros = 0
@@ -259,7 +262,8 @@ class ChargeBook:
             charge = self._open.pop(key)
             amount += charge.usd_micros
             taken = (to.run, *key[1:])
-            if taken in self._open:  # It paid beside nobody until now: its own row goes on, and this one is over.
+            # The run already pays for this line: its own row continues, and the moved row is closed.
+            if taken in self._open:
                 handed.append(replace(charge, payer=to))
             else:
                 self._open[taken] = replace(charge, payer=to)
@@ -268,18 +272,18 @@ class ChargeBook:
         return handed
 
     def nobodys(self) -> tuple[tuple[Charge, ...], UsdMicros]:
-        """What hand_over() would move, as it stands, and what is too old for it: for a governor after us."""
+        """The charges that hand_over() would move, and the sum that is too old for it. Stored for the next governor."""
         standing = (charge for key, charge in self._open.items() if key[0] == UNALLOCATED)
         return (*self._nobodys, *standing), UsdMicros(self._nobodys_older_usd_micros)
 
     def take_up_unallocated(self, charges: Iterable[Charge], older_usd_micros: UsdMicros) -> None:
-        """Have hand_over() move, under their names, also those of the governor before us."""
+        """Take over the unallocated charges of the previous governor, under their ids: hand_over() moves them too."""
         for charge in charges:
             self._keep_nobodys(charge)
         self._nobodys_older_usd_micros += older_usd_micros
 
     def unclaimed_usd_micros(self) -> UsdMicros:
-        """What is nobody's since the start or the last hand_over(), also what is too old for it to move."""
+        """The unallocated spend since the start or the last hand_over(), with what is too old to move."""
         recent, older = self.nobodys()
         return UsdMicros(older + sum(charge.usd_micros for charge in recent))
 
@@ -307,10 +311,10 @@ def _goes_on(charge: Charge, line: Line, payer: Payer, from_wall: WallNs, recons
 def _by_the_hour(
     from_wall: WallNs, elapsed: DurationNs, parts: tuple[Part, ...]
 ) -> Iterator[tuple[WallNs, DurationNs, tuple[Part, ...]]]:
-    """The stretch in pieces that end at full hours of the wall clock. Each part's pieces add up to it exactly."""
+    """Cut the stretch at full hours of the wall clock. The pieces of each part add up to the part exactly."""
     first = NS_PER_HOUR - from_wall % NS_PER_HOUR
     if elapsed <= first:
-        yield from_wall, elapsed, parts  # As nearly every tick.
+        yield from_wall, elapsed, parts  # Nearly every tick ends here.
         return
     ends = [*range(first, elapsed, NS_PER_HOUR)[:CUTS_MAX], elapsed]
     for begin, end in pairwise((0, *ends)):

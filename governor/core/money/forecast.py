@@ -1,6 +1,6 @@
-"""Expected against actual: what a stretch of training cost, beside what its plan and its ceiling leave for it.
+"""Expected against actual cost of a stretch of training, beside its plan and its ceiling.
 
-Ratios are exact fractions of integers; whoever shows one rounds it.
+Ratios are exact fractions of integers; the display rounds them.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from governor.core.money.token_windows import Window
 
 @dataclass(frozen=True, slots=True)
 class ExpectedCost:
-    """What a run is held against, as its policy and its schedule say now. None: nobody says."""
+    """The plan of a run, from its present policy and schedule. None: not stated."""
 
     usd_micros_per_mtok: int | None = None
     tokens_per_s: float | None = None  # Of the whole run.
     ceiling_usd_micros: int | None = None
     tokens_goal: int | None = None  # The run's total at its end.
-    began_tokens: int = 0  # Its total when metering began: the ceiling pays for what comes after.
+    # Its total when metering began. The ceiling pays for the tokens after it.
+    began_tokens: int = 0
 
     @property
     def tokens(self) -> int | None:
-        """How many tokens the ceiling is for; None also where the goal was reached before we came."""
+        """The tokens that the ceiling pays for; None also when the goal was reached before metering began."""
         if self.tokens_goal is None or self.tokens_goal <= self.began_tokens:
             return None
         return self.tokens_goal - self.began_tokens
 
 
 def per_mtok(usd_micros: int, tokens: int) -> Fraction | None:
-    """Micro-dollars per million tokens. None without tokens, and for nothing: training costs, so no price was known."""
+    """Micro-dollars per million tokens. None without tokens, and for zero spend: the price was unknown then."""
     return Fraction(usd_micros * MTOK, tokens) if tokens > 0 and usd_micros > 0 else None
 
 
 def drift(usd_micros: int, tokens: int, expected_usd_micros_per_mtok: int | None) -> Fraction | None:
-    """Actual over expected, less one: 0.1 is ten per cent dearer than planned."""
+    """Actual over expected, minus one: 0.1 is 10 % dearer than planned."""
     actual = per_mtok(usd_micros, tokens)
     return None if actual is None or not expected_usd_micros_per_mtok else actual / expected_usd_micros_per_mtok - 1
 
 
 def burn_rate(usd_micros: int, tokens: int, plan: ExpectedCost) -> Fraction | None:
-    """$/1M tokens over what the ceiling has for each: a run that goes on at 1 lands exactly on its ceiling."""
+    """$/1M tokens over what the ceiling allows for each. A run that stays at 1 ends exactly at its ceiling."""
     actual = per_mtok(usd_micros, tokens)
     if actual is None or plan.tokens is None or not plan.ceiling_usd_micros:
         return None
@@ -56,17 +57,18 @@ def burn_rate(usd_micros: int, tokens: int, plan: ExpectedCost) -> Fraction | No
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
-    """A closed window and what it was held against, as the journal keeps it: history needs no policy."""
+    """A closed window with its plan, as the journal stores it: history needs no policy."""
 
     stage: str | None
     attempt: str
     window: Window
     plan: ExpectedCost
-    is_unpriced: bool = False  # It closed while the machine's price was unknown: its cost is not what it cost.
+    # It closed while the machine's price was unknown, so `usd_micros` is not its true cost.
+    is_unpriced: bool = False
 
 
 def window_row(row: WindowRow) -> dict[str, Any]:
-    """The row as plain JSON; `row_of` reads it back."""
+    """The row as plain JSON; `row_of` reads it."""
     window, plan = row.window, row.plan
     return {
         "stage": row.stage,
@@ -86,7 +88,7 @@ def window_row(row: WindowRow) -> dict[str, Any]:
 
 
 def row_of(data: Mapping[str, Any]) -> WindowRow:
-    """Read a row. KeyError, TypeError or ValueError when it is not one of ours; rows of before carry no plan."""
+    """Read a row. KeyError, TypeError or ValueError when it is not a window row. Old rows carry no plan."""
 
     def whole(name: str) -> int | None:
         value = data.get(name)
@@ -115,19 +117,23 @@ def row_of(data: Mapping[str, Any]) -> WindowRow:
     )
 
 
-# What is left of a run, in hours and dollars, with an interval; and when it will meet its ceiling.
+# The forecast: what is left of a run, in hours and dollars, with an interval; and when it meets its ceiling.
 #
-# From the recent windows of tokens (core.token_windows): the remaining part is so many more windows like them. The
-# interval is Student's for the mean of as many future windows, 90 % two-sided; neighbouring windows resemble each
-# other, so both past and future count for as many independent ones as their lag-1 correlation leaves (n(1-r)/(1+r),
-# the usual first-order correction).
+# The remaining tokens are counted as more windows like the recent ones (core.money.token_windows). The interval is
+# Student's t for the mean of that many future windows, 90 % two-sided. Neighbouring windows resemble each other, so
+# past and future windows count for n(1-r)/(1+r) independent ones (r: lag-1 correlation; the usual first-order
+# correction).
 
 
-RECENT_WINDOWS: Final = 50  # A run's speed of yesterday says little; of the last 50M tokens it does.
-WINDOWS_MIN: Final = 3  # From two no spread can be told: then only the middle is given.
-CORRELATION_MAX: Final = 0.95  # Fifty windows count for one then; beyond it the estimate of r itself is noise.
-TOKENS_MAX: Final = 2**63  # As many as a frame can tell. A run of a million a second would take 290,000 years.
-# Student's t, 95th percentile, by degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2). Between two, the lower.
+# A run's speed of yesterday says little about the next hour; its last 50M tokens say more.
+RECENT_WINDOWS: Final = 50
+WINDOWS_MIN: Final = 3  # Two windows give no spread, so only the middle is given.
+# Fifty windows count for about one then. Beyond it the estimate of r itself is noise.
+CORRELATION_MAX: Final = 0.95
+# The most that a frame can carry. A run of a million tokens per second needs 290,000 years for it.
+TOKENS_MAX: Final = 2**63
+# Student's t, 95th percentile, by degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2). Between two rows, the lower
+# one holds.
 _T_95: Final = (
     (1, 6.314), (2, 2.920), (3, 2.353), (4, 2.132), (5, 2.015), (6, 1.943), (7, 1.895), (8, 1.860), (9, 1.833),
     (10, 1.812), (12, 1.782), (15, 1.753), (20, 1.725), (30, 1.697), (60, 1.671), (120, 1.658),
@@ -148,35 +154,36 @@ class Forecast:
     tokens_left: int
     hours_left: Interval
     cost_left: Interval
-    windows: int  # From how many it was made.
+    windows: int  # The number of windows that it is made from.
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of the windows, pauses in between included; None where nothing is left, or it takes no time."""
+        """Of the windows, with the pauses between them; None when nothing is left, or it takes no time."""
         hours = self.hours_left.mid
         return self.tokens_left / (hours * 3600) if self.tokens_left and hours > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class CeilingHit:
-    """Where the spend plus the reserve meets the ceiling if nothing changes."""
+    """When spend plus reserve meets the ceiling if nothing changes."""
 
     after_ns: DurationNs  # From now.
-    tokens_total: int | None  # None: the run's speed is unknown, or no speed.
-    before_end: bool | None  # Does it happen before the tokens are trained? None: nobody said how many there are.
+    tokens_total: int | None  # None: the run's speed is unknown or zero.
+    # Whether the ceiling comes before the last token. None: the number of tokens is unknown.
+    before_end: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class CeilingReport:
-    """Of what it was last said that the ceiling comes first (core.ceiling_ahead).
+    """The last alarm that the ceiling comes before the end of the run (core.engine.run_forecast).
 
-    Kept with the run: a governor after us does not say it again.
+    Stored with the run, so that the next governor does not repeat the alarm.
     """
 
     ceiling_usd_micros: int
     tokens_goal: int | None
     rate_usd_micros_per_hour: int
-    day: int | None = None  # Of a ceiling that begins anew each day; days since 1970.
+    day: int | None = None  # Days since 1970, for a ceiling that resets each day.
 
     def row(self) -> list[int | None]:
         return [self.ceiling_usd_micros, self.tokens_goal, self.rate_usd_micros_per_hour, self.day]
@@ -184,14 +191,14 @@ class CeilingReport:
 
 def ceiling_report_of(row: Any) -> CeilingReport:
     """Read what `CeilingReport.row` wrote; TypeError or ValueError when it is something else."""
-    ceiling, goal, rate, day = row if len(row) == 4 else (*row, None)  # A journal of before has no day.
+    ceiling, goal, rate, day = row if len(row) == 4 else (*row, None)  # Old journals have no day.
     return CeilingReport(
         int(ceiling), None if goal is None else int(goal), int(rate), None if day is None else int(day)
     )
 
 
 def forecast(recent: Sequence[Window], tokens_left: int) -> Forecast | None:
-    """None without a window. `recent` is oldest first; what lies further back than RECENT_WINDOWS is left out."""
+    """None without a window. `recent` is oldest first; only the last RECENT_WINDOWS count."""
     windows = [window for window in tuple(recent)[-RECENT_WINDOWS:] if window.tokens > 0]
     if not windows:
         return None
@@ -203,7 +210,7 @@ def forecast(recent: Sequence[Window], tokens_left: int) -> Forecast | None:
 
 
 def _total(per_window: Sequence[float], future: float) -> Interval:
-    """The sum over `future` more windows (not whole) of a quantity seen in these."""
+    """The sum of a quantity over `future` more windows (not necessarily whole), from its values in past windows."""
     known = len(per_window)
     mean = statistics.fmean(per_window)
     if known < WINDOWS_MIN or future == 0:
@@ -239,7 +246,7 @@ def ceiling_hit(
     tokens_per_s: float | None,
     tokens_budget: int | None,
 ) -> CeilingHit | None:
-    """None when nothing is spent now: then the ceiling is never met."""
+    """None when nothing is spent now: the ceiling is never met."""
     if rate_usd_micros_per_hour <= 0:
         return None
     room = max(0, ceiling_usd_micros - spend_usd_micros - reserve_usd_micros)
@@ -247,7 +254,8 @@ def ceiling_hit(
     if tokens_total is None or tokens_per_s is None:
         return CeilingHit(after_ns, None, None)
     ahead = tokens_per_s * after_ns / NS_PER_S
-    if not ahead < TOKENS_MAX:  # Step times may be as small as a float can say. NaN and infinity fail too.
+    # Step times can be as small as a float allows. NaN and infinity fail too.
+    if not ahead < TOKENS_MAX:
         return CeilingHit(after_ns, None, None if tokens_budget is None else False)
     then = tokens_total + int(ahead)
     return CeilingHit(after_ns, then, None if tokens_budget is None else then < tokens_budget)

@@ -1,7 +1,7 @@
-"""What has been spent on this node: by run, and by stage, label, UTC day and everything together.
+"""The spend of this node: by run, and by stage, label, UTC day and in total.
 
-ChargeBook alone feeds both counters, with the very pieces that charges grow by, so each counter is the sum of its
-charges. Both are kept in the commit of those charges. A budget that is set later counts from the ledger's beginning.
+Only ChargeBook feeds these counters, with the amounts that charges grow by, so each counter is the sum of its charges.
+Counters and charges are stored in one commit. A budget that is set later counts from the ledger's beginning.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from governor.core.base.units import NS_PER_DAY, UsdMicros
 
-# Stages and label values of one node: dozens in its life. Half a thousand is 40 KB in a snapshot kept every ten
-# seconds; what was charged longest ago and has no budget makes room (a label with a new value every launch would fill
-# any number).
+# A node has dozens of stages and label values in its life. 512 take 40 KB in a snapshot, which is written every ten
+# seconds. The least recently charged group without a budget is dropped (a label with a new value at every launch would
+# fill any number).
 KEYS_MAX: Final = 512
-KEY_CHARS_MAX: Final = 160  # Longer ones are prose: not counted, and no scope may name them.
-DAYS_MAX: Final = 3  # Today, the day before, and one that a wrong clock has invented.
-# Runs that nobody tracks any more and that may come back to their budgets: as many as the journal knows. Below a MB.
+# A longer key is prose: it is not counted, and no scope may name it.
+KEY_CHARS_MAX: Final = 160
+DAYS_MAX: Final = 3  # Today, yesterday, and one day of a wrong clock.
+# Runs that are no longer managed and may come back to their budgets: as many as the journal holds, below 1 MB.
 FORGOTTEN_MAX: Final = 1_000
 
 Labels = Iterable[tuple[str, str]]
@@ -32,7 +33,7 @@ def label_key(label: str, value: str) -> str:
 
 
 def keys_of(stage: str | None, labels: Labels) -> Iterator[str]:
-    """Every group that time of this stage with these labels belongs to, beside the day and the node."""
+    """The keys of all groups that this stage and these labels belong to, without day and node."""
     if stage:
         yield stage_key(stage)
     for label, value in labels:
@@ -40,30 +41,30 @@ def keys_of(stage: str | None, labels: Labels) -> Iterator[str]:
 
 
 class RunSpend:
-    """Counters in micro-dollars by run, over all its attempts and governors. What nobody held has a counter too."""
+    """Counters in micro-dollars by run, over all its attempts and governors. Unallocated spend has a counter too."""
 
     def __init__(self) -> None:
-        self.forgotten: dict[str, None] = {}  # They have a counter and are no longer tracked, oldest first.
-        self.folded_usd_micros = 0  # What those spent whose names are gone.
+        self.forgotten: dict[str, None] = {}  # Runs with a counter that are no longer managed, oldest first.
+        self.folded_usd_micros = 0  # The sum of runs whose names were dropped.
         self._by_run: dict[str, int] = {}
 
     def enter(self, run: str, usd_micros: int) -> None:
-        """Count what a charge of this run has grown by, or what a journal says that it has spent."""
+        """Add what a charge of this run has grown by, or its spend from the journal."""
         self._by_run[run] = self._by_run.get(run, 0) + usd_micros
 
     def move(self, run: str, to: str, usd_micros: int) -> None:
-        """Follow a charge that is another run's now."""
+        """Move an amount: its charge now belongs to another run."""
         self.enter(run, -usd_micros)
         self.enter(to, usd_micros)
 
     def restore(self, run: str, usd_micros: int) -> None:
-        """Go on counting from there, whatever stood here."""
+        """Set the counter."""
         self._by_run[run] = usd_micros
 
     def forget(self, run: str) -> str | None:
-        """The run is no longer tracked. Its counter waits for it; beyond FORGOTTEN_MAX the oldest goes into one sum.
+        """Stop managing the run and hold its counter. Beyond FORGOTTEN_MAX the oldest counter is added to one sum.
 
-        Returns the name that is gone with it, if one is.
+        Returns the name of the run that was dropped, if there is one.
         """
         self.recall(run)
         self.forgotten[run] = None
@@ -75,7 +76,7 @@ class RunSpend:
         return oldest
 
     def recall(self, run: str) -> None:
-        """The run is tracked again: it goes on with what it has spent."""
+        """Manage the run again: its counter continues."""
         self.forgotten.pop(run, None)
 
     def of(self, run: str) -> UsdMicros:
@@ -89,23 +90,24 @@ class RunSpend:
 
 
 class GroupSpend:
-    """Counters in micro-dollars. They never go down; a day's stands beside the other days'."""
+    """Counters in micro-dollars. They never go down. Each day has its own."""
 
     def __init__(self) -> None:
         self.node_usd_micros = 0
-        self.dropped_total = 0  # Counters that made room: their groups would begin at zero again.
-        self.pinned: Collection[str] = ()  # Those with a budget are never dropped.
-        self._by_key: dict[str, int] = {}  # The one charged longest ago first.
-        self._by_day: dict[int, int] = {}  # By days since 1970; ordered likewise.
+        # Dropped counters. Their groups would begin at zero again.
+        self.dropped_total = 0
+        self.pinned: Collection[str] = ()  # Groups with a budget are never dropped.
+        self._by_key: dict[str, int] = {}  # Least recently charged first.
+        self._by_day: dict[int, int] = {}  # By days since 1970, in the same order.
 
     def enter(self, from_wall: int, elapsed: int, stage: str | None, labels: Labels, usd_micros: int) -> None:
-        """Count a piece of a charge that began at `from_wall` and lasted `elapsed`. Days are cut at 00:00 UTC."""
+        """Count a piece of a charge that began at `from_wall` and lasted `elapsed`. Days are split at 00:00 UTC."""
         self.node_usd_micros += usd_micros
         self._to_days(from_wall, elapsed, usd_micros)
         self.allot(stage, labels, usd_micros)
 
     def allot(self, stage: str | None, labels: Labels, usd_micros: int) -> None:
-        """Count for stage and labels alone: what the node and the day have counted already, and nobody had held."""
+        """Count only for stage and labels: node and day have counted the amount already, as unallocated."""
         for key in keys_of(stage, labels):
             if len(key) <= KEY_CHARS_MAX:
                 self._by_key[key] = self._by_key.pop(key, 0) + usd_micros
@@ -117,11 +119,11 @@ class GroupSpend:
             self.dropped_total += 1
 
     def pin(self, keys: Collection[str]) -> None:
-        """These have a budget: no other makes them give way."""
+        """Set the groups that have a budget: they are never dropped."""
         self.pinned = keys
 
     def begin_at(self, node_usd_micros: int) -> None:
-        """A journal of before has no counters: this is what the node had cost by then."""
+        """Set the node's spend from a journal that has no group counters yet."""
         self.node_usd_micros = node_usd_micros
 
     def _to_days(self, from_wall: int, elapsed: int, usd_micros: int) -> None:
@@ -130,7 +132,7 @@ class GroupSpend:
         while True:
             day = at // NS_PER_DAY
             bound = min(end, (day + 1) * NS_PER_DAY)
-            # As core.cost cuts a charge: a difference of two floors, so that the parts add up.
+            # As core.money.reports.cost cuts a charge: the difference of two floors, so that the parts add up.
             before, after = at - from_wall, bound - from_wall
             part = usd_micros * after // elapsed - usd_micros * before // elapsed if elapsed else usd_micros
             self._by_day[day] = self._by_day.pop(day, 0) + part
@@ -144,7 +146,7 @@ class GroupSpend:
         return self._by_key.get(key, 0)
 
     def of_day(self, wall: int) -> int:
-        """What the UTC day of this instant has cost so far."""
+        """The spend of this instant's UTC day so far."""
         return self._by_day.get(wall // NS_PER_DAY, 0)
 
     def keys(self) -> list[str]:
@@ -159,7 +161,7 @@ class GroupSpend:
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on counting. KeyError, TypeError, ValueError or AttributeError when it is not one of ours."""
+        """Restore the counters. KeyError, TypeError, ValueError or AttributeError when it is not a snapshot of them."""
         by_key = {str(key): int(amount) for key, amount in snapshot["keys"].items()}
         by_day = {int(day): int(amount) for day, amount in snapshot["days"].items()}
         node, dropped = int(snapshot["node_usd_micros"]), int(snapshot["dropped_total"])

@@ -1,9 +1,9 @@
-"""The node's meter: what its time has cost, and whose it was. Exact integers over any partition of the time.
+"""The node's meter: what its time has cost, and who pays. Sums are exact integers over any partition of the time.
 
-Spend accrues by node time (CLOCK_BOOTTIME, so suspend counts), not by training time, line by line: the machine, its
-disks, what is paid by the hour. Live runs share it by the ranks they hold here; what nobody holds is `unallocated`.
-An unknown price charges nothing and says so. The ledger splits, and its book counts: no amount is added up elsewhere
-(docs/adr/0021).
+Spend accrues by node time (CLOCK_BOOTTIME, so suspend counts), not by training time. Each line accrues separately: the
+machine, its disks, whatever is paid by the hour. Live runs share it by the ranks that they hold on this node. Time that
+no run holds is `unallocated`. An unknown price charges nothing; that time is counted as unpriced. The ledger splits
+amounts; only its ChargeBook adds them up (docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ class Ledger:
 
     compute: LineMeter  # The machine itself.
     charged_to: BootNs
-    book: ChargeBook  # What was charged, to whom: every part of every split ends there.
-    others: tuple[LineMeter, ...] = ()  # Everything else that costs by time.
-    carries: dict[str, int] = field(default_factory=dict)  # Of the lines that cost by the GB, by name.
+    book: ChargeBook  # Every part of every split is entered here.
+    others: tuple[LineMeter, ...] = ()  # All other lines that cost by time.
+    carries: dict[str, int] = field(default_factory=dict)  # Of the lines that cost by the GB, by line name.
     unpriced_ns: int = 0  # Time that passed while the price was unknown.
-    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no commit has taken along yet.
-    returning: bool = False  # The next stretch begins before our start: its end is when we came back.
-    priced_from: BootNs = BootNs(0)  # Since when the price of compute holds: a correction reaches no further back.
-    # What compute costs next, and from when on, which may have passed: for the next charge().
+    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no commit has stored yet.
+    # The next stretch began before this governor started, and ends at its start.
+    returning: bool = False
+    # The price of compute holds since then. A price correction reaches no further back.
+    priced_from: BootNs = BootNs(0)
+    # The next price of compute, and since when it holds. The next charge() applies it. The time may be in the past.
     next_price: tuple[Metered | None, BootNs] | None = None
 
     @property
     def price_usd_micros_per_hour(self) -> UsdMicros | None:
-        """Of the machine alone."""
+        """Of compute alone."""
         metered = self.compute.metered
         return UsdMicros(metered.line.price_usd_micros) if metered is not None else None
 
     @property
     def usd_micros_per_hour(self) -> UsdMicros | None:
-        """Of all lines together, rounded up; None while what the machine costs is unknown."""
+        """Of all lines together, rounded up; None while the price of compute is unknown."""
         price = self.price_usd_micros_per_hour
         if price is None:
             return None
@@ -53,12 +55,12 @@ class Ledger:
 
     @property
     def beside(self) -> tuple[Metered, ...]:
-        """What costs by time beside the machine."""
+        """The lines that cost by time, without compute."""
         return tuple(meter.metered for meter in self.others if meter.metered is not None)
 
     @property
     def groups(self) -> GroupSpend:
-        """What stages, labels, days and the node have spent."""
+        """The spend of stages, labels, days and the node."""
         return self.book.groups
 
     def charge(
@@ -70,10 +72,10 @@ class Ledger:
         *,
         ends_others: bool = True,
     ) -> list[Split]:
-        """Charge the time since the last call to those who hold ranks now, or to nobody. Never goes back.
+        """Charge the time since the last call to the runs that hold ranks now, or to UNALLOCATED. Time never goes back.
 
-        `wall_of_boot`: the wall clock's reading at the boot clock's zero. `ends_others`: whoever is charged nothing
-        holds nothing any more. Returns what was charged; empty when no time has passed, or none that has a price.
+        `wall_of_boot`: the wall clock's reading at the boot clock's zero. `ends_others`: close the charges of every
+        payer that this call charges nothing. Returns the splits; empty when no time has passed, or no line has a price.
         """
         splits = self._split(until, holders or {UNALLOCATED: 1})
         if splits and ends_others:
@@ -87,7 +89,7 @@ class Ledger:
             self.unkept += self.book.add(split.line, at, split.elapsed, parts, reconstructed=split.reconstructed)
 
     def _split(self, until: BootNs, weights: Mapping[str, int]) -> list[Split]:
-        until = max(until, self.charged_to)  # The same instant, read twice.
+        until = max(until, self.charged_to)  # The same instant may be read twice.
         elapsed, splits = until - self.charged_to, []
         if self.next_price is not None and self.next_price[1] <= until:
             to, since = self.next_price
@@ -111,78 +113,79 @@ class Ledger:
         return splits
 
     def _reprice(self, to: Metered | None, since: BootNs, weights: Mapping[str, int]) -> list[Split]:
-        """Everything up to `charged_to` is charged; of that, what passed since `since` is put right."""
+        """Correct the charges of the time from `since` to `charged_to`: all of it is charged already."""
         since = min(max(since, self.priced_from), self.charged_to)
         span = DurationNs(self.charged_to - since)
         was_unknown, self.priced_from = self.compute.metered is None, since
         splits = self.compute.reprice(to, self.charged_to, span, weights)
-        if was_unknown and to is not None:  # Since its price is known to hold, this time has one after all.
+        # The price now holds for this time too, so the time is charged after all.
+        if was_unknown and to is not None:
             self.unpriced_ns -= span
             splits += self.compute.charge(since, span, weights, reconstructed=True)
         return splits
 
     def charge_one_off(self, line: Line, quantity: int, at: WallNs, payer: Payer) -> UsdMicros:
-        """Charge what a launch or a checkpoint adds to a line, at the moment at which it happens; return the amount."""
+        """Charge what a launch or a checkpoint adds to a line, at the moment it happens; return the amount."""
         base_units, carry = line.unit.base_units, self.carries.get(line.name, 0)
         amount, self.carries[line.name] = accrue(line.price_usd_micros, quantity, carry % base_units, base_units)
         self.unkept += self.book.add(line, at, DurationNs(0), [Part(payer, quantity, amount)])
         return UsdMicros(amount)
 
     def charge_absence(self, meter: LineMeter, since: WallNs, elapsed: DurationNs) -> None:
-        """Charge time of one line that no clock of this boot has measured, to nobody."""
+        """Charge one line's time as unallocated, where no clock of this boot has measured it."""
         if meter is self.compute and meter.metered is None:
             self.unpriced_ns += elapsed
         splits = meter.charge(BootNs(0), elapsed, {UNALLOCATED: 1}, reconstructed=True)
         self._enter(splits, since, {UNALLOCATED: UNALLOCATED_PAYER})
 
     def hand_over(self, to: Payer) -> None:
-        """Put what was nobody's so far on a run's account, in the charges and so in what it has spent."""
+        """Move all unallocated charges so far to a run; its spend grows by their sum."""
         self.unkept += self.book.hand_over(to)
 
     def take_charges(self) -> tuple[Charge, ...]:
-        """Everything that a commit is to have: what was closed since the last one, and what still grows."""
+        """The charges for the next commit: those closed since the last one, and those that still grow."""
         charges = (*self.unkept, *self.book.open_charges())
         self.unkept.clear()
         return charges
 
     def set_next_price(self, to: Metered | None, since: BootNs) -> None:
-        """What compute costs from `since` on, which may have passed: the next charge() goes over to it."""
+        """Set the price of compute from `since` on. `since` may be in the past; the next charge() applies the price."""
         self.next_price = (to, since)
 
     def resume_from(self, since: BootNs) -> None:
-        """Go back to where the governor before us stood: its downtime is node time too."""
+        """Go back to where the previous governor stopped: its downtime is node time too."""
         if since < self.charged_to:
             self.charged_to = since
             self.returning = True
 
     def pass_over(self, until: BootNs) -> None:
-        """What passed before this moment is charged to nobody at all: it was not our node then."""
+        """Charge the time before this moment to no payer at all: this governor did not have the node then."""
         self.charged_to = until
         self.priced_from = max(self.priced_from, until)
         self.returning = False
 
     def carry_in(self, run: str, spend: UsdMicros) -> None:
-        """Take up a run's spend from the journal after a restart."""
+        """Add a run's spend from the journal after a restart."""
         self.book.runs.enter(run, spend)
 
     def forget(self, run: str) -> str | None:
-        """The run is no longer tracked. Returns the name of another whose spend is folded away for it, if one is."""
+        """Stop managing the run. Returns another run whose spend is folded away instead, if there is one."""
         return self.book.runs.forget(run)
 
     def recall(self, run: str) -> None:
-        """The run is tracked again: it goes on with what it has spent."""
+        """Manage the run again: its spend continues."""
         self.book.runs.recall(run)
 
     def total(self) -> UsdMicros:
-        """What the node's time has cost since we first saw it, whoever held it."""
+        """The cost of the node's time since the governor first saw it, of all payers."""
         return self.book.runs.total()
 
     def spend(self, run: str) -> UsdMicros:
-        """What the charges of this run come to, over all its attempts."""
+        """The sum of the charges of this run, over all its attempts."""
         return self.book.runs.of(run)
 
     def rate(self, run: str, holders: Mapping[str, int]) -> UsdMicros | None:
-        """The run's share of what the node costs an hour, all lines; None while the machine's price is unknown."""
+        """The run's share of the node's cost per hour, all lines; None while the price of compute is unknown."""
         price = self.usd_micros_per_hour
         if price is None:
             return None
@@ -190,7 +193,7 @@ class Ledger:
         return UsdMicros(price * holders.get(run, 0) // total if total else 0)
 
     def snapshot(self) -> dict[str, Any]:
-        """Where its meters and counters stand, but for those of runs: each is in its run's own. Plain JSON."""
+        """The state of the meters and counters, as plain JSON. Each run's snapshot holds the run's own spend."""
         return {
             "carry": self.compute.carry,
             "credit": self.compute.credit,
@@ -208,12 +211,13 @@ class Ledger:
         }
 
     def restore(self, snapshot: Mapping[str, Any], *, same_boot: bool, in_force_from: BootNs) -> None:
-        """Take up the meters, and what is nobody's. KeyError, TypeError or ValueError when it is not one of ours.
+        """Restore the meters and the unallocated spend. KeyError, TypeError or ValueError when it is not one.
 
-        Within one boot the gap is charged at the price of then up to `in_force_from`, when today's came into force.
+        Within one boot, the gap up to `in_force_from` is charged at the old price. Today's price holds from then on.
         """
         carry, unallocated = int(snapshot["carry"]), int(snapshot["unallocated_usd_micros"])
-        unpriced_ns, credit = int(snapshot["unpriced_ns"]), int(snapshot.get("credit", 0))  # A journal of before: none.
+        # Old journals have no credit.
+        unpriced_ns, credit = int(snapshot["unpriced_ns"]), int(snapshot.get("credit", 0))
         lines = {str(name): (int(row["carry"]), int(row["credit"])) for name, row in snapshot.get("lines", {}).items()}
         carries = {str(name): int(carry) for name, carry in snapshot.get("carries", {}).items()}
         before = price_of(snapshot.get("price")) if same_boot else None
@@ -232,7 +236,7 @@ class Ledger:
 def new_ledger(
     compute: Metered | None, charged_to: BootNs, place: Place, epoch: WallNs, lines: Lines | None = None
 ) -> Ledger:
-    """A ledger that has charged nothing yet. `epoch`: see ChargeBook."""
+    """An empty ledger. `epoch`: see ChargeBook."""
     others = tuple(LineMeter(metered) for metered in lines.hourly) if lines is not None else ()
     return Ledger(LineMeter(compute), charged_to, ChargeBook(place, epoch), others, priced_from=charged_to)
 
@@ -243,7 +247,7 @@ def reserve(rate_usd_micros_per_hour: int, bounds_ns: int) -> UsdMicros:
 
 
 class TokenWindow:
-    """$ per 1M tokens over the last window of tokens (or what there is of it), from (tokens, spend) samples."""
+    """$ per 1M tokens over the last window of tokens (or what has come of it), from (tokens, spend) samples."""
 
     __slots__ = ("_samples", "_spacing", "_window")
 
@@ -252,17 +256,18 @@ class TokenWindow:
         self._resize(window_tokens)
 
     def _resize(self, window_tokens: int) -> None:
-        """Samples stay: the window holds what there is of it until as many tokens have come."""
+        """Keep the samples: a larger window fills as tokens come."""
         self._window = window_tokens
         self._spacing = max(1, window_tokens // WINDOW_SAMPLES)
 
     def add(self, tokens_total: int, spend_usd_micros: int, window_tokens: int | None = None) -> None:
-        """Enter where the run is. `window_tokens` is the size from now on, where a policy was loaded anew."""
+        """Enter the run's totals. `window_tokens`: the new window size, after a policy was reloaded."""
         if window_tokens is not None and window_tokens != self._window:
             self._resize(window_tokens)
         samples = self._samples
         if samples and tokens_total < samples[-1][0]:
-            samples.clear()  # The step went back: a resume. Older samples are of another count.
+            # The step went back (a resume): older samples have another count.
+            samples.clear()
         while len(samples) >= 2 and samples[1][0] <= tokens_total - self._window:
             samples.popleft()
         if len(samples) >= 2 and samples[-1][0] - samples[-2][0] < self._spacing:
@@ -271,7 +276,7 @@ class TokenWindow:
             samples.append((tokens_total, spend_usd_micros))
 
     def usd_micros_per_mtok(self) -> int | None:
-        """None until two samples differ in tokens and in spend: nothing is trained for nothing."""
+        """None until two samples differ in tokens and in spend. Equal spend means that the price was unknown."""
         if len(self._samples) < 2:
             return None
         first, last = self._samples[0], self._samples[-1]

@@ -1,4 +1,4 @@
-"""What this node is billed for: lines that run by the hour, and lines that a launch or a checkpoint adds to."""
+"""The lines that this node is billed for: lines by the hour, and lines that a launch or a checkpoint adds to."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ NODE_LINE: Final = "node"  # The compute line's name in every charge.
 
 @dataclass(frozen=True, slots=True)
 class Metered:
-    """A line that is charged by time. `amount`: a disk's GB where it costs by the GB-month, else 1."""
+    """A line that is charged by time. `amount`: a disk's GB if the price is per GB-month, else 1."""
 
     line: Line
     amount: int = 1
 
     @property
     def usd_micros_per_hour(self) -> UsdMicros:
-        """Rounded up: ceilings reserve by it."""
+        """Rounded up, because ceilings reserve by it."""
         return UsdMicros(-(-self.line.price_usd_micros * self.amount * NS_PER_HOUR // self.line.unit.base_units))
 
     @property
     def is_disk(self) -> bool:
-        """It is billed while the machine is off, too."""
+        """A disk is billed while the machine is off, too."""
         return self.line.kind is LineKind.STORAGE
 
     @property
@@ -42,11 +42,11 @@ class Metered:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Everything billed beside compute, as its owner says."""
+    """All lines beside compute, from the settings."""
 
     hourly: tuple[Metered, ...] = ()
-    per_launch: tuple[Line, ...] = ()  # Of each attempt of a run.
-    per_gb: tuple[Line, ...] = ()  # Of each checkpoint that a run acknowledges as whole.
+    per_launch: tuple[Line, ...] = ()  # For each attempt of a run.
+    per_gb: tuple[Line, ...] = ()  # For each checkpoint that a run acknowledges as complete.
 
     @property
     def usd_micros_per_hour(self) -> UsdMicros:
@@ -54,7 +54,7 @@ class Lines:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """A line of text for each, for people."""
+        """One line of text for each, for people."""
         said = [metered.text for metered in self.hourly]
         said += [_piece_text(line, "a launch") for line in self.per_launch]
         said += [_piece_text(line, "a GB of checkpoints") for line in self.per_gb]
@@ -66,14 +66,14 @@ def _piece_text(line: Line, what: str) -> str:
 
 
 def compute_line(price: UsdMicros | None, source: str | None, as_of: str) -> Metered | None:
-    """What an hour of the node is charged as; None while its price is unknown."""
+    """The line of the node's compute hours; None while its price is unknown."""
     if price is None:
         return None
     return Metered(Line(LineKind.COMPUTE, NODE_LINE, Unit.HOUR, price, source or "", as_of))
 
 
 def price_row(metered: Metered | None) -> Mapping[str, Any] | None:
-    """Return what compute costs as plain JSON, as the journal keeps it; None while it is unknown."""
+    """Return the price of compute as plain JSON, as the journal stores it; None while it is unknown."""
     if metered is None:
         return None
     line = metered.line
@@ -81,13 +81,13 @@ def price_row(metered: Metered | None) -> Mapping[str, Any] | None:
 
 
 def price_of(row: Mapping[str, Any] | None) -> Metered | None:
-    """Rebuild it. KeyError, TypeError or ValueError when the row is not one of ours."""
+    """Rebuild the price of compute. KeyError, TypeError or ValueError when the row is not a price row."""
     if row is None:
         return None
     return compute_line(UsdMicros(int(row["usd_micros_per_hour"])), str(row["source"]), str(row["as_of"]))
 
 
-# Whole amounts in whole parts: by weights, adding up exactly, and over many splits never off for long.
+# Splits of whole amounts into whole parts: by weights, with exact sums, and without drift over many splits.
 
 
 def share_out(amount: int, weights: Mapping[str, int]) -> dict[str, int]:
@@ -104,11 +104,12 @@ def share_out(amount: int, weights: Mapping[str, int]) -> dict[str, int]:
     return parts
 
 
-_FRACTION_BITS = 32  # Of a micro-dollar: ten ticks a second for a century lose none of one.
+# Of a micro-dollar. Ten ticks a second for a century lose less than one micro-dollar.
+_FRACTION_BITS = 32
 
 
 def share_on(amount: int, weights: Mapping[str, int], owed: dict[str, int]) -> dict[str, int]:
-    """share_out() many times over: what a part lacks of its exact share is owed to it (in 2^-32, may be negative).
+    """share_out() for repeated splits: `owed` carries what each part lacks of its exact share (2^-32; may be negative).
 
     Without it the same run would be rounded down at every tick: 1.4 cents an hour, measured, which is 3 % of an eighth
     of a $2.49 node. With it every run's sum stays within a micro-dollar of its exact share.
@@ -116,11 +117,11 @@ def share_on(amount: int, weights: Mapping[str, int], owed: dict[str, int]) -> d
     total = sum(weights.values())
     assert total > 0, "nobody to charge"
     exact = {name: (amount * weight << _FRACTION_BITS) // total + owed.get(name, 0) for name, weight in weights.items()}
-    # Never below zero: what was spent is a counter.
+    # Never below zero: spend is a counter.
     parts = {name: max(0, share >> _FRACTION_BITS) for name, share in exact.items()}
     left = amount - sum(parts.values())
-    # What is left over, or was given too much, goes to or comes from those who lack most, or least: mostly one each,
-    # more where others have left with what they were owed.
+    # A remainder goes to the parts that lack most, an excess comes from those that lack least. Mostly that is one each;
+    # it is more after a run with an owed amount has left.
     neediest = sorted(weights, key=lambda name: (parts[name] << _FRACTION_BITS) - exact[name], reverse=left < 0)
     each = 1 if left > 0 else -1
     for name in cycle(neediest):
@@ -134,21 +135,21 @@ def share_on(amount: int, weights: Mapping[str, int], owed: dict[str, int]) -> d
     return parts
 
 
-# The meter of one line that costs by the hour or by the GB-month: exact over any partition of its time.
+# The meter of one line by the hour or by the GB-month: exact over any partition of its time.
 #
-# At every moment `spent x base units + carry - credit` is price times quantity since the meter began, also where a
-# price was learned of after it had changed: what was charged too little is one charge, what was charged too much is
-# worked off by time that costs nothing. No amount is ever negative: what was spent is a counter.
+# Invariant: `spent x base units + carry - credit` is price times quantity since the meter began. It also holds when a
+# price change is learned late: an undercharge becomes one charge, an overcharge is worked off by time at zero cost. No
+# amount is ever negative: spend is a counter.
 
 
-# Of the charges that make up for a price that was read late.
+# Names of the charges that correct a price that was read late.
 READ_LATE: Final = "price read late"
 CREDITED: Final = "credited: price read late"
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A stretch of one line's time at one price, shared out exactly: the parts add up to its quantity and amount."""
+    """A stretch of one line's time at one price, split exactly: the parts add up to its quantity and amount."""
 
     line: Line
     began: BootNs
@@ -158,21 +159,22 @@ class Split:
     reconstructed: bool = False  # It passed while no governor ran.
 
     def parts(self, payers: Mapping[str, Payer]) -> list[Part]:
-        """Those who pay, in the order of their names."""
+        """The parts, in the order of `quantities`."""
         return [Part(payers[run], self.quantities[run], self.amounts[run]) for run in self.quantities]
 
 
 @dataclass(slots=True)
 class LineMeter:
-    metered: Metered | None  # None: its price is unknown, and nothing is charged.
-    carry: int = 0  # In micro-dollars times base units, below one micro-dollar's worth.
-    credit: int = 0  # In the same: what was charged too much, at a price that had fallen already.
-    owed: dict[str, int] = field(default_factory=dict)  # To those who share now; see share_on.
+    metered: Metered | None  # None: the price is unknown, and nothing is charged.
+    carry: int = 0  # Micro-dollars times base units, below one micro-dollar.
+    # In the same unit: the overcharge at a price that had already fallen.
+    credit: int = 0
+    owed: dict[str, int] = field(default_factory=dict)  # By run that shares now; see share_on.
 
     def charge(
         self, began: BootNs, elapsed: DurationNs, weights: Mapping[str, int], *, reconstructed: bool
     ) -> list[Split]:
-        """Charge a stretch of time to those who share it. Nothing while the price is unknown."""
+        """Charge a stretch of time to the runs that share it. Charges nothing while the price is unknown."""
         metered = self.metered
         if metered is None or elapsed <= 0:
             return []
@@ -192,7 +194,7 @@ class LineMeter:
         return splits
 
     def _work_off(self, metered: Metered, elapsed: int) -> int:
-        """How much of this time the credit pays for, in nanoseconds."""
+        """Return how much of this time the credit pays for, in nanoseconds."""
         if not self.credit:
             return 0
         each = metered.line.price_usd_micros * metered.amount
@@ -202,14 +204,14 @@ class LineMeter:
         free, rest = divmod(self.credit, each)
         self.credit = 0
         self.carry -= rest
-        if self.carry < 0:  # One more nanosecond costs nothing; what that is too much is carried on.
+        if self.carry < 0:  # One more nanosecond is free; the excess goes into the carry.
             free, self.carry = free + 1, self.carry + each
         return free
 
     def reprice(self, to: Metered | None, at: BootNs, span: int, weights: Mapping[str, int]) -> list[Split]:
-        """Go over to another price, which has been in force for the last `span` nanoseconds that were charged.
+        """Change to another price, which has been in force for the last `span` nanoseconds that were charged.
 
-        What they were charged too little is a charge of its own, of those who share now.
+        An undercharge of that time is a separate charge, to the runs that share now.
         """
         before, self.metered = self.metered, to
         if before is None or to is None:
@@ -224,7 +226,7 @@ class LineMeter:
         return [_made_up_for(to.line, at, run, amount) for run, amount in amounts.items() if amount]
 
     def restore(self, carry: int, credit: int) -> None:
-        """Go on where a journal says that this line stood; a line that is another now begins anew."""
+        """Continue from the journal's values. A carry that does not fit means another line, which starts at zero."""
         metered = self.metered
         if metered is None or 0 <= carry < metered.line.unit.base_units:
             self.carry, self.credit = carry, max(0, credit)

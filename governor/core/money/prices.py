@@ -1,7 +1,7 @@
-"""Which price the machine's time is charged at: what was said, by whom, as of which day, and who disagrees.
+"""The price that the machine's time is charged at: the amount, its source, its date, and which sources disagree.
 
-Prices are of the whole machine, in micro-dollars per hour. A price that nobody knows is `Chosen.quote is None`: it is
-never 0, and nothing here keeps a halt from happening. Days are counted from 1970-01-01 in UTC.
+Prices are of the whole machine, in micro-dollars per hour. An unknown price is `Chosen.quote is None`. It is never 0,
+and nothing here prevents a halt. Days are counted from 1970-01-01 in UTC.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from governor.core.money.charges import Line, LineKind, Unit
 Day = NewType("Day", int)
 
 NS_PER_DAY: Final = 24 * NS_PER_HOUR
-# GPU list prices moved by a third and more within a year: AWS's p5 by -44 % in June 2025, Lambda's 8 x H100 by +33 %
-# between two catalogues of 2025 and 2026. Half a year is half of that.
+# GPU list prices changed by a third and more within a year: AWS's p5 by -44 % in June 2025, Lambda's 8 x H100 by +33 %
+# between two catalogues of 2025 and 2026. The limit is half a year.
 STALE_AFTER_DAYS: Final = 180
-# A price per GPU that was written in cents and multiplied by eight: $1.29 is exact to 0.4 %.
+# For a price per GPU that was rounded to cents and multiplied by eight: $1.29 is exact to 0.4 %.
 TOLERANCE_PERCENT: Final = 1
 TOLERANCE_USD_MICROS: Final = MICROS_PER_USD // 100  # A cent, where that is more than the percentage.
-PRICE_USD_MICROS_MAX: Final = 10**6 * MICROS_PER_USD  # A million dollars an hour is a mistake in the unit.
-GPUS_MAX: Final = 16  # The most in one machine; a price that is off by a factor up to it may be that of one GPU.
+PRICE_USD_MICROS_MAX: Final = 10**6 * MICROS_PER_USD  # More than a million dollars an hour is a mistake in the unit.
+# The most in one machine. A price that is too low by up to this factor may be the price of one GPU.
+GPUS_MAX: Final = 16
 
 _DATE: Final = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?|(\d{4})-(\d{4})")
 _DAYS_BEFORE_MONTH: Final = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365)
@@ -35,17 +36,19 @@ class PriceKind(Enum):
     ON_DEMAND = "on-demand"
     SPOT = "spot"
     RESERVED = "reserved"
-    INTERNAL = "internal"  # What one's own accounting charges for a machine that nobody rents out.
+    # The internal charge for a machine that is not rented.
+    INTERNAL = "internal"
 
 
 class Origin(Enum):
-    """Who said it, in the order in which they are believed."""
+    """The source of a price, in the order of trust."""
 
-    MACHINE = "provider"  # The provider, asked for what this very machine costs.
+    MACHINE = "provider"  # The provider's answer for this very machine.
     CONFIG = "config"  # The user: costgov.toml or the command line.
     LIST = "list"  # The provider's public price list, read now.
-    TABLE = "table"  # The table that is shipped with this program.
-    LEFT = "journal"  # What the governor before us charged in this boot: where the look-up does not answer now.
+    TABLE = "table"  # The table shipped with this program.
+    # The price of the previous governor in this boot. Used while no source answers.
+    LEFT = "journal"
 
 
 _RANK: Final = {origin: rank for rank, origin in enumerate(Origin)}
@@ -53,20 +56,20 @@ _RANK: Final = {origin: rank for rank, origin in enumerate(Origin)}
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """One source's word. `as_of` is in the source's own terms: "2026-11-21", "2025-06", "2025", "2025-2026"."""
+    """One source's price. `as_of` is in the source's own form: "2026-11-21", "2025-06", "2025", "2025-2026"."""
 
     usd_micros_per_hour: UsdMicros
     source: str  # "EC2 spot price history", "costgov.toml".
     as_of: str
     kind: PriceKind
-    basis: str  # What it was found for: "p5.48xlarge in us-east-1a".
+    basis: str  # What the price is for: "p5.48xlarge in us-east-1a".
     origin: Origin
-    gpus: int | None = None  # Of the machine that it is for.
-    known_by: Day | None = None  # The source was read no later than that.
-    since: WallNs | None = None  # When the price came into force, where the source says that.
+    gpus: int | None = None  # Of the priced machine.
+    known_by: Day | None = None  # The source was read on that day or earlier.
+    since: WallNs | None = None  # When the price came into force, if the source states it.
 
     def __post_init__(self) -> None:
-        span_of(self.as_of)  # ValueError: dates are checked where they are read.
+        span_of(self.as_of)  # Raises ValueError: dates are checked when they are read.
 
     @property
     def text(self) -> str:
@@ -75,13 +78,13 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is priced, as far as it is known. A GPU may bear NVML's name."""
+    """What is priced, as far as known. `gpu` may be NVML's name."""
 
-    provider: str  # "AWS", "Lambda": as in the built-in table, without regard to case.
+    provider: str  # "AWS", "Lambda": as in the built-in table, in any case.
     instance: str | None = None  # The provider's name of the type.
     gpu: str | None = None
     gpus: int | None = None
-    kind: PriceKind | None = None  # None: nobody says how it is paid for; then it is taken for on-demand.
+    kind: PriceKind | None = None  # None: unknown, and taken for on-demand.
     region: str | None = None
 
     @property
@@ -91,21 +94,21 @@ class Machine:
 
 
 class RemarkKind(Enum):
-    """Why somebody should know. The value is the alarm's name."""
+    """Why a person should know. The value is the alarm's name."""
 
     UNKNOWN = "price_unknown"
     STALE = "price_stale"
     CONTRADICTION = "price_contradiction"
     REFUSED = "price_refused"
-    UNANSWERED = "price_unanswered"  # A source that should know did not say.
-    LISTED = "price_listed"  # A list has another price than the user, who may have a better contract.
+    UNANSWERED = "price_unanswered"  # A source that should know the price did not answer.
+    # A list has another price than the user, who may have a better contract.
+    LISTED = "price_listed"
     ASSUMED = "price_assumed"
     UNLISTED = "price_unlisted"
 
 
-NOTES: Final = frozenset(
-    {RemarkKind.LISTED, RemarkKind.ASSUMED, RemarkKind.UNLISTED}
-)  # Shown; nobody is woken for them.
+# Remarks that are shown without an alarm.
+NOTES: Final = frozenset({RemarkKind.LISTED, RemarkKind.ASSUMED, RemarkKind.UNLISTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class Remark:
     kind: RemarkKind
     text: str  # One line.
     advice: str = ""
-    quotes: tuple[Quote, ...] = ()  # Whom it is about, the one believed first.
+    quotes: tuple[Quote, ...] = ()  # The quotes concerned, the most trusted first.
 
     @property
     def is_alarm(self) -> bool:
@@ -126,7 +129,7 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The price that counts, or that there is none; and everything about it that a person should be told."""
+    """The price in force, or None, and all remarks about it."""
 
     quote: Quote | None
     age_days: int | None  # Since the last day that `as_of` can mean; 0 for today.
@@ -143,7 +146,7 @@ class Chosen:
 
     @property
     def text(self) -> str:
-        """For people: price, kind, who said it, as of when, and what it was found for."""
+        """For people: price, kind, source, date, and what it is for."""
         if self.quote is None:
             return "unknown"
         quote, age = self.quote, ""
@@ -201,10 +204,10 @@ def choose(
     stale_after_days: int = STALE_AFTER_DAYS,
     remarks: Iterable[Remark] = (),
 ) -> Chosen:
-    """Take the first usable price in the order of `Origin`; among equals the first given.
+    """Choose the first usable price in the order of `Origin`; among equals the first given.
 
-    `answers` are the provider's (MACHINE or LIST). `left` counts where nobody else is usable, and contradicts nobody.
-    `remarks` is what was learned while asking; it comes first.
+    `answers` are the provider's (MACHINE or LIST). `left` is used when no other is usable, and contradicts none.
+    `remarks` come from the look-ups; they come first.
     """
     given = [*answers, *(quote for quote in (config, table) if quote is not None)]
     said = [*remarks, *(remark for quote in given if (remark := _refusal(quote)) is not None)]
@@ -252,14 +255,14 @@ def _disagreement(best: Quote, other: Quote) -> Remark | None:
         gpus = _looks_like_one_of(best, other) if best.origin is Origin.CONFIG else None
         if gpus is not None:
             advice = f"is the former the price of one of {gpus} GPUs? It must be that of the whole machine"
-        # Two prices of different kinds are no contradiction, and a list is not what this customer pays.
+        # Prices of different kinds do not contradict each other, and a list price is not this customer's price.
         return Remark(RemarkKind.LISTED, text, advice, (best, other)) if best.kind is other.kind or gpus else None
     advice = "correct node.price_usd_per_hour or remove it" if other.origin is Origin.CONFIG else ""
     return Remark(RemarkKind.CONTRADICTION, text, advice, (best, other))
 
 
 def _looks_like_one_of(stated: Quote, listed: Quote) -> int | None:
-    """The number of GPUs by which a stated price would have to be multiplied to be the listed one."""
+    """The number of GPUs that turns the stated price into the listed one, if there is one."""
     gpus = listed.gpus
     if gpus is None or not 1 < gpus <= GPUS_MAX:
         return None
@@ -267,7 +270,7 @@ def _looks_like_one_of(stated: Quote, listed: Quote) -> int | None:
 
 
 def agree(one: int, other: int) -> bool:
-    """Whether two prices are the same but for rounding."""
+    """Whether two prices are equal except for rounding."""
     return abs(one - other) <= max(TOLERANCE_USD_MICROS, max(one, other) * TOLERANCE_PERCENT // 100)
 
 
@@ -290,15 +293,16 @@ def span_of(as_of: str) -> tuple[Day, Day]:
 
 
 def age_of(as_of: str, today: Day, known_by: Day | None = None) -> int:
-    """Days since the last day that a date can mean, which is no later than `known_by` and no later than today."""
+    """Days since the last day that the date can mean, at most `known_by` and today."""
     first, last = span_of(as_of)
     bounds = [last, today, *([known_by] if known_by is not None else [])]
     return max(0, today - max(first, min(bounds)))
 
 
 def day_text(day: Day) -> str:
-    """The day as ISO 8601, as `Quote.as_of` has it."""
-    year = 1969 + day * 400 // 146_097  # 400 years are that many days: this is never too late, and two steps early.
+    """The day as ISO 8601, the form of `Quote.as_of`."""
+    # 400 years have 146,097 days. The estimate is never late, and at most two years early.
+    year = 1969 + day * 400 // 146_097
     while _day(year + 1, 1, 1) <= day:
         year += 1
     left = day - _day(year, 1, 1)

@@ -1,7 +1,7 @@
-"""Tokens as the clock of money: what each stretch of one million trained tokens (`[budget] window`) took and cost.
+"""Token windows: what each stretch of one million trained tokens (`[budget] window`) took and cost.
 
-Tokens count once per global batch, as the run tells its total. Progress is the highest total ever told: tokens that a
-run trains again after it was set back are waste, paid for and no progress.
+Tokens count once per global batch, as the run reports its total. Progress is the highest total reported so far. Tokens
+that a run trains again after it went back are waste: they are paid for but are no progress.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from governor.core.base.units import MTOK, NS_PER_S, BootNs, DurationNs, UsdMicr
 class Window:
     """A closed stretch of progress. Windows follow each other without gap or overlap.
 
-    One ends with the first step that completes its tokens, so steps of more tokens make windows of one step each.
+    A window ends with the first step that completes its tokens. Larger steps make windows of one step each.
     """
 
     from_tokens: int
     to_tokens: int
-    duration_ns: DurationNs  # CLOCK_BOOTTIME, pauses and restarts in between included: they were paid for.
+    # CLOCK_BOOTTIME. Pauses and restarts in between are included: they were paid for.
+    duration_ns: DurationNs
     usd_micros: UsdMicros
-    wasted_tokens: int  # Trained again meanwhile.
+    wasted_tokens: int  # Trained again in this time.
 
     @property
     def tokens(self) -> int:
@@ -36,7 +37,7 @@ class Window:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of progress; 0.0 for a window that took no time (a log read in one go)."""
+        """Of progress; 0.0 for a window that took no time (a log read at once)."""
         return self.tokens * NS_PER_S / self.duration_ns if self.duration_ns else 0.0
 
 
@@ -44,19 +45,21 @@ class Window:
 class TokenMeter:
     """Cuts one run's progress into windows. Survives restarts of the run and of the governor."""
 
-    window_tokens: int = MTOK  # Of the window that is open.
-    progress_tokens: int = 0  # The highest total told so far.
-    last_total: int = 0  # The total told last; below progress while a run makes up for what it lost.
+    window_tokens: int = MTOK  # Of the open window.
+    progress_tokens: int = 0  # The highest total reported so far.
+    # The last reported total. Below progress while a run trains lost tokens again.
+    last_total: int = 0
     wasted_tokens: int = 0
-    began_tokens: int = 0  # Where metering began: what was trained before has no cost here.
-    from_tokens: int = 0  # Of the window that is open.
-    from_usd_micros: int = 0  # What the run had spent by then, all in all.
-    spent_ns: int = 0  # Metered time of the window that is open.
+    # The total when metering began: earlier tokens have no cost here.
+    began_tokens: int = 0
+    from_tokens: int = 0  # Where the open window began.
+    from_usd_micros: int = 0  # The run's total spend at that moment.
+    spent_ns: int = 0  # Metered time of the open window.
     wasted_before: int = 0  # Wasted tokens when the window opened.
-    metered_to: int | None = None  # BootNs; None: nothing was told yet, or the clock began anew.
+    metered_to: int | None = None  # BootNs; None: nothing reported yet, or the clock restarted.
 
     def begin(self, tokens_total: int, usd_micros: UsdMicros, boot: BootNs) -> None:
-        """Metering starts at this total."""
+        """Start metering at this total."""
         self.progress_tokens = self.last_total = self.began_tokens = self.from_tokens = tokens_total
         self.from_usd_micros = usd_micros
         self.metered_to = boot
@@ -64,11 +67,11 @@ class TokenMeter:
     def add(
         self, tokens_total: int, step_tokens: int, usd_micros: UsdMicros, boot: BootNs, then_tokens: int | None = None
     ) -> Window | None:
-        """A step ended at this total, when the run had spent so much. Returns the window that it closed.
+        """Add a step that ended at this total and this spend of the run. Returns the window that it closed.
 
-        `step_tokens` (0 = unknown) counts where the total went back; else the totals tell more, also of steps whose
-        frames were lost. The window after one that closes takes `then_tokens`: a size that is changed while a window is
-        open changes nothing about it, so windows go on following each other.
+        `step_tokens` (0 = unknown) counts only when the total went back. Otherwise the totals say more: they also cover
+        steps whose frames were lost. `then_tokens` is the size of the next window. The open window keeps its size, so
+        windows follow each other without gap.
         """
         if self.metered_to is not None:
             self.spent_ns += max(0, boot - self.metered_to)
@@ -105,11 +108,11 @@ class TokenMeter:
 
     @classmethod
     def restored(cls, snapshot: Mapping[str, Any], *, same_boot: bool) -> TokenMeter:
-        """Take up a snapshot. KeyError, TypeError or ValueError when it is not one of ours.
+        """Restore a snapshot. KeyError, TypeError or ValueError when it is not one of a TokenMeter.
 
-        Under another boot the old clock means nothing: the time in between is in the ledger, not in a window's length.
+        After a reboot the old clock reading is void: the ledger has the time in between, the window's length does not.
         """
-        known = {"began_tokens": snapshot["from_tokens"], **snapshot}  # A journal of before has none.
+        known = {"began_tokens": snapshot["from_tokens"], **snapshot}  # Old journals have none.
         whole = {name: int(known[name]) for name in asdict(cls()) if name != "metered_to"}
         metered_to = snapshot["metered_to"]
         return cls(**whole, metered_to=int(metered_to) if same_boot and metered_to is not None else None)

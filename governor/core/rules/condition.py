@@ -1,6 +1,6 @@
-"""What a rule asks: one trigger, or several that must all fire (`all`), for how long (`for`) and from when (`warmup`).
+"""The condition of a rule: one trigger or several (`all`), for how long (`for`), after which `warmup`.
 
-A condition reads the run; the timer beside it counts the readings; the attempt tells whether its warm-up is over.
+A condition reads the run, its PersistenceTimer counts the readings, and Attempt says whether the warm-up is over.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from governor.core.runs.state import Run
 
 
 def condition_of(rule: Rule, policy: Policy) -> Condition:
-    """Make the rule's condition, with nothing seen yet."""
+    """Make the rule's condition, with empty state."""
     if not rule.members:
         return _trigger(rule.trigger, rule.params, policy)
     return All([(member.trigger, _trigger(member.trigger, member.params, policy)) for member in rule.members])
 
 
 def carried_on(condition: Condition, rule: Rule, policy: Policy) -> Condition:
-    """The condition of a rule that asks as before, under another policy: it goes on with all that it has seen.
+    """Carry a condition over to an equal rule of another policy, with its full state.
 
-    A snapshot would not do: it is for a restart, and leaves out what nobody watched meanwhile.
+    A snapshot would not do: it is for a restart, and leaves out state that does not survive downtime.
     """
     if not isinstance(condition, All):
         return _carried_on(condition, rule.trigger, rule.params, policy)
@@ -50,7 +50,7 @@ def _trigger(kind: str, params: Mapping[str, Any], policy: Policy) -> Trigger:
 
 
 def evidence_of(verdict: Verdict, kind: str) -> Mapping[str, Any] | None:
-    """The evidence of that trigger, be it the rule's own or one of several; None where it has no part in it."""
+    """The evidence of this trigger, alone or as one of several; None when the rule has no such trigger."""
     if verdict.trigger == kind:
         return verdict.finding.evidence
     if verdict.trigger != ALL:
@@ -60,9 +60,9 @@ def evidence_of(verdict: Verdict, kind: str) -> Mapping[str, Any] | None:
 
 
 class All:
-    """FIRING when all members fire, QUIET as soon as one is quiet, else UNKNOWN.
+    """FIRING when all members fire, QUIET as soon as one is quiet, otherwise UNKNOWN.
 
-    So what is not known of one member neither ends an episode nor makes one: a quiet member answers for all of them.
+    An UNKNOWN member neither starts nor ends an episode. One quiet member decides for all.
     """
 
     def __init__(self, members: Sequence[tuple[str, Condition]]) -> None:
@@ -70,12 +70,13 @@ class All:
         self.members = tuple(members)
 
     def observe(self, event: Event, run: Run) -> bool:
-        """False when none of them says that it may fire: what is FIRING of all was made so by the last of them."""
+        """False when no member may fire: the last member to fire makes the whole fire."""
         shown = [trigger.observe(event, run) for _, trigger in self.members if listens(trigger, type(event))]
         return any(may_fire is not False for may_fire in shown)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        findings = [(kind, trigger.judge(at, run)) for kind, trigger in self.members]  # Each: windows stay warm.
+        # Each is judged, so that its window stays current.
+        findings = [(kind, trigger.judge(at, run)) for kind, trigger in self.members]
         for _, finding in findings:
             if finding.reading is Reading.QUIET:
                 return finding
@@ -105,7 +106,7 @@ def _together(findings: Sequence[tuple[str, Finding]]) -> Finding:
     }
     steps = [step for _, finding in findings if isinstance(step := finding.evidence.get("step"), int)]
     if steps:
-        # A `for` in steps counts the step that the evidence is about: what all of them say is as old as the oldest.
+        # Persistence in steps counts the step that the evidence is about. The joint evidence is as old as the oldest.
         evidence["step"] = min(steps)
     return firing(
         "_and_".join(finding.reason for _, finding in findings),
@@ -120,26 +121,26 @@ def _together(findings: Sequence[tuple[str, Finding]]) -> Finding:
 class PersistenceTimer:
     """Counts how long a rule's trigger has been firing.
 
-    UNKNOWN neither counts nor resets: time and tokens are added only between two neighbouring FIRING readings, and a
-    step without a known reading is not a step of the window.
+    UNKNOWN neither counts nor resets. Time and tokens are added only between two neighbouring FIRING readings. A step
+    without a known reading is not a step of the window.
     """
 
     __slots__ = ("_counted", "_fired", "_hold", "_last_at", "_last_tokens", "_steps")
 
     def __init__(self, hold: Persistence) -> None:
         self._hold = hold
-        # The last `of` steps with a known reading, and whether any rank's fired; how many of them did.
+        # The last `of` steps with a known reading, and whether a reading of any rank fired at it.
         self._steps: OrderedDict[int, bool] = OrderedDict()
         self._fired = 0
         self._counted = 0  # Nanoseconds or tokens.
-        self._last_at: MonoNs | None = None  # Of the newest reading, if that was FIRING.
+        self._last_at: MonoNs | None = None  # The time of the newest reading, if it was FIRING.
         self._last_tokens: int | None = None
 
     def add(self, finding: Finding, at: MonoNs, event: Event | None, run: Run) -> bool:
-        """Take one finding; return whether the condition has now lasted long enough.
+        """Add one finding; return whether the condition has now lasted long enough.
 
-        A finding whose evidence names its "step" counts for that one: another rank's frame of the next step finds the
-        first rank still broken, which makes the next step no broken one.
+        A finding whose evidence names a "step" counts for that step. Another rank's frame of the next step still finds
+        the first rank broken; the next step is not broken by that.
         """
         reading = finding.reading
         if self._hold.kind is PersistenceKind.STEPS:
@@ -149,10 +150,11 @@ class PersistenceTimer:
             return self._fired >= self._hold.need
         if reading is Reading.QUIET:
             if self._counted or self._last_at is not None or self._last_tokens is not None:
-                self.reset()  # Seldom: most readings of most rules are quiet, and so were those before.
+                # Rarely needed: most readings of most rules are quiet, and so were those before.
+                self.reset()
             return False
         if reading is Reading.UNKNOWN:
-            # What was counted stays: missing data is no recovery, and no evidence either.
+            # The count stays: missing data is neither recovery nor evidence.
             self._last_at = self._last_tokens = None
             return False
         self._count(at, run)
@@ -160,7 +162,7 @@ class PersistenceTimer:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing that fired is counted: a reading that does not fire would leave it so."""
+        """Nothing is counted: a reading that does not fire would change nothing."""
         return not self._fired and not self._counted and self._last_at is None and self._last_tokens is None
 
     def _add_step(self, step: int, fired: bool) -> None:
@@ -177,7 +179,8 @@ class PersistenceTimer:
     def _count(self, at: MonoNs, run: Run) -> None:
         if self._hold.kind is PersistenceKind.DURATION:
             if self._last_at is not None:
-                self._counted += max(0, at - self._last_at)  # A frame may have been stamped before a tick judged first.
+                # A frame's time may be earlier than a tick that was judged before it.
+                self._counted += max(0, at - self._last_at)
             self._last_at = at if self._last_at is None else max(at, self._last_at)
             return
         tokens = run.tokens_total
@@ -196,7 +199,7 @@ class PersistenceTimer:
         return {"counted": self._counted, "steps": [[step, fired] for step, fired in self._steps.items()]}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on counting. The time in which nobody watched is not added."""
+        """Continue the count. Downtime of the governor is not added."""
         self.reset()
         self._counted = int(snapshot["counted"])
         for step, fired in snapshot["steps"]:
@@ -209,8 +212,8 @@ class PersistenceTimer:
 class Attempt:
     """Steps, time and tokens of the attempt. They only grow: a log that begins again does not disarm its rules.
 
-    After a restart of the governor, time goes on from where the attempt began, and tokens from what was counted. Steps
-    do where frames number them within the attempt; a log without such numbers is counted anew, so it arms later.
+    After a restart of the governor, time continues from the attempt's start, and tokens from their count. Steps
+    continue when frames number them within the attempt. A log without such numbers is counted anew, so it arms later.
     """
 
     __slots__ = ("_since", "_steps", "_tokens", "_tokens_before")
@@ -219,13 +222,14 @@ class Attempt:
         self.begin()
 
     def begin(self) -> None:
-        self._since: MonoNs | None = None  # None: when the run says that it began.
+        self._since: MonoNs | None = None  # None: the run's own `attempt_at` holds.
         self._steps = 0
         self._tokens = 0
-        self._tokens_before: int | None = None  # Of the run, when the attempt began; None: no count has been seen yet.
+        # The run's total when the attempt began; None: no count seen yet.
+        self._tokens_before: int | None = None
 
     def observe(self, event: Event, run: Run) -> None:
-        """See an event that has already been applied to the run."""
+        """Observe an event that has already been applied to the run."""
         if not isinstance(event, Step):
             return
         if run.attempt_step > self._steps:
@@ -238,7 +242,7 @@ class Attempt:
         self._tokens = max(self._tokens, total - self._tokens_before)
 
     def is_past(self, warmup: WarmUp, at: MonoNs, run: Run) -> bool:
-        """The last step of a warm-up still belongs to it; a time is over at its end."""
+        """The last step of a warm-up still belongs to it. A duration is over when it has passed."""
         match warmup.kind:
             case PersistenceKind.STEPS:
                 return self._steps > warmup.need

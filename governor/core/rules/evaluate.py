@@ -1,6 +1,6 @@
-"""The rules of one policy at work on one run: readings become verdicts.
+"""The rules of one policy, evaluated on one run: findings become verdicts.
 
-Every trigger sees every event that it uses, also while another rule fires, so that no window stands still.
+Every trigger sees every event that it uses, also while another rule fires, so that each window stays current.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from governor.core.runs.state import Run
 NOT_JUDGED = unknown("not_judged_yet")
 UNHEARD: Final = unknown("log_unreadable")
 Observe = Callable[[Event, Run], bool | None]
-ATTEMPT: Final = "@attempt"  # In a snapshot, beside the rules: no rule's name begins like this.
+# The attempt's key in a snapshot. No rule's name begins with "@".
+ATTEMPT: Final = "@attempt"
 
 
 class _Watched:
-    """One rule with its trigger, its timer and whether this episode has already been reported."""
+    """One rule with its trigger, its timer and whether this episode has been reported."""
 
     __slots__ = (
         "calm",
@@ -48,50 +49,51 @@ class _Watched:
         of_last_step = [trigger for trigger in triggers if trigger.STEPPED and not listens(trigger, Tick)]
         self.is_stepped = any(trigger.STEPPED for trigger in triggers)
         self.is_of_last_step = bool(of_last_step)
-        self.is_moved_by_time = len(of_last_step) < len(triggers)  # Its reading may be another without any event.
+        self.is_moved_by_time = len(of_last_step) < len(triggers)  # Its reading may change without an event.
         self.timer = PersistenceTimer(rule.persistence)
         self.finding: Finding = NOT_JUDGED
-        self.standing: Verdict | None = None  # Set from the verdict until the trigger is QUIET again.
-        self.reported_at: MonoNs | None = None  # Its last verdict, of whichever attempt.
-        # Nothing fires, is counted or stands: while that is so, it is asked only when it may fire.
+        self.standing: Verdict | None = None  # Set at the verdict, cleared when the trigger is QUIET again.
+        self.reported_at: MonoNs | None = None  # The time of its last verdict, in any attempt.
+        # Nothing fires, nothing is counted and no verdict stands. A calm rule is evaluated only when it may fire.
         self.calm = False
 
     @property
     def meaning(self) -> list[Any]:
-        """What a reported episode was about: when this changes, the rule must be able to report again."""
+        """What a reported episode is about. When this changes, the rule must be able to report again."""
         hold = self.rule.persistence
         meaning = [hold.kind.value, hold.need, hold.of, self.rule.response.value, self.rule.mode.value]
         members = [[member.trigger for member in self.rule.members]] if self.rule.members else []
         return [self.rule.trigger, *meaning, *members]
 
     def may_tell(self, at: MonoNs) -> bool:
-        """No second verdict within the cool-down; a condition that outlasts it is told at its end."""
+        """Allow no second verdict within the cool-down. A condition that outlasts it is reported at its end."""
         return self.reported_at is None or at - self.reported_at >= self.rule.cooldown_ns
 
     def put_aside(self) -> None:
-        """It is for other runs. Until a reload or other labels it may have been for this one: that is over."""
+        """Reset the rule: it does not match this run. It may have matched before a reload or a change of labels."""
         if not self.calm:
             self.timer.reset()
             self.finding, self.standing, self.calm = NOT_JUDGED, None, True
 
 
 class Rules:
-    """Judges one run by one policy. Feed every event to `observe`, then ask `judge` after step frames and ticks."""
+    """Judges one run by one policy. Pass every event to `observe`, then call `judge` after step frames and ticks."""
 
     def __init__(self, policy: Policy, run: Run) -> None:
         self.policy = policy
         self._run = run
         self._attempt = Attempt()
         self._watched = {rule.name: _Watched(rule, condition_of(rule, policy)) for rule in policy.rules}
-        self._shown: dict[type, list[tuple[_Watched, Observe]]] = {}  # By kind of event.
-        self._due: list[_Watched] = []  # Whom the step observed last concerns.
-        self._restless = True  # One of them may not be calm.
+        self._shown: dict[type, list[tuple[_Watched, Observe]]] = {}  # By type of event.
+        self._due: list[_Watched] = []  # The rules that the last step concerns.
+        self._restless = True  # A rule may not be calm.
         self._timed = [one for one in self._watched.values() if one.is_moved_by_time]
-        self._heard_only_steps = False  # Since the last tick. Whatever else is said may end that a reading is unknown.
+        # Since the last tick only steps and heartbeats have come. Any other event may end an UNKNOWN reading.
+        self._heard_only_steps = False
         self._tick_at = MonoNs(0)
 
     def observe(self, event: Event) -> bool:
-        """Show an event that has already been applied to the run. False: a step that concerns no rule."""
+        """Show an event that has already been applied to the run. False: the event is a step that concerns no rule."""
         run, kind = self._run, type(event)
         shown = self._shown.get(kind)
         if shown is None:
@@ -109,11 +111,11 @@ class Rules:
         return bool(self._due)
 
     def judge(self, at: MonoNs, event: Event | None = None) -> list[Verdict]:
-        """Return the verdicts reached now, each once per episode; `event` is the step frame just observed, if any.
+        """Return the verdicts reached now, one per episode; `event` is the step frame just observed, if any.
 
-        An episode ends with the first QUIET reading (for a hold in steps: when too few of its steps fired). Of those
-        that are calm, only rules are asked that may fire: after a step, those which say so; at a tick, those which
-        time moves. What the others read is found out when somebody wants to know it.
+        An episode ends with the first QUIET reading (for persistence in steps: when too few of its steps fired). Calm
+        rules are evaluated only when they may fire: after a step, if their trigger says so; at a tick, if time moves
+        them. `findings` evaluates the others on demand.
         """
         if event is not None and not self._due:
             return []
@@ -131,7 +133,8 @@ class Rules:
             restless = True
             warmup = watched.rule.warmup
             if warmup is not None and not self._attempt.is_past(warmup, at, run):
-                if finding.is_firing:  # Seen, and told to whoever looks; but no evidence yet.
+                # The finding is shown, but it is no evidence during the warm-up.
+                if finding.is_firing:
                     watched.finding = replace(finding, reading=Reading.UNKNOWN, reason="warming_up")
                 continue
             lasted = watched.timer.add(finding if self._is_heard(watched, event) else UNHEARD, at, event, run)
@@ -147,9 +150,9 @@ class Rules:
                     watched.reported_at = at
                 watched.standing = verdict
             if not finding.is_firing and watched.standing is None and watched.timer.is_empty:
-                watched.timer.reset()  # Of a window in which no step fired, nothing is worth remembering.
+                watched.timer.reset()  # A window in which no step fired holds nothing to remember.
                 watched.calm = True
-        self._restless = restless  # Whoever is not calm was among those asked.
+        self._restless = restless  # Every rule that is not calm was evaluated above.
         return verdicts
 
     def _asked_at_tick(self, at: MonoNs) -> Iterable[_Watched]:
@@ -161,9 +164,9 @@ class Rules:
         return watched.rule.applies_to(self._run.labels, self._run.stage)
 
     def _is_heard(self, watched: _Watched, event: Event | None) -> bool:
-        """Whether its reading is news. That of the last step lasts no longer while a log cannot be read, or in a pause.
+        """Whether the reading is news. A reading of the last step is none in a pause, or while the log cannot be read.
 
-        What ticks move as well (costs, expressions) may be about the pause itself.
+        Triggers that ticks move too (costs, expressions) may be about the pause itself.
         """
         if event is not None or not watched.is_stepped:
             return True
@@ -186,7 +189,7 @@ class Rules:
 
     @property
     def findings(self) -> dict[str, Finding]:
-        """The newest finding of every rule that is for this run, by rule name."""
+        """The newest finding of every rule that applies to this run, by rule name."""
         found = {}
         for name, watched in self._watched.items():
             if not self._applies(watched):
@@ -197,11 +200,11 @@ class Rules:
         return found
 
     def reported(self) -> tuple[Verdict, ...]:
-        """Verdicts whose episode has not ended, also while nothing is known of their condition."""
+        """Verdicts whose episode has not ended, also while their condition is UNKNOWN."""
         return tuple(watched.standing for watched in self._watched.values() if watched.standing is not None)
 
     def standing(self) -> tuple[Verdict, ...]:
-        """Verdicts whose condition still fires: what to act on when an operator's hold ends."""
+        """Verdicts whose condition still fires: these act when an operator's hold ends."""
         return tuple(
             watched.standing
             for watched in self._watched.values()
@@ -209,9 +212,9 @@ class Rules:
         )
 
     def new_attempt(self) -> None:
-        """The run was launched again: timers, episodes and warm-ups start anew; triggers keep what holds all the same.
+        """Start a new attempt: reset timers, episodes and warm-ups. Triggers keep the state that holds across attempts.
 
-        A cool-down goes on: a run that is launched every few minutes must not tell the same each time.
+        A cool-down continues: a run that is launched every few minutes must not report the same each time.
         """
         self._attempt.begin()
         for watched in self._watched.values():
@@ -223,7 +226,7 @@ class Rules:
         self._restless = True
 
     def with_policy(self, policy: Policy) -> Rules:
-        """Return the book of a reloaded policy, taking over the state of every rule whose meaning is unchanged."""
+        """Return the rules of a reloaded policy. Each rule whose meaning is unchanged keeps its state."""
         book = Rules(policy, self._run)
         book._attempt = self._attempt
         for name, new in book._watched.items():
@@ -240,7 +243,7 @@ class Rules:
         return book
 
     def snapshot(self) -> dict[str, Any]:
-        """What must survive a restart of the governor, JSON-serialisable."""
+        """The state that must survive a restart of the governor, JSON-serialisable."""
         rules = {
             name: {
                 "trigger": watched.rule.trigger,
@@ -255,13 +258,13 @@ class Rules:
         return {**rules, ATTEMPT: self._attempt.snapshot(self._run)}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Take back a snapshot; rules that were renamed or changed since start fresh.
+        """Restore a snapshot; rules that were renamed or changed since start fresh.
 
-        So do rules whose state was written by a version that kept something else: an upgrade must not keep the
-        governor from starting.
+        Rules whose state another version wrote in another form start fresh too: an upgrade must not stop the governor
+        from starting.
         """
         self._heard_only_steps = False
-        attempt = snapshot.get(ATTEMPT)  # A snapshot of before has none, and no `told_at`.
+        attempt = snapshot.get(ATTEMPT)  # Old snapshots have no attempt and no `told_at`.
         if attempt is not None:
             self._attempt.restore(attempt)
         for name, watched in self._watched.items():
@@ -274,7 +277,7 @@ class Rules:
                 watched.condition.restore(saved["state"])
             except (KeyError, TypeError, ValueError):
                 watched.condition = condition_of(watched.rule, self.policy)
-                self._shown.clear()  # It is shown events in the place of the old one.
+                self._shown.clear()  # The new condition must observe the events, not the old one.
                 continue
             if saved["meaning"] == watched.meaning:
                 watched.timer.restore(saved["timer"])
@@ -283,7 +286,7 @@ class Rules:
 
 
 def _with_advice(finding: Finding, resume_with: str) -> Finding:
-    """The halt's own words name the way out: they reach every alarm and report, where the policy's text does not."""
+    """Add the rule's `resume_with` to the finding's text: every alarm and report shows that text, not the policy's."""
     if not resume_with:
         return finding
     advice = f"resume with {resume_with}"

@@ -1,4 +1,4 @@
-"""What a CEL expression in a policy may speak of: one number or word each, of the run that it judges."""
+"""The variables of a CEL expression in a policy: one number or string each, of the run that it judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from governor.core.base.units import MICROS_PER_USD, NS_PER_S, MonoNs
 from governor.core.runs.state import Run
 
 Value = int | float | str
-GPUS_FRESH_NS: Final = 30 * NS_PER_S  # Samples come every few seconds; an older one says nothing of now.
+GPUS_FRESH_NS: Final = 30 * NS_PER_S  # Samples come every few seconds; an older one is out of date.
 
 INT: Final = "int"
 DOUBLE: Final = "double"
@@ -21,7 +21,7 @@ STRING: Final = "string"
 class Variable:
     kind: str  # INT, DOUBLE or STRING, as CEL calls them.
     meaning: str
-    read: Callable[[Run, MonoNs], Value | None]  # None: not known now.
+    read: Callable[[Run, MonoNs], Value | None]  # None: unknown now.
 
 
 def _since(then: MonoNs | None, at: MonoNs) -> float | None:
@@ -29,7 +29,7 @@ def _since(then: MonoNs | None, at: MonoNs) -> float | None:
 
 
 def _usd(run: Run, micros: int | None) -> float | None:
-    """None while the price is unknown: nothing spent is not what is known then."""
+    """None while the price is unknown: a spend of 0 is no known value then."""
     known = run.spend_rate_usd_micros_per_hour is not None and micros is not None
     return micros / MICROS_PER_USD if known and micros is not None else None
 

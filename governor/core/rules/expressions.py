@@ -1,9 +1,9 @@
-"""CEL expressions in policies: what is accepted, and what they come to.
+"""CEL expressions in policies: what is accepted, and how it is evaluated.
 
-The language and its evaluation are the library's (common-expression-language, optional). It has no types before it
-evaluates, stops at the first operand that decides, and compares a number with a word without complaint. So a mistake
-may wait in a branch for months; here an expression is taken apart at the operators that choose between branches, and
-each part is evaluated with values of the variables' types when the policy is read.
+The library (common-expression-language, optional) defines the language and evaluates it. It checks no types before
+evaluation, stops at the first operand that decides, and compares a number with a string without an error. So a mistake
+could hide in a branch for months. This module therefore splits an expression at the operators that choose between
+branches, and evaluates each part with values of the variables' types when the policy is read.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import Any, Final, NamedTuple
 
 from governor.core.rules.expression_variables import DOUBLE, INT, STRING, VARIABLES, Value
 
-# Its work is bounded by its length: there are no loops (macros over lists are left out) and variables are scalars.
+# The length bounds the work: there are no loops (macros over lists are not accepted) and variables are scalars.
 CHARS_MAX: Final = 500
-DEPTH_MAX: Final = 16  # Of brackets. The library's own parser is recursive and gives up at about a hundred.
+# The depth of brackets. The library's own parser is recursive and fails at about a hundred.
+DEPTH_MAX: Final = 16
 FUNCTIONS: Final = ("double", "int")
 METHODS: Final = ("startsWith", "endsWith", "contains")
 INSTALL: Final = "pip install 'costgov[cel]'"
@@ -47,9 +48,9 @@ _OPERATORS_ELSEWHERE: Final = {
     "not": "!",
     "true": "true",
     "false": "false",
-}  # By small letters.
+}  # By lower-case name.
 _OPEN: Final = {"(": ")", "[": "]"}
-# Two values of each type, so that no division by zero in one of them hides what else is wrong.
+# Two values of each type, so that a division by zero with one of them does not hide another error.
 _SAMPLES: Final = tuple(
     {name: _sample(variable.kind, number, word) for name, variable in VARIABLES.items()}
     for number, word in ((7, "train"), (1_000, "eval"))
@@ -60,14 +61,14 @@ _TYPES: Final = {bool: "bool", int: INT, float: DOUBLE, str: STRING, list: "list
 class Token(NamedTuple):
     kind: str
     text: str
-    at: int  # Character, from 0.
+    at: int  # The character's index, from 0.
 
 
 @cache
 def library() -> Any | None:
-    """The extension module of the CEL library; None where it is not installed.
+    """The extension module of the CEL library; None when it is not installed.
 
-    Loaded by itself: the package around it brings its own command line, 31 MB where the extension takes 5.
+    Loaded without the package around it, which imports its own command line: 31 MB instead of 5.
     """
     package = importlib.util.find_spec("cel")
     if package is None or package.submodule_search_locations is None:
@@ -81,7 +82,7 @@ def library() -> Any | None:
 
 
 def check(text: str) -> str:
-    """Return the expression if it can be judged by. ValueError says what is wrong with it."""
+    """Return the expression if it is valid. ValueError says what is wrong with it."""
     tokens = tokens_of(text)
     if library() is None:
         raise ValueError(f"needs the CEL library, which is not installed: {INSTALL}")
@@ -103,7 +104,7 @@ def variables_of(text: str) -> tuple[str, ...]:
 
 @cache
 def compiled(text: str) -> Any:
-    """The library's program. ValueError where it does not parse."""
+    """Compile with the library. ValueError when it does not parse."""
     cel = library()
     assert cel is not None, "the caller has looked"
     try:
@@ -115,7 +116,7 @@ def compiled(text: str) -> Any:
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Take a text apart. ValueError for what is too long, too deep, or none of the language."""
+    """Split a text into tokens. ValueError when it is too long, too deep, or not of the language."""
     if not text.strip():
         raise ValueError('is empty; write for example "loss > 5.0 && step > 1000"')
     if len(text) > CHARS_MAX:
@@ -184,7 +185,7 @@ def _type_of(text: str, tokens: list[Token]) -> str:
 
 
 def _type_of_choice(text: str, tokens: list[Token], question: int) -> str:
-    """Of `condition ? one : other`. The last ":" of as many as there are "?" before it is the first one's."""
+    """The type of `condition ? one : other`. "?" and ":" pair as brackets do."""
     open_choices = 0
     for place in sorted([*_top(tokens, "?"), *_top(tokens, ":")]):
         open_choices += 1 if tokens[place].text == "?" else -1
@@ -202,10 +203,11 @@ def _type_of_choice(text: str, tokens: list[Token], question: int) -> str:
 
 
 def _check_compared(text: str, tokens: list[Token]) -> None:
-    """Equality of a number and a word is not an error in CEL, only never true."""
+    """Check the two sides: in CEL a number and a string are never equal, and comparing them is no error."""
     places = [place for operator in ("==", "!=", "in") for place in _top(tokens, operator)]
     if len(places) != 1:
-        return  # A chain of comparisons compares truth values: evaluating it says what it is.
+        # A chain of comparisons compares truth values: evaluation decides.
+        return
     left, right = tokens[: places[0]], tokens[places[0] + 1 :]
     kinds = {_type_of(text, left)}
     if tokens[places[0]].text == "in":
@@ -218,7 +220,7 @@ def _check_compared(text: str, tokens: list[Token]) -> None:
 
 
 def _evaluated(text: str, tokens: list[Token]) -> str:
-    """The type that a part without branches comes to."""
+    """The type of a part without branches."""
     part = _cut(text, tokens)
     if not part:
         raise ValueError("has an operator with nothing beside it")
@@ -237,7 +239,7 @@ def _evaluated(text: str, tokens: list[Token]) -> str:
 
 
 def _top(tokens: list[Token], text: str) -> list[int]:
-    """Where this operator stands outside of all brackets."""
+    """The places of this operator outside all brackets."""
     places = []
     depth = 0
     for index, token in enumerate(tokens):
@@ -255,7 +257,7 @@ def _parts(tokens: list[Token], places: list[int]) -> Iterator[list[Token]]:
 
 
 def _brackets(tokens: list[Token]) -> Iterator[list[Token]]:
-    """What stands in each outermost pair of brackets."""
+    """The tokens in each outermost pair of brackets."""
     depth = begin = 0
     for index, token in enumerate(tokens):
         if token.text in _OPEN:
@@ -275,18 +277,19 @@ def _article(kind: str) -> str:
     return f"an {kind}" if kind == INT else kind if " " in kind else f"a {kind}"
 
 
-# Whether expressions can ever be true together: what a person who wrote `loss > 5.0 && loss < 3.0` should hear.
+# Whether expressions can ever be true together: a warning for the author of `loss > 5.0 && loss < 3.0`.
 
 
-POINTS_MAX: Final = 20_000  # Values tried: a tenth of a second. Beyond it nobody can say.
+# The most combinations that are tried: a tenth of a second. Beyond it the answer is unknown.
+POINTS_MAX: Final = 20_000
 _COMPUTES: Final = frozenset({"+", "*", "/", "%", "?", ".", "["})
 
 
 def never_true(texts: Sequence[str]) -> bool:
-    """Whether no values make all of these checked expressions true. False where that cannot be told.
+    """Whether no values make all of these checked expressions true. False when that is unknown.
 
-    It can where variables are only compared, with numbers, words and each other: then only the order of the values
-    counts, and all orders are tried. Arithmetic, functions and lists are left alone.
+    It is known when variables are only compared, with numbers, strings and each other: then only the order of the
+    values matters, and all orders are tried. Expressions with arithmetic, functions or lists are not judged.
     """
     tokens = [token for text in texts for token in tokens_of(text)]
     if any(token.text in _COMPUTES or token.text in ("double", "int", "in") for token in tokens):
@@ -307,7 +310,7 @@ def never_true(texts: Sequence[str]) -> bool:
 
 
 def _values(kind: str, tokens: Sequence[Token], places: int) -> list[Value]:
-    """One value on each number or word of the expressions, and as many between any two as there are variables."""
+    """One value on each number or string of the expressions, and as many between any two as there are variables."""
     if kind == STRING:
         words = sorted({token.text[1:-1] for token in tokens if token.kind == "string"})
         return [*words, *(f"other {index}" for index in range(places))]

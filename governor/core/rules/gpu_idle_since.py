@@ -1,4 +1,4 @@
-"""Since when all GPUs of a run stand idle, from the samples of them."""
+"""Since when all GPUs of a run have been idle, by their samples."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.machine import GpuSample
 from governor.core.rules.trigger_state import UNKEPT
 
-STALE_NS: Final = DurationNs(120 * NS_PER_S)  # Loggers sample every 2 to 60 s: two of the slowest missed.
+# Loggers sample every 2 to 60 s, so two samples of the slowest logger are missing.
+STALE_NS: Final = DurationNs(120 * NS_PER_S)
 
 
 @dataclass(slots=True)
 class GpusIdleSince:
-    """Samples that are missing are no idleness: after a gap it is counted anew. What nobody watched is no evidence."""
+    """Counts idle time from zero after a gap: missing samples, or a governor that was down, are no evidence."""
 
-    frac: float = field(metadata=UNKEPT)  # Idle: every GPU is busy for no more than this part of the time.
+    # A GPU is idle if it is busy for no more than this part of the time.
+    frac: float = field(metadata=UNKEPT)
     sampled_at: MonoNs | None = field(default=None, metadata=UNKEPT)
     since: MonoNs | None = field(default=None, metadata=UNKEPT)
 
     def observe(self, sample: GpuSample) -> None:
         fracs = [frac for frac in sample.busy_frac if frac is not None and 0 <= frac <= 1]  # NaN fails too.
         if not fracs or len(fracs) < len(sample.busy_frac):
-            self.sampled_at = self.since = None  # One that is not told may be busy: this is no sample of all of them.
+            # A GPU without a value may be busy, so this sample does not cover all of them.
+            self.sampled_at = self.since = None
             return
         last, self.sampled_at = self.sampled_at, sample.at
         if last is None or sample.at - last > STALE_NS or max(fracs) > self.frac:
@@ -35,7 +38,7 @@ class GpusIdleSince:
         return self.sampled_at is not None and at - self.sampled_at <= STALE_NS
 
     def idle_ns(self, at: MonoNs) -> DurationNs:
-        """For how long they had stood idle when last seen; 0 while one works, or nobody knows."""
+        """How long all GPUs had been idle at the last sample; 0 while one works, or when that is unknown."""
         if self.since is None or self.sampled_at is None or not self.is_known(at):
             return DurationNs(0)
         return DurationNs(self.sampled_at - self.since)

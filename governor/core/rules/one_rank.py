@@ -1,8 +1,7 @@
-"""What triggers share that judge the records of one rank: levels, whom they follow, and spikes above a level.
+"""The base of triggers that judge the records of one rank: levels, the choice of the rank, and spikes above a level.
 
-A level is what a newest value is judged by, without growing: a value that stands out must not enter it, and one that is
-not a number must not blind it. The rank that is followed is the first that reports the number, and where its steps go
-back it begins anew.
+A level judges the newest value in constant memory. An outlier does not enter it, and a value that is not a number does
+not disable it. The first rank that reports the number is followed. When its step goes back, the series restarts.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from governor.core.rules.trigger_state import UNKEPT
 from governor.core.rules.triggers.base import Trigger
 from governor.core.runs.state import Run
 
-VALUE_MAX: Final = 1e30  # Larger is cut off to this: products of it still are numbers, and far beyond any limit.
-AT_ONCE: Final = 5  # Values that enter a level together: a limit five records old judges as well, for less.
+# Larger values are clipped to this. Products of clipped values are still finite, and far beyond any limit.
+VALUE_MAX: Final = 1e30
+# Values enter a level in groups of five: a limit that is five records old judges as well, at less cost.
+AT_ONCE: Final = 5
 
 
 def _clipped(value: float) -> float:
@@ -32,12 +33,12 @@ def _clipped(value: float) -> float:
 
 @dataclass(init=False)
 class RunningLevel:
-    """A running mean that values above `limit` do not enter, unless they stay for `adopt` values: then they are it.
+    """A running mean. Values above `limit` do not enter it, unless `adopt` come in a row: then it restarts there.
 
     The limit is the mean plus the greater of `rise` times its size and `noise` times the spread (the mean range of five
-    values in a row). The size is at least `floor`, and at least `floor_frac` of the first values': ratios of numbers
-    near 0 explode. No limit until `warmup` values (rounded up to fives) have been seen, whose median the mean begins
-    with.
+    values in a row). The size is at least `floor`, and at least `floor_frac` of the first values' size: ratios of
+    numbers near 0 explode. There is no limit until `warmup` values (rounded up to fives) have been seen. Their median
+    is the first mean.
     """
 
     early: list[float]
@@ -45,7 +46,7 @@ class RunningLevel:
     over: int  # Values above the limit in a row.
     mean: float | None
     spread: float
-    first: float  # The least size that the mean is taken for.
+    first: float  # The mean counts as at least this.
 
     def __init__(
         self, *, rise: float, noise: float, floor: float, floor_frac: float, warmup: int, memory: int, adopt: int
@@ -67,12 +68,12 @@ class RunningLevel:
             self._start(self.mean, self.spread, self.first)
 
     def stands_out(self, value: float) -> bool:
-        """Judge one finite value by those before it, then let it in unless it stands out."""
+        """Judge one finite value by the earlier values; add it unless it stands out."""
         if value > self.limit:
             self.over += 1
             if self.over < self._adopt:
                 return True
-            self.clear()  # Whatever it was, it is the level now; from here on afresh.
+            self.clear()  # The new values are the level now: begin again from here.
             return False
         self.over = 0
         fresh = self.fresh
@@ -89,7 +90,7 @@ class RunningLevel:
         low, high = min(fresh), max(fresh)
         lowest = 2 * mean - self.limit
         if low < lowest:
-            # As far below as the limit is above, and no further: one absurd value must not drag the mean away either.
+            # Clip from below, at the limit's distance: one absurd value must not move the mean down either.
             fresh[:] = [max(value, lowest) for value in fresh]
             low = lowest
         weight = self._weight
@@ -117,13 +118,13 @@ class RunningLevel:
 
 @dataclass(init=False)
 class LevelBlocks:
-    """Medians of every `size` values in a row, the newest `keep` of them, each with the step of its first value.
+    """Medians of every `size` values in a row: the newest `keep` medians, each with the step of its first value.
 
-    A median of ten is blind to four spikes, and sorting ten values once in ten costs less than any window that slides.
+    A median of ten ignores four spikes, and sorting ten values once in ten costs less than any sliding window.
     """
 
     filling: list[float]
-    since: int  # The step at which what is being filled began.
+    since: int  # The step of the first value in `filling`.
     medians: deque[float]
     starts: deque[int]
 
@@ -133,7 +134,7 @@ class LevelBlocks:
         self.medians, self.starts = deque(maxlen=keep), deque(maxlen=keep)
 
     def add(self, value: float, step: int) -> bool:
-        """Take one finite value; True when it completes a block, whose median is then the newest."""
+        """Add one finite value; True when it completes a block, whose median is then the newest."""
         filling = self.filling
         if not filling:
             self.since = step
@@ -154,7 +155,7 @@ _CUT_OFF: Final = unknown("no_connection")
 
 @dataclass(slots=True)
 class RankState:
-    """Whom a trigger follows, and what his last record led to. After a restart that is unknown until the next one."""
+    """The rank that a trigger follows, and the finding of its last record; unknown after a restart."""
 
     rank: int | None = None
     step: int = -1
@@ -162,14 +163,14 @@ class RankState:
 
 
 class OneRank(Trigger):
-    """One rank is followed: under data parallelism each sees a loss of its own, and mixing them would double the noise.
+    """Follows one rank: under data parallelism each rank has its own loss, and mixing them would double the noise.
 
-    It is the first that reports the number in question. The answer is what its last record led to, or that nobody is
-    connected. Before any it is the trigger's NONE_SEEN, with which a fresh state begins.
+    It follows the first rank that reports the number. Its finding is that of the rank's last record, or that no rank is
+    connected. A fresh state has NONE_SEEN.
     """
 
     NONE_SEEN: ClassVar[Finding]
-    IS_ONCE_A_STEP: ClassVar[bool] = False  # A step that is told twice is one record: it is no repetition.
+    IS_ONCE_A_STEP: ClassVar[bool] = False  # True: a second record of the same step is ignored.
 
     _state: RankState
 
@@ -178,20 +179,20 @@ class OneRank(Trigger):
         state.finding = self.NONE_SEEN if state.rank is None else WARMING_UP
 
     def _begin(self) -> None:
-        """The steps went back: all that was seen of the rank is dropped."""
+        """The step went back: drop all that was seen of the rank."""
         rank, self._state = self._state.rank, self._fresh()
         self._state.rank = rank
 
     def _see_other(self, event: Event, run: Run) -> bool:
-        """Whatever is no step."""
+        """Handle an event that is not a step."""
         if isinstance(event, Disconnected) and run.is_cut_off():
             self._state.finding = _CUT_OFF
         return False
 
     def _follows(self, event: Step, run: Run) -> bool:
-        """Whether the record is followed, of those of another rank or of a step that is not beyond the last one.
+        """Whether to use a record of another rank, or one whose step is not beyond the last one.
 
-        Where the steps go back, the series begins anew: in a fresh `_state`.
+        When the step goes back, the series restarts in a fresh `_state`.
         """
         if event.rank != self._state.rank and not self._takes_over(event.rank, run):
             return False
@@ -200,12 +201,13 @@ class OneRank(Trigger):
         return event.step != self._state.step or not self.IS_ONCE_A_STEP
 
     def _takes_over(self, rank: int, run: Run) -> bool:
-        """Whether `rank`, which reports the number, is followed from now on in place of the one until now."""
+        """Whether to follow `rank`, which reports the number, instead of the present rank."""
         state = self._state
         known = run.ranks.get(state.rank) if state.rank is not None else None
         if known is not None and known.connection is not None:
             return False
-        # A log has no connections: its lowest rank. Else we are back, and that one has not said hello.
+        # A log has no connections: follow its lowest rank. Without a log, the governor has restarted, and the old rank
+        # has not sent a hello yet.
         if known is None and state.rank is not None and run.jsonl_only and rank > state.rank:
             return False
         state.rank = rank
@@ -224,12 +226,13 @@ class _SpikeState(RankState):
 
 
 class Spike(OneRank):
-    """Follows one number. A trigger names the number, and has keys of these names and its own defaults:
-    factor, noise, floor, floor_frac, mean_records, warmup_records, adopt_records.
+    """Follows one number. A trigger names the number, and has these keys with its own defaults: factor, noise, floor,
+    floor_frac, mean_records, warmup_records, adopt_records.
     """
 
-    FIELD: ClassVar[str]  # Of a Step; the name of the value in the evidence, too.
-    NAME: ClassVar[str]  # As a sentence says it.
+    # The field of a Step, and the name of the value in the evidence.
+    FIELD: ClassVar[str]
+    NAME: ClassVar[str]  # The number's name in a sentence.
     REASON: ClassVar[str]
 
     def __init__(self, params: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """The state of a trigger: one dataclass, written to JSON and read from it by its fields.
 
-The name of a field is its key in the journal. Plain values stand as they are, a collection is a list (a set a sorted
-one), and a dict by numbers a list of [key, value]. A number that is not finite is null. Reading fills a fresh state,
-which has the sizes that the rule's keys ask for, and converts each value to the type of its field: KeyError, TypeError
+A field's name is its key in the journal. Plain values are written as they are, a collection as a list (a set as a
+sorted one), a dict by numbers as a list of [key, value], and a number that is not finite as null. Reading fills a fresh
+state, which has the sizes that the rule's keys set, and converts each value to its field's type. KeyError, TypeError
 and ValueError mean that another version wrote it.
 """
 
@@ -17,18 +17,20 @@ from types import MappingProxyType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 # Metadata of a field.
-UNKEPT: Final[Mapping[str, Any]] = MappingProxyType({"kept": False})  # Never written: after reading it is fresh.
-ADDED: Final[Mapping[str, Any]] = MappingProxyType({"added": True})  # States that lack it are read: then it is fresh.
+# The field is not stored: after a restore it has its fresh value.
+UNKEPT: Final[Mapping[str, Any]] = MappingProxyType({"kept": False})
+# Stored states without this field are accepted: it then has its fresh value.
+ADDED: Final[Mapping[str, Any]] = MappingProxyType({"added": True})
 
 
 def to_json(state: Any) -> Any:
-    """The kept fields by name; of a dataclass with ROW, which is a value of a dict by numbers, without their names."""
+    """The stored fields by name. A dataclass with ROW (a value of a dict by numbers) is written without names."""
     saved = {one.name: _written(hint, getattr(state, one.name)) for one, hint in _kept(state.__class__)}
     return list(saved.values()) if is_row(type(state)) else saved
 
 
 def read_json(state: Any, saved: Any) -> None:
-    """Fill a fresh state. What follows from its fields without being one of them is its method `restored`'s."""
+    """Fill a fresh state. A method `restored`, if there is one, then derives what is not a field."""
     kept = _kept(state.__class__)
     if is_row(type(state)):
         saved = {one.name: value for (one, _), value in zip(kept, saved, strict=True)}
@@ -45,7 +47,7 @@ def is_row(kind: type) -> bool:
 
 @cache
 def _kept(kind: type) -> tuple[tuple[Field[Any], Any], ...]:
-    """The kept fields and their types."""
+    """The stored fields and their types."""
     hints = get_type_hints(kind)
     return tuple((one, hints[one.name]) for one in fields(kind) if one.metadata.get("kept", True))
 
@@ -68,7 +70,7 @@ def _written(hint: Any, value: Any) -> Any:
 
 
 def _read(hint: Any, fresh: Any, saved: Any) -> Any:
-    """The value of a field, or of an item of it; `fresh` is what a fresh state has there, and is filled."""
+    """Read the value of a field or of an item. `fresh` is the fresh state's value, which is filled in place."""
     if is_dataclass(fresh):
         read_json(fresh, saved)
     elif isinstance(fresh, defaultdict):
@@ -87,7 +89,7 @@ def _read(hint: Any, fresh: Any, saved: Any) -> Any:
 
 
 def _plain(hint: Any, fresh: Any, saved: Any) -> Any:
-    if get_origin(hint) in (UnionType, Union):  # The latter where one of them is a NewType.
+    if get_origin(hint) in (UnionType, Union):  # Union when one of them is a NewType.
         if saved is None:
             return None
         hint = next(one for one in get_args(hint) if one is not type(None))
@@ -99,6 +101,6 @@ def _plain(hint: Any, fresh: Any, saved: Any) -> Any:
 
 
 def _item(hint: Any) -> Any:
-    """Of what a collection consists. A class of ours says it in ITEM; else they are windows of numbers."""
+    """The type of a collection's items. Our classes state it in ITEM; others are windows of floats."""
     args = get_args(hint)
     return args[0] if args else getattr(hint, "ITEM", float)

@@ -1,4 +1,4 @@
-"""What the metrics endpoint shows, as one immutable picture: taken by the loop, read by whoever is scraped."""
+"""The metrics of the endpoint as one immutable snapshot: taken by the loop, read by the thread that serves scrapes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import CeilingHit, ExpectedCost, Forecast
 from governor.core.views.status import node_status
 
-# Up to a quarter second (one tick) the loop is as quick as it promises; beyond, halts start late.
+# A lag up to a quarter second (one tick) is within the promise; beyond it halts start late.
 LAG_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class LagReading:
-    """How late ticks came: `counts` per bucket of LAG_BOUNDS_S and one above the last; not cumulative."""
+    """How late ticks came: `counts` per bucket of LAG_BOUNDS_S, plus one above the last; not cumulative."""
 
     counts: tuple[int, ...] = (0,) * (len(LAG_BOUNDS_S) + 1)
     sum_s: float = 0.0
@@ -29,7 +29,7 @@ class LagReading:
 
 @dataclass(slots=True)
 class LagMeter:
-    """Ticks are due at multiples of `tick_ns`; observe() is told when each one came."""
+    """Ticks are due at multiples of `tick_ns`. Call observe() with the time of each."""
 
     tick_ns: int
     _last: MonoNs | None = None
@@ -49,7 +49,7 @@ class LagMeter:
 
 @dataclass(frozen=True, slots=True)
 class AlertCounts:
-    """One receiver of alerts: alerts that it took, attempts that failed, alerts that were given up."""
+    """One receiver of alerts: alerts that it took, attempts that failed, alerts that were dropped."""
 
     receiver: str
     sent_total: int = 0
@@ -59,21 +59,21 @@ class AlertCounts:
 
 @dataclass(frozen=True, slots=True)
 class GovernorHealth:
-    """What the engine does not know of the governor; the wiring collects it."""
+    """The part of the governor's health that the engine does not know; the wiring collects it."""
 
     journal_errors_total: int = 0
     observer_errors_total: int = 0
     frames_malformed_total: int = 0
     config_last_reload_ok: bool = True
     config_last_reload_wall: WallNs | None = None
-    unattached_gpu_processes: int | None = None  # None: no NVML, so nobody knows.
+    unattached_gpu_processes: int | None = None  # None: unknown, without NVML.
     alerts: tuple[AlertCounts, ...] = ()
-    recording_lost_total: int | None = None  # Lines; None: nothing is recorded, as configured.
+    recording_lost_total: int | None = None  # Lines; None: recording is off.
 
 
 @dataclass(frozen=True, slots=True)
 class RunReading:
-    """One run. None is unknown, and stays out of the exposition; NaN is a loss that is not a number."""
+    """One run. None is unknown and is not exported. A loss that is not a number is NaN."""
 
     run: str
     stage: str = ""
@@ -81,7 +81,7 @@ class RunReading:
     attempt: str = ""
     mode: str = ""
     alive: bool = True
-    watched: bool | None = True  # None: it has ended.
+    watched: bool | None = True  # None: the run has ended.
     step: int | None = None
     skipped_steps: int | None = None
     tokens_total: int | None = None
@@ -122,11 +122,11 @@ class MetricsSnapshot:
     cloud_instance: str = ""
     can_stop: bool = False
     price_usd_micros_per_hour: int | None = None
-    idle_s: float | None = None  # None: nobody can tell.
-    stops_in_s: float | None = None  # None: nothing would stop it now.
+    idle_s: float | None = None  # None: unknown.
+    stops_in_s: float | None = None  # None: nothing would stop the node now.
     stop_stage: str | None = None  # Of the node's own stop, while it is open.
     unallocated_usd_micros: int | None = None  # None: the price is unknown.
-    lines: tuple[tuple[str, str, int], ...] = ()  # Beside the machine: kind, name, micro-dollars per hour.
+    lines: tuple[tuple[str, str, int], ...] = ()  # Without the machine: kind, name, micro-dollars per hour.
     runs: tuple[RunReading, ...] = ()
     budgets: tuple[BudgetReading, ...] = ()
     frames_received_total: int = 0
@@ -138,7 +138,7 @@ class MetricsSnapshot:
 def take_snapshot(
     node: Node, at: MonoNs, health: GovernorHealth, lag: LagReading, scheduler_job: str
 ) -> MetricsSnapshot:
-    """Read the engine's state. `scheduler_job` is the node's; a run's own label of that name comes before it."""
+    """Read the engine's state. `scheduler_job` is the node's; a run's own label of that name comes first."""
     unused = node_status(node, at)
     return MetricsSnapshot(
         node=node.facts.node,
@@ -152,7 +152,7 @@ def take_snapshot(
             node.ledger.spend(UNALLOCATED) if node.ledger.price_usd_micros_per_hour is not None else None
         ),
         lines=tuple((m.line.kind.value, m.line.name, m.usd_micros_per_hour) for m in node.ledger.beside),
-        # Live runs first: where there is no room for all, those that spend are shown.
+        # Live runs first: if there is no room for all, the runs that spend are shown.
         runs=tuple(
             _run_reading(managed, at, scheduler_job)
             for managed in sorted(node.runs.values(), key=lambda managed: not managed.run.alive)

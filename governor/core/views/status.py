@@ -1,4 +1,4 @@
-"""The machine under a run as `costgov status --json` tells it: also which GPUs costgov takes for the run's."""
+"""The node, its runs and its machine, as `costgov status --json` shows them at one instant."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from governor.core.halt.table import HaltState
 from governor.core.money.charges import UNALLOCATED
 from governor.core.runs.state import Run
 
-STALE_NS: Final = DurationNs(60 * NS_PER_S)  # Older figures would be taken for now.
+STALE_NS: Final = DurationNs(60 * NS_PER_S)  # Older figures would be read as present ones.
 
 
 def machine_status(run: Run, at: MonoNs) -> dict[str, Any]:
-    """None is unknown: nobody looks, or has looked lately; of GPUs also where nobody can tell which are the run's."""
+    """None is unknown: no recent sample, or for GPUs also when it is unknown which are the run's."""
     memory = [known for known in (run.group_memory, run.host_memory) if known is not None and at - known.at <= STALE_NS]
     tightest = min(memory, key=_left_frac, default=None)
     notice = run.spot_notice
@@ -49,18 +49,18 @@ def _gpus(sample: GpuSample) -> list[dict[str, Any]]:
     ]
 
 
-# What `costgov status` and the metrics show of who uses the node, and of its own stop.
+# The node's users, and its own stop: for `costgov status` and the metrics.
 
 
 def idle_s(node: Node, at: MonoNs) -> float | None:
-    """How long nobody has been here; 0 while somebody is, None while nobody can tell."""
+    """How long the node has had no user; 0 while it has one, None while that is unknown."""
     if node.idle.since is not None:
         return max(0, at - node.idle.since) / NS_PER_S
     return 0.0 if occupants(node, at) else None
 
 
 def node_status(node: Node, at: MonoNs) -> dict[str, Any]:
-    """Seconds and dollars are floats here: for eyes, not for sums."""
+    """Seconds and dollars are floats: for people, not for sums."""
     idle, wanted = node.idle, limit(node)
     due = due_at(node, wanted) if wanted is not None and not idle.is_done and not wanted.observed else None
     obstacle = cannot_stop(node.facts) if wanted is not None else None
@@ -91,19 +91,19 @@ def _node_hold(node: Node, at: MonoNs) -> dict[str, Any] | None:
     return {"left_s": (until - at) / NS_PER_S, "reason": node.idle.hold_reason}
 
 
-# What `costgov status` shows: a plain picture of the node at one instant.
+# The runs and the lines, for `costgov status`.
 
 
 _STATE_OF_PHASE = {"eval": "eval", "checkpoint": "checkpoint", "compile": "compile", "init": "starting"}
 
 
 def runs_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
-    """One record a run, newest last. Dollars are floats here: for eyes, not for sums."""
+    """One record per run, newest last. Dollars are floats: for people, not for sums."""
     return [run_status(managed, at) for managed in node.runs.values()]
 
 
 def lines_status(node: Node) -> list[dict[str, Any]]:
-    """What the node is billed for beside the machine."""
+    """The lines that the node is billed for, beside the machine."""
     lines = node.facts.lines
     known = [(metered.line, metered.amount, _usd(metered.usd_micros_per_hour)) for metered in node.ledger.beside]
     known += [(line, 1, None) for line in (*lines.per_launch, *lines.per_gb)]
@@ -190,14 +190,14 @@ def _outlook(managed: ManagedRun) -> dict[str, Any]:
         "expected_usd_per_mtok": _usd(ahead.plan.usd_micros_per_mtok),
         "expected_tokens_per_s": ahead.plan.tokens_per_s,
         "window": _window(ahead),
-        # From the first metered token to the last window's end.
+        # From the first metered token to the end of the last window.
         "drift_frac": ahead.run_pace.drift_frac if ahead.run_pace is not None else None,
         "burn_rate": ahead.run_pace.burn_rate if ahead.run_pace is not None else None,
     }
 
 
 def _window(ahead: Outlook) -> dict[str, Any] | None:
-    """The window that was closed last; None before the first, and after a restart of the governor."""
+    """The last closed window; None before the first, and after a restart of the governor."""
     window, pace = ahead.last, ahead.last_pace
     if window is None or pace is None:
         return None
@@ -215,7 +215,7 @@ def _window(ahead: Outlook) -> dict[str, Any] | None:
 
 
 def _saves(managed: ManagedRun) -> dict[str, Any] | None:
-    """None until two saves were seen. `mtbf_s` is assumed, and the last two rest on it (core.saves)."""
+    """None until two saves were seen. `mtbf_s` is assumed; the last two figures use it (core.base.save_interval)."""
     run = managed.run
     start_up_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
     told = advice(
@@ -240,7 +240,7 @@ def _usd(micros: int | None) -> float | None:
 
 
 def _binding(cap: Binding | None) -> dict[str, Any] | None:
-    """The ceiling that is hit first: the run's own, or that of a group which it is in, with all that group's spend."""
+    """The ceiling that is hit first: the run's own, or that of a group of the run, with all that group's spend."""
     if cap is None:
         return None
     return {

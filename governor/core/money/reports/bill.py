@@ -1,4 +1,4 @@
-"""A provider's bill as it is compared: lines of a resource, a kind and a time. Amounts are exact, in dollars."""
+"""A provider's bill in comparable form: lines of a resource, a kind and a time. Amounts are exact, in dollars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from governor.core.money.charges import LineKind
 
 
 class BillKind(Enum):
-    """The value is what people call it."""
+    """The value is the word for people."""
 
     COMPUTE = "compute"
     STORAGE = "storage"
@@ -21,7 +21,7 @@ class BillKind(Enum):
     CREDIT = "credit"
     REFUND = "refund or correction"
     DISCOUNT = "discount"
-    COMMITMENT = "reserved or savings plan"  # Its fees, its unused part, and what it takes off.
+    COMMITMENT = "reserved or savings plan"  # Its fees, its unused part, and its reductions.
     PURCHASE = "purchase or fee"
     OTHER = "other service"
 
@@ -43,25 +43,26 @@ _METERED = {
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
-    """One row of a bill. `hours`: its quantity, where it is in hours. Times are wall nanoseconds, the end excluded."""
+    """One row of a bill. `hours`: its quantity, if that is in hours. Times are wall nanoseconds, the end excluded."""
 
-    resource: str  # The last part of the provider's id; "" where the row names none.
+    resource: str  # The last part of the provider's id; "" if the row names none.
     kind: BillKind
     from_wall: int
     to_wall: int
-    billed_from: int  # The billing period, which need not be when it was used.
+    billed_from: int  # The billing period, which may differ from the time of use.
     billed_to: int
     usd: Fraction
     hours: Fraction | None = None
-    committed: bool = False  # A reservation or a plan pays for these hours, in part or whole.
+    # A reservation or a plan pays for these hours, in part or in full.
+    committed: bool = False
 
     @property
     def billed_at(self) -> int:
-        """The instant that places it as a whole: its beginning, within its billing period."""
+        """The instant that places the line as a whole: its beginning, within its billing period."""
         return min(max(self.from_wall, self.billed_from), self.billed_to - 1)
 
     def clip(self, since: int, until: int) -> BillLine | None:
-        """The part of it between two instants, None outside. Without length it is there or not."""
+        """The part of the line between two instants; None outside. A line without length is in or out."""
         if self.from_wall == self.to_wall:
             return self if since <= self.from_wall < until else None
         first, last = max(self.from_wall, since), min(self.to_wall, until)
@@ -74,7 +75,7 @@ class BillLine:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """`since` and `until` bound the billing periods that it is about."""
+    """`since` and `until` bound the billing periods of the bill."""
 
     form: str  # "FOCUS", "AWS CUR".
     lines: tuple[BillLine, ...]
@@ -83,18 +84,18 @@ class Bill:
 
 
 def short_resource(resource: str) -> str:
-    """i-0abc of arn:aws:ec2:eu-west-1:123456789012:instance/i-0abc: what the machine calls itself."""
+    """The machine's own name: i-0abc for arn:aws:ec2:eu-west-1:123456789012:instance/i-0abc."""
     return resource.strip().rsplit("/", 1)[-1]
 
 
-# Differences between the ledger and a bill: their causes, and how those of one cause become one entry.
+# Differences between the ledger and a bill: their causes, and how differences of one cause become one entry.
 
 
 CENT_USD: Final = Fraction(1, 100)
 
 
 class Cause(Enum):
-    """The value is what people read."""
+    """The value is the text for people."""
 
     PRICE = "price differs"
     OURS_MISSING = "hours missing on our side"
@@ -110,7 +111,7 @@ class Cause(Enum):
 
 
 EXPLAINED: Final = frozenset({Cause.NOT_METERED, Cause.BELOW_A_CENT})
-# In these one stretch of time is one event; of the others all times belong to one cause.
+# For these causes one stretch of time is one entry. For the others all times are one entry.
 _BY_STRETCH: Final = frozenset({Cause.OURS_MISSING, Cause.THEIRS_MISSING, Cause.NOT_FINAL})
 
 
@@ -119,7 +120,7 @@ Prices = tuple[Fraction, Fraction]  # The lowest and the highest, in dollars per
 
 @dataclass(slots=True)
 class Difference:
-    """`usd` is theirs minus ours. `what`: the kind of line. Prices are known where both sides have hours."""
+    """`usd` is theirs minus ours. `what`: the kind of line. Prices are known if both sides have hours."""
 
     cause: Cause
     resource: str
@@ -127,7 +128,7 @@ class Difference:
     from_wall: int
     to_wall: int
     usd: Fraction
-    hours: Fraction | None = None  # Theirs minus ours, where hours are what differs.
+    hours: Fraction | None = None  # Theirs minus ours, if the hours differ.
     our_prices: Prices | None = None
     their_prices: Prices | None = None
 
@@ -137,7 +138,7 @@ class Difference:
 
 
 def joined(parts: Iterable[Difference]) -> list[Difference]:
-    """One entry for each cause, resource and, of hours, stretch of time; what is below a cent in one."""
+    """One entry per cause, resource and (for hours) stretch of time. All entries below a cent become one."""
     entries: list[Difference] = []
     last: dict[tuple[Cause, str, str], Difference] = {}
     for part in sorted(parts, key=lambda one: (one.resource, one.what, one.from_wall)):

@@ -1,4 +1,4 @@
-"""What the charges come to, by whatever people group them by. Every sum here is one of integers."""
+"""Sums of charges, by whatever people group them by. Every sum is one of integers."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from governor.core.money.charges import UNALLOCATED, Charge, LineKind, Unit
 
 MICROS_PER_CENT: Final = MICROS_PER_USD // 100
 LABEL: Final = "label:"
-STAGE_OF_RUN: Final = "stage of run"  # For core.stages: by both.
+STAGE_OF_RUN: Final = "stage of run"  # For money.reports.stage_table: by both.
 GROUPINGS: Final = ("run", "stage", "day", "node", "line")  # And label:KEY.
 
-Period = Callable[[int], tuple[int, int]]  # An instant -> start and end of the period that it lies in.
+Period = Callable[[int], tuple[int, int]]  # An instant -> start and end of its period.
 
 
 @dataclass(slots=True)
 class Group:
-    """The charges that share a key. `node_ns` counts compute alone: a disk beside it is no second machine."""
+    """The charges that share a key. `node_ns` counts only compute: a disk beside it is no second machine."""
 
     key: str
     charges: int = 0
     node_ns: int = 0
     usd_micros: int = 0
     reconstructed_usd_micros: int = 0
-    quantity: int = 0  # In base units of `unit`; of use only where a group is one line.
+    quantity: int = 0  # In base units of `unit`; useful only if the group is one line.
     unit: Unit | None = None
-    price_min_usd_micros: int | None = None  # Of compute; where a group is one line, of that line.
+    price_min_usd_micros: int | None = None  # Of compute; of the line, if the group is one line.
     price_max_usd_micros: int | None = None
-    sources: set[tuple[str, str]] = field(default_factory=set)  # Who said the price, and on which day.
+    sources: set[tuple[str, str]] = field(default_factory=set)  # The price's sources, each with its date.
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """So many charges as one, alike in what they are grouped by and in their line; its quantity and amount are theirs.
+    """Several charges as one: equal in their grouping and their line, with quantity and amount added up.
 
-    One that is cut, at midnight or by a bound of the asked time, stands alone.
+    A charge that is cut, at midnight or at a bound of the requested time, stays alone.
     """
 
     charge: Charge
@@ -51,7 +51,7 @@ def tally(charges: Iterable[Charge], by: str) -> list[Group]:
 
 
 def tally_sums(sums: Iterable[Sum], by: str) -> list[Group]:
-    """tally() of charges that were added up as they were read."""
+    """tally() of charges that were added up while they were read."""
     key_of = _key_of(by)
     groups: dict[str, Group] = {}
     for one in sums:
@@ -67,7 +67,7 @@ def tally_sums(sums: Iterable[Sum], by: str) -> list[Group]:
 
 
 def sum_of(groups: Iterable[Group]) -> Group:
-    """All of them as one."""
+    """All groups as one."""
     total = Group("total")
     for group in groups:
         total.charges += group.charges
@@ -85,7 +85,7 @@ def _enter(group: Group, charge: Charge, count: int, *, one_line: bool) -> None:
     compute = line.kind is LineKind.COMPUTE
     group.node_ns += charge.quantity if compute and line.unit is Unit.HOUR else 0
     group.quantity += charge.quantity
-    # What makes up for a price that was read late is no price of an hour: a piece, or time at nothing.
+    # The correction of a price that was read late is no price of an hour: it is a piece, or time at zero cost.
     if one_line or (compute and line.unit is Unit.HOUR and line.price_usd_micros):
         low, high, price = group.price_min_usd_micros, group.price_max_usd_micros, line.price_usd_micros
         group.unit = line.unit
@@ -103,7 +103,7 @@ def _key_of(by: str) -> Callable[[Charge], str]:
         "stage": lambda charge: charge.payer.stage or "(no stage)",
         "day": lambda charge: date_text(charge.from_wall),
         "node": lambda charge: charge.place.node,
-        # The unit too: quantities of two units have no sum.
+        # With the unit: quantities of two units have no sum.
         "line": lambda charge: f"{charge.line.kind.value}: {charge.line.name}, per {charge.line.unit.value}",
     }
     if by not in known:
@@ -112,10 +112,10 @@ def _key_of(by: str) -> Callable[[Charge], str]:
 
 
 def slices(charge: Charge, period: Period) -> Iterator[Charge]:
-    """Cut a charge at the bounds of the periods that it touches. The parts add up to it exactly."""
+    """Cut a charge at the bounds of its periods. The parts add up to it exactly."""
     start, end = int(charge.from_wall), int(charge.to_wall)
     if end <= period(start)[1]:
-        yield charge  # The usual one.
+        yield charge  # The usual case.
         return
     while start < end:
         bound = min(end, period(start)[1])
@@ -124,7 +124,7 @@ def slices(charge: Charge, period: Period) -> Iterator[Charge]:
 
 
 def clip(charge: Charge, since: int, until: int) -> Charge:
-    """The part of a charge between two instants: adjoining parts add up, because each is a difference of two floors."""
+    """The part of a charge between two instants. Adjoining parts add up, because each is a difference of two floors."""
     start, end = charge.from_wall, charge.to_wall
     first, last = max(start, since), min(end, until)
     if (first, last) == (start, end) or start == end:
@@ -144,7 +144,7 @@ def clip(charge: Charge, since: int, until: int) -> Charge:
 
 
 def decimal_text(numerator: int, denominator: int, digits: int) -> str:
-    """A ratio as a decimal number, rounded half up (away from zero), with exactly so many digits."""
+    """A ratio as a decimal number, rounded half away from zero, with exactly `digits` digits."""
     scaled = (2 * abs(numerator) * 10**digits + denominator) // (2 * denominator)
     whole, fraction = divmod(scaled, 10**digits)
     sign = "-" if numerator < 0 and scaled else ""
@@ -157,19 +157,19 @@ def exact_usd(micros: int) -> str:
 
 
 def whole_cents(micros: Sequence[int]) -> list[int]:
-    """Amounts in cents that add up to the cents of their sum: none is off by a cent or more."""
+    """Amounts in cents that add up to the cents of their sum. Each is off by less than a cent."""
     target = (2 * sum(micros) + MICROS_PER_CENT) // (2 * MICROS_PER_CENT)
     whole = [amount // MICROS_PER_CENT for amount in micros]
     return _rounded_up(whole, [amount % MICROS_PER_CENT for amount in micros], target)
 
 
 def rounded_together(amounts: Sequence[Fraction], target: int) -> list[int]:
-    """Whole numbers that add up to `target`, which is within one of the sum: none is off by one or more."""
+    """Whole numbers that add up to `target`, which is within one of the sum. Each is off by less than one."""
     return _rounded_up([amount // 1 for amount in amounts], [amount % 1 for amount in amounts], target)
 
 
 def _rounded_up(whole: list[int], remainders: Sequence[int] | Sequence[Fraction], target: int) -> list[int]:
-    """One more for those with the largest remainders, until the sum is the target's. Equal ones keep their order."""
+    """Add one to the amounts with the largest remainders, until the sum is the target. Ties keep their order."""
     up = target - sum(whole)
     assert 0 <= up <= len(whole), "the target is not the rounded sum"
     for index in sorted(range(len(whole)), key=remainders.__getitem__, reverse=True)[:up]:

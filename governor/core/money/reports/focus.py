@@ -2,17 +2,17 @@
 
 | column | from |
 |---|---|
-| BillingAccountId, BillingAccountName | `Issuer.account`: our own ledger, where nobody named the provider's account |
+| BillingAccountId, BillingAccountName | `Issuer.account`: our own ledger, unless the provider's account was given |
 | BillingPeriodStart, BillingPeriodEnd | the UTC month; a charge that crosses its end becomes two rows |
 | ChargePeriodStart, ChargePeriodEnd | `from_wall`, `to_wall`, in whole seconds |
-| ChargeCategory, ChargeFrequency | what is priced by the piece is a Purchase made once, anything else is Usage |
+| ChargeCategory, ChargeFrequency | a charge by the piece is a One-Time Purchase, any other is Usage |
 | ChargeClass | null: a closed month is never corrected |
 | ChargeDescription | the line, the node and the run |
-| ContractedUnitPrice, ListUnitPrice | the line's price: one is known, and it is not known which of the two it is |
+| ContractedUnitPrice, ListUnitPrice | the line's price: only one is known, and not which of the two it is |
 | PricingQuantity, PricingUnit | `quantity`, in Hours, GB-Months, GB or Units |
 | ConsumedQuantity, ConsumedUnit | the same, for Usage |
 | ContractedCost, ListCost, EffectiveCost | `usd_micros` |
-| BilledCost | 0: who issues no invoice may state none. `Issuer.billed` puts the amount there too |
+| BilledCost | 0, which is required without an invoice. With `Issuer.billed` the amount |
 | HostProviderName, InvoiceIssuerName, ServiceProviderName | the cloud |
 | ServiceName, ServiceCategory, ServiceSubcategory, SkuMeter | the kind of line |
 | SkuId, SkuPriceId | the line's name |
@@ -22,7 +22,7 @@
 | Tags | the run's labels |
 | x_… | the rest of the charge, so that a row can be traced to it |
 
-Columns about discounts, commitments, invoices and sub accounts are left out: nothing is known about any.
+Columns about discounts, commitments, invoices and sub accounts are left out: the ledger has no data for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from governor.core.money.reports.cost import decimal_text, exact_usd, slices
 VERSION: Final = "1.4"
 OWN_ACCOUNT: Final = "costgov"
 OWN_MACHINES: Final = "self-hosted"
-# 3.6 microseconds of an hour, a byte of a GB: the price of either is below a micro-dollar.
+# 3.6 microseconds of an hour, or a byte of a GB: either costs less than a micro-dollar.
 QUANTITY_DIGITS: Final = 9
 
 COLUMNS: Final = (
@@ -58,7 +58,7 @@ FocusRow = dict[str, str | None]
 
 _PROVIDERS: Final = {"aws": "AWS", "none": OWN_MACHINES, "command": OWN_MACHINES}
 _UNITS: Final = {Unit.HOUR: "Hours", Unit.GB_MONTH: "GB-Months", Unit.GB: "GB", Unit.PIECE: "Units"}
-# Kind -> service (of AWS, of anybody), category, subcategory, meter.
+# Kind -> service (AWS's name, any other's), category, subcategory, meter.
 _SERVICES: Final = {
     LineKind.COMPUTE: (("Amazon Elastic Compute Cloud", "Compute"), "Compute", "Virtual Machines", "Compute Usage"),
     LineKind.STORAGE: (("Amazon Elastic Block Store", "Block Storage"), "Storage", "Block Storage", "Volume Usage"),
@@ -69,7 +69,7 @@ _SERVICES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """What the ledger cannot know of who sends the invoice. `provider` stands in where the cloud has no name."""
+    """The issuer of the invoice, which the ledger does not know. `provider` is used if the cloud has no name."""
 
     account: str = OWN_ACCOUNT
     provider: str | None = None
@@ -83,7 +83,7 @@ def focus_rows(charge: Charge, issuer: Issuer) -> Iterator[FocusRow]:
 
 
 def resource_id(charge: Charge) -> str:
-    """What a provider's bill calls it: the volume, which a storage line is named after; the instance; else the node."""
+    """The name on the provider's bill: the volume (which names a storage line), the instance, or else the node."""
     if charge.line.kind is LineKind.STORAGE:
         return charge.line.name.split()[0] if charge.line.name.split() else charge.place.node
     return charge.place.instance_id or charge.place.node
@@ -118,7 +118,7 @@ def _who_and_what(charge: Charge, issuer: Issuer) -> FocusRow:
         "RegionId": place.region or None,
         "RegionName": place.region or None,
         "ResourceId": resource_id(charge),
-        # A display name that repeats the id says nothing, and a volume has none of its own.
+        # A display name that repeats the id adds nothing, and a volume has none of its own.
         "ResourceName": place.node if line.kind is not LineKind.STORAGE and place.instance_id else None,
         "ResourceType": _resource_type(charge),
         "ServiceCategory": category,
@@ -136,7 +136,7 @@ def _who_and_what(charge: Charge, issuer: Issuer) -> FocusRow:
 def _when(charge: Charge) -> FocusRow:
     start, end = charge.from_wall, charge.to_wall
     first = start - start % NS_PER_S
-    last = max(end - end % NS_PER_S, first + NS_PER_S)  # The shortest period there is has a second.
+    last = max(end - end % NS_PER_S, first + NS_PER_S)  # The shortest period has one second.
     billing_start, billing_end = month_of(start)
     return {
         "BillingPeriodStart": utc_text(billing_start),

@@ -38,7 +38,7 @@ def _columns(kind: Kind, names: str, *, mandatory: bool = False, nullable: bool 
     return {name: Column(kind, mandatory, nullable) for name in names.split()}
 
 
-# A conditional column depends on what a provider offers, which no file shows: only the mandatory are asked for.
+# A conditional column depends on the provider's offers, which no file shows. Only mandatory columns are required.
 COLUMNS: Final[dict[str, Column]] = {
     **_columns(Kind.DECIMAL, "BilledCost ContractedCost EffectiveCost ListCost", mandatory=True, nullable=False),
     **_columns(
@@ -137,14 +137,13 @@ ALLOWED: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-# What FOCUS 1.4 requires of the rows of Cost and Usage, as far as a file can show it: a validator of text rows.
-#
-# Checked: columns (mandatory ones present, others known or x_), nulls, types and formats, allowed values, and what
-# one column says of another. Not checked: what only the provider knows, such as whether an amount was invoiced.
+# A validator of text rows: the requirements of FOCUS 1.4 for Cost and Usage, as far as a file shows them. Checked:
+# columns (mandatory ones present, others known or x_), nulls, types and formats, allowed values, and relations between
+# columns. Not checked: what only the provider knows, such as whether an amount was invoiced.
 
 
 Row = Mapping[str, str | None]
-# Issuers round, and we do: a run's share of a node is whole micro-dollars four times a second, 1.44 cents an hour.
+# Issuers round, and so do we: a run's share of a node is whole micro-dollars four times a second, 1.44 cents an hour.
 COST_TOLERANCE_USD: Final = Fraction(3, 200)
 
 _DECIMAL: Final = re.compile(r"-?\d+(\.\d+)?")
@@ -155,14 +154,14 @@ _GONE: Final = {"ProviderName": "ServiceProviderName", "PublisherName": "HostPro
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, and in which column."""
+    """An error, and its column."""
 
     column: str
     text: str
 
 
 def check_header(names: Sequence[str]) -> list[Problem]:
-    """Return what is wrong with the columns of a file."""
+    """Return the errors of a file's columns."""
     problems = [
         Problem(name, "this column is mandatory and missing")
         for name, column in COLUMNS.items()
@@ -180,9 +179,9 @@ def check_header(names: Sequence[str]) -> list[Problem]:
 
 
 def check_row(row: Row) -> list[Problem]:
-    """Return what is wrong with one row. None is null; what is not in the row is not in the file."""
+    """Return the errors of one row. None is null; a column that is not in the row is not in the file."""
     problems = [problem for name, value in row.items() if name in COLUMNS for problem in _cell(name, value)]
-    if not problems:  # What cannot be read cannot be compared.
+    if not problems:  # Unreadable values cannot be compared.
         problems += [problem for rule in _RULES for problem in rule(row)]
     return problems
 
@@ -246,17 +245,18 @@ _Rule = Callable[[Row], Iterator[Problem]]
 
 
 def _is_regular(row: Row) -> bool:
-    """Usage or a purchase, and no correction of a closed month: what the strictest rules are about."""
+    """Usage or a purchase, and no correction of a closed month: the strictest rules hold for these."""
     return row.get("ChargeCategory") in ("Usage", "Purchase") and row.get("ChargeClass") != "Correction"
 
 
 def _periods(row: Row) -> Iterator[Problem]:
     for what in ("ChargePeriod", "BillingPeriod"):
         start, end = row.get(f"{what}Start"), row.get(f"{what}End")
-        if start is not None and end is not None and start >= end:  # This form sorts as its times do.
+        if start is not None and end is not None and start >= end:  # This text form sorts by time.
             yield Problem(f"{what}End", f"{end} is not later than {what}Start {start}")
     if row.get("ChargeCategory") != "Usage" or not _is_regular(row):
-        return  # A commitment is bought for years, a correction belongs to a month that was.
+        # A commitment is bought for years, and a correction belongs to an earlier month.
+        return
     first, last = row.get("BillingPeriodStart"), row.get("BillingPeriodEnd")
     start, end = row.get("ChargePeriodStart"), row.get("ChargePeriodEnd")
     if first is not None and start is not None and start < first:

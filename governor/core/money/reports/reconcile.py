@@ -1,4 +1,4 @@
-"""Both sides laid into cells of (resource, kind of line, period), and what the two sides of a cell differ by."""
+"""Compares the ledger with a provider's bill, in cells of (resource, kind of line, period)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from governor.core.money.reports.focus import resource_id
 
 # Providers bill by the second with a minimum of a minute, from a moment that only they know.
 GRANULARITY_HOURS: Final = Fraction(1, 60)
-# What integer micro-dollars lose in a cell: a difference of price that is no difference.
+# What rounding to micro-dollars loses in a cell. A smaller difference is no difference of price.
 NO_PRICE_USD: Final = Fraction(1, 100_000)
 
 
@@ -24,14 +24,14 @@ class _Side:
     usd: Fraction = Fraction(0)
     hours: Fraction = Fraction(0)
     rows: int = 0
-    lost_usd: Fraction = Fraction(0)  # Ours: of charges whose time is not known any more.
+    lost_usd: Fraction = Fraction(0)  # Ours: charges whose time is no longer known.
     without_hours: bool = False
     committed: bool = False
     prices: set[int] = field(default_factory=set)  # Ours, in micro-dollars.
 
     @property
     def price_usd(self) -> Fraction | None:
-        """Per hour: the one that was charged, else the average."""
+        """Per hour: the charged price if there is only one, else the average."""
         if len(self.prices) == 1:
             return Fraction(next(iter(self.prices)), MICROS_PER_USD)
         return self.usd / self.hours if self.hours and not self.without_hours else None
@@ -70,7 +70,7 @@ class Cells:
             if charge.line.unit is Unit.HOUR:
                 side.hours += Fraction(part.quantity, NS_PER_HOUR)
                 side.prices.add(charge.line.price_usd_micros)
-            elif not (kind is LineKind.COMPUTE and charge.line.unit is Unit.PIECE):  # That makes up for a late price.
+            elif not (kind is LineKind.COMPUTE and charge.line.unit is Unit.PIECE):  # A PIECE corrects a late price.
                 side.without_hours = True
 
     def enter_theirs(self, line: BillLine) -> None:
@@ -94,7 +94,7 @@ class Cells:
                 return
 
     def differences(self, open_ends: dict[LineKind, int]) -> Iterator[Difference]:
-        """Yield what the cells differ by. `open_ends`: from when on the bill of a kind of line is not final."""
+        """Yield the differences of the cells. `open_ends`: from when on the bill of a kind of line is not final."""
         order = sorted(self._cells.values(), key=lambda cell: (cell.resource, cell.kind.value, cell.from_wall))
         billed = {(cell.resource, cell.kind) for cell in order if cell.theirs.rows}
         whole_hours = _in_whole_hours(order)
@@ -110,7 +110,7 @@ class Cells:
             yield from _parts(cell, is_final=is_final, billed_by_the_hour=at_edge)
 
     def _inside(self, cell: _Cell) -> bool:
-        """Whether we metered right before and right after: nothing began or ended here that could be rounded."""
+        """Whether we metered right before and right after: then nothing began or ended here that could be rounded."""
 
         def metered(at: int) -> bool:
             beside = self._cells.get((cell.resource, cell.kind, self._periods[cell.kind](at)[0]))
@@ -120,7 +120,7 @@ class Cells:
 
 
 def _in_whole_hours(order: Sequence[_Cell]) -> bool:
-    """Whether the bill knows no part of an hour, although we do: it rounds up."""
+    """Whether the bill has only whole hours, although we have parts of hours: it rounds up."""
     both = [cell for cell in order if cell.kind is LineKind.COMPUTE and cell.theirs.rows and cell.ours.rows]
     return bool(both) and all(not cell.theirs.without_hours and cell.theirs.hours.denominator == 1 for cell in both)
 
@@ -148,7 +148,7 @@ def _parts(cell: _Cell, *, is_final: bool, billed_by_the_hour: bool) -> Iterator
 
 
 def _of_amounts(cell: _Cell, whole: Fraction, *, is_final: bool) -> Difference:
-    """Without hours on both sides only the presence of a side tells more than the amount."""
+    """If a side has no hours, only its presence says more than the amount."""
     if not cell.theirs.rows:
         return _difference(Cause.THEIRS_MISSING if is_final else Cause.NOT_FINAL, cell, whole)
     if not cell.ours.rows:
@@ -178,17 +178,16 @@ def _difference(
     return Difference(cause, cell.resource, named, cell.from_wall, cell.to_wall, usd, hours, ours, theirs)
 
 
-# The ledger against a provider's bill: every difference, with its likely cause. All of it adds up exactly.
+# The ledger against a provider's bill: every difference with its likely cause. The differences add up exactly.
 #
-# Both sides are laid into cells of (resource, kind of line, period). In a cell that both know, the difference is
-# parted:
+# Both sides are laid into cells. In a cell with both sides the difference is split:
 #
-# theirs - ours = (their hours - our hours) x price + what is left, which is the price
+# theirs - ours = (their hours - our hours) x price + the rest, which is due to the price
 #
-# so that whatever the parts are called, they sum to what the two totals differ by.
+# So the parts sum to the difference of the two totals, whatever their causes are.
 
 
-_Known = set[tuple[str, LineKind]]  # What our ledger has charges of.
+_Known = set[tuple[str, LineKind]]  # The lines that our ledger has charges of.
 _PERIODS: Final[dict[str, Period]] = {"hour": hour_of, "day": day_of, "month": month_of}
 
 
@@ -198,7 +197,8 @@ class Reconciliation:
 
     since: int
     until: int
-    per: str  # "hour", "day", "month": the coarser of the two sides, for compute.
+    # "hour", "day", "month": the coarser of the two sides, for compute.
+    per: str
     ours_usd: Fraction
     theirs_usd: Fraction
     differences: tuple[Difference, ...]
@@ -209,7 +209,7 @@ class Reconciliation:
 
 
 def reconcile(charges: Iterable[Charge], bill: Bill, since: int, until: int) -> Reconciliation:
-    """Compare what both sides say of [since, until). The charges are cut to it already; the bill is cut here."""
+    """Compare both sides over [since, until). The charges are already cut to it; the bill is cut here."""
     own = list(charges)
     known = {(short_resource(resource_id(charge)), charge.line.kind) for charge in own}
     lines, parts = _taken(bill, since, until, known)
@@ -229,7 +229,7 @@ def reconcile(charges: Iterable[Charge], bill: Bill, since: int, until: int) -> 
 
 
 def _taken(bill: Bill, since: int, until: int, known: _Known) -> tuple[list[BillLine], list[Difference]]:
-    """The lines to compare by their time, cut to it; and what a billing period has as a whole, whenever it was used."""
+    """The lines to compare by time, cut to it; and the amounts of a billing period for another time of use."""
     lines: list[BillLine] = []
     apart: list[Difference] = []
     for line in bill.lines:
@@ -248,7 +248,7 @@ def _taken(bill: Bill, since: int, until: int, known: _Known) -> tuple[list[Bill
 
 
 def _coarser(lines: Sequence[BillLine], kind: LineKind, known: _Known) -> str:
-    """Our charges end with the hour: the bill's lines decide, those of our own resources if there are any."""
+    """The period of the bill's lines, of our own resources if there are any. Our charges end with the hour."""
     could_be = [line for line in lines if line.kind.metered_as is kind]
     of_ours = [line for line in could_be if (line.resource, kind) in known] or could_be
     longest = max((line.to_wall - line.from_wall for line in of_ours), default=0)
@@ -258,7 +258,7 @@ def _coarser(lines: Sequence[BillLine], kind: LineKind, known: _Known) -> str:
 
 
 def _open_ends(lines: Sequence[BillLine], per: dict[LineKind, str], until: int) -> dict[LineKind, int]:
-    """From when on a bill that ends before its period does is not final: the last period that it has, and all after."""
+    """From when on a bill that ends early is not final: from its last period."""
     ends: dict[LineKind, int] = {}
     for line in lines:
         if (kind := line.kind.metered_as) is not None:
@@ -267,9 +267,9 @@ def _open_ends(lines: Sequence[BillLine], per: dict[LineKind, str], until: int) 
 
 
 def _alone(line: BillLine, known: _Known) -> Difference:
-    """The difference that a line is by itself, because our ledger has nothing that it could be compared with."""
+    """The difference of a line alone: our ledger has nothing to compare it with."""
     is_machine = line.kind is BillKind.COMPUTE and line.resource != ""
     cause = Cause.UNKNOWN_TO_US if is_machine else Cause.NOT_METERED
-    # Of what we do not meter the kind is told, not each of the thousand resources that an account has.
+    # What we do not meter is shown by kind, not by each of the thousand resources of an account.
     resource = line.resource if is_machine or (line.resource, LineKind.COMPUTE) in known else ""
     return Difference(cause, resource, line.kind.value, line.from_wall, line.to_wall, line.usd)

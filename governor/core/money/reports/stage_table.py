@@ -1,8 +1,8 @@
-"""Expected against actual by stage: the table that a stage is handed over with, from charges and windows alone.
+"""Expected against actual by stage: the table for the handover of a stage, from charges and windows alone.
 
-Money is what was charged, all of it: pauses, restarts and start-up are what the stage's tokens cost too. Tokens are
-those of closed windows and of the one that is open. What the plan was, each window says; for the open one the last
-one's counts. Ratios are exact; only the forecast (`lands_at_usd_micros`) is an estimate.
+Money is everything that was charged: the stage's tokens also cost pauses, restarts and start-up. Tokens are those of
+closed windows and of the open one. Each window has its plan; the open one uses the last window's. Ratios are exact;
+only the forecast (`lands_at_usd_micros`) is an estimate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOBODYS: Final = "(unallocated)"
 
 @dataclass(slots=True)
 class _Share:
-    """What one run has done in one stage."""
+    """One run's part of one stage."""
 
     node_ns: int = 0
     usd_micros: int = 0
@@ -34,16 +34,18 @@ class _Share:
     duration_ns: int = 0
     wasted_tokens: int = 0
     wasted_usd_micros: int = 0
-    untold_tokens: int = 0  # Trained, and paid for, in windows that are not kept any more.
+    untold_tokens: int = 0  # Trained and paid for, in windows that are no longer stored.
     unpriced_tokens: int = 0  # Of windows that closed while the machine's price was unknown.
-    planned_tokens: int = 0  # Of those whose price was planned.
+    planned_tokens: int = 0  # Of windows with a planned price.
     planned_usd: int = 0  # In micro-dollar-tokens: 10^-12 dollars.
-    timed_tokens: int = 0  # Of those whose speed was planned, and how long they were to take.
+    # Of windows with a planned speed, and the time that was planned for them.
+    timed_tokens: int = 0
     planned_s: float = 0.0
     to_tokens: int = 0
     plan: ExpectedCost | None = None  # The last window's; None without one.
-    is_left: bool = False  # The run has gone on in another stage.
-    elsewhere_usd_micros: int = 0  # What it has cost in other stages before: its ceiling here counts that, too.
+    is_left: bool = False  # The run continues in another stage.
+    # The run's earlier cost in other stages: its ceiling here counts that too.
+    elsewhere_usd_micros: int = 0
     recent: deque[Window] = field(default_factory=lambda: deque(maxlen=RECENT_WINDOWS))
 
     def expect(self, tokens: int, plan: ExpectedCost) -> None:
@@ -76,25 +78,28 @@ class StageRow:
     used: Fraction | None  # Of the ceilings.
     burn_rate: Fraction | None
     lands_at_usd_micros: int | None
-    untold_tokens: int  # Beside `tokens`: of windows that are not kept. What a million has cost is unknown then.
-    unpriced_tokens: int  # Of `tokens`: trained while no price was known. What all of this has cost is unknown then.
-    unplanned_tokens: int  # Of windows whose price nobody planned, in a stage of which others are planned.
+    # Not in `tokens`: of windows that are no longer stored. The cost of a million is unknown then.
+    untold_tokens: int
+    # Of `tokens`: trained while no price was known. The cost of all tokens is unknown then.
+    unpriced_tokens: int
+    # Of windows without a planned price, in a stage where others have one.
+    unplanned_tokens: int
     unlimited_runs: int  # Without a ceiling, in a stage where others have one.
     reconstructed_usd_micros: int
 
 
 class StageTally:
-    """Charges and windows in, rows out. Windows of a run must come in the order in which they closed."""
+    """Makes rows from charges and windows. Windows of a run must come in the order in which they closed."""
 
     def __init__(self, *, from_the_beginning: bool = True) -> None:
-        """Without the beginning (--since) nobody can say how much of a ceiling is used, or where the run lands."""
+        """Without the beginning (--since) the used part of a ceiling and the forecast are unknown."""
         self._shares: dict[tuple[str, str], _Share] = {}
-        self._newest: dict[str, _Share] = {}  # By run: where it trained last.
-        self._told_to: dict[str, int] = {}  # By run: its total at the end of what was entered.
+        self._newest: dict[str, _Share] = {}  # By run: its newest stage.
+        self._told_to: dict[str, int] = {}  # By run: its total at the end of the last entered window.
         self._from_the_beginning = from_the_beginning
 
     def enter_charges(self, one: Sum) -> None:
-        """Charges that agree in stage and run."""
+        """Enter charges of one stage and run."""
         charge = one.charge
         nobodys = charge.payer.run == UNALLOCATED
         share = self._share(NOBODYS if nobodys else charge.payer.stage or NO_STAGE, charge.payer.run)
@@ -111,7 +116,7 @@ class StageTally:
         share.tokens += tokens
         share.duration_ns += window.duration_ns
         if window.wasted_tokens:
-            # What it cost bought both: the tokens that count, and those that were trained again.
+            # The window's cost covers both the tokens of progress and those that were trained again.
             share.wasted_tokens += window.wasted_tokens
             share.wasted_usd_micros += window.usd_micros * window.wasted_tokens // (tokens + window.wasted_tokens)
         share.unpriced_tokens += tokens if row.is_unpriced else 0
@@ -121,9 +126,9 @@ class StageTally:
         share.recent.append(window)
 
     def enter_open(self, run: str, stage: str | None, meter: TokenMeter) -> None:
-        """The beginning of a window that no row tells of yet; what it wasted is told when it has closed.
+        """Enter the beginning of the open window. Its wasted tokens are counted when it has closed.
 
-        The meter must be older than the windows: what closed meanwhile is in them.
+        The meter must be older than the windows, so that a window that closed in between is counted once.
         """
         tokens = meter.progress_tokens - max(meter.from_tokens, self._told_to.get(run, 0))
         if tokens <= 0:
@@ -137,7 +142,7 @@ class StageTally:
             share.expect(tokens, share.plan)
 
     def rows(self) -> list[StageRow]:
-        """One for each stage, by name; what has no stage, and what was nobody's, come last."""
+        """One row per stage, by name. Runs without a stage, and unallocated charges, come last."""
         stages: dict[str, list[_Share]] = {}
         spent: dict[str, int] = {}
         for (stage, run), share in self._shares.items():
@@ -150,7 +155,7 @@ class StageTally:
         return [self._row(name, stages[name]) for name in names]
 
     def _miss(self, share: _Share, run: str, from_tokens: int, began_tokens: int) -> None:
-        """What lies between is not known: a limit of the journal's, or a damaged page. Its money is in the charges."""
+        """Count tokens of missing windows (a limit of the journal, a damaged page). Their money is in the charges."""
         to = self._told_to.get(run, 0 if self._from_the_beginning else from_tokens)
         share.untold_tokens += max(0, from_tokens - max(to, began_tokens))
 
@@ -211,7 +216,7 @@ def _ceiling(share: _Share) -> int | None:
 
 
 def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:
-    """Of the runs that have a goal: their $/1M tokens over what their ceilings have for each."""
+    """Of the runs with a goal: their $/1M tokens over what their ceilings allow for each."""
     spent = trained = ceilings = goals = 0
     for share in limited:
         plan = share.plan
@@ -226,10 +231,10 @@ def _burn_rate(limited: Iterable[_Share]) -> Fraction | None:
 
 
 def _landing(shares: Iterable[_Share]) -> int | None:
-    """What all of them will have cost at their goals; None where one that trains has none.
+    """The total cost of all runs at their goals; None when a run that trains has no goal.
 
-    By each run's recent windows, as its status tells it. A run that shows no tokens lands at what it has cost; so does
-    one here that has gone on in another stage.
+    It uses each run's recent windows, as its status does. A run without tokens ends at its present cost. So does a run
+    that continues in another stage.
     """
     total = 0
     trains = False
@@ -250,7 +255,7 @@ def _landing(shares: Iterable[_Share]) -> int | None:
 
 
 def total_of(rows: Iterable[StageRow]) -> StageRow:
-    """All stages as one. Prices, speeds and rates of different stages have no common meaning: left out."""
+    """All stages as one, without prices, speeds and rates: those of different stages have no common meaning."""
     found = list(rows)
     trained = [row for row in found if row.tokens]
     expected = [row.expected_usd_micros for row in trained if row.expected_usd_micros is not None]

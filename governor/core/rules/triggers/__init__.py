@@ -1,4 +1,4 @@
-"""Conditions, one per file. A new trigger is one new file here: load() finds it by its name."""
+"""Triggers: one condition per file. A new trigger is one new file here; load() finds it by its name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load() -> dict[str, type[Trigger]]:
 
 
 def scan(package: str, path: Iterable[str]) -> dict[str, type[Trigger]]:
-    """Every trigger of a package by KIND, in sorted order. One class with a KIND per file, named as the file."""
+    """Every trigger of a package by KIND, in sorted order. Each file has one class with a KIND, the file's name."""
     found: dict[str, type[Trigger]] = {}
     for name in sorted(module.name for module in pkgutil.iter_modules(path) if module.name != "base"):
         module = importlib.import_module(f"{package}.{name}")

@@ -1,7 +1,7 @@
 """The contract of a trigger: one condition, one file, no clock.
 
-A trigger sees every event of its run, so that its windows stay warm, and answers when asked. Its state is its own: a
-dataclass that `snapshot` makes JSON of, begun anew with each attempt unless the trigger's docstring says otherwise.
+A trigger observes every event of its run, so that its windows stay current, and judges when asked. Its state is one
+dataclass, which `snapshot` writes as JSON. The state resets at each attempt unless the docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ from governor.core.rules import expressions
 from governor.core.rules.trigger_state import read_json, to_json
 from governor.core.runs.state import Run
 
-# Outside of these a step time is a broken clock or a hostile frame, and would overflow what is computed from it.
+# A step time outside these bounds is a broken clock or a hostile frame. It would overflow what is computed from it.
 STEP_S_MIN: Final = 1e-6
 STEP_S_MAX: Final = 7 * 24 * 3600.0
 
 
 def is_step_time(step_s: float) -> bool:
-    """Whether these seconds can be those of a step; False for NaN."""
+    """Whether a step can take this many seconds; False for NaN."""
     return STEP_S_MIN <= step_s <= STEP_S_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One policy key of a trigger: `kind` is one of _PARSERS; the default stands as in TOML."""
+    """One policy key of a trigger. `kind` is one of _PARSERS; the default is written as in TOML."""
 
     name: str
     kind: str
     default: str | float | int | bool
     meaning: str
-    least: str | float | int = 0  # The smallest value that makes sense, as in TOML: limits of 0 fire on everything.
-    not_above: str = ""  # Another key, which says nothing once this one is above it.
-    required: bool = False  # A rule without it is none; the default then stands for nothing.
+    # The smallest useful value, as in TOML. A limit of 0 would fire on everything.
+    least: str | float | int = 0
+    not_above: str = ""  # Another key, which has no effect once this one is above it.
+    required: bool = False  # A rule must set the key; its default is a placeholder.
 
     def parse(self, value: object) -> Any:
-        """Read a value as it stands in TOML. ValueError says what is accepted."""
+        """Parse a TOML value. ValueError says what is accepted."""
         if self.required and value == self.default:
-            return value  # Of a trigger that is asked without one, which knows nothing.
+            return value  # The trigger runs without the key, and knows nothing.
         parsed = _PARSERS[self.kind](value)
         if self.least and not parsed >= _PARSERS[self.kind](self.least):
             raise ValueError(f"{value!r:.40} is less than {self.least}")
@@ -51,28 +52,28 @@ class Key:
 
 
 def defaults(keys: tuple[Key, ...]) -> dict[str, Any]:
-    """Every key's default, parsed."""
+    """The default of every key, parsed."""
     return {key.name: key.parse(key.default) for key in keys}
 
 
 class Condition(Protocol):
-    """What a rule asks: a trigger, or several together (governor.core.rules.condition)."""
+    """The condition of a rule: one trigger, or several together (governor.core.rules.condition)."""
 
     def observe(self, event: Event, run: Run) -> bool | None:
-        """See an event that has already been applied to `run`. Must be cheap: called for every frame.
+        """Observe an event that has already been applied to `run`. Must be cheap: called for every frame.
 
-        It sees the events of all ranks: every rank tells each of its steps, so a step of the run comes as often as the
-        node has ranks, and the ranks overtake one another. `one_rank` has what follows a single one.
+        It gets the events of all ranks. Every rank reports each of its steps, so a step of the run comes once per rank
+        of the node, and ranks overtake one another. `one_rank` is for triggers that follow a single rank.
 
-        False, of a step: it cannot have made a reading FIRING that was not, so nobody asks before the next tick. Most
-        steps of most runs cost no more. Anything else: ask.
+        Returning False for a step means: this step cannot have made the reading FIRING. Then `judge` is not called
+        before the next tick, which makes most steps of most runs cheap. Any other value: `judge` is called.
         """
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        """Answer now. Called at ticks and steps where it may matter; must not change what a second call returns."""
+        """Return the present finding. Called at ticks and steps where it may matter; must not change the state."""
 
     def new_attempt(self, run: Run) -> None:
-        """The run was launched again: drop what does not hold across attempts."""
+        """Start a new attempt: drop the state that does not hold across attempts."""
 
     def snapshot(self) -> Mapping[str, Any]: ...
 
@@ -80,44 +81,44 @@ class Condition(Protocol):
 
 
 class Trigger(ABC):
-    """What every trigger of this folder extends: a Condition whose state is one dataclass, or nothing.
+    """The base of every trigger in this folder: a Condition whose state is one dataclass, or nothing.
 
     `KIND`, `KEYS` and the docstring make the documentation table; see governor.core.rules.triggers.load.
     """
 
     KIND: ClassVar[str]  # The file's name.
     KEYS: ClassVar[tuple[Key, ...]]
-    # Its reading is about finished steps, so a `for` in steps or tokens makes sense. Unless it listens to ticks, time
-    # alone does not move it.
+    # The reading is about finished steps, so a `for` in steps or tokens makes sense. Time alone does not change the
+    # reading, unless the trigger listens to ticks.
     STEPPED: ClassVar[bool]
-    # The condition in words, for people who read a policy: what follows "when", then whole sentences, if more is to be
-    # said. {key} is a key's value, {ceiling} and {tokens} are the policy's budget. Its own class body must name every
-    # key; one that leaves SAYS out is said by the first line of its file and a list of its keys.
+    # The condition in words, for people who read a policy: what follows "when", then whole sentences where more is
+    # needed. {key} is a key's value; {ceiling} and {tokens} are the policy's budget. SAYS must name every key. A
+    # trigger without SAYS is described by the first line of its file and a list of its keys.
     SAYS: ClassVar[tuple[str, ...]]
-    # LISTENS: ClassVar[frozenset[type]], where there is one: the kinds of event that it uses. Others it is not shown.
-    PLANNED: ClassVar[bool] = False  # True where it reads "budget" or "expected" of its parameters.
-    # Keys that are limits, for `costgov policy tune`: moved one way the trigger fires earlier, the other way later.
+    # LISTENS: ClassVar[frozenset[type]], optional: the types of event that it uses. It gets no others.
+    PLANNED: ClassVar[bool] = False  # True if it reads "budget" or "expected" from its parameters.
+    # The limits, for `costgov policy tune`: in one direction the trigger fires earlier, in the other later.
     LIMITS: ClassVar[tuple[str, ...]] = ()
 
-    # A dataclass, which `_fresh` makes; governor.core.rules.trigger_state says what becomes of it. Without a default:
-    # beside a value of the class, Python 3.11 looks up the instance's slowly, once a frame.
+    # A dataclass that `_fresh` makes; governor.core.rules.trigger_state stores it. It has no class-level default:
+    # beside one, Python 3.11 looks the instance's value up slowly, once a frame.
     _state: Any
 
     def __init__(self, params: Mapping[str, Any]) -> None:  # noqa: B027
         """`params` holds every key of KEYS, parsed: durations in ns (int), counts int, fractions float.
 
-        Beside them stand "budget" and "expected", the policy's Budget and Expected.
+        It also holds "budget" and "expected", the policy's Budget and Expected.
         """
 
     def _fresh(self) -> Any:
-        """The state of a new attempt, of which nothing was seen."""
+        """The state of a new attempt, with nothing seen."""
         return None
 
     def _restored(self) -> None:  # noqa: B027
-        """A snapshot has been read: take up what follows from it. What led to the last finding is often not kept."""
+        """Derive the rest after a snapshot was read. The basis of the last finding is often not stored."""
 
     def observe(self, event: Event, run: Run) -> bool | None:
-        """Nothing: it judges the run as it is."""
+        """Observe nothing: the trigger judges the run as it is."""
         return None
 
     @abstractmethod
@@ -139,7 +140,7 @@ class Trigger(ABC):
 
 
 def listens(condition: Condition | type[Condition], kind: type) -> bool:
-    """Whether it is shown events of this kind."""
+    """Whether the condition gets events of this type."""
     wanted: frozenset[type] | None = getattr(condition, "LISTENS", None)
     return wanted is None or kind in wanted
 
@@ -152,13 +153,13 @@ def _duration(value: object) -> int:
 
 def _count(value: object) -> int:
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # 2e10: TOML has no integers with exponents.
+        value = int(value)  # 2e10 is a float: TOML has no integers with exponents.
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f'{value!r:.40} is not a count; write for example 20 or "1.5M"')
     count = parse_count(value) if isinstance(value, str) else value
     if count < 0:
         raise ValueError(f"{value!r:.40} is negative")
-    if count >= 10**18:  # As parse_count has it: no window can be made that long.
+    if count >= 10**18:  # As in parse_count: no window can be that long.
         raise ValueError(f"{value!r:.40} is not a count: it is below 10^18")
     return count
 

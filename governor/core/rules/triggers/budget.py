@@ -19,19 +19,19 @@ TOKENS_REACHED: Final = "tokens_reached"  # The run is complete.
 class BudgetReached(Trigger):
     """The money or the tokens of a run are used up.
 
-    Fires when `spend + reserve >= at_frac x ceiling`, where the reserve is the price of the halt itself (grace, kill,
-    the provider's declared stop and billing-granularity bounds), so that the bill lands below the ceiling. Fires too
-    when the token budget is reached: the run is then complete. Ceiling and tokens stand in `[budget]`. With a ceiling
-    and an unknown price the reading is UNKNOWN. Holds across attempts: a budget belongs to the run. At the whole
-    ceiling it judges the budgets of the run's stage, labels, day and node as well (`[[budget]]`, `costgov budget set`):
-    what all of them have spent, plus the price of halting all of them.
+    Fires when `spend + reserve >= at_frac x ceiling`. The reserve is the price of the halt itself (grace, kill, the
+    provider's declared stop and billing-granularity bounds), so that the bill ends below the ceiling. Also fires when
+    the token budget is reached: the run is then complete. Ceiling and tokens are set in `[budget]`. With a ceiling and
+    an unknown price the reading is UNKNOWN. The state holds across attempts: a budget belongs to the run. At the whole
+    ceiling it also judges the budgets of the run's stage, labels, day and node (`[[budget]]`, `costgov budget set`):
+    the spend of all their runs, plus the price of halting all of them.
     """
 
     KIND: ClassVar[str] = "budget"
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key("at_frac", "frac", 1.0, "Part of the ceiling at which it fires; below 1 the token budget is left out."),
     )
-    STEPPED: ClassVar[bool] = False  # A hung run spends too.
+    STEPPED: ClassVar[bool] = False  # A hung run spends money too.
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     PLANNED: ClassVar[bool] = True
     SAYS: ClassVar[tuple[str, ...]] = (
@@ -45,16 +45,17 @@ class BudgetReached(Trigger):
         self._ceiling = budget.ceiling_usd_micros
         self._tokens = budget.tokens
         self._at_frac: float = params["at_frac"]
-        if params.get("caps_only"):  # A rule of core.policy.with_cap_rule: the run's own is its policy's business.
+        # A rule of core.base.policy.with_cap_rule: the policy's own rule judges the run's own budget.
+        if params.get("caps_only"):
             self._ceiling = self._tokens = None
         # In integers: 0.8 of a ceiling must not drift with its size.
         self._limit = None if self._ceiling is None else self._ceiling * round(self._at_frac * 10**6) // 10**6
 
     def observe(self, event: Event, run: Run) -> bool:
-        return self._tokens is not None  # Money moves at ticks alone.
+        return self._tokens is not None  # Money changes only at ticks.
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        # Of an attempt that has not trained a step we know money alone: what was reached was the one before it.
+        # Before the attempt's first step only the money is known: the token count is that of the previous attempt.
         has_trained = run.attempt_step > 0
         if self._tokens is not None and has_trained and self._at_frac >= 1 and (run.tokens_total or 0) >= self._tokens:
             return firing(

@@ -21,7 +21,7 @@ _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 @dataclass(slots=True)
 class _Rank:
-    """Waiting and step seconds of one rank's last steps."""
+    """The data wait and the step time of one rank's last steps, in seconds."""
 
     ROW: ClassVar[bool] = True
 
@@ -35,11 +35,11 @@ class _Rank:
 
     def restored(self) -> None:
         if len(self.steps) == self.steps.maxlen:
-            # Summed anew: a running sum of floats drifts over millions of steps.
+            # Summed each time: a running sum of floats drifts over millions of steps.
             self.share_frac = self._share_frac(sum(map(_FIRST, self.steps)), sum(map(_SECOND, self.steps)))
 
     def _share_frac(self, data_s: float, step_s: float) -> float:
-        """Of all steps, or without the one that waited longest, whichever is less."""
+        """The share of all steps, or of all but the one with the longest wait, whichever is less."""
         waited_s, slowest_s = max(self.steps)
         rest_s = step_s - slowest_s
         return min(data_s / step_s, (data_s - waited_s) / rest_s if rest_s > 0 else 1.0)
@@ -51,14 +51,14 @@ class _State:
 
 
 class DataStarvation(Trigger):
-    """The part of the step time that a rank spends waiting for its next batch, over the last `window_steps` steps.
+    """The part of the step time that a rank waits for its next batch, over the last `window_steps` steps.
 
-    The longest wait among them is left out: one batch behind a restart of the loader's workers, or a shard that has to
-    come first, outweighs twenty steps and means nothing. One starved rank is enough: the others then wait for it in
-    their collectives, which looks like communication. Time spent saving or agreeing is left out of the step, and the
-    first `warmup_steps` steps of the attempt are (the loader's workers start, caches are cold). How long it must last
-    is the rule's `for`. UNKNOWN while no rank reports its waiting, before the window is full, and while no rank is
-    connected. Starts anew with each attempt.
+    The longest wait of the window is left out: one batch behind a restart of the loader's workers, or behind a shard
+    that must arrive first, outweighs twenty steps and is no evidence. One starved rank is enough: the others wait for
+    it in their collectives, which looks like communication. Saving and agreeing do not count as step time. The first
+    `warmup_steps` steps of the attempt are left out (the loader's workers start, caches are cold). The rule's `for`
+    says how long it must last. UNKNOWN while no rank reports its waiting, before the window is full, and while no rank
+    is connected. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "data_starvation"

@@ -1,4 +1,4 @@
-"""What a CEL expression of your own says of the run."""
+"""A CEL expression of your own about the run is true."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from governor.core.runs.state import Run
 
 
 class Expression(Trigger):
-    """An expression of the Common Expression Language (CEL) over the run's variables comes to true.
+    """An expression of the Common Expression Language (CEL) over the run's variables is true.
 
-    For what no trigger here says: `when = "loss > 5.0 && step > 2000"`, `when = "phase == 'eval' && since_step_s >
-    3600.0"`. It sees the last values alone, no history: hold it with `for`. The variables are those of the table below,
-    their types are CEL's, which does not mix int and double in arithmetic (`double(step)` helps). Unknown names, types
-    that do not go together and a result that is not true or false are errors when the policy is read, with file and
-    line. At most 500 characters, without macros, regular expressions and loops.
+    For conditions that no other trigger covers: `when = "loss > 5.0 && step > 2000"`, `when = "phase == 'eval' &&
+    since_step_s > 3600.0"`. It sees only the last values, no history: use `for` to require that it lasts. The variables
+    are those of the table below. Their types are CEL's, which does not mix int and double in arithmetic (`double(step)`
+    helps). Unknown names, types that do not match and a result that is not true or false are errors when the policy is
+    read, with file and line. At most 500 characters, without macros, regular expressions and loops.
 
-    Needs an extra, `pip install 'costgov[cel]'`; without it such a policy is refused. UNKNOWN while a variable that it
-    names is not known or not a number (NaN belongs to `nonfinite`), while it cannot be computed (a division by zero, a
-    place beyond the end of a list), and while no rank is connected. Keeps nothing of the past.
+    Needs an extra, `pip install 'costgov[cel]'`; without it such a policy is refused. UNKNOWN while a variable in it is
+    unknown or not a number (`nonfinite` covers NaN), while it cannot be computed (a division by zero, an index beyond
+    the end of a list), and while no rank is connected. It stores no history.
     """
 
     KIND: ClassVar[str] = "expression"
@@ -51,7 +51,8 @@ class Expression(Trigger):
             if value is None:
                 return unknown(f"no_{name}")
             if value != value:
-                return unknown(f"{name}_nan")  # It compares with nothing, in CEL not even to false.
+                # NaN compares with nothing; in CEL such a comparison is not even false.
+                return unknown(f"{name}_nan")
             values[name] = value
         try:
             if self._program.execute(values) is not True:
@@ -64,5 +65,5 @@ class Expression(Trigger):
 
 
 def _plain(value: float | str) -> float | str:
-    """As JSON can hold it."""
+    """The value as JSON can hold it."""
     return value if isinstance(value, str) or math.isfinite(value) else str(value)

@@ -17,15 +17,17 @@ from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
 
-STALE_NS: Final = DurationNs(120 * NS_PER_S)  # Loggers sample every 2 to 60 s: two of the slowest missed.
+# Loggers sample every 2 to 60 s, so two samples of the slowest logger are missing.
+STALE_NS: Final = DurationNs(120 * NS_PER_S)
 GPUS_MAX: Final = 64  # Four times the widest node sold.
-BUCKETS: Final = 20  # Of a window: it moves on in steps of a twentieth, whatever the rhythm of the samples.
+# A window has 20 buckets: it moves by a twentieth, whatever the rhythm of the samples.
+BUCKETS: Final = 20
 RHYTHM_STEPS: Final = 20
 WARMING_UP: Final = unknown("warming_up")
 
 
 class _Window:
-    """How busy one GPU was over its last stretch of training, in whole nanoseconds: sums do not drift."""
+    """How busy one GPU was over its last stretch of training, in whole nanoseconds, so that sums do not drift."""
 
     __slots__ = ("_bucket_ns", "_buckets", "_busy_ns", "_size_ns", "_span_ns")
     ITEM: ClassVar[Any] = tuple[int, int]
@@ -37,7 +39,7 @@ class _Window:
         self._span_ns = self._busy_ns = 0
 
     def add(self, stretch: tuple[int, int]) -> None:
-        """A stretch is its length, and how much of it the GPU was busy."""
+        """Add a stretch: its length, and how much of it the GPU was busy."""
         span_ns, busy_ns = stretch
         self._span_ns += span_ns
         self._busy_ns += busy_ns
@@ -60,44 +62,46 @@ class _Window:
 
     @property
     def busy_frac(self) -> float | None:
-        """None until it is full."""
+        """None until the window is full."""
         return self._busy_ns / self._span_ns if self._span_ns >= self._size_ns else None
 
 
 @dataclass(slots=True)
 class _State:
     has_stepped: bool
-    are_own: bool  # The GPUs are known to be the run's, not merely its node's.
+    are_own: bool  # The GPUs are known to be the run's, not only its node's.
     windows: defaultdict[str, _Window]
     sampled_at: MonoNs | None = field(default=None, metadata=UNKEPT)
     stepped_at: MonoNs | None = field(default=None, metadata=UNKEPT)
-    gaps_ns: Reservoir = field(default_factory=lambda: Reservoir(RHYTHM_STEPS), metadata=UNKEPT)  # As the steps came.
-    # Since the last step: whether they were of training is known with the next, and after a restart never.
+    # Intervals between steps.
+    gaps_ns: Reservoir = field(default_factory=lambda: Reservoir(RHYTHM_STEPS), metadata=UNKEPT)
+    # GPU time since the last step. The next step shows whether it was training. It is lost at a restart.
     pending_ns: int = field(default=0, metadata=UNKEPT)
-    pending: dict[str, tuple[int, int]] = field(default_factory=dict, metadata=UNKEPT)  # A GPU: ns seen, and ns busy.
+    pending: dict[str, tuple[int, int]] = field(default_factory=dict, metadata=UNKEPT)  # By GPU: ns seen, and ns busy.
     finding: Finding = field(default=WARMING_UP, metadata=UNKEPT)
 
 
 class GpuStarvation(Trigger):
     """How busy each GPU of the run was over the last `window` of training, in NVML's sense: any kernel ran.
 
-    Where it is known whose GPUs they are (the daemon: by the processes on them, or by name), any *one* below
-    `floor_frac` is enough: the others then wait for it in their collectives, at 100 %, and the mean shows nothing. A
-    log lists all GPUs of its node, most of them unused or a neighbour's: there the *busiest* is judged. Left out are:
-    evaluation, saving, compilation, start-up; everything between two steps that lie more than `pause_times` the
-    median step apart, and more than `pause_min` (an unmarked evaluation; a hang is another trigger's); and what came
-    before the first step, as soon as that has come. A job that logs no step at all is judged from its start, once
-    its busiest GPU has been seen to work a little (`begun_frac`): a GPU that has not begun starves of nothing.
+    The daemon knows the run's own GPUs, by the processes on them or by name. There *one* GPU below `floor_frac` is
+    enough: the others wait for it in their collectives at 100 %, so the mean shows nothing. A log lists all GPUs of its
+    node, most of them unused or a neighbour's. There the *busiest* GPU is judged.
 
-    Misses: a GPU that spins in a collective or runs tiny kernels is busy; in a log, one starved GPU of several, and
-    all of them beside a neighbour's busy one. UNKNOWN without samples for two minutes, until a window is full, while
-    no rank is connected, and before anything has begun. Starts anew with each attempt.
+    Not counted: evaluation, saving, compilation, start-up; the time between two steps that lie more than `pause_times`
+    the median step and more than `pause_min` apart (an unmarked evaluation; `hang` covers hangs); and the time before
+    the first step, once that has come. A job that logs no step is judged from its start, once its busiest GPU has
+    worked a little (`begun_frac`): a GPU that has not begun is not starved.
+
+    Misses: a GPU that spins in a collective or runs tiny kernels is busy; in a log, one starved GPU of several, and all
+    of them beside a neighbour's busy one. UNKNOWN without samples for two minutes, until a window is full, while no
+    rank is connected, and before any GPU has begun. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "gpu_starvation"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        # Starved jobs (2 x A6000 for 2.9 h, no loss ever) stood at 0.04. The busiest GPU of healthy language-model
-        # runs was never below 0.52 over five minutes.
+        # Starved jobs (2 x A6000 for 2.9 h, no loss ever) had 0.04. The busiest GPU of healthy language-model runs was
+        # never below 0.52 over five minutes.
         Key("floor_frac", "frac", 0.1, "Fires when a GPU was busy for less than this part of the window."),
         Key("window", "duration", "5m", "Training time that is averaged: longer than a shard download.", "10s"),
         Key("begun_frac", "frac", 0.01, "Before the first step: GPUs less busy than this have not begun."),
@@ -162,12 +166,13 @@ class GpuStarvation(Trigger):
                 state.pending[name] = seen_ns + span_ns, busy_ns + round(frac * span_ns)
             else:
                 state.pending.pop(name, None)
-                state.windows.pop(name, None)  # What is not told is not remembered either.
+                # A sample without this GPU's value ends its window too.
+                state.windows.pop(name, None)
         if not state.has_stepped:
             self._take()
 
     def _settle(self, at: MonoNs) -> None:
-        """A step has come: what was sampled since the last one was training, or a pause."""
+        """Settle the samples since the last step: they were training, or a pause."""
         state = self._state
         usual_ns = self._pause_times * (state.gaps_ns.median() or 0.0)
         if state.stepped_at is not None:
@@ -197,7 +202,7 @@ class GpuStarvation(Trigger):
         known = {name: frac for name, frac in by_gpu.items() if frac is not None}
         if not known or len(known) < len(by_gpu):
             return WARMING_UP
-        is_any = state.are_own and state.has_stepped  # Before the first step some wait for others by design.
+        is_any = state.are_own and state.has_stepped  # Before the first step some GPUs wait for others by design.
         gpu = (min if is_any else max)(known, key=lambda name: known[name])
         if not state.has_stepped and known[gpu] < self._begun_frac:
             return unknown("not_begun")
@@ -225,7 +230,7 @@ class GpuStarvation(Trigger):
 
 
 def _is_paused(run: Run) -> bool:
-    """A rank, or the log, says that it does something else than training."""
+    """A rank, or the log, reports a phase other than training."""
     if run.jsonl_only:
         return run.stream.phase in PAUSES
     return any(rank.phase in PAUSES for rank in run.ranks.values() if rank.connected)

@@ -1,4 +1,4 @@
-"""The gradient norm is far above the level that it kept to."""
+"""The gradient norm is far above its usual level."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class GradNorm(Spike):
     """The newest gradient norm is above `factor` times its own running mean, and above it by `noise` times its usual
     range.
 
-    Alone it means nothing: healthy runs exceed ten times their median and finish well, and clipping bounds what one
-    such step can do. It is worth a line in the record, or a place beside a loss trigger in one rule. A norm that stands
-    out does not enter the mean that judges it, unless it stays for `adopt_records` norms; one that is not finite is
-    left out (fp16 overflows: `nonfinite` and `overflow_storm` count those). Judged is one rank, the first that reports
-    any. UNKNOWN before `warmup_records` norms and while no rank is connected. What it misses: norms that engines report
-    stale or after clipping. Starts anew with each attempt, and where the steps go back.
+    Alone it is no evidence: healthy runs exceed ten times their median and finish well, and clipping bounds the effect
+    of one such step. Use it for a line in the record, or beside a loss trigger in one rule. An outlier does not enter
+    the mean that judges it, unless it stays for `adopt_records` norms. Norms that are not finite are left out (fp16
+    overflows: `nonfinite` and `overflow_storm` count those). One rank is judged, the first that reports any. UNKNOWN
+    before `warmup_records` norms and while no rank is connected. Misses: norms that engines report stale or after
+    clipping. Resets at each attempt, and when the step goes back.
     """
 
     KIND: ClassVar[str] = "grad_norm"

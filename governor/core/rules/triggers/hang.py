@@ -1,4 +1,4 @@
-"""No rank makes progress, for longer than what they are doing can take; the evidence decides how long that is."""
+"""No rank makes progress for longer than its activity allows; the evidence decides how long that is."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from governor.core.rules.trigger_state import ADDED, UNKEPT
 from governor.core.rules.triggers.base import STEP_S_MAX, Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Rank, Run
 
-# Ticks come every 250 ms. A gap this long means that we ourselves did not run (suspend, frozen cgroup, swapped out):
-# frames may wait unread, so nothing that "happened" meanwhile is evidence.
+# Ticks come every 250 ms. After a longer gap than this the governor itself did not run (suspend, frozen cgroup, swapped
+# out). Frames may still wait unread, so silence in that gap is no evidence.
 BLIND_AFTER_NS: Final = 5 * NS_PER_S
-LOG_GAPS_KEPT = 64  # Records of a log whose arrival rhythm is remembered: an hour of records at one a minute.
+# The number of intervals between a log's records that are kept: an hour of records at one a minute.
+LOG_GAPS_KEPT = 64
 STACK_FRAMES_SHOWN = 12
 
-_RESTARTERS = frozenset({"init", "eval"})  # What follows them compiles again: the next step is not like the others.
+# What follows these phases compiles again, so the next step is slower than the others.
+_RESTARTERS = frozenset({"init", "eval"})
 _LIMIT_OF_MARK: Final = {
     "init": "start_limit_without_beats",
     "compile": "start_limit_without_beats",
@@ -41,7 +43,7 @@ class _Limit:
 
 @dataclass(slots=True)
 class _State:
-    """Neither ticks nor stillness: what nobody watched is no evidence."""
+    """Ticks and stillness are not stored: silence while the governor is down is no evidence."""
 
     restarted: set[int] = field(default_factory=set)  # Ranks whose next step is their first since evaluation.
     log_gaps_s: Reservoir = field(default_factory=lambda: Reservoir(LOG_GAPS_KEPT))
@@ -50,31 +52,35 @@ class _State:
 
 
 class Hang(Trigger):
-    """Every rank stands still for longer than the slowest of them may.
+    """Every rank stands still for longer than the limit of the slowest rank.
 
-    Stillness is counted from the last change of any rank's `progress_seq` (bumped by the training thread at every
-    hook), and the limit is that of the rank that may take longest: one rank that evaluates, saves or logs excuses the
-    others, which wait for it in a collective, until its own limit.
+    Stillness is counted from the last change of any rank's `progress_seq`; the training thread increases it at every
+    hook. The limit that holds is the longest of all ranks: one rank that evaluates, saves or logs excuses the others,
+    which wait for it in a collective, until its own limit.
 
-    *Tight limit*, for a rank whose last hook was inside a step or whose innermost call waits for a device:
-    `max(p99_times x p99 step, silence_times x longest silence inside a step that ended well, tight_min,
-    min(worth_max, start-up + unsaved work))`: a halt is decided after about the time that a wrong halt would cost. It
-    needs connections that cover the whole world size and `armed_after` steps. The stack is reported, never sufficient.
+    *Tight limit*: for a rank whose last hook was inside a step or whose innermost call waits for a device. It is
+    `max(p99_times x p99 step, silence_times x longest silence inside a step that ended well, tight_min, min(worth_max,
+    start-up + unsaved work))`: a halt is decided after about the time that a wrong halt would cost. It needs
+    connections that cover the whole world size, and `armed_after` steps. The stack is reported; it is never sufficient
+    evidence.
 
-    *Silent rank*: its connection is open, its beats (1 Hz, from a thread of their own) have stopped and all others
-    stand still: it is stopped (SIGSTOP, cgroup freezer) or a native call holds the interpreter lock. Limit: the tight
-    one, at least `silent_min`; in a phase with a loose limit, that one.
+    *Silent rank*: its connection is open, its beats (1 Hz, from their own thread) have stopped and all other ranks
+    stand still. It is stopped (SIGSTOP, cgroup freezer), or a native call holds the interpreter lock. The limit is the
+    tight one, at least `silent_min`; in a phase with a loose limit, the loose one.
 
-    *Loose limits* otherwise: starting and compiling (the first steps, the first step after evaluation, and whatever
-    the shim's stack sample shows as a compiler) `start_limit` or `start_limit_without_beats`; `eval_limit`;
-    `checkpoint_limit` or `checkpoint_times` the longest save seen; `between_limit` for everything else, and for runs
-    with ranks elsewhere or lost. A log without ranks: `between_limit`, at least `log_gap_times` its median rhythm (up
-    to one of it beyond `start_limit_without_beats`) and `silence_times` its longest pause that ended well (up to
-    `start_limit_without_beats`, which is also its limit until a second record shows a rhythm: some log every 500
-    steps), and after a mark of its own that it evaluates, saves or starts, at least the loose limit of that.
+    *Loose limits* hold everywhere else. Starting and compiling (the first steps, the first step after evaluation, and
+    whatever the shim's stack sample shows as a compiler): `start_limit` or `start_limit_without_beats`. Evaluation:
+    `eval_limit`. Saving: `checkpoint_limit` or `checkpoint_times` the longest save seen. Everything else, and runs with
+    ranks on other nodes or with a lost rank: `between_limit`.
+
+    *A log without ranks*: the longest of three. One is `between_limit`. One is `log_gap_times` its median rhythm, at
+    most `start_limit_without_beats` plus one median. One is `silence_times` its longest pause that ended well, at most
+    `start_limit_without_beats`. Until a second record shows a rhythm, the limit is `start_limit_without_beats`: some
+    logs write every 500 steps. After a mark in the log that it evaluates, saves or starts, the loose limit of that
+    phase holds at least.
 
     UNKNOWN while a log cannot be read, while a connection is lost and the loose limit is not reached, and always when
-    all are lost. Time in which the governor itself did not run is not counted. Starts anew with each attempt.
+    all connections are lost. Time in which the governor itself did not run is not counted. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "hang"
@@ -119,7 +125,7 @@ class Hang(Trigger):
         ),
         Key("between_limit", "duration", "35m", "Outside a step. Healthy runs paused for up to 33 minutes.", "1s"),
         Key("eval_limit", "duration", "75m", "Evaluation without any progress: healthy ones have taken 41 min.", "1s"),
-        # As between steps: whoever says that he saves must not get less than whoever says nothing.
+        # Equal to between_limit: a run that reports a save must not get less time than one that reports nothing.
         Key("checkpoint_limit", "duration", "35m", "Saving a checkpoint, up to where its own history tells.", "1s"),
         Key("checkpoint_times", "number", 5, "Saving may also take so many times the longest save seen.", 1),
         Key("log_gap_times", "number", 10, "A log without ranks may also pause so many times its median rhythm.", 2),
@@ -150,7 +156,7 @@ class Hang(Trigger):
         self._ns: dict[str, int] = {key.name: params[key.name] for key in self.KEYS if key.kind == "duration"}
         self._times: dict[str, float] = {key.name: params[key.name] for key in self.KEYS if key.kind == "number"}
         self._armed_after: int = params["armed_after"]
-        # Below every limit: a rank that moved since then settles the matter without looking at the others.
+        # Lower than every limit: if a rank moved since then, the other ranks need no check.
         self._limit_min = min(ns for name, ns in self._ns.items() if name not in ("worth_max", "beat_fresh"))
         self._tick_at: MonoNs | None = None
         self._watching_since = MonoNs(0)
@@ -174,12 +180,12 @@ class Hang(Trigger):
             since_ns = event.at - self._tick_at if self._tick_at is not None else BLIND_AFTER_NS
             if since_ns >= BLIND_AFTER_NS and not event.unbroken:
                 self._watching_since = event.at
-                self._state.log_at = None  # Nor is it a rhythm.
+                self._state.log_at = None  # Nor is the gap part of the rhythm.
             self._tick_at = event.at
         return None
 
     def _see_record(self, at: MonoNs, run: Run) -> None:
-        """Records that come together, out of a writer's buffer, are one arrival: its rhythm is that of the buffer."""
+        """Count records that arrive together, from a writer's buffer, as one arrival."""
         state = self._state
         last = state.log_at
         if last == at:
@@ -221,7 +227,7 @@ class Hang(Trigger):
         return QUIET
 
     def _tight_ns(self, run: Run, ranks: list[Rank], moved_at: MonoNs) -> int:
-        """What the tight limit is worth now. Unsaved work counts up to the stillness, or it would run ahead of it."""
+        """The present tight limit. Unsaved work ends at the last progress, or the limit would outgrow the stillness."""
         p99_s = min(STEP_S_MAX, run.step_times.quantile(0.99) or 0.0)
         startup_ns = run.first_step_at - run.attempt_at if run.first_step_at is not None else 0
         wrong_halt_ns = max(0, startup_ns) + run.unsaved_ns(moved_at)
@@ -254,7 +260,7 @@ class Hang(Trigger):
         return _Limit(max(self._ns["between_limit"], tight_ns or 0), "overdue_step", rank.rank)
 
     def _judge_log(self, at: MonoNs, run: Run) -> Finding:
-        """A log tells only that records come; their absence is being overdue against the run's own rhythm."""
+        """Judge a log: it shows only that records come, so their absence is held against the log's own rhythm."""
         if run.stream.lost_at is not None:
             return unknown("log_unreadable")
         since = max(run.step_at if run.step_at is not None else run.attempt_at, run.stream.phase_at)
@@ -264,10 +270,11 @@ class Hang(Trigger):
         if run.step_at is None:
             limit = _Limit(self._ns["start_limit_without_beats"], "overdue_init", None)
         else:
-            # A mark may lengthen and never shorten: nobody but the log itself says what it began, or that it ended.
+            # A mark may lengthen the limit but never shorten it: only the log says what it began, and whether that
+            # ended.
             marked_ns = self._ns[_LIMIT_OF_MARK.get(run.stream.phase, "between_limit")]
             if still_ns < self._ns["between_limit"] or still_ns < marked_ns:
-                return QUIET  # Most of the time: then nobody has to sort the rhythm.
+                return QUIET  # The usual case: the rhythm need not be sorted.
             what = run.stream.phase if run.stream.phase in _LIMIT_OF_MARK else "step"
             limit = _Limit(max(self._ns["between_limit"], self._rhythm_ns(), marked_ns), f"overdue_{what}", None)
         if still_ns < limit.ns:
@@ -275,13 +282,13 @@ class Hang(Trigger):
         return self._finding(at, run, [], limit, still_ns, None)
 
     def _rhythm_ns(self) -> int:
-        """How long a log may pause by its own account. Before the second record it has told nothing of itself."""
+        """How long a log may pause by its own rhythm, which needs two records."""
         median_s = self._state.log_gaps_s.median()
         if median_s is None:
             return self._ns["start_limit_without_beats"]
         start_ns, usual_ns = self._ns["start_limit_without_beats"], int(median_s * NS_PER_S)
         pause_ns = min(int(self._times["silence_times"] * self._state.log_pause_ns), start_ns)
-        # Whatever it pauses for, a start included, is over by then; and then a record takes its time.
+        # Any pause, a start included, is over after start_ns; one more record then takes its usual time.
         return max(min(int(self._times["log_gap_times"] * usual_ns), start_ns + usual_ns), pause_ns)
 
     def _finding(
@@ -307,7 +314,7 @@ class Hang(Trigger):
 
 
 def _suspects(ranks: list[Rank], at: MonoNs, beat_fresh_ns: int) -> list[int]:
-    """Ranks that the others probably wait for: silent ones, else those that entered fewer collectives."""
+    """Ranks that the others probably wait for: the silent ones, else those that entered fewer collectives."""
     silent = [rank.rank for rank in ranks if rank.beat_at is not None and at - rank.beat_at >= beat_fresh_ns]
     if silent and len(silent) < len(ranks):
         return silent

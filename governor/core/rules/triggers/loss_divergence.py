@@ -14,42 +14,48 @@ from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank, RankS
 from governor.core.rules.triggers.base import Key
 from governor.core.runs.state import Run
 
-KEEP: Final = 5  # Blocks that must all lie above: fewer are one spike, more find it later.
-RECOVERED_TIMES: Final = 2  # As `hang` has it for pauses that ended well.
-_BLOCKS_BETWEEN: Final = 3  # From the middle of the first two to the middle of the last two.
-_WOBBLE_WEIGHT: Final = 0.1  # Of the newest difference between two blocks in their running mean.
+# This many blocks must all lie above. Fewer can be one spike; more find a divergence later.
+KEEP: Final = 5
+RECOVERED_TIMES: Final = 2  # As in `hang` for pauses that ended well.
+# From the middle of the first two to the middle of the last two.
+_BLOCKS_BETWEEN: Final = 3
+# The weight of the newest difference between two blocks in their running mean.
+_WOBBLE_WEIGHT: Final = 0.1
 
 
 @dataclass(slots=True, kw_only=True)
 class _State(RankState):
     losses: int = 0
-    lowest: float | None = None  # Level, and the step at which it began.
+    lowest: float | None = None  # The level, and the step at which it began.
     lowest_step: int = 0
-    scale: float = 0.0  # The least size that the lowest level is taken for.
+    scale: float = 0.0  # The lowest level counts as at least this.
     wobble: float = 0.0  # Running mean of the differences between neighbouring blocks.
-    above: int = 0  # Blocks above the limit in a row, and the step at which the first of them began.
+    # Blocks above the limit in a row, and the step at which the first of them began.
+    above: int = 0
     above_step: int = 0
     peak: float = -math.inf  # The highest block among those above.
-    recovered: int = 0  # The most blocks in a row above it from which the loss came back, and the highest of all.
+    # The longest row of blocks above the limit from which the loss came back, and the highest of all such blocks.
+    recovered: int = 0
     recovered_peak: float = -math.inf
     blocks: LevelBlocks
 
 
 class LossDivergence(OneRank):
-    """Five blocks of losses in a row lie above the lowest level so far, by `rise_frac`, and the loss is not falling
-    back.
+    """Five blocks of losses in a row lie above the lowest level by `rise_frac`, and the loss is not falling back.
 
-    A block is the median of `block_records` losses, so that spikes do not count, however high. A level is the median of
-    five blocks: the lowest of thousands of noisy blocks is luck, and the usual ones lie above it for good. What spikes
-    and what jumps and recovers is healthy, a slow drift upwards does not come back: hence all five blocks must lie
-    above for at least `least_steps` steps (healthy spikes are back within some 120), and for twice as many blocks as
-    the run has come back from if it is no higher now (data of two kinds, cycles of the learning rate); and their rise
-    must not shrink by `recover_frac` from block to block. The lowest level stays the reference for good: a slow drift
-    does not carry it along. Losses that are not finite are left out. Judged is the loss of one rank, the first that
-    reports any. UNKNOWN before six blocks and while no rank is connected. What it misses: rises below `rise_frac`; a
-    run that never learned. What it takes for one: a loss that rises by design (PPO's, a changed objective or data mix):
-    observe there, or raise `rise_frac`. Starts anew with each attempt, and where the steps go back (what is resumed at
-    an earlier step was worse there).
+    A block is the median of `block_records` losses, so single spikes do not count, however high. A level is the median
+    of five blocks: the lowest of thousands of noisy blocks is luck, and ordinary blocks always lie above it. Spikes and
+    jumps that recover are healthy; a slow drift upwards does not come back. So all five blocks must lie above for at
+    least `least_steps` steps (healthy spikes are back within about 120). If the loss is no higher than the highest
+    block that the run has recovered from, it takes twice the blocks of the longest recovered rise (data of two kinds,
+    cycles of the learning rate). The rise must not shrink by `recover_frac` from block to block. The lowest level stays
+    the reference: a slow drift does not move it. Losses that are not finite are not counted. The loss of one rank is
+    judged, the first that reports any.
+
+    UNKNOWN before six blocks and while no rank is connected. Misses: rises below `rise_frac`; a run that never learned.
+    False alarms: a loss that rises by design (PPO's, a changed objective or data mix); use observe mode there, or raise
+    `rise_frac`. Resets at each attempt, and when the step goes back (a run resumed at an earlier step had a higher loss
+    there).
     """
 
     KIND: ClassVar[str] = "loss_divergence"

@@ -17,22 +17,22 @@ from governor.core.runs.state import Run
 @dataclass(slots=True)
 class _State(RankState):
     last: float | None = None
-    equal: int = 0  # How often the last loss has stood there in a row.
+    equal: int = 0  # Records in a row with the last loss.
     changes: int = 0
-    longest: int = 1  # Repetition that came to an end.
-    size: float = 0.0  # Of the last loss, or of the one before it: whichever is larger.
+    longest: int = 1  # The longest repetition that has ended.
+    size: float = 0.0  # The larger of the last loss and the one before it.
 
 
 class LossFrozen(OneRank):
     """One loss has stood for `frozen_records` records, steps advancing, and for `repeat_times` as many as ever before.
 
-    Weights that no longer move, outputs that no longer depend on them, or NaN shown as a loss of exactly 0 (Hugging
-    Face's Trainer). Healthy logs repeat themselves too: a table filled forward between two losses, figures of one
-    decimal. Those have done so before: hence `repeat_times`, and `seen_values` changes that came first. A loss that
-    became 0 by and by was learnt by heart, and one that has always been 0 is an objective's (GRPO's): so the loss or
-    the one before it must be `floor` at least. Judged is the loss of one rank, the first that reports any; losses that
-    are not finite are left out. UNKNOWN before `seen_values` and while no rank is connected. What it misses: losses
-    that are frozen from the start. Starts anew with each attempt, and where the steps go back.
+    Causes: weights that no longer change, outputs that no longer depend on them, or NaN shown as a loss of exactly 0
+    (Hugging Face's Trainer). Healthy logs repeat values too: a table filled forward between two losses, figures of one
+    decimal. Those have repeated values before: hence `repeat_times`, and `seen_values` changes that must come first. A
+    loss that falls to 0 gradually was learnt by heart, and a loss that has always been 0 belongs to the objective
+    (GRPO's). So the loss or the one before it must be at least `floor`. The loss of one rank is judged, the first that
+    reports any; losses that are not finite are left out. UNKNOWN before `seen_values` and while no rank is connected.
+    Misses: losses that are frozen from the start. Resets at each attempt, and when the step goes back.
     """
 
     KIND: ClassVar[str] = "loss_frozen"

@@ -1,4 +1,4 @@
-"""A loss far above the level that it kept to: one bad batch, or the first moment of a divergence."""
+"""A loss far above its usual level: one bad batch, or the first moment of a divergence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from governor.core.rules.triggers.base import Key
 class LossSpike(Spike):
     """The newest loss is above `factor` times its own running mean, and above it by `noise` times its usual range.
 
-    Healthy runs spike to eight times their mean and finish well, so one spike is something to know, not to halt for;
-    hundredfold for two losses running is another matter, and two rules may say both. A spike does not enter the mean
-    that judges it, unless it stays for `adopt_records` losses: then it is the new level, and `loss_divergence`'s
-    business. A loss that is not finite is no spike (`nonfinite` has it) and leaves the mean alone. Judged is the loss
-    of one rank, the first that reports any. UNKNOWN before `warmup_records` losses and while no rank is connected. What
-    it misses: a slow rise, and spikes of losses so near 0 that they stay below the floor. Starts anew with each
-    attempt, and where the steps go back.
+    Healthy runs spike to eight times their mean and finish well, so one spike is worth a notice, not a halt. A
+    hundredfold loss twice in a row is another matter; two rules can cover both. A spike does not enter the mean that
+    judges it, unless it stays for `adopt_records` losses: then it is the new level, and `loss_divergence` judges it. A
+    loss that is not finite is no spike (`nonfinite` covers it) and does not enter the mean. The loss of one rank is
+    judged, the first that reports any. UNKNOWN before `warmup_records` losses and while no rank is connected. Misses: a
+    slow rise, and spikes of losses so near 0 that they stay below the floor. Resets at each attempt, and when the step
+    goes back.
     """
 
     KIND: ClassVar[str] = "loss_spike"

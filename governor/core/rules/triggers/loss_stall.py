@@ -17,7 +17,7 @@ from governor.core.runs.state import Run
 @dataclass(slots=True, kw_only=True)
 class _State(RankState):
     best: float | None = None
-    best_step: int = 0  # At its end.
+    best_step: int = 0  # The last step of the best block.
     since: int = 0  # Losses since the best block.
     blocks: LevelBlocks
 
@@ -26,10 +26,10 @@ class LossStall(OneRank):
     """No block of losses has been `improve_frac` below the best for `stall_records` losses and `stall_steps` steps.
 
     A block is the median of `block_records` losses, so that one lucky batch is no progress. Every run stalls when it
-    has converged, so alone this is for a person to look at; `loss_frozen` has a loss that repeats one value exactly.
-    Judged is the loss of one rank, the first that reports any; losses that are not finite are left out. UNKNOWN until
-    there is a block and while no rank is connected. What it misses: a loss that falls and learns nothing useful. Starts
-    anew with each attempt, and where the steps go back.
+    has converged, so alone this is for a person to look at. `loss_frozen` covers a loss that repeats one value exactly.
+    The loss of one rank is judged, the first that reports any; losses that are not finite are left out. UNKNOWN before
+    the first block and while no rank is connected. Misses: a loss that falls while the run learns nothing useful.
+    Resets at each attempt, and when the step goes back.
     """
 
     KIND: ClassVar[str] = "loss_stall"

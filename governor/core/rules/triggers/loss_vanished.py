@@ -22,32 +22,33 @@ class _State(RankState):
     seen: int = 0
     absent: int = 0
     is_regular: bool = True
-    loss: float | None = field(default=None, metadata=UNKEPT)  # For the words only.
+    loss: float | None = field(default=None, metadata=UNKEPT)  # Only for the text.
 
 
 class LossVanished(OneRank):
-    """`absent_records` records have no loss that are like all before them, and all before them had one.
+    """`absent_records` records lack a loss but are otherwise like all before them, and all before them had one.
 
-    Some trainers print no loss where it is not a number (Megatron-LM): the line comes as before, without the field, and
-    its count of NaN iterations may stay 0. `nonfinite` sees that too, after three records and twenty losses; this one
-    trusts a log whose every record so far, in steps of one size, carried a step time and a loss. fp16 explains a
-    missing loss (Megatron-LM prints none for an update that it skipped): so nothing is said of logs that tell of a loss
-    scale above 1 or of skipped updates, nor before step `settled_step`. Nor of trainers that say themselves whether a
-    loss was due: `nonfinite` has those. UNKNOWN until `seen_records` losses, once any record was of another kind, and
-    while no rank is connected. What it takes for one: fp16 runs whose log says nothing of it. Starts anew with each
-    attempt, and where the steps go back.
+    Some trainers print no loss when it is not a number (Megatron-LM): the line comes as before, without the field, and
+    its count of NaN iterations may stay 0. `nonfinite` detects that too, after three records and twenty losses. This
+    trigger trusts a log whose every record so far, in steps of one size, had a step time and a loss. fp16 explains a
+    missing loss (Megatron-LM prints none for an update that it skipped). So logs that report a loss scale above 1 or
+    skipped updates are not judged, nor any log before step `settled_step`. Trainers that report whether a loss was due
+    are not judged either: `nonfinite` judges those.
+
+    UNKNOWN until `seen_records` losses, once any record was of another kind, and while no rank is connected. False
+    alarms: fp16 runs whose log does not show that they are. Resets at each attempt, and when the step goes back.
     """
 
     KIND: ClassVar[str] = "loss_vanished"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        # Of 952 real logs with losses no healthy one has a single such record. The one of a broken run (Falcon-40B, as
+        # Of 952 real logs with losses no healthy one has a single such record. The log of a broken run (Falcon-40B, as
         # quoted in an issue) ends with its first.
         Key("absent_records", "count", 1, "Records without a loss that fire, in a row.", 1),
         Key("seen_records", "count", 2, "Losses seen before their absence means anything.", 2),
         Key("settled_step", "count", 100, "Steps below this may be logged in another rhythm, or search a loss scale."),
     )
     STEPPED: ClassVar[bool] = True
-    IS_ONCE_A_STEP: ClassVar[bool] = True  # A second word on one step is an evaluation, or a summary.
+    IS_ONCE_A_STEP: ClassVar[bool] = True  # A second record of one step is an evaluation, or a summary.
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("absent_records",)
@@ -107,7 +108,8 @@ class LossVanished(OneRank):
             state.is_regular = False
         state.step = event.step
         if not state.is_regular or state.seen < self._seen_records or event.step < self._settled_step:
-            state.is_regular = False  # It shows steps without a loss, so another one will mean nothing.
+            # The log shows steps without a loss, so a later missing loss is no evidence.
+            state.is_regular = False
             state.finding = self._calm()
             return
         state.absent += 1
@@ -136,6 +138,6 @@ class LossVanished(OneRank):
 
 
 def _may_be_skipped(event: Step) -> bool:
-    """Whether this log tells of fp16, which leaves a loss out where it skips an update."""
+    """Whether this log shows fp16, which omits the loss when it skips an update."""
     scale = event.loss_scale
     return event.applied is not None or event.skipped_steps is not None or (scale is not None and scale > 1)

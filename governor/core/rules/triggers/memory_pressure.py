@@ -14,38 +14,38 @@ from governor.core.rules.trigger_state import UNKEPT
 from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Run
 
-STALE_NS: Final = DurationNs(60 * NS_PER_S)  # The daemon looks every few seconds.
-STEPS_STALE_NS: Final = DurationNs(600 * NS_PER_S)  # A rank tells its memory with its steps, every few seconds.
+STALE_NS: Final = DurationNs(60 * NS_PER_S)  # The daemon samples every few seconds.
+STEPS_STALE_NS: Final = DurationNs(600 * NS_PER_S)  # A rank reports its memory with its steps, every few seconds.
 GIB: Final = 2**30
 _NO_FIGURES: Final = unknown("no_memory_figures")
 
 
 @dataclass(slots=True)
 class _State:
-    # By rank: when told, and bytes. The next figures come within seconds.
+    # By rank: time of the report, and bytes. Not stored: the next figures come within seconds.
     allocated: dict[int, tuple[MonoNs, int]] = field(default_factory=dict, metadata=UNKEPT)
 
 
 class MemoryPressure(Trigger):
-    """What is left of main memory, and of the GPU memory of each rank, is below a part of the whole.
+    """What is left of main memory, or of the GPU memory of a rank, is below a part of the whole.
 
-    *Main memory*: what the kernel says is available (free, and caches that it can drop), of the machine, and of the
-    control group of the run's processes where that has a limit: the kernel's out-of-memory killer ends a rank there
-    without a word, and the others hang. *GPU memory*: tensors that are alive at the end of a step (the allocator's own
-    count), against the size of the smallest GPU of the run. What the driver calls used says nothing: PyTorch keeps
-    what it once had, and 99 % is customary. How long it must last is the rule's `for`.
+    *Main memory*: what the kernel reports as available (free, and caches that it can drop), of the machine, and of the
+    control group of the run's processes if that has a limit: there the kernel's out-of-memory killer ends a rank
+    without a message, and the others hang. *GPU memory*: tensors that are alive at the end of a step (the allocator's
+    own count), against the size of the smallest GPU of the run. The driver's figure for used memory is no evidence:
+    PyTorch keeps what it once allocated, and 99 % is usual. The rule's `for` says how long it must last.
 
     Misses: the peak inside a step, which is higher than its end; memory that fragments; an allocation that takes all
-    that is left at once. UNKNOWN while nobody tells either of the two; one that is known answers for itself. Starts
-    anew with each attempt.
+    that is left at once. UNKNOWN while neither is reported; one known value is enough. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "memory_pressure"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        # Earlyoom asks processes to end below 10 %, the kernel kills at 0; a node of 2 TB has 60 GB left at 3 %, and a
+        # earlyoom asks processes to end below 10 %; the kernel kills at 0. A node of 2 TB has 60 GB left at 3 %, and a
         # loader's worker takes 1 to 4 GB.
         Key("host_left_frac", "frac", 0.03, "Fires when less of main memory is available."),
-        # Tensors at the end of a step leave room for the next one's activations, or it would not have come so far.
+        # Tensors at the end of a step must leave room for the next step's activations, or the run would have failed
+        # before.
         Key("gpu_left_frac", "frac", 0.02, "Fires when less of a rank's GPU memory is free of live tensors."),
     )
     STEPPED: ClassVar[bool] = False

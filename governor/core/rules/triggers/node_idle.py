@@ -15,19 +15,19 @@ from governor.core.runs.state import Run
 
 
 class NodeIdle(Trigger):
-    """All GPUs of a live run have stood idle for `after`, whatever it says that it is doing.
+    """All GPUs of a live run have been idle for `after`, whatever phase it reports.
 
-    A node without a live run is `idle_stop`'s business. This is the run that keeps it from being idle and uses nothing:
-    a notebook left open, a debugger at its prompt, data prepared on a machine with GPUs. Unlike `gpu_starvation`,
-    starting, evaluating and saving count: whoever is paid for an hour without one kernel should know of it.
+    `idle_stop` covers a node without a live run. This trigger covers a run that keeps the node from being idle and uses
+    nothing: a notebook left open, a debugger at its prompt, data prepared on a machine with GPUs. Unlike in
+    `gpu_starvation`, starting, evaluating and saving count: an hour without one kernel is still paid for.
 
-    UNKNOWN without samples of its GPUs. A rank that is not known to be on any GPU has none to be idle. Starts anew with
-    each attempt.
+    UNKNOWN without samples of its GPUs. A rank that is not known to be on any GPU has none that could be idle. Resets
+    at each attempt.
     """
 
     KIND: ClassVar[str] = "node_idle"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        # Real healthy runs never had all GPUs idle for more than one sample of 15 s; their starts took up to 2.5 h.
+        # Real healthy runs never had all GPUs idle for more than one sample of 15 s. Their starts took up to 2.5 h.
         Key("after", "duration", "1h", "Fires when they have been idle for so long.", "10s"),
         Key("idle_frac", "frac", 0.01, "A GPU busy for no more than this part of the time is idle."),
     )

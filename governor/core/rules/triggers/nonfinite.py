@@ -15,26 +15,26 @@ from governor.core.rules.trigger_state import ADDED
 from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Run
 
-# Once so many updates were applied in a row, the loss scale has been found and a streak is no search any more.
+# After this many applied updates in a row the loss scale is found: a streak is no longer part of the search.
 SCALE_FOUND_AFTER_STEPS = 20
 
 
 @dataclass(slots=True)
 class _Rank:
-    """One rank's numbers. Counters, never the broken values themselves: they must survive JSON."""
+    """One rank's numbers: counters, never the broken values themselves, because the state must survive JSON."""
 
     step: int = -1
     records: int = 0  # Of this attempt.
-    bad_loss: str = ""  # "nan", "inf", "-inf" or "": of the newest record that had a loss.
+    bad_loss: str = ""  # Of the newest record with a loss: "nan", "inf", "-inf" or "".
     loss_last_finite: float | None = None
     loss_last_finite_step: int | None = None
     losses: int = 0
     loss_absent: int = 0  # Records with an advancing step since the last loss.
-    loss_gap_longest: int = 1  # Logs that show a loss every k records are no loss of loss.
+    loss_gap_longest: int = 1  # A log that shows a loss every k records has not lost it.
     loss_expected: bool | None = None
-    # No connection: that a loss was due is a null's word, not the trainer's.
+    # The rank has no connection: a null in its log, not the trainer, says that a loss was due.
     is_log: bool = field(default=False, metadata=ADDED)
-    # Its first records with a loss had something else of training as well.
+    # Its first records with a loss had another training value too.
     tells_beside_loss: bool = field(default=False, metadata=ADDED)
     skipped_steps: int | None = None
     skipped_streak: int = 0
@@ -43,7 +43,7 @@ class _Rank:
     loss_scale: float | None = None
     gradient_streak: int = 0
     gradient: str = ""
-    gradient_seen: bool = field(default=False, metadata=ADDED)  # A finite one.
+    gradient_seen: bool = field(default=False, metadata=ADDED)  # A finite norm has come.
     masked: int = field(default=0, metadata=ADDED)  # Records in a row with a loss of 0 and a broken gradient.
 
 
@@ -53,20 +53,25 @@ class _State:
 
 
 class Nonfinite(Trigger):
-    """The loss is not a number any more, is infinite, or has vanished, or optimizer updates are skipped in a row.
+    """The loss is NaN, infinite or has vanished, or optimizer updates are skipped in a row.
 
-    Fires on any rank's non-finite loss at once. *Vanished*: the trainer says that a loss should be there, or a log
-    showed `vanished_after` of them (two, where it shows a null in its place), and now `vanished_records` records of
-    training with advancing steps have none (times the longest gap seen before, for logs that show a loss every k
-    steps). A record without norm, rate, time and tokens, where those with a loss have them, has no loss to miss.
-    *Masked*: Hugging Face's Trainer shows NaN as a loss of exactly 0; beside a gradient norm that is not finite,
-    `vanished_records` of them fire, after any other loss. *Skipped*: DeepSpeed masks a non-finite gradient norm and
-    skips the update, so the weights stand still while the meter runs; `skipped_streak` such steps in a row fire, as do
-    `gradient_streak` non-finite gradient norms in a row. fp16 searches its loss scale by skipping: in the first
-    `search_steps` steps, and until 20 updates in a row have been applied (which a log may never tell), `search_streak`
-    in a row are needed, unless the scale is known and has nowhere left to fall (bf16, fp32, or 1). A norm that never
-    was a number, beside a loss that is, says nothing. UNKNOWN until a loss has been seen. Starts anew with each
-    attempt.
+    Any rank's non-finite loss fires at once.
+
+    *Vanished*: a loss is due but missing. It is due when the trainer says so, or when a log has shown `vanished_after`
+    losses (two, if it shows a null in the loss's place). It fires when `vanished_records` training records with
+    advancing steps lack it (times the longest gap seen before, for logs that show a loss every k steps). A record
+    without norm, rate, time and tokens does not count if the records with a loss have them.
+
+    *Masked*: Hugging Face's Trainer shows NaN as a loss of exactly 0. `vanished_records` such losses beside a
+    non-finite gradient norm fire, after any other loss.
+
+    *Skipped*: DeepSpeed masks a non-finite gradient norm and skips the update, so the weights do not change while the
+    cost grows. `skipped_streak` such steps in a row fire, and so do `gradient_streak` non-finite gradient norms in a
+    row. fp16 searches its loss scale by skipping: `search_streak` in a row are needed in the first `search_steps`
+    steps, and until 20 updates in a row have been applied (which a log may never show), unless the scale is known and
+    cannot fall (bf16, fp32, or 1). A norm that was never a number, beside a loss that is one, is no evidence.
+
+    UNKNOWN until a loss has been seen. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "nonfinite"
@@ -139,7 +144,7 @@ class Nonfinite(Trigger):
         state.loss_expected = event.loss_expected
         if event.loss is None:
             state.is_log = event.connection is None
-            # Evaluation and summary lines repeat the step: only records of new steps can miss a loss.
+            # Evaluation and summary lines repeat the step. Only records of new steps can lack a loss.
             if steps_advanced > 0 and event.loss_expected is not False and _may_miss_loss(state, event):
                 state.loss_absent += 1
             return
@@ -164,7 +169,7 @@ class Nonfinite(Trigger):
             state.loss_scale = event.loss_scale
         skipped = event.applied is False or (event.applied is None and grown is not None and grown > 0)
         if skipped:
-            # Frames may have been lost in between: the count tells whether those steps were skipped as well.
+            # Frames may be lost in between. The count says whether the steps of the lost frames were skipped too.
             every_one = grown is not None and 1 < steps_advanced <= grown
             unbroken = steps_advanced <= 1 or every_one
             state.skipped_streak = (state.skipped_streak if unbroken else 0) + (steps_advanced if every_one else 1)
@@ -174,10 +179,11 @@ class Nonfinite(Trigger):
             state.applied_streak += 1
             state.scale_found = state.scale_found or state.applied_streak >= SCALE_FOUND_AFTER_STEPS
         elif steps_advanced > 0:
-            state.skipped_streak = 0  # A log that mentions only the skipped ones: this step is not one of them.
+            # Some logs mention only skipped updates; this step is not one of them.
+            state.skipped_streak = 0
 
     def _see_gradient(self, state: _Rank, norm: float, loss: float | None) -> None:
-        """Absent, as where the engine's value is stale, it says nothing either way."""
+        """Count a norm. An absent norm (the engine's value was stale) is no evidence."""
         if -math.inf < norm < math.inf:
             state.gradient_seen = True
             if state.gradient_streak:
@@ -185,14 +191,15 @@ class Nonfinite(Trigger):
             return
         if loss != 0:
             state.masked = 0
-        elif state.masked or state.loss_last_finite:  # A loss that has always been 0 is an objective's, as GRPO's.
+        # A loss that has always been 0 belongs to the objective (GRPO's, for example).
+        elif state.masked or state.loss_last_finite:
             state.masked += 1
         if state.gradient_seen or not loss or not math.isfinite(loss):
             state.gradient_streak += 1
             state.gradient = str(norm)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
-        """The newest broken step of any rank."""
+        """The finding of the newest broken step of any rank."""
         worst: Finding | None = None
         worst_step = -1
         seen = False
@@ -225,7 +232,7 @@ class Nonfinite(Trigger):
             return False
         if state.loss_expected and not state.is_log:
             return state.losses > 0
-        # With a null in its place the loss was due; every how many records, two losses tell.
+        # A null in the loss's place says that it was due. Two losses show how many records lie between losses.
         seen_min = min(2, self._vanished_after) if state.loss_expected else self._vanished_after
         return state.losses >= seen_min and state.loss_absent >= self._vanished_records * state.loss_gap_longest
 
@@ -267,7 +274,7 @@ class Nonfinite(Trigger):
 
 
 def _may_miss_loss(state: _Rank, record: Step) -> bool:
-    """Whether it is like records that have a loss."""
+    """Whether the record is like those that have a loss."""
     return not state.tells_beside_loss or record.tells_of_training
 
 

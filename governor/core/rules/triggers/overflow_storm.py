@@ -16,10 +16,11 @@ from governor.core.runs.state import Run
 
 _SEARCHING = unknown("searching_the_scale")
 
-# It is tried doubled, once in hundreds of steps. One that jumps is that of a trainer which began its search again, at
-# the step at which it was resumed.
+# A trainer doubles the scale once in hundreds of steps. A larger jump means that it began its search again, at the step
+# at which it resumed.
 SEARCH_RISE: Final = 16
-FOUND_AFTER: Final = 20  # Updates in a row without an overflow: the scale has been found. As `nonfinite` has it.
+# After this many updates in a row without an overflow the scale is found. As in `nonfinite`.
+FOUND_AFTER: Final = 20
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,29 +29,31 @@ class _State(RankState):
     well: int = 0  # Updates in a row without an overflow.
     is_found: bool = False
     scale: float | None = None
-    scale_highest: float = 0.0  # Since it was found.
+    scale_highest: float = 0.0  # Since the scale was found.
     skipped_steps: int | None = None
-    # Where the last overflows lie, counted in updates: with as many as fire, the oldest tells how close they are.
+    # The update numbers of the last overflows, at most `skipped`: the oldest shows how close together they are.
     overflows: deque[int]
 
 
 class OverflowStorm(OneRank):
     """The loss scale has fallen to `fall` times below where it was, or `skipped` of `window` updates overflowed.
 
-    A healthy fp16 run overflows once or twice each time that the scale is tried doubled, some 2 % of its steps, and its
-    scale stays within a factor of four or so. When gradients grow, every step overflows, each overflow halves the
-    scale, and at its least the weights stand still or break. An overflow is an update that the trainer says it skipped,
-    or, where a log shows the scale alone, each halving of it. Nothing counts until 20 updates in a row went well: at
-    the start fp16 searches its scale. Overflows in a row are `nonfinite`'s. bf16 and fp32 keep a scale of 1, which
-    never falls. Judged is one rank, the first that tells of scale or skips. UNKNOWN until then, while the scale is
-    searched, and while no rank is connected. What it misses: overflows that a sparse log does not show. Starts anew
-    with each attempt, where the steps go back, and where the scale jumps up.
+    A healthy fp16 run overflows once or twice each time the scale is doubled, in about 2 % of its steps, and its scale
+    stays within a factor of about four. When gradients grow, every step overflows and each overflow halves the scale.
+    At its minimum the weights stop changing or break. An overflow is an update that the trainer reports as skipped, or,
+    if a log shows only the scale, each halving of it. Nothing counts until 20 updates in a row succeeded: at the start
+    fp16 searches its scale. `nonfinite` counts overflows in a row. bf16 and fp32 keep a scale of 1, which never falls.
+    One rank is judged, the first that reports scale or skips.
+
+    UNKNOWN until then, while the scale is searched, and while no rank is connected. Misses: overflows that a sparse log
+    does not show. Resets at each attempt, when the step goes back, and when the scale jumps up.
     """
 
     KIND: ClassVar[str] = "overflow_storm"
     KEYS: ClassVar[tuple[Key, ...]] = (
         Key("fall", "number", 256.0, "Fires when the scale is so many times below its highest since it was found.", 2),
-        # A real DeepSpeed-Chat run in fp16 (OPT-1.3B, 875 records): two in a row every hundred steps, none else.
+        # A real DeepSpeed-Chat run in fp16 (OPT-1.3B, 875 records) overflowed twice in a row every hundred steps, and
+        # never else.
         Key("skipped", "count", 25, "Overflows among the last `window` updates that fire.", 2),
         Key("window", "count", 100, "Updates among which they are counted.", 2),
     )
@@ -82,7 +85,7 @@ class OverflowStorm(OneRank):
         state = self._state
         tells = event.loss_scale is not None or event.skipped_steps is not None or event.applied is not None
         if not tells and event.rank != state.rank:
-            return False  # Most trainers: nothing of this, ever.
+            return False  # Most trainers report none of these.
         if event.rank != state.rank or event.step <= state.step:
             if not self._follows(event, run):
                 return False
@@ -109,7 +112,7 @@ class OverflowStorm(OneRank):
         state.overflows.clear()
 
     def _overflows_of(self, event: Event, advanced: int) -> int:
-        """How many updates this record says were skipped."""
+        """The number of updates that this record reports as skipped."""
         assert isinstance(event, Step)
         state = self._state
         told = halvings = 0
@@ -126,7 +129,7 @@ class OverflowStorm(OneRank):
             state.scale = scale
         if event.applied is not None:
             halvings = 0 if event.applied else 1
-        # Megatron-LM counts the skipped ones of each interval anew: there the scale tells more.
+        # Megatron-LM counts skipped updates per interval, from 0 each time. There the scale says more.
         return min(max(told, halvings), advanced)
 
     def _judge(self) -> Finding:

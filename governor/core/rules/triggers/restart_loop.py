@@ -13,32 +13,34 @@ from governor.core.events.inputs import Bye, Event, Hello, Step
 from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
-ATTEMPTS_MAX: Final = 1_000  # Of the key, and so of what is remembered.
+# The most that the key accepts, and so the most that is remembered.
+ATTEMPTS_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
 class _State:
-    furthest: int | None = None  # Step reached by the attempts before this one.
-    first: int | None = None  # Steps of the present attempt.
+    furthest: int | None = None  # The highest step of the attempts before this one.
+    first: int | None = None  # First and last step of the present attempt.
     reached: int = -1
     is_complete: bool = False
-    began_at: MonoNs | None = None  # None: nothing was heard yet.
-    barren: deque[MonoNs] = field(default_factory=deque)  # When attempts without progress began, in a row.
+    began_at: MonoNs | None = None  # None: no event yet.
+    # When each of the last attempts in a row without progress began.
+    barren: deque[MonoNs] = field(default_factory=deque)
 
 
 class RestartLoop(Trigger):
     """So many attempts in a row have ended without progress, and the present one has made none yet.
 
-    Progress is `progress_steps` steps beyond the furthest that any attempt before has reached: what is trained again
-    after a resume is none, and an attempt whose rank said that it trained to the end needs none. The first attempt
+    Progress is `progress_steps` steps beyond the highest step of any earlier attempt: steps that are trained again
+    after a resume do not count. An attempt whose rank reported that it trained to the end needs none. The first attempt
     counts from its own first step. An attempt's failure is forgotten `within` after it began. The rule fires when the
-    next attempt begins, so a halt ends whoever launches it: torchrun with `--max-restarts`, a requeued job, a crashing
-    pod. Whoever mends a run and launches it by hand under the same name meets it too, until he waits, holds
-    (`costgov hold RUN 30m --reason …`) or makes progress.
+    next attempt begins, so a halt also ends the launcher: torchrun with `--max-restarts`, a requeued job, a crashing
+    pod. It also fires for a person who repairs a run and launches it again under the same name, until they wait, hold
+    (`costgov hold RUN 30m --reason …`) or the run makes progress.
 
-    Kept across attempts, which it is about, and across restarts of the governor; attempts that began and ended while
-    the governor was down have not been seen. UNKNOWN before anything was heard of the run. In a log without launches
-    every step belongs to one attempt.
+    The state holds across attempts and across restarts of the governor. Attempts that began and ended while the
+    governor was down are not counted. UNKNOWN before the first event of the run. In a log without launches every step
+    belongs to one attempt.
     """
 
     KIND: ClassVar[str] = "restart_loop"
@@ -76,7 +78,7 @@ class RestartLoop(Trigger):
             self._see(run)
         elif isinstance(event, Bye) and event.completed:
             self._state.is_complete = True
-        return False  # What fires is that an attempt has ended; steps are what may end it.
+        return False  # The end of an attempt fires; a step can only prevent that.
 
     def _see(self, run: Run) -> None:
         if self._state.began_at is None:
@@ -112,7 +114,7 @@ class RestartLoop(Trigger):
         )
 
     def new_attempt(self, run: Run) -> None:
-        """The one before is over: what has it brought?"""
+        """The previous attempt is over: count it if it made no progress."""
         state = self._state
         if state.began_at is not None:
             if state.is_complete or self._has_progressed():

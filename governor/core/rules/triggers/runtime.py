@@ -17,16 +17,16 @@ from governor.core.runs.state import Run
 class _State:
     run_age_ns: int = 0
     attempt_age_ns: int = 0
-    boot: int | None = None  # Of the last tick.
+    boot: int | None = None  # The boot of the last tick.
 
 
 class Runtime(Trigger):
     """Time since the run was first seen (`run`), or since its present attempt began (`attempt`), pauses included.
 
-    For jobs that should be over by then: a forgotten debug run, an evaluation, a reservation that ends. Money has a
-    trigger of its own. By the clock that goes on while the machine is suspended. The run's time goes on between its
-    attempts and while the governor is restarted; over a reboot of the machine it stands still (nobody can say how long
-    that was), and so it does for a run that costgov has forgotten. The attempt's begins anew with each.
+    For jobs that should be over by then: a forgotten debug run, an evaluation, a reservation that ends. (`budget`
+    covers money.) The clock includes time while the machine is suspended. The run's time continues between its attempts
+    and while the governor restarts. It does not grow over a reboot of the machine (the length of that gap is unknown),
+    nor while costgov has forgotten the run. The attempt's time resets at each attempt.
     """
 
     KIND: ClassVar[str] = "runtime"
@@ -50,7 +50,7 @@ class Runtime(Trigger):
 
     def observe(self, event: Event, run: Run) -> None:
         if isinstance(event, Tick):
-            # Before the first tick the run may have been there for a while.
+            # Before the first tick the run may already have existed for some time.
             state = self._state
             passed = max(0, event.at - run.attempt_at if state.boot is None else event.boot - state.boot)
             state.boot = event.boot

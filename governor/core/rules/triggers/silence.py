@@ -1,4 +1,4 @@
-"""Nothing is heard of a run that lives, and a second source says that it does nothing."""
+"""A live run sends nothing, and a second source says that it computes nothing."""
 
 from __future__ import annotations
 
@@ -16,23 +16,22 @@ from governor.core.runs.state import Run
 
 
 class Silence(Trigger):
-    """For `after` no frame has come of a run whose processes live, and for as long all of its GPUs have stood idle.
+    """No frame has come for `after` from a run whose processes live, and all of its GPUs have been idle for as long.
 
-    A lost connection or a log that does not go on is missing data, and no evidence: costgov says `unwatched` after a
-    minute and enforces the budget alone. The driver is the second source that makes it evidence: whoever says nothing
-    and computes nothing for ten minutes trains no more. `hang` judges ranks that are connected, by their beats, and
-    logs by their rhythm; this judges those that it cannot, and may be quicker than its loosest limits. Beats alone are
+    A lost connection or a log that does not continue is missing data and no evidence: costgov reports `unwatched` after
+    a minute and enforces only the budget. The GPU driver is the second source that makes it evidence: a run that sends
+    and computes nothing for ten minutes is not training. `hang` judges connected ranks by their beats, and logs by
+    their rhythm. This trigger judges the others, and may be quicker than the loosest limits of `hang`. Beats are
     frames: a rank that beats is not silent.
 
-    UNKNOWN while the GPUs are not sampled or one of them works (it trains on, unwatched), before the first frame, and
-    while a log says that it starts, evaluates or saves (`hang` knows how long that may last). What it takes for
-    silence: a log that saves or prepares data for longer than `after` without such a mark. Starts anew with each
-    attempt.
+    UNKNOWN while the GPUs are not sampled or one of them works (the run trains on, unwatched), before the first frame,
+    and while a log says that it starts, evaluates or saves (`hang` has limits for those). False alarms: a log that
+    saves or prepares data for longer than `after` without such a mark. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "silence"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        # NCCL's own timeout: whoever waited so long in a collective was going to end anyway.
+        # NCCL's own timeout: a rank that waited so long in a collective would end anyway.
         Key("after", "duration", "10m", "Fires after so long without a frame and without work on a GPU.", "10s"),
         Key("idle_frac", "frac", 0.01, "A GPU busy for no more than this part of the time does not work."),
     )

@@ -12,11 +12,11 @@ from governor.core.runs.state import Run
 
 
 class SpotNoticeGiven(Trigger):
-    """The provider has said that it takes this machine back: what is not saved by then is lost.
+    """The provider has announced that it takes this machine back: what is not saved by then is lost.
 
-    AWS says so two minutes ahead, or not at all ("best effort"); it is asked every five seconds. Meant for the response
-    `checkpoint`: the halt is the provider's own. UNKNOWN where nobody is asked, or has not answered for `fresh`: most
-    clouds give no notice, or one that costgov does not read. A notice is not forgotten when a new attempt begins.
+    AWS announces it two minutes ahead, or not at all ("best effort"); costgov asks every five seconds. Meant for the
+    response `checkpoint`: the provider itself ends the run. UNKNOWN where no provider is asked, or none has answered
+    for `fresh`: most clouds give no notice, or one that costgov does not read. A notice holds across attempts.
     """
 
     KIND: ClassVar[str] = "spot_notice"

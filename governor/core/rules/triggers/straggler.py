@@ -41,23 +41,23 @@ class _State:
 
 
 class Straggler(Trigger):
-    """A rank's median own time a step is `times` that of the median of its peers, and costs `lost_frac` of the step.
+    """A rank's median own time per step is `times` the median of its peers, and costs `lost_frac` of the step.
 
-    Collectives make the step times of all ranks equal, so a rank is judged by its *own* time: the step without the
-    time in collectives where that is told (host-blocking ones), else data wait plus forward pass (device-timed ranks,
-    whose waiting for others is in the backward pass). The first `warmup_steps` steps of each rank, saving and holds
-    are left out. One slow rank of many: a throttled GPU, a bad link, a neighbour on its cores, a stage with more work.
-    What it costs is the part of everybody's step by which it is slower.
+    Collectives make the step times of all ranks equal, so a rank is judged by its *own* time. That is the step without
+    its time in collectives, if reported (host-blocking ones), else data wait plus forward pass (device-timed ranks wait
+    for others in the backward pass). The first `warmup_steps` steps of each rank, saving and holds are left out. Causes
+    of one slow rank of many: a throttled GPU, a bad link, a neighbour on its cores, a stage with more work. Its cost is
+    the part of every rank's step by which it is slower.
 
-    Sees the ranks of this node alone, and needs three: of two, nobody can say which is the slow one. Misses a slow
+    Sees only the ranks of this node, and needs three: with two, the slow one cannot be identified. Misses a slow
     backward pass under device timing, a slow rank under ZeRO-3 (its forward pass waits for the others), and a whole
-    slow node. UNKNOWN for pipelines (their stages differ by design), until three ranks have a full window, and while
-    no rank is connected. Starts anew with each attempt.
+    slow node. UNKNOWN for pipelines (their stages differ by design), until three ranks have a full window, and while no
+    rank is connected. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "straggler"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        # Medians of 50 steps of equal ranks differ by some per cent; experts and sequence lengths, by a quarter.
+        # Medians of 50 steps of equal ranks differ by a few per cent; experts and sequence lengths, by a quarter.
         Key("times", "number", 1.5, "Fires from so many times the median of the other ranks on.", 1),
         Key("lost_frac", "frac", 0.1, "And only where the difference is this part of the step: else nobody waits."),
         Key("window_steps", "count", 50, "Steps whose median is taken.", 5),
@@ -106,7 +106,8 @@ class Straggler(Trigger):
             return False
         state.own_s.add(own_s)
         state.step_s.add(event.step_s)
-        if event.rank == max(ranks):  # Once a step is enough: most of the others have told theirs by then.
+        # Once per step is enough: when the highest rank reports, most others have reported the step.
+        if event.rank == max(ranks):
             self._compare()
         return self._state.finding.is_firing
 
@@ -147,7 +148,7 @@ class Straggler(Trigger):
 
 
 def _own_s(step: Step) -> float | None:
-    """Seconds that the rank worked by itself; None where its frame does not tell."""
+    """Seconds of the rank's own work; None when its frame does not report them."""
     assert step.step_s is not None
     if step.comm_s is not None:
         own_s = step.step_s - step.comm_s - (step.checkpoint_s or 0.0) - (step.hold_s or 0.0)

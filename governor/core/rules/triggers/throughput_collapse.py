@@ -30,22 +30,22 @@ class _State:
     recent: Reservoir
     early: Reservoir
     lead: int | None = field(default=None, metadata=UNKEPT)
-    floor: float | None = field(default=None, metadata=UNKEPT)  # Of the baseline, in its unit.
-    # The lead rank's last arrival. Between it and the next one after a restart nobody watched.
+    floor: float | None = field(default=None, metadata=UNKEPT)  # The limit: a part of the baseline, in its unit.
+    # The lead rank's last step. Not stored: the gap across a restart of the governor was not observed.
     last: Step | None = field(default=None, metadata=UNKEPT)
-    paused: bool = field(default=False, metadata=UNKEPT)  # The lead rank did something else since its last step.
+    paused: bool = field(default=False, metadata=UNKEPT)  # The lead rank paused since its last step.
 
 
 class ThroughputCollapse(Trigger):
     """The median speed of the last `window_steps` steps is below a part of the run's own baseline.
 
     Speed is tokens/s where tokens are known, else steps/s. Batch and sequence schedules make healthy steps up to 3.8
-    times longer by design, which tokens/s mostly sees through and steps/s does not: hence two limits, `floor_frac`
-    and `floor_frac_steps`. The baseline is the median over `baseline_steps` steps, begun only after `warmup_steps`
-    steps *and* `warmup_time`: first steps compile (hundreds of times slower) or run on prefetched data (ten times
-    faster than what follows). Measured on the lead rank, without time spent saving or agreeing and without the steps
-    around evaluation and compilation. A log without step times is timed by its arrival. UNKNOWN until the baseline
-    stands and while no rank is connected. Starts anew with each attempt.
+    times longer by design. Tokens/s mostly allows for that, steps/s does not: hence two limits, `floor_frac` and
+    `floor_frac_steps`. The baseline is the median over `baseline_steps` steps, after `warmup_steps` steps *and*
+    `warmup_time`: first steps compile (hundreds of times slower) or run on prefetched data (ten times faster than later
+    ones). The lead rank is measured, without the time for saving or agreeing and without the steps around evaluation
+    and compilation. A log without step times is timed by its arrival. UNKNOWN until the baseline is complete and while
+    no rank is connected. Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "throughput_collapse"
@@ -88,7 +88,7 @@ class ThroughputCollapse(Trigger):
         return None
 
     def _takes_lead(self, rank: int, run: Run) -> bool:
-        """The lead is the lowest rank that is connected; when it is lost the next to speak takes over."""
+        """The lead is the lowest connected rank. When it is lost, the next rank that reports takes over."""
         state = self._state
         if state.lead is not None and rank > state.lead:
             lead = run.ranks.get(state.lead)
@@ -98,10 +98,10 @@ class ThroughputCollapse(Trigger):
         return True
 
     def _see(self, event: Step, run: Run) -> bool:
-        """Take the step's speed; return whether it can have pulled the median below the floor."""
+        """Take the step's speed; return whether it may have pulled the median below the floor."""
         state = self._state
         last = state.last
-        if last is None or event.at != last.at:  # Of records that come together, out of a buffer, the first counts.
+        if last is None or event.at != last.at:  # Of records that arrive together the first counts.
             state.last = event
         if state.first_at is None:
             state.first_at = event.at
@@ -112,7 +112,8 @@ class ThroughputCollapse(Trigger):
         if step_s is not None:
             step_s = step_s - (event.checkpoint_s or 0.0) - (event.hold_s or 0.0)
         elif last is not None and event.step > last.step:
-            step_s = (event.at - last.at) / NS_PER_S / (event.step - last.step)  # The record does not say: by arrival.
+            # No step time in the record: by arrival.
+            step_s = (event.at - last.at) / NS_PER_S / (event.step - last.step)
         else:
             return False
         if not STEP_S_MIN <= step_s <= STEP_S_MAX:  # NaN fails too.
@@ -132,7 +133,7 @@ class ThroughputCollapse(Trigger):
         return not state.recent.add(speed) or speed < floor
 
     def _measure(self, event: Step, last: Step | None, step_s: float, run: Run) -> None:
-        """One more step of the baseline, once the warm-up is over."""
+        """Add a step to the baseline, once the warm-up is over."""
         state = self._state
         assert state.first_at is not None
         if state.steps_seen <= self._warmup_steps or event.at - state.first_at < self._warmup_ns:
@@ -144,7 +145,7 @@ class ThroughputCollapse(Trigger):
             speed = 1 / step_s
         else:
             if state.unit == STEPS_PER_S:
-                state.unit = TOKENS_PER_S  # Tokens have become known while the baseline is still being measured.
+                state.unit = TOKENS_PER_S  # Tokens became known while the baseline was measured.
                 state.early.clear()
             speed = tokens / step_s
         state.early.add(speed)
@@ -187,7 +188,7 @@ def _round(speed: float) -> str:
 
 
 def _tokens(event: Step, last: Step | None, run: Run) -> float | None:
-    """Tokens per step, of the whole global batch."""
+    """Tokens per step, of the global batch."""
     if event.tokens is not None and event.tokens > 0:
         return event.tokens
     if event.tokens_total is not None and last is not None and last.tokens_total is not None and event.step > last.step:

@@ -24,20 +24,20 @@ NOT_ASKABLE: Final = unknown("nobody_to_ask")
 class UnsavedWork(Trigger):
     """Training since the last good checkpoint, in time or in what it has cost, is more than a failure may take.
 
-    Meant for the response `checkpoint`, above all on spot machines, which go away at any moment. Counted from the
-    first step of the attempt, or the last checkpoint that the trainer told of (each one that DeepSpeed or the
-    Trainer wrote, and each that costgov asked for); never from before this attempt began. Fires until a checkpoint
-    has been saved, and asks once: one that fails is not asked for again until another is good.
+    Meant for the response `checkpoint`, above all on spot machines, which can go away at any moment. Counted from the
+    first step of the attempt, or from the last checkpoint that the trainer reported (each one that DeepSpeed or the
+    Trainer wrote, and each that costgov requested); never from before this attempt began. Fires until a checkpoint has
+    been saved, and requests one only once: after a failed request there is no other until a checkpoint succeeds.
 
-    UNKNOWN before the first step, for a log (nobody there can be asked to save), while no rank is connected, and
-    about the money while the price is unknown. Misses what a trainer saves without telling. Starts anew with
-    each attempt, which began from what was saved.
+    UNKNOWN before the first step, for a log (it cannot be asked to save), while no rank is connected, and for the money
+    while the price is unknown. Misses what a trainer saves without a report. Resets at each attempt, because an attempt
+    begins from what was saved.
     """
 
     KIND: ClassVar[str] = "unsaved_work"
     KEYS: ClassVar[tuple[Key, ...]] = (
-        # 419 failures in 54 days on 16,384 GPUs (Llama 3) are one in 50 h on 1,024, one in 265 days on 8: an hour is
-        # what machines deserve that are taken away at will, and what a person can bear to train again.
+        # 419 failures in 54 days on 16,384 GPUs (Llama 3) are one in 50 h on 1,024, and one in 265 days on 8. An hour
+        # suits machines that can be taken away at will, and is what a person can bear to train again.
         Key("time", "duration", "1h", "Fires with so much unsaved training.", "1m"),
         Key("usd", "number", 0, "Fires with unsaved training that has cost so many dollars; 0: time alone counts."),
     )

@@ -15,26 +15,26 @@ from governor.core.money.forecast import drift, per_mtok
 from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import Run
 
-SAMPLES: Final = 60  # Of a window: it moves on by a sixtieth.
+SAMPLES: Final = 60  # A window moves by a sixtieth.
 
 
 @dataclass(slots=True)
 class _State:
-    samples: deque[tuple[int, int, int]] = field(default_factory=deque)  # At, tokens of progress, micro-dollars.
+    samples: deque[tuple[int, int, int]] = field(default_factory=deque)  # Time, tokens of progress, micro-dollars.
     progress_tokens: int = 0
 
 
 class UsdPerMtok(Trigger):
     """Dollars per million tokens over the last `window`, against `[expected] usd_per_mtok` of the policy.
 
-    All that the run was charged meanwhile, pauses, evaluation and saving included, over the tokens by which its total
-    has grown beyond the attempt's highest: what is trained again after it was set back is no progress. An hour is long
-    enough for an evaluation to be a part of it and not the whole. The first `warmup_time` of each attempt, from its
-    first step on, is left out: starting is paid once. Tokens that cost nothing are no efficiency: a price of zero is
-    no price.
+    The cost is all that the run was charged meanwhile, with pauses, evaluation and saving. The tokens are those by
+    which its total has grown beyond the attempt's highest: tokens that are trained again after a step back are no
+    progress. An hour is long enough for an evaluation to be a part of it and not the whole. The first `warmup_time` of
+    each attempt, from its first step, is left out: starting is paid once. Tokens at zero cost are no efficiency: a
+    price of zero is no price.
 
-    UNKNOWN without an expectation or a price, while tokens are not told, until the window is full, and where no token
-    was trained in it: what stands still is `hang`'s. Starts anew with each attempt.
+    UNKNOWN without an expectation or a price, while tokens are not reported, until the window is full, and when no
+    token was trained in it (`hang` covers that). Resets at each attempt.
     """
 
     KIND: ClassVar[str] = "usd_per_mtok"
@@ -72,10 +72,11 @@ class UsdPerMtok(Trigger):
         state = self._state
         samples = state.samples
         if run.spend_rate_usd_micros_per_hour is None:
-            samples.clear()  # What is charged meanwhile is unknown.
+            samples.clear()  # The charges in between are unknown.
             return
         if samples and event.at < samples[-1][0]:
-            samples.clear()  # Restored, and the machine has been booted since: another clock.
+            # The state was restored after a reboot: its times are of another clock.
+            samples.clear()
         if samples and event.at - samples[-1][0] < self._spacing_ns:
             return
         state.progress_tokens = max(state.progress_tokens, run.tokens_total)

@@ -1,4 +1,4 @@
-"""`costgov halt` and `costgov hold`: what an operator may do to a run. Both are recorded with uid and reason."""
+"""`costgov halt` and `costgov hold`: operator actions on a run. The governor records both with uid and reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from governor.core.base.units import NS_PER_HOUR, format_duration, parse_duratio
 from governor.core.engine.idle.state import NODE
 from governor.wire import control_client
 
-HOLD_MAX_NS = 7 * 24 * NS_PER_HOUR  # A governor refuses more: a forgotten brake is a missing watchdog.
+HOLD_MAX_NS = 7 * 24 * NS_PER_HOUR  # A governor refuses more: a forgotten hold is a missing watchdog.
 
 
 class HoldLength(click.ParamType[int]):
@@ -92,10 +92,10 @@ def hold(run: str, duration: int, reason: str | None, control: str | None, as_js
 
 
 def _hold_node(control: str | None, request: dict[str, Any]) -> Any:
-    """Each governor of a node could stop it: all of them are told, and one that refuses is not passed over."""
+    """Send the hold to every governor of the node, since each could stop it. A refusal by any of them fails."""
     answers = control_client.ask_each(sockets(control), request)
     if not answers:
-        return ask(control, request)  # It says where nobody was found.
+        return ask(control, request)  # It reports where no governor was found.
     for answer in answers:
         if not answer.ok:
             refuse(answer)

@@ -1,4 +1,4 @@
-"""`costgov alert test`: one alert to every receiver, and what each of them answered."""
+"""`costgov alert test`: one alert to every receiver, and the answer of each."""
 
 from __future__ import annotations
 

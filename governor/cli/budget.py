@@ -1,4 +1,4 @@
-"""`costgov budget …`: ceilings of runs, stages, labels, days and the node, set while they train."""
+"""`costgov budget …`: ceilings of runs, stages, labels, days and the node, changed while they train."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from governor.wire.control_client import Answer, nobody
 
 
 class ScopeName(click.ParamType[str]):
-    """A scope, or a run's bare name -> the scope in full."""
+    """A scope, or a run's bare name -> the full scope."""
 
     name = "scope"
 

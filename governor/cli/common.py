@@ -1,4 +1,4 @@
-"""What every command shares: exit codes, how it fails in one line, options, and where it looks for governors."""
+"""Shared by all commands: exit codes, one-line failures, options, and the search for governors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class ExitCode(IntEnum):
     DENIED = 4
     UNKNOWN = 5
     DIFFERS = 6
-    HALTED = 86  # trainer_shim.wire.HALT_EXIT_CODE: a test holds them equal; `--help` need not load the shim.
+    # trainer_shim.wire.HALT_EXIT_CODE. A test compares them, so that `--help` need not load the shim.
+    HALTED = 86
     NEEDS_HUMAN = 87
     CANNOT_EXECUTE = 126
     NOT_FOUND = 127
@@ -56,21 +57,21 @@ MEANINGS: Final[dict[ExitCode, str]] = {
 assert set(MEANINGS) == set(ExitCode), "an exit code without a meaning"
 
 _OF_EVERY_COMMAND: Final = (ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.INTERRUPTED)
-OF_THE_COMMANDS: Final = "Exit codes: see the --help of each command."  # Of a group that does nothing by itself.
+OF_THE_COMMANDS: Final = "Exit codes: see the --help of each command."  # For a group that does nothing itself.
 
 
 def exits(*more: ExitCode) -> str:
-    """The exit codes of one command, for the end of its --help: those that every command has, and these."""
+    """The exit codes of one command for the end of its --help: the common ones and `more`."""
     lines = [line for code in sorted({*_OF_EVERY_COMMAND, *more}) for line in _meaning_lines(code)]
     return "\n".join(["\b", "Exit codes:", *lines])
 
 
 def _meaning_lines(code: ExitCode) -> list[str]:
-    """As click would wrap it: it does not, where lines are to stay as they are."""
+    """One exit code, wrapped as click would: click does not wrap here, because it must keep the line breaks."""
     return textwrap.wrap(MEANINGS[code], 78, initial_indent=f"  {code.value:>3}  ", subsequent_indent=" " * 7)
 
 
-# What a governor's refusal (its `code`) exits with; anything else is FAILED.
+# The exit code for the `code` of a governor's refusal. Any other code exits with FAILED.
 OF_REFUSAL: Final[dict[str, ExitCode]] = {
     "no_governor": ExitCode.NO_GOVERNOR,
     "silent": ExitCode.NO_GOVERNOR,
@@ -81,9 +82,9 @@ OF_REFUSAL: Final[dict[str, ExitCode]] = {
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for. Together they load what a table has no use for.
+    """A group that imports a command only when it is called. All commands together load far more than one needs.
 
-    `lazy`: the name of a command -> "module:attribute" of it.
+    `lazy`: the name of a command -> its "module:attribute".
     """
 
     def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
@@ -102,16 +103,16 @@ class LazyGroup(click.Group):
         return command
 
 
-# --- what every command shares: how it fails in one line, where it looks for settings and governors ------------
+# --- what every command shares: one-line failures, and where settings and governors are
 
 
-SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"  # settings_model has it too; importing that costs 150 ms.
+SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"  # settings.model has it too. Importing that takes 150 ms.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Failed(click.ClickException):
-    """Ends a command: lines for stderr, and the exit code."""
+    """Ends a command with lines for stderr and an exit code."""
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
@@ -138,7 +139,7 @@ class Usd(click.ParamType[UsdMicros]):
 
 
 class UsdPerHour(Usd):
-    """What a machine costs an hour: above zero, and not a sum that somebody has put into the wrong unit."""
+    """Price of a machine per hour: above zero, and within a bound that catches a wrong unit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> UsdMicros:
         amount = super().convert(value, param, ctx)
@@ -167,7 +168,7 @@ def json_option(command: Command) -> Command:
 
 
 def find_config(config: Path | None) -> Path | None:
-    """The file given, else the system's where it exists, else none."""
+    """The given file, else the system's if it exists, else None."""
     if config is not None:
         return config
     return Path(SYSTEM_CONFIG) if os.path.exists(SYSTEM_CONFIG) else None
@@ -176,7 +177,7 @@ def find_config(config: Path | None) -> Path | None:
 def settings_from(
     config: Path | None, overrides: dict[str, Any] | None = None, *, beside: str | None = None
 ) -> Settings:
-    """Load settings, of the system's file where none is given, or fail with every problem, a line each.
+    """Load the settings from the given file, else from the system's. Fail with one line for each problem.
 
     Warnings go to stderr.
     """
@@ -195,7 +196,7 @@ def sockets(control: str | None) -> tuple[str, ...]:
 
 
 def ask(control: str | None, request: dict[str, Any]) -> Any:
-    """Ask the governor that knows the answer; fail in one line otherwise. Returns its data."""
+    """Ask the governor that knows the answer and return its data. Otherwise fail in one line."""
     answer = control_client.ask_first(sockets(control), request)
     if not answer.ok:
         refuse(answer)
@@ -207,13 +208,13 @@ def refuse(answer: Answer) -> NoReturn:
 
 
 def show_line(text: str, style: str = "") -> None:
-    """A line for people, on standard output: in colour and broken between words where that is a terminal."""
+    """Print a line for people on standard output. A terminal gets colour and line breaks between words."""
     for line in shown_lines(Styled(text, style), screen_of(sys.stdout)):
         click.echo(line)
 
 
 def show_text(text: str) -> None:
-    """Tables and words between them, as they were rendered for standard output: long lines of words are broken."""
+    """Print tables and text as rendered for standard output. Long lines of text are wrapped."""
     screen = screen_of(sys.stdout)
     for line in text.splitlines():
         is_short = screen.columns is None or width(without_colour(line)) <= screen.columns
@@ -221,17 +222,17 @@ def show_text(text: str) -> None:
 
 
 def complain(text: str, who: str = "costgov") -> None:
-    """A line of what went wrong, on standard error. It is not broken: a path in it is there to be copied."""
+    """Print an error line on standard error. It is not wrapped, so that paths in it can be copied."""
     click.echo(f"{styled(f'{who}:', 'bold red', screen_of(sys.stderr))} {text}", err=True)
 
 
 def remark(text: str) -> None:
-    """A line on standard error of what should be known, and has stopped nothing."""
+    """Print a remark on standard error. The command goes on."""
     click.echo(f"{styled('costgov:', 'bold yellow', screen_of(sys.stderr))} {text}", err=True)
 
 
 def print_json(document: Any) -> None:
-    """Strict JSON: what is not finite (a journal keeps the loss as it was) is one of the wire's words."""
+    """Print strict JSON. Non-finite numbers (a journal stores the loss unchanged) become the wire's words."""
     from trainer_shim.wire import worded
 
     click.echo(json.dumps(worded(document), indent=2, allow_nan=False))

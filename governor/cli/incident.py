@@ -1,4 +1,4 @@
-"""`costgov incident …`: halts, past and present, from running governors and from the journals of ended ones."""
+"""`costgov incident …`: past and present halts, from running governors and from the journals of ended ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ from governor.wire import control_client
 from governor.wire.control_client import INCIDENTS_MAX, Snapshot, matching
 
 JOURNAL_NAME: Final = "costgov.db"
-JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name of its own; newest first.
+# One for each name that `costgov run` ever had. The newest are read.
+JOURNALS_MAX: Final = 1_000
 
 
 @click.group(short_help="Halts, past and present: list, show.", epilog=OF_THE_COMMANDS)
@@ -109,7 +110,8 @@ def show(incident_id: str, markdown: bool, config: Path | None, control: str | N
             show_line(f"not observed  {line}", "yellow")
 
 
-_STYLES: Final = {"HALTED": "green", "NEEDS_HUMAN": "bold red"}  # Of a stage; any other is on its way.
+# The style of a final state. Other states are in progress.
+_STYLES: Final = {"HALTED": "green", "NEEDS_HUMAN": "bold red"}
 _HEAD: Final = ("INCIDENT", "OPENED (UTC)", "RUN", "STEP", "WHY", "STAGE", "CHECKPOINT", "SPENT")
 
 
@@ -128,7 +130,7 @@ def _row(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:
-    """By full id, by an unambiguous beginning of it, or the newest by "last"."""
+    """By full id, by an unambiguous prefix of it, or the newest by "last"."""
     meant = matching(found, incident_id)
     if len(meant) == 1:
         return meant[0]
@@ -138,15 +140,15 @@ def _find(incident_id: str, found: list[Snapshot]) -> Snapshot:
 
 
 def _age(snapshot: Mapping[str, Any]) -> tuple[int, str]:
-    """Oldest first; of the same instant by name, so that a list reads the same twice."""
+    """The sort key: oldest first, and by id at the same instant, so that the order is stable."""
     return int(snapshot["opened_wall_ns"]), str(snapshot["incident_id"])
 
 
 def _incidents(last: int, config: Path | None, control: str | None, wanted: str | None = None) -> list[Snapshot]:
-    """What every governor that answers knows, and what the journals hold of those that have ended.
+    """The incidents of every governor that answers, and of the journals of ended governors.
 
-    One governor tells only its own halts: those of an ended `costgov run` stand in its journal alone. Of what both
-    tell, the governor's word is the newer one. A socket given with --control is asked alone.
+    A governor reports only its own halts. Those of an ended `costgov run` are only in its journal. For an incident in
+    both, the governor's state is newer. With --control, only that socket is asked.
     """
     request = {"cmd": "incidents", "last": last} | ({} if wanted is None else {"of": wanted})
     answers = control_client.ask_each(sockets(control), request)
@@ -163,7 +165,8 @@ def _incidents(last: int, config: Path | None, control: str | None, wanted: str 
         kept = _from_journals(settings_from(find_config(config)).paths.state_dir, last, is_answered=is_answered)
     except Failed as error:
         if not is_answered:
-            if answers and error.code is ExitCode.NO_GOVERNOR:  # Said above; its code tells denied from absent.
+            # It is reported above. The code distinguishes denied from absent.
+            if answers and error.code is ExitCode.NO_GOVERNOR:
                 raise Failed(error.message, OF_REFUSAL.get(answers[0].code, error.code)) from error
             raise
         complain(error.message)
@@ -173,12 +176,15 @@ def _incidents(last: int, config: Path | None, control: str | None, wanted: str 
 
 
 def _key(snapshot: Snapshot) -> tuple[Any, Any]:
-    """Two journals may count their incidents alike; two halts of one name never opened in the same nanosecond."""
+    """Two journals may use the same incident numbers. Two halts of one name never open in the same nanosecond."""
     return snapshot["incident_id"], snapshot.get("opened_wall_ns")
 
 
 def _from_journals(state_dir: Path, last: int, *, is_answered: bool) -> list[Snapshot]:
-    """Every journal that can be read; a line for each that cannot. Fails when there is nothing else to tell."""
+    """The incidents of every readable journal, and one line for each unreadable one.
+
+    Fails when there is nothing else to show.
+    """
     beside = glob.glob(f"{glob.escape(str(state_dir))}/runs/*/{JOURNAL_NAME}")
     known = [path for path in (str(state_dir / JOURNAL_NAME), *beside) if os.path.exists(path)]
     paths = sorted(known, key=os.path.getmtime, reverse=True)[:JOURNALS_MAX]

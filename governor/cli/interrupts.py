@@ -1,4 +1,4 @@
-"""Imported before anything slow: Ctrl-C while the command is still loading ends it as Ctrl-C does later, quietly."""
+"""Imported before anything slow, so that Ctrl-C during the imports exits quietly, as it does later."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import signal
 import sys
 from types import TracebackType
 
-INTERRUPTED = 130  # exit_codes.ExitCode.INTERRUPTED, which is yet to be loaded; cli.py holds them equal.
+# exit_codes.ExitCode.INTERRUPTED, which is not loaded yet. cli.main checks that they are equal.
+INTERRUPTED = 130
 
 
 def _quietly(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
-        os._exit(INTERRUPTED)  # Nothing is open yet, and nothing said.
+        os._exit(INTERRUPTED)  # Nothing is open, and nothing has been printed.
     sys.__excepthook__(kind, error, where)
 
 
 def exit_code_stands() -> None:
-    """What it all came to is known: from here on no signal makes another exit code of it.
+    """Ignore signals from here on: the result is known, and no signal may change the exit code.
 
-    The interpreter gives our handlers back before it has ended; who insists would meet the default action then. What a
-    signal is told to ignore it leaves alone.
+    The interpreter restores the default handlers before it has ended, so a later signal would meet the default action.
+    It leaves ignored signals alone.
     """
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)

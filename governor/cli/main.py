@@ -1,8 +1,8 @@
-"""The `costgov` command. Each command has a file here, which is imported when it is asked for."""
+"""The `costgov` command. Each command has its own file here, which is imported only when the command is called."""
 
 from __future__ import annotations
 
-from governor.cli import interrupts  # First: what follows takes a tenth of a second.
+from governor.cli import interrupts  # First: the imports below take a tenth of a second.
 
 # isort: split
 import errno
@@ -16,9 +16,10 @@ import click
 from governor.cli.common import ExitCode, Failed, LazyGroup, complain, exits
 
 assert interrupts.INTERRUPTED == ExitCode.INTERRUPTED, "two exit codes of Ctrl-C"
-# What these are for is what they print; closed is not unread (`| head`). The others act, or answer by their exit code.
+# The output is the purpose of these commands: a closed stdout is an error, unlike `| head`. The other commands act, or
+# answer by exit code.
 _SHOWN: Final = ("status", "doctor", "incident", "prices", "cost", "plan", "alert", "completion")
-# A command is a file and its row here.
+# To add a command, add a file and its row here.
 _COMMANDS: Final = {
     "alert": "governor.cli.alert:alert",
     "budget": "governor.cli.budget:budget",
@@ -35,7 +36,7 @@ _COMMANDS: Final = {
     "status": "governor.cli.status:status",
 }
 
-# Of click 8.2 and later; before, click prints that page itself.
+# In click 8.2 and later. Earlier versions print that page themselves.
 _NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
@@ -81,7 +82,7 @@ def completion(shell: str) -> None:
 
 
 def main() -> None:
-    """Entry point: every expected failure is one line on stderr and a documented exit code."""
+    """Entry point. Every expected failure is one line on stderr and a documented exit code."""
     if not os.environ.get("COSTGOV_TRACEBACK"):
         sys.excepthook = _one_line
     sys.exit(_run())
@@ -90,10 +91,11 @@ def main() -> None:
 def _run() -> int:
     try:
         code = cli.main(prog_name="costgov", standalone_mode=False)
-        if sys.stdout is not None:  # Closed by the caller (`>&-`): then there is nobody to tell.
+        if sys.stdout is not None:  # The caller closed it (`>&-`), so there is no reader.
             sys.stdout.flush()
     except click.UsageError as error:
-        if isinstance(error, _NO_ARGUMENTS):  # Its message is a page: who names no command wants to see them.
+        # Its message is the help page: without a command, the user wants to see the commands.
+        if isinstance(error, _NO_ARGUMENTS):
             click.echo(error.format_message(), err=True)
             return ExitCode.USAGE
         path = error.ctx.command_path if error.ctx is not None else "costgov"
@@ -106,13 +108,13 @@ def _run() -> int:
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # The reader (`| head`) has what it wanted. Nothing may be written at exit either.
+        # The reader (`| head`) has what it wanted. Python must not write at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except OSError as error:
         if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
             raise
-        # Nothing more may be written at exit: Python would complain of the same again.
+        # Python must not write at exit, or it would report the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         complain(f"standard output: {error.strerror}")
         return ExitCode.FAILED
@@ -124,8 +126,8 @@ def _sentence(message: str) -> str:
 
 
 def _one_line(kind: type[BaseException], error: BaseException, _where: TracebackType | None) -> None:
-    """A fault of ours: the program ends as Python ends it (exit code 1), in one line."""
-    if issubclass(kind, KeyboardInterrupt):  # On the way in or out of `_run`: no fault.
+    """A fault of our own: one line, and Python's exit code 1."""
+    if issubclass(kind, KeyboardInterrupt):  # On the way into or out of `_run`. This is no fault.
         os._exit(ExitCode.INTERRUPTED)
     what = " ".join(f"{kind.__name__}: {error}".split())[:300]
     print(f"costgov: internal error: {what} (COSTGOV_TRACEBACK=1 shows where; please report it)", file=sys.stderr)

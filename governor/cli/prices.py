@@ -1,4 +1,4 @@
-"""`costgov prices`: what this machine's time would be charged at and why, and the built-in table."""
+"""`costgov prices`: the price of this machine and its source, and the built-in table."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _document(row: PriceRow, table: PriceTable, today: Day) -> dict[str, Any]:
 
 
 def _render(rows: Sequence[PriceRow], table: PriceTable, today: Day, screen: Screen) -> str:
-    """Return the table as text that ends with a newline. A row that is never used is dim."""
+    """The table as text that ends with a newline. A row that is never used is dim."""
     from governor.core.base.units import format_usd
     from governor.text.screen import Styled
     from governor.text.table import Head, render_rows

@@ -1,4 +1,4 @@
-"""`costgov status` and `costgov doctor`: how things are, and how they would be."""
+"""`costgov status` and `costgov doctor`: the current state, and the checks before a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from governor.app.doctor import Check
 
-WATCH_PERIOD_S: Final = 1.0  # A step takes about that long; faster only flickers.
+WATCH_PERIOD_S: Final = 1.0  # About the time of a step. A shorter period only flickers.
 
 
 @click.command(
@@ -57,7 +57,7 @@ def status(watch: bool, control: str | None, as_json: bool) -> None:
         return
     documents = _ask(control)
     if as_json:
-        # One governor a node is the rule; several (`costgov run` beside a service) come as a list under "beside".
+        # A node usually has one governor. Others (`costgov run` beside a service) are a list under "beside".
         print_json({**documents[0], "beside": documents[1:]})
         return
     from governor.cli.status_table import render_status
@@ -68,7 +68,7 @@ def status(watch: bool, control: str | None, as_json: bool) -> None:
 
 
 def _ask(control: str | None) -> list[Any]:
-    """The status of every governor that answers; fails when none does."""
+    """The status of every governor that answers. Fails when none does."""
     paths = sockets(control)
     answers = control_client.ask_each(paths, {"cmd": "status"})
     good = [answer.data for answer in answers if answer.ok]
@@ -78,7 +78,7 @@ def _ask(control: str | None) -> list[Any]:
 
 
 def _watch(control: str | None, as_json: bool) -> None:
-    """Until Ctrl-C. A governor that restarts meanwhile is waited for; one that was never there is an error."""
+    """Repeat until Ctrl-C. It waits for a governor that restarts. A governor that was never there is an error."""
     documents: list[Any] | None = _ask(control)
     in_place = sys.stdout.isatty() and not as_json
     try:
@@ -95,14 +95,15 @@ def _watch(control: str | None, as_json: bool) -> None:
             except Failed:
                 documents = None
     except KeyboardInterrupt:
-        return  # That is how one leaves.
+        return  # Ctrl-C is the normal way to leave.
 
 
 def _draw(documents: list[Any]) -> None:
     from governor.cli.status_table import render_status
 
     text = "\n".join(render_status(document, screen_of(sys.stdout)) for document in documents)
-    # Home, the text with each line cleared to its end, then everything below it: no flicker, no scrollback.
+    # Cursor home, then the text with each line cleared to its end, then clear everything below: no flicker, no
+    # scrollback.
     click.echo("\x1b[H" + text.replace("\n", "\x1b[K\n") + "\x1b[J", nl=False)
 
 
@@ -151,7 +152,7 @@ _MARK_COLUMNS: Final = 4
 
 
 def _print_checks(checks: Sequence[Check]) -> None:
-    """The mark alone is coloured; a text that breaks goes on below itself."""
+    """Only the mark is coloured. A wrapped text is indented below itself."""
     screen = screen_of(sys.stdout)
     for check in checks:
         first, *rest = [line for told in check.lines() for line in shown_lines(told, screen, hang=_hang(told))]

@@ -1,4 +1,4 @@
-"""`costgov status` as a person reads it. Every text from a trainer is made printable first."""
+"""`costgov status` for people. Every text from a trainer is made printable first."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def render_status(status: Mapping[str, Any], screen: Screen) -> str:
 
 
 def who(governor: Mapping[str, Any]) -> str:
-    """Which of a node's governors this is: `costgov run` beside a service makes two of them."""
+    """Which of a node's governors this is. `costgov run` beside a service makes two."""
     name = governor.get("run")
     started = f"costgov run {name}" if name is not None else "service" if "run" in governor else "governor"
     return plain(f"{governor['node']}, {started} (pid {governor.get('pid', '?')})")
@@ -132,7 +132,7 @@ def _notes(run: Mapping[str, Any]) -> list[Styled]:
 
 
 def _bound_by_a_group(run: Mapping[str, Any]) -> list[Styled]:
-    """Another ceiling than the one beside its spend is met first: that of its stage, a label, the day or the node."""
+    """The ceiling of the run's stage, label, day or node, if it binds before the run's own."""
     cap = run.get("binding")
     if cap is None or cap["scope"].startswith("run:"):
         return []
@@ -142,7 +142,7 @@ def _bound_by_a_group(run: Mapping[str, Any]) -> list[Styled]:
 
 
 def _ahead(run: Mapping[str, Any]) -> list[str]:
-    """What is left; nothing for a run that has no goal or has not shown its speed yet."""
+    """What is left. Empty for a run without a goal, or without a known speed."""
     hours, dollars = run.get("hours_left"), run.get("cost_left_usd")
     if hours is None or run["state"] in ("finished", "halted"):
         return []
@@ -154,7 +154,7 @@ def _ahead(run: Mapping[str, Any]) -> list[str]:
 
 
 def _pace(run: Mapping[str, Any]) -> list[str]:
-    """The last window and the run so far beside what was expected; nothing where nobody expects anything."""
+    """The last window and the whole run against the expected values. Empty without expected values."""
     window = run.get("window")
     if window is None or (run.get("drift_frac") is None and run.get("burn_rate") is None):
         return []
@@ -178,7 +178,7 @@ def _against(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _saves(saves: Mapping[str, Any]) -> str:
-    """What is measured, what is assumed, and what follows."""
+    """Measured and assumed save times, and the resulting advice."""
     gain = saves.get("saved_usd_per_hour")
     cost = "" if gain is None else f", {_usd(gain)}/h less than now"
     return (
@@ -222,11 +222,11 @@ def _age(run: Mapping[str, Any]) -> Styled:
     return Styled(_seconds(age_s), "yellow" if is_old else "")
 
 
-# --- a node that nobody uses: since when, what follows, and how to keep it -----------------------------------
+# --- an unused node: since when, what follows, and how to keep it
 
 
 def idle_notes(node: Mapping[str, Any]) -> list[Styled]:
-    """None while nothing would stop the node: then idle time is no news."""
+    """Lines about an idle node. Empty while nothing would stop it, because idle time is then no news."""
     notes = []
     if node.get("stop"):
         stop = node["stop"]
@@ -257,7 +257,7 @@ def _follows(node: Mapping[str, Any]) -> str:
     return f"stops in {_seconds(node['stops_in_s'])} ({plain(node['limit_by'])}); {plain(node['keep_it'])}"
 
 
-# --- figures -------------------------------------------------------------------------------------------------
+# --- figures
 
 
 def _usd(amount: float | None) -> str:

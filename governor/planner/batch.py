@@ -1,4 +1,4 @@
-"""Rows of a table of set-ups, each predicted: as many lines as rows, whatever is in them."""
+"""Predicts each row of a table of set-ups. The output has one line for each row, whatever the row contains."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from governor.text.screen import Screen
 from governor.text.table import Head, render_rows
 
 NOT_PREDICTED: Final = "not predicted: "
-# Beside a blank, how tables say that nobody knows. "none" is a value: of checkpointing, of offload.
+# Words for "unknown" in tables, besides a blank. "none" is a value: of checkpointing, of offload.
 UNKNOWN_WORDS: Final = frozenset({"-", "?", "n/a", "na", "nan", "null", "unknown"})
-# A table has one of these at least; else it is separated by something else than commas.
+# A table has at least one of these columns. Otherwise its separator is not the comma.
 KNOWN: Final = frozenset({"model", "hidden", "params_b", "gpu"})
 NOTE_CHARS_MAX: Final = 400
 
 
 class TableUnreadableError(ValueError):
-    """No table: one line."""
+    """The file is not a table. The message is one line."""
 
 
 def predictions(path: Path) -> Iterator[dict[str, Any]]:
-    """One object a row, in their order. TableUnreadableError where the file itself cannot be read."""
+    """One object for each row, in order. TableUnreadableError when the file itself cannot be read."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(_without_remarks(file))
@@ -58,7 +58,7 @@ def _known(cell: str) -> str:
 
 
 def _without_remarks(file: Iterable[str]) -> Iterator[str]:
-    """Lines that begin with # above the titles are remarks; below them they may be rows."""
+    """Lines that begin with # are comments above the column titles. Below them they may be rows."""
     lines = iter(file)
     for line in lines:
         if not line.startswith("#"):
@@ -68,7 +68,7 @@ def _without_remarks(file: Iterable[str]) -> Iterator[str]:
 
 
 def prediction(row: Row, row_id: str) -> dict[str, Any]:
-    """The row's line. Every figure is null where the row says nothing that could be trained."""
+    """The output line of a row. Every figure is null when no trainable set-up follows from the row."""
     try:
         known = read(row)
         _check_heads(row, known.setup.shape)
@@ -100,13 +100,13 @@ def prediction(row: Row, row_id: str) -> dict[str, Any]:
 
 
 def _could_recompute(known: Read) -> bool:
-    """Nobody said what is recomputed, and with everything it fits: what ran has recomputed some of it."""
+    """Whether a finished run recomputed something: the row states nothing, and full recomputation fits."""
     is_open = any(one.startswith("act_ckpt") for one in known.assumed)
     return is_open and memory_of(known.setup.but(checkpointing=Checkpointing.FULL)).surely_fits
 
 
 def _check_heads(row: Row, shape: Shape) -> None:
-    """A row has no width of a head. The catalogue knows models whose heads are wider than their share: those may."""
+    """Refuse heads that do not divide the hidden size, unless the catalogue knows the model's head width."""
     if row.get("heads", "").strip() and shape.hidden % shape.heads and shape.head_dim == shape.hidden // shape.heads:
         near = divisors_near(shape.hidden, shape.heads)
         raise UnreadableRowError(f"{shape.heads} heads do not divide hidden {shape.hidden}: {near} do")

@@ -21,47 +21,47 @@ from governor.wire.price_table import KINDS, PriceTable, built_in, key, look_up
 
 Row = Mapping[str, str]
 
-# Where nobody measured it: the share of its peak that a large matmul reaches, by the median of those measured.
+# The share of the peak that a large matmul reaches: the median of the measured ones, for GPUs without a measurement.
 USUAL_REACHED = 0.80
 USUAL_REACHED_FP8 = 0.72
 
 
 class UnknownNameError(ValueError):
-    """Not in the catalogue. The text offers what is near."""
+    """The name is not in the catalogue. The text offers similar names."""
 
 
 @cache
 def models() -> dict[str, Shape]:
-    """Every architecture of the table whose sizes are stated, by its name as written there."""
+    """Every architecture of the table with stated sizes, by its name in the table."""
     return {row["model"]: shape_of(row) for row in _rows("models.csv") if row["layers"] and row["hidden"]}
 
 
 @cache
 def catalogue_gpus() -> dict[str, Gpu]:
     table = {row["gpu"]: _gpu(row) for row in _rows("gpus.csv")}
-    # The export variant of the A100: the same chip, its NVLink cut to 400 GB/s in both directions together.
+    # The export variant of the A100: the same chip, with NVLink limited to 400 GB/s for both directions together.
     a100 = table["A100-SXM-80GB"]
     table["A800-80GB"] = replace(a100, name="A800-80GB", link_gbps=200.0)
     return table
 
 
 def model_named(name: str) -> Shape:
-    """Case and the notes in brackets do not matter. Raises UnknownNameError."""
+    """The model of that name. Case and notes in brackets do not matter. Raises UnknownNameError."""
     return models()[_nearest(name, list(models()), "model")]
 
 
 def shape_named(name: str) -> Shape:
-    """Of a stage ("stage4", "70B MoE-large"), or of a model of the table. Raises UnknownNameError."""
+    """The shape of a stage ("stage4", "70B MoE-large"), or of a model in the table. Raises UnknownNameError."""
     stage = stage_named(name)
     return stage.shape if stage else model_named(name)
 
 
 def gpu_named(name: str) -> Gpu:
-    """`H100` is enough where it names one of them alone or the usual one. Raises UnknownNameError."""
+    """The GPU of that name. `H100` is enough if it names only one GPU or the usual one. Raises UnknownNameError."""
     return catalogue_gpus()[_nearest(name, list(catalogue_gpus()), "GPU")]
 
 
-# What people mean by the short name; what one architecture is called besides.
+# The usual meaning of short names, and other names of an architecture.
 USUAL_MODELS = {
     "llama318b": "Llama3-8B", "llama3170b": "Llama3-70B", "llama3370b": "Llama3-70B", "llama3405b": "Llama3.1-405B",
 }  # fmt: skip
@@ -70,7 +70,7 @@ USUAL = {"a100": "A100-SXM-80GB", "h100": "H100-SXM-80GB", "h200": "H200-SXM-141
 
 def _nearest(name: str, known: list[str], kind: str) -> str:
     wanted, usual = _plain(name), USUAL
-    if kind == "model":  # Hugging Face's names have an owner before them.
+    if kind == "model":  # Hugging Face's names begin with an owner.
         wanted, usual = _plain(name.rsplit("/", 1)[-1]).removeprefix("meta"), USUAL_MODELS
     if wanted in usual:
         return usual[wanted]
@@ -90,13 +90,15 @@ def _nearest(name: str, known: list[str], kind: str) -> str:
     raise UnknownNameError(f"no {kind} named {name!r} in the catalogue{hint}")
 
 
-# What names of GPUs have besides, as vendors and drivers write them.
+# Further parts of GPU names as vendors and drivers write them.
 _BESIDES = re.compile(r"nvidia|amd|instinct|geforce|tesla|[dh]gx|gb|hbm\d+e?|nvl72")
 
 
 def _by_words(name: str) -> str | None:
-    """`a100-40`, `NVIDIA H100 80GB HBM3`: the one that has all the words, its memory and `sxm` among them; of several
-    the SXM one. No part of a number or a word is one: an H20 is no H200."""
+    """The GPU that has all the words, its memory and `sxm` among them: `a100-40`, `NVIDIA H100 80GB HBM3`.
+
+    Of several GPUs, it is the only SXM one. Numbers and words match only as a whole: an H20 is no H200.
+    """
     words = re.findall(r"[a-z]+\d+|\d+|[a-z]+", re.sub(r"(sxm)\d", r"\1", name.split("(")[0].lower()))
     words = [word for word in words if not _BESIDES.fullmatch(word)]
     if (short := "".join(word for word in words if word != "sxm")) in USUAL:
@@ -120,7 +122,10 @@ def _plain(name: str) -> str:
 
 
 def shape_of(row: Row) -> Shape:
-    """A row of the table of architectures. Raises ImpossibleShapeError, or ValueError for a cell that is no number."""
+    """A row of the table of architectures.
+
+    Raises ImpossibleShapeError, or ValueError for a cell that is not a number.
+    """
     hidden, heads = _int(row, "hidden"), _int(row, "heads")
     experts = None
     if _int(row, "n_experts"):
@@ -196,16 +201,16 @@ def _billions(row: Row, key: str) -> float | None:
     return 1e9 * value if value else None
 
 
-# What an hour of a GPU costs, of the built-in price table: for plans, which buy no machine and ask no provider.
+# The hourly price of a GPU from the built-in price table, for plans: they buy no machine and ask no provider.
 
 
-# No list has a GPU above $14.24 an hour: what is dearer was meant for the whole machine.
+# The highest listed price is $14.24 an hour per GPU. A higher value was probably meant for the whole machine.
 GPU_HOUR_USD_MAX = 40.0
 CHEAPEST = "cheapest"
 
 
 class NoPriceError(ValueError):
-    """Nobody is listed with such a GPU. The text says who is, and at what price."""
+    """No provider lists this GPU. The text names the listed ones with their prices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +221,7 @@ class GpuPrice:
 
 
 def listed_price(gpu: Gpu, gpus: int, provider: str, kind: str) -> GpuPrice:
-    """The provider's newest price for a machine with such GPUs, a GPU and hour. Raises NoPriceError."""
+    """The provider's newest price for a machine with such GPUs, per GPU and hour. Raises NoPriceError."""
     wanted = price_kind(kind)
     if provider == CHEAPEST:
         return _cheapest(gpu, wanted)
@@ -245,7 +250,7 @@ def _cheapest(gpu: Gpu, kind: PriceKind) -> GpuPrice:
 
 
 def offers_text(gpu: Gpu, kind: PriceKind = PriceKind.ON_DEMAND) -> str:
-    """Who is listed with this GPU, the cheapest first, for an error or a note."""
+    """The providers that list this GPU, cheapest first, for an error or a note."""
     found = sorted(offers((gpu,), kind), key=lambda offer: offer.gpu_hour_usd)
     if not found:
         return f"no provider is listed with {gpu.name}: state a price with price (USD per GPU-hour)"
@@ -253,7 +258,7 @@ def offers_text(gpu: Gpu, kind: PriceKind = PriceKind.ON_DEMAND) -> str:
 
 
 def offers(wanted: tuple[Gpu, ...], kind: PriceKind, provider: str | None = None) -> list[Offer]:
-    """Each provider's newest price of each of these GPUs, in machines as large as it rents them out."""
+    """Each provider's newest price of each of these GPUs, in machines as large as the provider offers them."""
     table = built_in()
     names = {gpu.name: gpu for gpu in wanted}
     made = []
@@ -269,7 +274,7 @@ def offers(wanted: tuple[Gpu, ...], kind: PriceKind, provider: str | None = None
 
 
 def priced_gpus(kind: PriceKind) -> list[Gpu]:
-    """GPUs of the catalogue that somebody is listed with."""
+    """GPUs of the catalogue with a listed price."""
     listed = {gpu_name for _, gpu_name in _listed(built_in(), kind)}
     return [gpu for name, gpu in catalogue_gpus().items() if name in listed]
 

@@ -1,4 +1,4 @@
-"""Reference set-ups of three sizes of model, under every way of sharding: where each fits, and DeepSpeed's configs."""
+"""Reference set-ups for models of three sizes under every way of sharding: where each fits, and DeepSpeed's configs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from governor.text.table import Head, render_rows
 GPU: Final = "H100-SXM-80GB"
 MEGATRON: Final = "Megatron"
 DEEPSPEED_WAYS: Final = ("ZeRO-1", "ZeRO-2", "ZeRO-3")
-# Model, how many GPUs, sequence length, tokens a step (Llama 2's 4M; Llama 3's 8M to 16M), tokens of the whole run.
+# Model, number of GPUs, sequence length, tokens per step (Llama 2's 4M; Llama 3's 8M to 16M), tokens of the whole run.
 REFERENCES: Final = (
     ("Llama2-7B", (8,), 4096, 2**22, 2e12),
     ("Llama3-70B", (64, 128, 256), 8192, 2**23, 15e12),
@@ -29,7 +29,7 @@ REFERENCES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """`by_way`: each with what it leaves open chosen for it; None: nobody runs it so."""
+    """`by_way`: the best set-up of each way of sharding. None: no framework runs it."""
 
     model: str
     gpus: int
@@ -66,7 +66,7 @@ def _reference(model: str, gpus: int, seq_len: int, step_tokens: int, tokens: fl
     return Reference(model, gpus, tokens, {**by_way(asked(values)), MEGATRON: megatron})
 
 
-# Several plans beside one another, and each of them under every way of sharding.
+# Several plans side by side, and each of them under every way of sharding.
 
 
 HEADS = (
@@ -78,7 +78,7 @@ HEADS = (
 
 
 def comparison(plans: Sequence[Estimate], *, screen: Screen) -> str:
-    """A row a plan; then what each would come to under DDP, FSDP, FSDP2 and the ZeRO stages; then what was assumed."""
+    """One row for each plan, then each plan under DDP, FSDP, FSDP2 and the ZeRO stages, then the assumptions."""
     table = render_rows(HEADS, [_row(one, plans[0]) for one in plans], total=False, screen=screen)
     return "\n".join([table, _ways_table(plans, screen), *_notes(plans)]) + "\n"
 
@@ -134,7 +134,7 @@ def _row(one: Estimate, first: Estimate) -> tuple[str, ...]:
 
 
 def _against(one: Estimate, first: Estimate) -> str:
-    """In dollars a token where both have a price, else in time."""
+    """The ratio in dollars per token if both have a price, else in time."""
     if one.mtok_usd is not None and first.mtok_usd is not None:
         return f"{one.mtok_usd.mid / first.mtok_usd.mid:.2f} x $"
     return f"{first.tokens_per_s.mid / one.tokens_per_s.mid:.2f} x time"
@@ -159,7 +159,7 @@ def _way_cell(one: Estimate | None) -> str:
 
 
 def _notes(plans: Sequence[Estimate]) -> list[str]:
-    """Of each plan how it runs; what all of them assume, once."""
+    """For each plan its set-up, then the assumptions of all plans, once."""
     notes = [f"{one.plan.asked.name}: {ways(one.setup)}" for one in plans]
     notes += [problem for one in plans if (problem := refusal(one)) is not None]
     said = [line for one in plans for line in notes_of(one) if not line.startswith("chosen")]

@@ -1,4 +1,4 @@
-"""A plan, predicted and priced: what the reports show, whichever form they have."""
+"""A plan, predicted and priced: the data that all reports show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_PARTS = ("tokens_per_gpu_s", "mfu")
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`cost` None: no tokens were stated. `tokens_per_s` is of the whole run; measured, it has no band."""
+    """`cost` is None without stated tokens. `tokens_per_s` is for the whole run. A measured one has no band."""
 
     plan: RunPlan
     prediction: Prediction
@@ -41,7 +41,7 @@ class Estimate:
 
     @property
     def memory_band(self) -> Spread:
-        """Bytes of `reserved`."""
+        """`reserved`, in bytes."""
         reserved = self.prediction.memory.reserved
         low, high = self.prediction.memory_band.around(reserved)
         return Spread(low, reserved, high)
@@ -60,7 +60,10 @@ class Estimate:
 
     @property
     def worked_usd(self) -> float | None:
-        """Steady state, saves, failures and evaluations: what single changes save of. Without what nobody can name."""
+        """Dollars of steady state, saves, failures and evaluations, which single changes can save.
+
+        The unexplained rest of the calendar is not included.
+        """
         if self.cost is None or self.cost.hour_usd is None:
             return None
         return self.cost.hour_usd * (self.cost.steady_hours.mid + sum(part.hours for part in self.cost.parts[:2]))
@@ -76,7 +79,7 @@ def tokens_per_gpu_s(setup: Setup) -> float:
 
 
 def memory_parts(memory: Memory) -> dict[str, float]:
-    """Bytes of one GPU, in the order of the report. What the driver sees beyond the parts is `rest`."""
+    """Bytes of one GPU, in the order of the report. `rest` is what the driver shows beyond the parts."""
     parts = {name: float(getattr(memory, name)) for name in MEMORY_PARTS}
     parts["context"] = memory.context
     parts["fragmentation"] = max(memory.reserved - memory.allocated - memory.context, 0.0)
@@ -84,18 +87,19 @@ def memory_parts(memory: Memory) -> dict[str, float]:
 
 
 def step_parts(step: StepTime) -> dict[str, float]:
-    """Seconds of one optimizer step; they sum to its total."""
+    """Seconds of one optimizer step. They sum to its total."""
     return {part.name: float(getattr(step, part.name)) for part in fields(step) if part.name not in _NOT_PARTS}
 
 
 def estimate(values: Mapping[str, str]) -> Estimate:
-    """Predict a plan as it was stated. ValueError, one line for the user, where it cannot be."""
+    """Predict a stated plan. ValueError, with one line for the user, when that is impossible."""
     return estimate_of(settle(asked(values), memory_frac, tokens_per_gpu_s))
 
 
 def estimate_of(plan: RunPlan) -> Estimate:
     setup, stated = plan.setup, plan.asked
-    prediction = predict(setup)  # What a plan assumes is what it decides: no doubt about a machine that exists.
+    # A plan decides what it assumes, so its assumptions do not widen the interval.
+    prediction = predict(setup)
     band = prediction.tokens_per_gpu_s
     speed = Spread(band.low, band.mid, band.high).times(setup.gpus)
     if stated.measured_tokens_per_s is not None:
@@ -107,7 +111,7 @@ def estimate_of(plan: RunPlan) -> Estimate:
 
 
 def interruptions_of(setup: Setup, stated: Asked, *, is_spot: bool) -> tuple[Saving, float]:
-    """How the run saves, and the mean time between what interrupts it."""
+    """How the run saves, and the mean time between its interruptions."""
     nodes = max(setup.gpus // setup.gpu.gpus_per_node, 1)
     mtbf = failures_mtbf_s(setup.gpus, nodes, is_spot=is_spot)
     return saving_of(setup.shape.params, nodes, mtbf, stated.save_s, stated.save_every_s), mtbf
@@ -121,7 +125,7 @@ def _cost(plan: RunPlan, speed: Spread, tokens: float) -> RunCost:
     return run_cost(tokens, speed, setup.gpus, price, saving, mtbf, is_measured=is_measured)
 
 
-# One plan under each way of sharding it: DDP, FSDP, FSDP2 and the ZeRO stages, everything else as stated.
+# One plan under each way of sharding: DDP, FSDP, FSDP2 and the ZeRO stages. Everything else is as stated.
 
 
 # Way -> framework and ZeRO stage.
@@ -136,7 +140,7 @@ WAYS: Final[Mapping[str, tuple[Framework, int]]] = {
 
 
 def sharding_of(setup: Setup) -> str:
-    """What shards the states: of which framework, and how far."""
+    """The framework that shards the states, and its stage."""
     match setup.framework:
         case Framework.DDP:
             return "DDP"
@@ -148,20 +152,20 @@ def sharding_of(setup: Setup) -> str:
 
 
 def by_way(asked: Asked) -> dict[str, Estimate | None]:
-    """The plan under each way, with what it leaves open chosen anew; None: nobody runs it so."""
+    """The plan under each way, with its open values chosen again. None: no framework runs it."""
     return {way: _under(asked, framework, zero) for way, (framework, zero) in WAYS.items()}
 
 
 def _under(asked: Asked, framework: Framework, zero: int) -> Estimate | None:
     if framework is Framework.DEEPSPEED and asked.framework is Framework.DEEPSPEED_COMPILED:
         framework = asked.framework
-    # Parallelism that Megatron would be given by itself is not these frameworks'.
+    # These frameworks do not get the parallelism that Megatron gets by default.
     tp, pp = ((asked.given[key] or 1,) for key in ("tp", "pp"))
     ep: tuple[int, ...] = (asked.given["ep"] or 1,)
     if framework in DEEPSPEED and asked.given["ep"] is None and asked.shape.is_moe:
         ep = tuple(ranks for ranks in EXPERT_RANKS if ranks <= asked.gpus and asked.shape.can_spread(ranks))
     space = replace(asked.space, frameworks=(framework,), zero_stages=(zero,), tps=tp, pps=pp, eps=ep)
-    # A measured speed is of the stated way alone.
+    # A measured speed applies only to the stated way.
     other = replace(asked, framework=framework, space=space, measured_tokens_per_s=None)
     if next(candidates(other.shape, (other.gpu,), other.seq_len, other.batch_tokens, space), None) is None:
         return None

@@ -1,4 +1,4 @@
-"""The words in which a plan is stated: as options, as keys of a TOML file, and in `compare "8xh100 zero=3"`."""
+"""The keys of a plan: as options, in a TOML file, and in `compare "8xh100 zero=3"`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-BYTES_MAX: Final = 100_000  # A plan has some twenty lines.
+BYTES_MAX: Final = 100_000  # A plan has about twenty lines.
 _NODES = re.compile(r"(\d+)[x×]([\w.-]+)", re.IGNORECASE)
 # Words of `compare` that need no key.
 _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -20,7 +20,7 @@ _WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "tuned": {"framework": "deepspeed-compiled"},
 }
 
-# Key -> (what its value looks like, what it means). The order is that of --help.
+# Key -> (form of its value, meaning). The order is that of --help.
 KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("NAME", "Architecture of the catalogue (llama3-8b), stage (stage1), or file: PLAN.toml, config.json."),
     "config": ("FILE", "config.json of a Hugging Face model, instead of a name."),
@@ -67,11 +67,11 @@ Values = Mapping[str, str]
 
 
 class PlanUnreadableError(ValueError):
-    """A plan that is not stated as plans are: where, what, what to do. One line."""
+    """A plan that is not stated in the right form. One line: the place, the error, and the remedy."""
 
 
 def checked(values: Mapping[str, object], where: str) -> dict[str, str]:
-    """Keys that exist, with their values as text. Underscores do for hyphens. `name` is the plan's own."""
+    """Known keys with their values as text. Underscores equal hyphens. `name` is the plan's own name."""
     plain: dict[str, str] = {}
     for key, value in values.items():
         name = key.replace("_", "-")
@@ -92,7 +92,7 @@ def _text(value: object) -> str:
 
 
 def from_toml(path: Path) -> dict[str, str]:
-    """The plan of a TOML file: its top level, or its table [plan]. Paths in it are relative to it."""
+    """The plan of a TOML file: its top level, or its table [plan]. Relative paths are relative to the file."""
     try:
         with path.open("rb") as file:
             text = file.read(BYTES_MAX + 1)
@@ -132,7 +132,7 @@ def from_words(text: str) -> dict[str, str]:
 
 
 def resolved(values: Mapping[str, str]) -> dict[str, str]:
-    """A model that is a file becomes what the file says, under what was stated beside it."""
+    """Replace a model that is a file by the file's values. Stated values take precedence."""
     model = values.get("model", "")
     if model.endswith(".toml"):
         return resolved({**from_toml(Path(model)), **{key: value for key, value in values.items() if key != "model"}})

@@ -1,7 +1,7 @@
-"""Single changes to a run and what each would save, and what they save together: never more than there is to save.
+"""Single changes to a run: what each would save, and what they save together.
 
-A saving is a share of the run's time. Savings of several levers multiply in what they leave, and end where the run is
-as fast as the best plan for its GPUs: what is faster than possible was counted twice.
+A saving is a share of the run's time. The savings of several levers multiply over what remains. They end at the best
+plan for the run's GPUs: anything faster would count a saving twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from governor.planner.model.setup import Checkpointing, Framework, Setup
 
 
 class Evidence(StrEnum):
-    MEASURED = "measured"  # on this run, as its user states it
+    MEASURED = "measured"  # on this run, as the user states it
     MODELLED = "modelled"  # by this planner, for this run
     RULE = "rule of thumb"  # seen on others' runs
 
@@ -35,13 +35,15 @@ class Lever:
     least: float
     evidence: Evidence
     basis: str
-    is_bound: bool = False  # What others can save together, no change of its own: in no sum.
-    is_done: bool = False  # The plan counts on it already: it is what leaving it out would cost.
+    # A bound on what others can save together, and no change of its own. It is in no sum.
+    is_bound: bool = False
+    # The plan includes it already. The value is the cost of leaving it out.
+    is_done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What the levers leave together, as shares of the run's time."""
+    """The shares of the run's time that remain with all levers together."""
 
     best: float
     usual: float
@@ -53,7 +55,7 @@ class Together:
         return self.usual <= self.possible
 
 
-# Of runs whose GPUs wait for data. Ranges that users of one to eight GPUs report when they make the change; no law.
+# For runs whose GPUs wait for data. The ranges are reports of users of one to eight GPUs who made the change.
 DATA_RULES: Final = (
     ("local NVMe", "read the data set from the node's own disk, not over the network", 0.70, 0.75, 0.80),
     ("loader workers", "as many as keep the queue full: more steal the trainer's cores", 0.85, 0.88, 0.90),
@@ -65,9 +67,9 @@ WAIT: Final = "waiting for data"
 
 
 def data_levers(wait_share: float | None) -> list[Lever]:
-    """`wait_share`: the share of the time in which GPUs wait for data; None: nobody measured it.
+    """The levers on data loading. `wait_share`: the share of time in which GPUs wait for data. None: not measured.
 
-    A plan counts on none. Known, it bounds what all three save together.
+    A plan assumes no such wait. A known share bounds what all three levers save together.
     """
     levers = []
     for name, change, best, usual, least in DATA_RULES:
@@ -86,7 +88,7 @@ def data_levers(wait_share: float | None) -> list[Lever]:
 
 
 def modelled(name: str, change: str, seconds_now: float, seconds_then: float, basis: str) -> Lever | None:
-    """A lever that a model gives both times of; None where it saves less than a thousandth."""
+    """A lever with both times from a model. None when it saves less than a thousandth."""
     left = seconds_then / seconds_now
     if left > 0.999:
         return None
@@ -94,8 +96,11 @@ def modelled(name: str, change: str, seconds_now: float, seconds_then: float, ba
 
 
 def together(levers: Iterable[Lever], possible: float, wait_share: float | None = None) -> Together:
-    """Everything that is not done yet. Levers on the loader save no more than the wait for data, all of them no more
-    than lies between the run and the best plan (`possible`: its share of the run's time)."""
+    """The joint effect of all open levers.
+
+    Levers on the loader save at most the wait for data. All levers together save at most the difference between the run
+    and the best plan (`possible`: its share of the run's time).
+    """
     data_names = {name for name, *_ in DATA_RULES}
     open_levers = [lever for lever in levers if not (lever.is_done or lever.is_bound)]
     left = []
@@ -111,13 +116,13 @@ def together(levers: Iterable[Lever], possible: float, wait_share: float | None 
     return Together(left[0], left[1], left[2], possible)
 
 
-# Single changes to a plan and what each would save: modelled for this very plan, or seen on others' runs.
+# Single changes to a plan and what each would save: modelled for this plan, or seen on others' runs.
 
 
 COMPILED: Final = {Framework.DEEPSPEED: Framework.DEEPSPEED_COMPILED, Framework.FSDP: Framework.FSDP2}
 MICRO_BATCHES: Final = (1, 2, 4, 8, 16, 32)
 SAVING: Final = "checkpoint interval"
-# What a search varies, or works out from what it varies; everything else of a set-up is kept.
+# What a search varies, or derives from that. All other fields of a set-up stay.
 _VARIED = {
     *("shape", "gpu", "gpus", "seq_len", "micro_batch", "grad_accum", "dp", "tp", "pp", "cp", "ep"),
     *("sequence_parallel", "zero_stage", "checkpointing", "precision", "framework"),
@@ -131,7 +136,8 @@ def levers_of(one: Estimate) -> tuple[list[Lever], Together]:
     predicted = one.prediction.step.tokens_per_gpu_s
     wait = one.plan.asked.data_wait
     if wait is None and one.is_measured and now < predicted:
-        wait = 1 - now / predicted  # Nobody knows what for; it can be no more than this.
+        # The cause is unknown. The wait for data cannot be longer than this.
+        wait = 1 - now / predicted
     saving = _of_saving(one)
     levers = [
         _of_micro_batch(one.setup, predicted),
@@ -145,14 +151,14 @@ def levers_of(one: Estimate) -> tuple[list[Lever], Together]:
 
 
 def best_speed(setup: Setup) -> float:
-    """Tokens/s/GPU of the fastest of the other ways that fits, or of this one."""
+    """Tokens/s/GPU of the fastest other way that fits, or of this one."""
     return max(
         [tokens_per_gpu_s(setup), *(tokens_per_gpu_s(one) for one in other_ways(setup) if memory_frac(one) <= 1)]
     )
 
 
 def other_ways(setup: Setup) -> Iterator[Setup]:
-    """Itself among them: on the same GPUs, in the same precision and parallelism."""
+    """All ways on the same GPUs, in the same precision and parallelism, including this one."""
     framework = COMPILED.get(setup.framework, setup.framework)
     stages = {1, 2, 3} if setup.zero_stage and setup.framework in (*COMPILED, *COMPILED.values()) else set()
     space = Space(
@@ -203,7 +209,7 @@ def _of_compiling(setup: Setup, speed: float) -> Lever:
 
 
 def _of_saving(one: Estimate) -> Lever:
-    """Stated saves against the interval that loses least; what nobody stated is that already."""
+    """Stated saves against the interval that loses the least. An assumed interval is that one already."""
     if one.cost is None:
         return _nothing(SAVING, "no tokens, no run: state tokens")
     saving, setup, price = one.cost.saving, one.setup, one.plan.asked.price

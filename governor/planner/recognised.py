@@ -1,4 +1,4 @@
-"""What else a row says: an architecture known by its sizes, and features of the software named in its free text."""
+"""Facts of a row beyond its columns: an architecture known by its sizes, and software features named in free text."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from governor.planner.model.shape import Latent, Shape
 
 Row = Mapping[str, str]
 
-# DeepSeek's ranks and head widths, which those who adopt MLA mostly adopt with it (arXiv 2405.04434).
+# DeepSeek's ranks and head widths. Most models with MLA use them too (arXiv 2405.04434).
 USUAL_LATENT = Latent(q_rank=1536, kv_rank=512, rope_dim=64, nope_dim=128, value_dim=128)
 
 
 def shape_of_sizes(hidden: int, heads: int, kv_heads: int, ffns: tuple[int, ...], topk: int) -> Shape | None:
-    """The one architecture of the catalogue with these sizes; proxies of it may have fewer layers and experts."""
+    """The only architecture of the catalogue with these sizes. Its proxies may have fewer layers and experts."""
     alike = [s for s in models().values() if (s.hidden, s.heads, s.kv_heads) == (hidden, heads, kv_heads)]
     alike = [s for s in alike if s.ffn in ffns and (s.experts.topk if s.experts else 0) == topk]
-    # Tables of one vendor repeat an architecture under several names; it is known where those agree on the rest.
+    # A vendor's table repeats an architecture under several names. It is known if they agree on the other values.
     return alike[0] if alike and len({(s.vocab, s.gated, s.latent, s.hybrid) for s in alike}) == 1 else None
 
 
@@ -30,13 +30,13 @@ def kin_of(name: str) -> Shape | None:
 
 
 def _family(name: str) -> str:
-    """What stands before the size: letters with a generation, as in "Llama2-7B" or "Qwen3 8B"."""
+    """The part of a name before the size: letters with a generation, as in "Llama2-7B" or "Qwen3 8B"."""
     found = re.match(r"([a-z]+[\d.]*)[-_ ]\d", name.lower())
     return found[1] if found else ""
 
 
 def params_in_name(name: str) -> float | None:
-    """The billions of parameters that a name such as "Llama2-1B", "MPT-760m" or "GPT 0.1T" speaks of."""
+    """The billions of parameters in a name such as "Llama2-1B", "MPT-760m" or "GPT 0.1T"."""
     found = re.search(r"(\d+(?:\.\d+)?)\s*([mbtMBT])\b", name)
     return float(found[1]) * {"m": 1e-3, "b": 1.0, "t": 1e3}[found[2].lower()] if found else None
 
@@ -51,18 +51,18 @@ def is_tied(row: Row) -> bool:
 
 
 def has_low_precision_params(row: Row) -> bool:
-    """Bridge's recipes keep the weights themselves in fp8 (fp8_param_gather); NVFP4's stay in bf16."""
+    """Bridge's recipes keep the weights themselves in fp8 (fp8_param_gather). NVFP4's weights stay in bf16."""
     return "bridge" in row.get("framework", "").lower() and "fp8" in row.get("precision", "").lower()
 
 
 def has_bf16_gradients(row: Row) -> bool:
-    """NVIDIA's recipes for speed add gradients up in bf16 (NeMo: grad_sync_dtype; Bridge: grad_reduce_in_fp32)."""
+    """NVIDIA's recipes for speed accumulate gradients in bf16 (NeMo: grad_sync_dtype; Bridge: grad_reduce_in_fp32)."""
     name = row.get("framework", "").lower()
     return any(word in name for word in ("nemo", "bridge")) and not is_megatron_test(row)
 
 
 def has_bf16_states(row: Row) -> bool:
-    """DeepSpeed's bf16_master_weights_and_grads, and trainers of one GPU that cast the whole model."""
+    """DeepSpeed's bf16_master_weights_and_grads, and trainers on one GPU that cast the whole model."""
     return "pure" in row.get("precision", "").lower() or "bf16_master_weights" in row.get("notes", "").lower()
 
 
@@ -71,13 +71,16 @@ def trains_adapters(row: Row) -> bool:
 
 
 def has_dropout(row: Row) -> bool:
-    """Megatron's default is 0.1, and its tests say so where they change it."""
+    """Megatron's default is 0.1. Its tests say so when they change it."""
     notes = row.get("notes", "")
     return "dropout 0.1" in notes or ("dropout" not in notes and "deterministic" in notes)
 
 
 def has_sequence_parallel(row: Row) -> bool:
-    """Megatron has it since 2022 (arXiv 2205.05198), to be asked for; BLOOM's branch and its paper of 2021 had not."""
+    """Megatron has had it since 2022 (arXiv 2205.05198) as an option.
+
+    BLOOM's branch and its paper of 2021 did not have it.
+    """
     notes = row.get("notes", "")
     if "Megatron-Core CI" in row.get("framework", ""):
         return re.search(r"\bSP\b", notes) is not None and "no SP" not in notes
@@ -86,14 +89,14 @@ def has_sequence_parallel(row: Row) -> bool:
 
 
 def virtual_stages(row: Row, layers: int, pp: int, vp: int) -> int:
-    """Model chunks of a rank. Some tables count layers a chunk instead, and say so."""
+    """Model chunks of a rank. Some tables say that they count layers per chunk instead."""
     if vp and "vp=layers" in row.get("notes", ""):
         return max(layers // (pp * vp), 1)
     return max(vp, 1)
 
 
 def expert_tp(row: Row, tp: int, ep: int) -> int:
-    """Megatron cuts experts along tp unless told otherwise; recipes for real clusters do tell it, and say 1."""
+    """Megatron splits experts along tp by default. Recipes for real clusters set it to 1."""
     text = row.get("source", "") + " " + row.get("notes", "")
     if found := re.search(r"etp(\d+)", text):
         return int(found[1])
@@ -101,7 +104,7 @@ def expert_tp(row: Row, tp: int, ep: int) -> int:
 
 
 def is_unfused_attention(row: Row) -> bool:
-    """Megatron's own implementation of a layer, the alternative to Transformer Engine's ("te" in names), fuses none."""
+    """Megatron's own layer implementation, the alternative to Transformer Engine ("te" in names), fuses nothing."""
     text = (row.get("attention", "") + " " + row.get("notes", "")).lower()
     name = row.get("source", "")
     is_own = is_megatron_test(row) and "mcore_tp" in name and "_te_" not in name and "fp8" not in name
@@ -109,12 +112,12 @@ def is_unfused_attention(row: Row) -> bool:
 
 
 def is_uniform_routing(row: Row) -> bool:
-    """Benchmarks force every expert to the same load; tests of a whole training run do not."""
+    """Benchmarks force every expert to the same load. Tests of a whole training run do not."""
     return "real routing" not in row.get("notes", "") and not is_megatron_test(row)
 
 
 def is_megatron_test(row: Row) -> bool:
-    """Megatron-LM's functional tests, whose runs are logged with the memory of the last rank."""
+    """Megatron-LM's functional tests. Their logs have the memory of the last rank."""
     return re.search(r"Megatron-\w+ CI\b", row.get("framework", "")) is not None
 
 

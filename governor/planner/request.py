@@ -1,4 +1,4 @@
-"""A plan as it was stated -> what the planner needs; what nobody stated is chosen or assumed, and said."""
+"""Turns a stated plan into the planner's input. Open values are chosen or assumed, and the report names them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from governor.text.table import plain
 SEQ_LEN_USUAL: Final = 4096
 SEQ_LEN_MAX: Final = 2**24
 GPUS_MAX: Final = 1_000_000
-VINTAGE_MIN: Final = 2018  # Before, nobody trained transformers on tensor cores: no constant speaks of it.
-# Keys that are 0 or 1 -> fields of Setup.
+# Earlier, no transformer was trained on tensor cores. No constant covers that.
+VINTAGE_MIN: Final = 2018
+# Keys with the value 0 or 1 -> fields of Setup.
 FLAGS: Final = {
     "lora": "adapters",
     "bf16-states": "bf16_states",
@@ -35,7 +36,7 @@ Word = TypeVar("Word", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was stated. None: nobody did."""
+    """The stated values. None: not stated."""
 
     name: str
     shape: Shape
@@ -44,7 +45,7 @@ class Asked:
     seq_len: int
     batch_tokens: float
     framework: Framework
-    space: Space  # What is left to choose.
+    space: Space  # The values left to choose from.
     tokens: float | None
     price: GpuPrice | None
     measured_tokens_per_s: float | None
@@ -57,7 +58,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A plan with nothing left open. `assumed` and `chosen` are said to whoever reads its figures."""
+    """A plan without open values. The report shows `assumed` and `chosen`."""
 
     asked: Asked
     setup: Setup
@@ -67,7 +68,7 @@ class RunPlan:
 
 @dataclass(slots=True)
 class Reader:
-    """Values of a plan as what they are; one line for the user where they are not. Keeps what was assumed."""
+    """Typed values of a plan, with one line for the user when a value is wrong. Records the assumptions."""
 
     values: Mapping[str, str]
     assumed: list[str] = field(default_factory=list)
@@ -117,7 +118,7 @@ class Reader:
 
 
 def asked(values: Mapping[str, str]) -> Asked:
-    """Read a plan's values. PlanUnreadableError and the planner's own errors, each one line for the user."""
+    """Read a plan's values. Raises PlanUnreadableError and the planner's own errors, each one line for the user."""
     reader = Reader(with_stage(resolved(values)))
     shape = stated_shape(reader.values)
     if not reader.values.get("gpu"):
@@ -158,7 +159,7 @@ def asked(values: Mapping[str, str]) -> Asked:
 
 
 def with_stage(values: dict[str, str]) -> dict[str, str]:
-    """A model that is one of the four stages comes with the stage's tokens, sequence length and steps."""
+    """A model that is one of the four stages adds the stage's tokens, sequence length and steps."""
     stage = stage_named(values.get("model", ""))
     if stage is None:
         return values
@@ -169,7 +170,10 @@ def with_stage(values: dict[str, str]) -> dict[str, str]:
 
 
 def settle(plan: Asked, memory_frac: Callable[[Setup], float], tokens_per_gpu_s: Callable[[Setup], float]) -> RunPlan:
-    """Choose what was left open: the fastest that fits with room; else that fits; else what needs least memory."""
+    """Choose the open values.
+
+    The fastest set-up that fits with room is taken, else the fastest that fits, else the one with the least memory.
+    """
     setups = list(candidates(plan.shape, (plan.gpu,), plan.seq_len, plan.batch_tokens, plan.space)) or [_stated(plan)]
     if len(setups) == 1:
         return RunPlan(plan, setups[0], plan.assumed, _chosen(plan, setups[0]))
@@ -184,7 +188,10 @@ def settle(plan: Asked, memory_frac: Callable[[Setup], float], tokens_per_gpu_s:
 
 
 def _stated(plan: Asked) -> Setup:
-    """To the letter, where nothing of the space is run by anybody: raises ImpossibleSetupError where nobody could."""
+    """The plan exactly as stated, when no framework runs any of the space.
+
+    Raises ImpossibleSetupError if none could.
+    """
     tp, pp, cp, ep = (plan.given[key] or 1 for key in ("tp", "pp", "cp", "ep"))
     dp = max(plan.gpus // (tp * pp * cp), 1)
     micro, space = plan.given["micro-batch"] or 1, plan.space
@@ -271,7 +278,7 @@ def _space(
 
 
 def _zero_stages(reader: Reader, framework: Framework, offload: Offload, stated: int | None) -> tuple[int, ...]:
-    """The stated one, or those that are tried; refused is what DeepSpeed and DDP refuse."""
+    """The stated stage, or those to try. Refuses what DeepSpeed and DDP refuse."""
     if framework is Framework.DDP and stated:
         raise reader.wrong("zero", "ddp replicates what ZeRO shards: 0; or framework deepspeed or fsdp2")
     if framework in DEEPSPEED:
@@ -292,12 +299,13 @@ def _check_ranks(
         raise reader.wrong("shard-ranks", f"must divide the {gpus} gpus: {divisors_near(gpus, shard_ranks)}")
     if chunks > 1 and framework is not Framework.MEGATRON and (stages or 1) == 1:
         raise reader.wrong("vp", "cuts the stages of a pipeline: state pp")
-    if chunks > math.ceil(shape.layers / (stages or 1)):  # Llama 3's 126 layers made 16 x 8 chunks, two of them empty.
+    # Llama 3 split 126 layers into 16 x 8 chunks, two of them empty.
+    if chunks > math.ceil(shape.layers / (stages or 1)):
         raise reader.wrong("vp", f"the model's {shape.layers} layers make no {chunks} chunks of {stages or 1} stages")
 
 
 def _expert_ranks(experts: int, node: int, gpus: int) -> tuple[int, ...]:
-    """One node's, and DeepSeek-V3's 64 (arXiv 2412.19437 §3.1) where there are as many GPUs and experts."""
+    """Up to one node, and DeepSeek-V3's 64 (arXiv 2412.19437 §3.1) if there are as many GPUs and experts."""
     wide = (64,) if experts % 64 == 0 and gpus >= 64 > node else ()
     return (math.gcd(node, experts), *wide)
 
@@ -311,14 +319,15 @@ def _price(reader: Reader, gpu: Gpu, gpus: int) -> GpuPrice | None:
     if stated is not None:
         return GpuPrice(stated, "stated", is_spot)
     if of_node is not None:
-        return GpuPrice(of_node * math.ceil(gpus / gpu.gpus_per_node) / gpus, "stated", is_spot)  # Whole machines.
+        # Whole machines are paid for.
+        return GpuPrice(of_node * math.ceil(gpus / gpu.gpus_per_node) / gpus, "stated", is_spot)
     if provider := reader.values.get("provider"):
         return listed_price(gpu, gpus, provider, kind)
     return None
 
 
 def _batch_tokens(reader: Reader, shape: Shape, given: Mapping[str, int | None], seq_len: int, gpus: int) -> float:
-    """Of a step: stated, or what micro-batch and accumulation make, or as usual for the size."""
+    """Tokens of a step: stated, else from micro-batch and accumulation, else the usual number for the size."""
     micro, accum = given["micro-batch"], given["grad-accum"]
     ranks = max(gpus // math.prod(given[key] or 1 for key in ("tp", "pp", "cp")), 1)
     at_once = (micro or 1) * seq_len * ranks
@@ -350,7 +359,7 @@ def _seconds(text: str) -> float:
 
 
 def usual_batch_tokens(params: float) -> float:
-    """Tokens of a step, as GPT-3's table grows them (arXiv 2005.14165, table 2.1), and Llama 3's 4M at the start."""
+    """Tokens of a step: as they grow in GPT-3's table (arXiv 2005.14165, table 2.1), and Llama 3's 4M at the start."""
     for below, tokens in ((1e9, 0.5e6), (3e9, 1e6), (2e10, 2e6)):
         if params < below:
             return tokens

@@ -22,7 +22,7 @@ from governor.planner.shape import stated_shape
 from governor.planner.what_fits import would_fit
 from governor.planner.words import count
 
-# A key that may hold several values -> those that are tried where it is not stated.
+# Keys that may have several values, and the values to try when they are not stated.
 LISTS: Final = ("gpu", "gpus", "framework", "zero", "checkpointing", "precision", "micro-batch", "tp", "pp", "cp", "ep")
 NODES: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 SMALL: Final = (1, 2, 4)
@@ -31,14 +31,14 @@ LIST_MAX: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A search as it was stated."""
+    """A search as stated."""
 
     values: Mapping[str, str]
     spaces: tuple[tuple[tuple[Gpu, ...], Asked, Space], ...]
     offers: tuple[Offer, ...]
     limits: Limits
     assumed: tuple[str, ...]
-    unsold: tuple[str, ...] = ()  # GPUs that were named and that nobody is listed with.
+    unsold: tuple[str, ...] = ()  # GPUs that were named and have no listed price.
 
     @property
     def one(self) -> Asked:
@@ -47,7 +47,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """For so many `tokens`, `tried` candidates, of which those `found` fit.
+    """The result of a search for `tokens` tokens: `tried` candidates, of which `found` fit.
 
     `front`: those that no other beats in dollars, hours and GPUs at once.
     """
@@ -60,7 +60,7 @@ class Searched:
 
 
 def wanted(values: Mapping[str, str], limits: Limits) -> Wanted:
-    """Read a search. ValueError, one line for the user, for whatever cannot be read or bought."""
+    """Read a search. ValueError, with one line for the user, for anything that cannot be read or bought."""
     plain = with_stage(resolved(values))
     if plain.get("grad-accum"):
         raise PlanUnreadableError("grad-accum: a search varies it; state batch-tokens")
@@ -94,7 +94,7 @@ def _items(values: Mapping[str, str], key: str) -> list[str]:
 
 
 def _offers(values: Mapping[str, str], gpus: Sequence[Gpu], kind: PriceKind) -> list[Offer]:
-    """Stated prices are of the one GPU named; else everybody's who is listed, or the provider's."""
+    """Stated prices apply to the only GPU named. Otherwise the offers of all listed providers, or of the stated one."""
     if values.get("price") or values.get("node-price"):
         if len(gpus) != 1:
             raise PlanUnreadableError("price: of which GPU? name one with gpu, or take prices of a provider")
@@ -113,14 +113,14 @@ _FREE: Final = ("micro-batch", "grad-accum", "zero", "tp", "pp", "cp", "ep", "fr
 
 
 def is_alone(gpu: Gpu, values: Mapping[str, str]) -> bool:
-    """Machines of one GPU are rented without a fast network between them; whoever has one states it."""
+    """Machines with one GPU are rented without a fast network. A user who has one states it."""
     return gpu.gpus_per_node == 1 and not values.get("network")
 
 
 def _space(
     values: Mapping[str, str], single: Mapping[str, str], framework: str, gpus: tuple[Gpu, ...]
 ) -> tuple[tuple[Gpu, ...], Asked, Space]:
-    """What is stated in lists, over what a plan of that framework tries by itself on that many GPUs."""
+    """The stated lists over the values that a plan of that framework tries by default on that many GPUs."""
     node = gpus[0].gpus_per_node
     counts = [_integer("gpus", item) for item in _items(values, "gpus")]
     counts = counts or [*(n for n in SMALL if n < node), *(node * nodes for nodes in NODES)]
@@ -152,7 +152,7 @@ def _integer(key: str, text: str) -> int:
 
 
 def searched(want: Wanted, tokens: float | None) -> Searched:
-    """Hours and dollars are those of the calendar, as finished runs took it: what deadlines and budgets are held to.
+    """Search under the limits. Deadlines and budgets apply to the hours and dollars of the calendar of finished runs.
 
     `tokens` None: as many as the limits let the best set-up train.
     """
@@ -174,7 +174,7 @@ def searched(want: Wanted, tokens: float | None) -> Searched:
 
 
 def _calendar(one: Asked) -> Callable[[Setup, Offer], float]:
-    """Of each number of GPUs once: it depends on nothing else that a search varies."""
+    """The calendar factor, computed once for each GPU and GPU count: it depends on nothing else in a search."""
     known: dict[tuple[str, int], float] = {}
 
     def factor(setup: Setup, offer: Offer) -> float:
@@ -187,15 +187,15 @@ def _calendar(one: Asked) -> Callable[[Setup, Offer], float]:
 
 
 def _times(found: Found, limits: Limits) -> float:
-    """How often what was found can be repeated within the limits."""
+    """How often the found set-up fits into the limits."""
     by_money = math.inf if limits.budget_usd is None else limits.budget_usd / found.usd
     by_time = math.inf if limits.deadline_h is None else limits.deadline_h / found.hours
-    # A hair less, so that rounding keeps it within.
+    # Slightly less, so that rounding stays within the limits.
     return min(by_money, by_time) * (1 - 1e-9)
 
 
 def values_of(want: Wanted, found: Found) -> dict[str, str]:
-    """One of the found as the values of a plan: `costgov plan` with them gives it again."""
+    """One found set-up as the values of a plan. `costgov plan` with these values predicts it again."""
     setup = found.setup
     stated = {key: value for key, value in want.values.items() if key not in (*LISTS, *_PRICES, "name")}
     made = {
@@ -230,13 +230,14 @@ def tokens_of(values: Mapping[str, str]) -> float | None:
     return Reader(with_stage(resolved(values))).count("tokens")
 
 
-# What a sum of money is best spent on: the size of a dense model and its tokens, by the scaling law.
+# The best use of a budget: the size of a dense model and its tokens, by the scaling law.
 
 
-DAYS_USUAL: Final = 30.0  # A deadline, where nobody stated one: without any, one GPU for three years is cheapest.
-# Sizes beside the one guessed, in steps of the square root of two: the law's optimum is flat.
+# The deadline when none is stated. Without a deadline, one GPU for three years is cheapest.
+DAYS_USUAL: Final = 30.0
+# Sizes around the first guess, in steps of the square root of two. The optimum of the law is flat.
 STEPS: Final = (0.25, 0.5, 0.707, 1.0, 1.414, 2.0, 4.0)
-# For the first guess alone: A100s reach some 140 TFLOP/s at some $1.5 an hour, H100s 400 at some $3.
+# Only for the first guess: an A100 reaches about 140 TFLOP/s at about $1.5 an hour, an H100 400 at about $3.
 FLOPS_PER_USD: Final = 4e17
 PARAMS_MIN: Final = 2e7
 PARAMS_MAX: Final = 2e12
@@ -244,7 +245,7 @@ PARAMS_MAX: Final = 2e12
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """One size of model, and what the money buys of it."""
+    """One model size, and what the budget buys for it."""
 
     shape: Shape
     want: Wanted
@@ -256,14 +257,15 @@ class Size:
 
     @property
     def loss(self) -> float:
-        """In nats a token, on the text and the tokenizer of the law's own models: to be compared, not expected."""
+        """In nats per token, on the text and tokenizer of the law's own models. Only for comparison."""
         return CHINCHILLA.loss(self.shape.params, self.tokens)
 
 
 def sizes_for(values: Mapping[str, str], limits: Limits) -> list[Size]:
-    """Sizes about the best one, the smallest first; those of which nothing fits or can be bought are left out."""
+    """Sizes around the best one, smallest first, without those for which nothing fits or can be bought."""
     assert limits.budget_usd is not None, "a budget"
-    best = CHINCHILLA.best_params(limits.budget_usd * FLOPS_PER_USD / 2)  # The calendar costs its part.
+    # Half of the budget is a guess for the calendar's part.
+    best = CHINCHILLA.best_params(limits.budget_usd * FLOPS_PER_USD / 2)
     for _ in range(3):
         size = _size(values, limits, min(max(best, PARAMS_MIN), PARAMS_MAX))
         if size is None:
@@ -287,6 +289,6 @@ def _size(values: Mapping[str, str], limits: Limits, params: float) -> Size | No
 
 
 def words_of(shape: Shape) -> str:
-    """A dense shape as the key `shape` takes it."""
+    """A dense shape in the format of the key `shape`."""
     names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
     return ",".join([*(f"{name}={getattr(shape, name)}" for name in names), f"tied={int(shape.tied)}"])

@@ -1,4 +1,4 @@
-"""A model's config.json, as Hugging Face writes it, read as the planner's Shape."""
+"""Reads a model's config.json, as Hugging Face writes it, as the planner's Shape."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from governor.planner.keys import PlanUnreadableError
 from governor.planner.model.shape import SIZE_MAX, Experts, Latent, Shape, divisors_near
 from governor.text.table import plain
 
-BYTES_MAX: Final = 1_000_000  # A config has some kilobytes; a file of weights beside it has none that we read.
+BYTES_MAX: Final = 1_000_000  # A config has a few kilobytes. We do not read a file of weights.
 CONFIG_SIZE_MAX: Final = 10**8
-RATIO_MAX: Final = 64  # of an MLP's width over the hidden size: 4, or 8/3
-# Two matrices an MLP. Everything newer has three.
+RATIO_MAX: Final = 64  # MLP width over hidden size. Usual are 4 and 8/3.
+# Architectures with two matrices per MLP. Newer ones have three.
 PLAIN_MLP: Final = frozenset(
     {
         *("gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2"),
         "nemotron",
     }
 )
-# Where the file says nothing, these tie the LM head to the embedding; the others do not.
+# Architectures that tie the LM head to the embedding by default.
 TIED: Final = frozenset(
     (
         *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2"),
@@ -31,7 +31,7 @@ TIED: Final = frozenset(
     )
 )
 LEARNED_POSITIONS: Final = frozenset(("gpt2", "gpt_neo", "gpt_bigcode", "opt"))
-# What a size is called; the first that the file has counts.
+# The names of each size. The first one in the file counts.
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -49,11 +49,14 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class UnreadableConfigError(ValueError):
-    """Not a config of a decoder that we know how to read. One line."""
+    """The file is not a config of a known decoder. One line."""
 
 
 def shape_of_file(path: Path) -> Shape:
-    """Raises UnreadableConfigError; ImpossibleShapeError for sizes that do not go together."""
+    """The shape of a config file.
+
+    Raises UnreadableConfigError, or ImpossibleShapeError for sizes that do not fit together.
+    """
     try:
         with path.open("rb") as file:
             text = file.read(BYTES_MAX + 1)
@@ -75,7 +78,7 @@ def shape_of_file(path: Path) -> Shape:
 
 def shape_of(config: Mapping[str, Any], name: str) -> Shape:
     inner = config.get("text_config")
-    if isinstance(inner, dict):  # A multimodal model: its language model is what is planned.
+    if isinstance(inner, dict):  # A multimodal model. The plan is for its language model.
         config = inner
     kind = str(config.get("model_type", ""))
     if config.get("is_encoder_decoder"):
@@ -110,7 +113,7 @@ def _head_dim(hidden: int, heads: int, latent: Latent | None) -> int:
 
 
 def _ffn(config: Mapping[str, Any], kind: str, hidden: int) -> int:
-    """Of those with two matrices an MLP, four times the hidden size where nothing is stated."""
+    """The MLP width. Architectures with two matrices default to four times the hidden size."""
     if ffn := _size(config, "ffn"):
         return ffn
     if kind not in PLAIN_MLP and not _size(config, "moe_ffn"):
@@ -132,7 +135,7 @@ def _experts(config: Mapping[str, Any]) -> Experts | None:
     if count < 2:
         return None
     ffn = _size(config, "moe_ffn") or _needed(config, "ffn")
-    # Llama 4 does not name the one expert that serves every token: it is as wide as the others.
+    # Llama 4 does not name the one expert that serves every token. It is as wide as the others.
     unnamed = "intermediate_size_mlp" in config
     shared = unnamed * ffn or _size(config, "shared_ffn") or _integer(config, "n_shared_experts") * ffn
     layers = _needed(config, "layers")
@@ -184,7 +187,7 @@ def _integer(config: Mapping[str, Any], name: str) -> int:
     return value
 
 
-# The architecture of a plan: by name, from a config.json, from sizes, or from sizes over one of the former.
+# The architecture of a plan: by name, from a config.json, from sizes, or from one of the former with other sizes.
 
 
 NAME_CHARS_MAX: Final = 60
@@ -196,11 +199,12 @@ NEVER_ZERO: Final = frozenset({*SIZE_NAMES[:7], "topk", "moe_ffn"})
 
 
 def stated_shape(values: Mapping[str, str]) -> Shape:
-    """Of the values model, config and shape. PlanUnreadableError where they name none."""
+    """The shape of the values model, config and shape. PlanUnreadableError when they name none."""
     sizes = _sizes(values)
     if config := values.get("config"):
         shape = shape_of_file(Path(config))
-        return _resized(replace(shape, name=plain(shape.name)[:NAME_CHARS_MAX]), sizes)  # Somebody else's file.
+        # The name may come from a foreign file.
+        return _resized(replace(shape, name=plain(shape.name)[:NAME_CHARS_MAX]), sizes)
     if model := values.get("model"):
         try:
             return _resized(shape_named(model), sizes)

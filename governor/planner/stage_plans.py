@@ -1,4 +1,4 @@
-"""The four stages, planned: out of a small space the set-up to run, the one to fall back to, and what each costs."""
+"""The plans of the four stages: the set-up to run, the fallback, and the cost of each, from a small search space."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from governor.planner.model.run_cost import RunCost, Spread, failures_mtbf_s, ru
 from governor.planner.model.setup import Checkpointing, Gpu, Offload, Setup
 from governor.planner.model.training_stages import STAGES, TrainingStage
 
-# Listed with machines of eight of both GPUs, in the middle of those who are.
+# It lists machines of eight of both GPUs, at a price in the middle of the market.
 PROVIDER: Final = "Lambda"
 GPU: Final = "H100-SXM-80GB"
-OTHER_GPU: Final = "A100-SXM-80GB"  # as much memory, an older network, and mostly to be had
+OTHER_GPU: Final = "A100-SXM-80GB"  # The same memory, an older network, and usually available.
 MICRO_BATCHES: Final = (1, 2, 4, 8, 16)
 CHECKPOINTINGS: Final = (Checkpointing.NONE, Checkpointing.FULL)  # Eager models offer no other.
 
@@ -36,7 +36,10 @@ class Costed:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """`elsewhere`: the fallback on as many of the other GPU. `tried` set-ups were searched, `fitting` of them fit."""
+    """`elsewhere`: the fallback on the same number of the other GPU.
+
+    `tried` set-ups were searched; `fitting` of them fit.
+    """
 
     stage: TrainingStage
     primary: Costed
@@ -57,16 +60,20 @@ def stage_plans() -> tuple[StagePlan, ...]:
 
 
 def setups_of(stage: TrainingStage, gpu: Gpu) -> Iterator[Setup]:
-    """The space that is searched: the stage's machines, ZeRO, micro-batches, no or full checkpointing. Of a mixture,
-    experts over 1 to 8 ranks: DeepSpeed's own mixtures, which take ZeRO up to 2."""
+    """The search space: the stage's machines, ZeRO, micro-batches, no or full checkpointing.
+
+    For a mixture, experts over 1 to 8 ranks: DeepSpeed's own mixtures, which allow ZeRO up to 2.
+    """
     if stage.shape.is_moe:
         return _of_space(stage, gpu, Space(stage.gpus, zero_stages=(1, 2), eps=EXPERT_RANKS))
     return _of_space(stage, gpu, Space(stage.gpus, zero_stages=(1, 2, 3)))
 
 
 def resorts_of(stage: TrainingStage, gpu: Gpu) -> Iterator[Setup]:
-    """To fall back to where nothing of the space takes less memory: a mixture whose experts ZeRO-3 gathers whole, and
-    a dense model whose optimizer steps on the host."""
+    """Fallbacks for when nothing in the space takes less memory.
+
+    They are a mixture whose experts ZeRO-3 gathers whole, and a dense model whose optimizer steps on the host.
+    """
     if stage.shape.is_moe:
         return _of_space(stage, gpu, Space(stage.gpus, zero_stages=(3,)))
     return _of_space(stage, gpu, Space(stage.gpus, zero_stages=(2, 3), fixed={"offload": Offload.OPTIMIZER_CPU}))

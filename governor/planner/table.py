@@ -1,4 +1,4 @@
-"""Rows of a table of training runs, as people publish them, read as set-ups of the planner. A blank means unknown."""
+"""Reads rows of published tables of training runs as set-ups of the planner. A blank means unknown."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ FLASH_ATTENTION = 2022.6
 
 
 class UnreadableRowError(ValueError):
-    """A row from which no set-up follows. The text names the column and what is needed."""
+    """No set-up follows from the row. The text names the column and what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One row: the set-up, and in words what had to be assumed for its blanks."""
+    """The set-up of a row, and the assumptions for its blanks in words."""
 
     setup: Setup
     assumed: tuple[str, ...]
-    shows_last_rank: bool = False  # memory is that of the last rank, the one that writes Megatron's log
+    shows_last_rank: bool = False  # The memory is of the last rank, which writes Megatron's log.
 
 
-# Where a row says nothing about its model: the size that most published runs on one node have.
+# The model size of most published runs on one node, for rows without any size.
 USUAL_BILLIONS = 7.0
 
-# How a framework's name in a table tells its class; the first match counts.
+# Parts of framework names and their class. The first match counts.
 FRAMEWORKS = (
     ("deepcompile", Framework.DEEPSPEED_COMPILED),
     ("torch.compile", Framework.DEEPSPEED_COMPILED),
@@ -137,10 +137,10 @@ def read(row: Row) -> Read:
 
 
 def _spread(setup: Setup) -> int:
-    """The fewest ranks over which the experts fit, as a row that ran must have spread them; 1 where none suffices."""
+    """The fewest ranks over which the experts fit, since a published run did fit. The stated ep if none suffices."""
     most = min(setup.shape.experts.count if setup.shape.experts else 1, setup.dp * setup.cp * setup.tp)
     spreads = [ep for ep in (1 << power for power in range(most.bit_length())) if setup.shape.can_spread(ep)]
-    # What is recomputed is open as well, more often than not.
+    # Recomputation is usually unknown as well.
     light = setup.but(checkpointing=Checkpointing.FULL)
     return next((ep for ep in spreads if memory_of(light.but(ep=ep)).fits), setup.ep)
 
@@ -164,7 +164,7 @@ def _gpu(row: Row, assumed: list[str]) -> Gpu:
         return gpu_named(_assume(assumed, "gpu", "A100-SXM-80GB"))
     gpu = gpu_named(name)
     if "power-limited" in name:
-        # Under a power cap the clock falls with the cube root of the power at best; 750 of 1,000 W are usual.
+        # Under a power cap the clock falls with the cube root of the power at best. 750 of 1,000 W are usual.
         gpu = replace(
             gpu, name=name, reached_bf16=0.9 * gpu.reached_bf16, reached_fp8=0.9 * (gpu.reached_fp8 or 0) or None
         )
@@ -172,7 +172,7 @@ def _gpu(row: Row, assumed: list[str]) -> Gpu:
 
 
 def _shape(row: Row, assumed: list[str]) -> Shape:
-    """The row's own sizes, over those of the catalogue under that name, over what follows from the parameters."""
+    """The row's own sizes, else the catalogue's sizes under that name, else sizes derived from the parameters."""
     name = row.get("model", "").strip() or "unnamed"
     try:
         known: Shape | None = model_named(name)
@@ -200,7 +200,7 @@ def _alike(row: Row, hidden: int) -> Shape | None:
 
 
 def _with_rows_counts(row: Row, known: Shape) -> Shape:
-    """The architecture in the row's own depth and width of the mixture."""
+    """The architecture with the row's own depth and mixture width."""
     experts = known.experts
     if experts is not None:
         experts = replace(experts, count=_number(row, "n_experts") or experts.count)
@@ -248,13 +248,13 @@ def _stated_shape(row: Row, name: str, hidden: int, params: float | None, assume
 
 
 def _usual_heads(row: Row, hidden: int) -> int:
-    """Of 128 elements each, in a number that tensor parallelism and the key/value heads divide."""
+    """Heads of 128 elements, in a number that tensor parallelism and the key/value heads divide."""
     unit = math.lcm(_number(row, "tp") or 1, _number(row, "kv_heads") or 1)
     return max(round(hidden / 128 / unit), 1) * unit
 
 
 def _usual_hidden(params: float) -> int:
-    """Of dense models, layers grow with the width as hidden / 128 (GPT-3 and Llama tables): params = 12 h^3 / 128."""
+    """In dense models, layers grow with the width as hidden / 128 (GPT-3 and Llama tables): params = 12 h^3 / 128."""
     return max(128 * round(math.cbrt(params * 128 / 12) / 128), 128)
 
 
@@ -279,7 +279,7 @@ def _batches(row: Row, dp: int, seq_len: int, assumed: list[str]) -> tuple[int, 
 
 
 def _usual_tokens(row: Row) -> int:
-    """Of a micro-batch whose size nobody says: small where a pipeline wants many of them."""
+    """Tokens of a micro-batch of unknown size: small if a pipeline needs many micro-batches."""
     return 4096 if (_number(row, "pp") or 1) > 1 else 16384
 
 
@@ -302,7 +302,7 @@ def _checkpointing(row: Row, framework: Framework, assumed: list[str]) -> Checkp
 def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
     stated = _number(row, "zero_stage")
     if framework is Framework.XLA and "fsdp" in row.get("framework", "").lower():
-        return 3  # JAX shards what its mesh says; tables give it the stage of its optimizer
+        return 3  # JAX shards as its mesh says; tables show its optimizer's stage
     if stated is not None:
         return stated
     usual = {Framework.MEGATRON: 1, Framework.DDP: 0}.get(framework, 3)
@@ -310,7 +310,7 @@ def _zero(row: Row, framework: Framework, assumed: list[str]) -> int:
 
 
 def _shard_ranks(row: Row) -> int | None:
-    """The column, or what a text such as "zero1(size=8)" says."""
+    """The value of the column, or of a text such as "zero1(size=8)"."""
     found = re.search(r"size=(\d+)", row.get("sharding", ""))
     return _number(row, "fsdp") or (int(found[1]) if found else None)
 
@@ -319,18 +319,18 @@ def _precision(row: Row, gpu: Gpu, assumed: list[str]) -> Precision:
     stated = row.get("precision", "").lower()
     for precision in (Precision.NVFP4, Precision.MXFP8, Precision.FP8, Precision.FP16):
         if precision in stated and not gpu.supports(precision):
-            # Somebody ran it: in the next precision that the GPU has matmuls for.
+            # The run exists, so it used the next precision for which the GPU has matmuls.
             instead = Precision.FP8 if gpu.supports(Precision.FP8) else Precision.BF16
             return _assume(assumed, "precision", instead)
         if precision in stated:
             return precision
-    # Others than these (fp32, tf32, int8) are none that the planner has a rate for.
+    # The planner has no rate for other formats (fp32, tf32, int8).
     is_bf16 = any(word in stated for word in ("bf16", "bfloat16", "mixed", "amp"))
     return Precision.BF16 if is_bf16 else _assume(assumed, "precision", Precision.BF16)
 
 
 def _attention(row: Row) -> Attention:
-    """Before FlashAttention (arXiv 2205.14135) there was none."""
+    """FlashAttention (arXiv 2205.14135) did not exist earlier."""
     is_early = (
         _vintage(row) < FLASH_ATTENTION and "flash" not in (row.get("attention", "") + row.get("notes", "")).lower()
     )
@@ -362,7 +362,7 @@ def _network(row: Row) -> float | None:
     return None
 
 
-# The year that a release of a framework stands for where the row has no date.
+# The year of a framework's release, for rows without a date.
 USUAL_VINTAGE = {
     "2021": 2021.3,
     "2022": 2022.4,

@@ -1,4 +1,4 @@
-"""What would fit, when a set-up does not: the smallest change, then the next smallest. What costs least comes first."""
+"""Which changes would make a set-up fit, the cheapest first."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from governor.planner.words import gigabytes
 
 AND: Final = " and "
 OFFERED: Final = 3
-PLAIN_ZERO: Final = (Framework.MEGATRON, Framework.MEGATRON_DEEPSPEED)  # Beside tp, pp: they shard the optimizer only.
-SEQUENCE_PART_MIN: Final = 8192  # Tokens of a rank: shorter ones are for batches, and not for splitting further.
-GPUS_MAX: Final = 16_384  # Llama 3's: beyond it nobody has published a run.
+PLAIN_ZERO: Final = (Framework.MEGATRON, Framework.MEGATRON_DEEPSPEED)  # With tp and pp, they shard only the optimizer.
+# Tokens of a rank. Shorter sequences are for larger batches, not for a further split.
+SEQUENCE_PART_MIN: Final = 8192
+GPUS_MAX: Final = 16_384  # Llama 3's. No published run has more.
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,10 @@ class Fit:
 def what_fits(
     setup: Setup, fits: Callable[[Setup], bool], count: int = OFFERED, larger: Sequence[Gpu] = ()
 ) -> list[Fit]:
-    """The first `count` changes that fit, each kind once: a further change on top of one that suffices is none.
-    `larger`: GPUs that could be had instead."""
+    """The first `count` changes that fit, each kind once. `larger`: other available GPUs.
+
+    A change that extends one that suffices is left out.
+    """
     return list(islice(_least(fit for fit in _changes(setup, larger) if fits(fit.setup)), count))
 
 
@@ -44,8 +47,11 @@ def _least(fits: Iterator[Fit]) -> Iterator[Fit]:
 
 
 def _changes(setup: Setup, larger: Sequence[Gpu]) -> Iterator[Fit]:
-    """On the same GPUs first, from what costs no time to what costs much; then more GPUs, other GPUs, the host's
-    memory; at last more of other GPUs."""
+    """Changes in the order of their cost.
+
+    First on the same GPUs, from no loss of time to much, then more GPUs, other GPUs, the host's memory, and at last
+    more of other GPUs.
+    """
     variants = list(_on_the_same_gpus(setup))
     yield from variants
     thriftiest = variants[-1] if variants else Fit(setup, "")
@@ -83,7 +89,7 @@ def _made(setup: Setup | None, word: str, base: Fit) -> Iterator[Fit]:
 
 
 def _split_further(base: Fit) -> Iterator[Fit]:
-    """More ranks a copy of the model, on the same GPUs: the fewer the better, and experts before layers."""
+    """More ranks per copy of the model, on the same GPUs: fewest first, and experts before layers."""
     setup = base.setup
     experts = setup.shape.experts.count if setup.shape.experts else 1
     tries = [
@@ -175,16 +181,16 @@ def _but(setup: Setup, **changes: object) -> Setup | None:
         return None
 
 
-# What would fit, when a plan does not: one line.
+# One line about what would fit, when a plan does not.
 
 
 def refusal(one: Estimate) -> str | None:
-    """None: it fits."""
+    """The line, or None if the plan fits."""
     return None if one.prediction.memory.fits else would_fit(one.plan.asked.name, one.setup)
 
 
 def would_fit(name: str, setup: Setup) -> str:
-    """What a set-up needs that does not fit, and what would fit instead."""
+    """What a set-up that does not fit needs, and what would fit instead."""
     memory = memory_of(setup)
     needed, has = gigabytes(memory.reserved), gigabytes(memory.capacity)
     need = f"{name} needs {needed} GB of a {setup.gpu.name}'s {has}"

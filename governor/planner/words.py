@@ -1,4 +1,4 @@
-"""Figures of a plan as people read them. GB are 1e9 bytes."""
+"""Figures of a plan as text. GB are 1e9 bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def usd(value: float | None) -> str:
-    """To three digits at least, and cents where they count."""
+    """At least three digits, and cents where they matter."""
     if value is None:
         return UNKNOWN
     if abs(value) >= 1000:
@@ -29,7 +29,7 @@ def hours(value: float) -> str:
 
 
 def days(value: float) -> str:
-    """Of hours, where days say more."""
+    """A number of hours, in days if it is large."""
     return f"{value / 24:,.1f} days" if value >= 48 else hours(value)
 
 
@@ -59,14 +59,14 @@ def spread(values: Spread | None, form: object) -> tuple[str, str, str]:
 
 
 def bar(part: float, whole: float, cells: int = BAR_CELLS) -> str:
-    """A bar of eighths of a character: a part of the whole."""
+    """A bar of eighths of a character: `part` of `whole`."""
     filled = round(8 * cells * min(max(part / whole, 0.0), 1.0)) if whole > 0 else 0
     full, rest = divmod(filled, 8)
     return "█" * full + (_EIGHTHS[rest] if rest else "")
 
 
 def ways(setup: Setup) -> str:
-    """How the model is spread and what it keeps: "deepspeed ZeRO-3, micro-batch 4 x 16, full checkpointing"."""
+    """The distribution of the model and its settings: "deepspeed ZeRO-3, micro-batch 4 x 16, full checkpointing"."""
     words = [setup.framework.value]
     if setup.framework not in (Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.XLA):
         words[0] += f" ZeRO-{setup.zero_stage}"

@@ -1,4 +1,4 @@
-"""What of a policy is in force, key by key, and where each value was written."""
+"""Which values of a policy are in force, key by key, and where each one is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from governor.policies.reader import PolicyText, Reader
 from governor.policies.words import describe
 from governor.wire.toml_file import KeyPath
 
-# What counts where nobody wrote it, as one would write it: of the tables whose defaults act on a run.
+# The defaults as a policy would write them, for the tables whose defaults act on a run.
 _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "policy": {"mode": "enforce"},
     "budget": {},
@@ -36,15 +36,15 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class Shown(NamedTuple):
-    """`source`: "file:line", None for a default."""
+    """`source`: "file:line"; None for a default."""
 
     key: str
-    value: str  # As in TOML.
+    value: str  # As written in TOML.
     source: str | None
 
 
 def in_force(reader: Reader) -> list[Shown]:
-    """Every key of a valid policy, rules by name."""
+    """Every key of a valid policy; rules by name."""
     shown: list[Shown] = []
     for name, defaults in _DEFAULTS.items():
         table = reader.doc.get(name, {})
@@ -82,9 +82,8 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else f"{value}"
 
 
-# Rules that are valid and cannot mean what they say: what `costgov policy check` finds, and a start lets pass.
-#
-# A start of the governor is no place for a new opinion on a policy that has been in force for months.
+# Doubts: rules that are valid and cannot mean what they say. `costgov policy check` reports them; a start of the
+# governor ignores them, because the policy may have been in force for months.
 
 
 class Doubt(NamedTuple):
@@ -93,8 +92,8 @@ class Doubt(NamedTuple):
 
 
 def doubts(policy: Policy, reader: Reader) -> list[PolicyError]:
-    """What is doubtful in a valid policy, a line each, in the order of the files."""
-    rules = policy.rules[: len(reader.doc.get("rule", []))]  # Not those which the reader made itself, of `alert_at`.
+    """The doubts about a valid policy, one error each, in the order of the files."""
+    rules = policy.rules[: len(reader.doc.get("rule", []))]  # Without the rules that the reader made from `alert_at`.
     for doubt in (
         *_repeated(rules),
         *_never_sooner(rules),
@@ -116,15 +115,16 @@ def _repeated(rules: Sequence[Rule]) -> Iterator[Doubt]:
 
 
 def _never_sooner(rules: Sequence[Rule]) -> Iterator[Doubt]:
-    """A rule that speaks when another one has halted the run."""
+    """A rule that fires only after another rule has halted the run."""
     for index, rule in enumerate(rules):
         for place, other in enumerate(rules):
             if other.mode is not Mode.ENFORCE or other.response is not Response.HALT or other is rule:
                 continue
             if rule.response is Response.HALT and (rule.mode is Mode.OBSERVE or _says_same(rule, other)):
-                continue  # What another limit would do, or what _repeated says.
+                continue  # It shows what another limit would do, or _repeated() reports it.
             if rule.resume_with and index < place and rule.persistence == other.persistence:
-                continue  # Of two halts at one moment the first one counts, and its words name a way out.
+                # Of two halts at the same moment the first counts, and its message says how to resume.
+                continue
             if not _covers(other, rule) or other.warmup not in (None, rule.warmup):
                 continue
             key = _later_key(rule, other)
@@ -142,18 +142,19 @@ def _says_same(rule: Rule, other: Rule) -> bool:
 
 
 def _covers(wide: Rule, narrow: Rule) -> bool:
-    """Whether every run that `narrow` is for is one of `wide`."""
+    """Whether `wide` applies to every run that `narrow` applies to."""
     return all(label in narrow.match and {*narrow.match[label]} <= {*values} for label, values in wide.match.items())
 
 
 def _later_key(rule: Rule, other: Rule) -> str | None:
-    """The key by which a rule asks what another one asks, or for more of it; None where it asks something else."""
-    if sorted(map(repr, rule.conditions)) == sorted(map(repr, other.conditions)):  # Their order says nothing.
+    """The key by which `rule` asks the same as `other` or for more of it. None when it asks something else."""
+    # The order of conditions does not matter.
+    if sorted(map(repr, rule.conditions)) == sorted(map(repr, other.conditions)):
         return "for"
     if rule.trigger != other.trigger or rule.members:
         return None
     trigger = load()[rule.trigger]
-    # Of so many times, or so long, more is later. Of parts of something only the trigger knows.
+    # For counts and durations, a larger value is later. For fractions only the trigger knows the direction.
     rising = {key.name for key in trigger.KEYS if key.kind in ("count", "duration")} & {*getattr(trigger, "LIMITS", ())}
     rising |= {"at_frac"} if rule.trigger == "budget" else set()
     apart = [name for name, value in rule.params.items() if value != other.params[name]]
@@ -163,14 +164,14 @@ def _later_key(rule: Rule, other: Rule) -> str | None:
 
 
 def _is_held_as_long(hold: Persistence, other: Persistence) -> bool:
-    """Whether whatever has fired for `hold` has fired for `other` by then."""
+    """Whether every condition that has fired for `hold` has by then fired for `other`."""
     if other == AT_ONCE:
         return True
     if hold.kind is not other.kind:
         return False
     if hold.kind is not PersistenceKind.STEPS:
         return hold.need >= other.need
-    # Of the firing steps in the longer window, one of the shorter ones that it is made of has its share at least.
+    # Split the longer window into shorter ones. At least one of them has its share of the firing steps.
     windows = -(-hold.of // other.of)
     return -(-hold.need // windows) >= other.need
 
@@ -180,7 +181,7 @@ def _asks_same(rule: Rule, other: Rule) -> bool:
 
 
 def _never(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
-    """Rules that can never fire, and one that fires on plan."""
+    """Rules that can never fire, and a rule that fires on plan."""
     planned = next(_ends_of_plan(policy), None)
     for index, rule in enumerate(rules):
         for path, member in _places(index, rule):
@@ -198,7 +199,7 @@ def _never(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
 
 
 def _outlived(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
-    """Warm-ups and holds that are longer than the run may be."""
+    """Warm-ups and persistence times that are longer than the run may be."""
     ends = [*_ends_of_plan(policy), *_ends_by_rule(rules)]
     tokens = policy.budget.tokens
     for index, rule in enumerate(rules):
@@ -214,7 +215,7 @@ def _outlived(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
 
 
 def planned_length_ns(policy: Policy) -> int | None:
-    """How long the run takes, as [budget] and [expected] have it."""
+    """The run's planned length, from [budget] and [expected]. None without both."""
     tokens, speed = policy.budget.tokens, policy.expected.tokens_per_s
     return int(tokens / speed * NS_PER_S) if tokens and speed else None
 
@@ -255,7 +256,7 @@ def _conditions(rules: Sequence[Rule]) -> Iterator[Doubt]:
 
 
 def _places(index: int, rule: Rule) -> list[tuple[KeyPath, Member]]:
-    """Each condition of a rule with its place in the file."""
+    """Each condition of a rule with its key path in the file."""
     return [
         (("rule", index, *(("all", number) if rule.members else ())), member)
         for number, member in enumerate(rule.conditions)
@@ -263,7 +264,7 @@ def _places(index: int, rule: Rule) -> list[tuple[KeyPath, Member]]:
 
 
 def _no_phases(when: str) -> list[str]:
-    """What is wrong with the words that a checked expression compares `phase` with."""
+    """One message for each word that a checked expression compares with `phase` and that is no phase."""
     tokens = tokens_of(when)
     compared: list[Token] = []
     for index, operator in enumerate(tokens[1:-1], start=1):
@@ -275,18 +276,18 @@ def _no_phases(when: str) -> list[str]:
     words = [token.text[1:-1] for token in compared if token.kind == "string"]
     if not words:
         return []
-    from trainer_shim.wire import PHASES  # Here alone: it loads the trainer's whole side.
+    from trainer_shim.wire import PHASES  # Imported here: it loads the whole trainer side.
 
     return [f'"{word}" is no phase; known: {", ".join(PHASES)}' for word in words if word not in PHASES]
 
 
-# What `costgov policy check FILES` says: each policy in a few plain lines, or everything that is wrong.
+# What `costgov policy check FILES` prints: each policy in a few plain lines, or all of its errors.
 
 
 def check(texts: Sequence[PolicyText | tuple[str, str]], rate: UsdMicros | None = None) -> tuple[list[str], int]:
     """Check policies, as load_policies takes them. Returns the lines to print and the exit status: 0 valid, 1 not.
 
-    `rate`: what the node costs an hour, where that is known: a ceiling below what the halt itself costs cannot hold.
+    `rate`: the node's price per hour, None if unknown. A ceiling below the cost of the halt cannot hold.
     """
     policies, errors = load_policies(texts)
     if policies is None:
@@ -306,7 +307,7 @@ def check(texts: Sequence[PolicyText | tuple[str, str]], rate: UsdMicros | None 
 
 
 def _dear_plan(policy: Policy, rate: UsdMicros | None) -> str | None:
-    """What the plan costs at this node's price, where that is more than the ceiling."""
+    """The cost of the plan at this node's price, when it exceeds the ceiling."""
     planned_ns, ceiling = planned_length_ns(policy), policy.budget.ceiling_usd_micros
     if rate is None or planned_ns is None or ceiling is None or (dear := rate * planned_ns // NS_PER_HOUR) <= ceiling:
         return None
@@ -317,13 +318,14 @@ def _dear_plan(policy: Policy, rate: UsdMicros | None) -> str | None:
 
 
 def show(texts: Sequence[PolicyText | tuple[str, str]]) -> list[tuple[str, list[Shown]]]:
-    """What is in force of each valid policy, by the policy's name."""
+    """The values in force of each valid policy, with the policy's name."""
     return [(policy.name, in_force(reader)) for policy, reader in read_policies(texts) if policy is not None]
 
 
 def shown_lines(name: str, shown: Sequence[Shown]) -> list[str]:
-    """As columns: key, value, source."""
+    """In columns: key, value, source."""
     keys = max((len(one.key) for one in shown), default=0)
-    values = min(40, max((len(one.value) for one in shown), default=0))  # A longer one pushes its own source aside.
+    # A longer value moves only its own source to the right.
+    values = min(40, max((len(one.value) for one in shown), default=0))
     lines = [f"  {one.key:<{keys}}  {one.value:<{values}}  {one.source or 'default'}" for one in shown]
     return [f'policy "{name}"', *lines]

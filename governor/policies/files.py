@@ -1,4 +1,4 @@
-"""Following what a policy includes, and its drop-ins, from file to file."""
+"""Follows a policy's includes and drop-ins from file to file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from governor.policies.keys import INCLUDE, PolicyError
 from governor.policies.reader import PolicyText, includes
 from governor.wire.toml_file import read_bounded
 
-POLICY_BYTES_MAX: Final = 256 * 1024  # A policy is a page; larger is a mistake in a path.
-DEPTH_MAX: Final = 8  # Whoever reads a policy has to follow it too.
-FILES_MAX: Final = 64  # Of one policy. Nobody can tell any more what is in force.
+POLICY_BYTES_MAX: Final = 256 * 1024  # A policy is one page. A larger file is a wrong path.
+DEPTH_MAX: Final = 8  # A reader has to follow the includes too.
+# For one policy. With more, the values in force are not clear to a reader.
+FILES_MAX: Final = 64
 
 
 class PolicyUnreadable(Exception):  # noqa: N818 - the condition is the name.
-    """Each of `problems` is one line: which file and why."""
+    """Each of `problems` is one line: the file and the reason."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -26,7 +27,7 @@ class PolicyUnreadable(Exception):  # noqa: N818 - the condition is the name.
 
 
 def layered(file: Path) -> PolicyText:
-    """A policy file with all that lies beneath and over it. PolicyUnreadable names the file, and the way to it."""
+    """A policy file with its includes and drop-ins. PolicyUnreadable names the file and the path of includes to it."""
     gathered = _Gathered()
     gathered.follow(file, ())
     drop_ins = file.with_suffix(".d")
@@ -37,7 +38,7 @@ def layered(file: Path) -> PolicyText:
 
 
 def unused_drop_ins(directory: Path) -> list[str]:
-    """A line for each directory of drop-ins over a policy that is not there."""
+    """A line for each drop-in directory whose policy does not exist."""
     return [
         f"{drop_ins}: its files would lie over {drop_ins.with_suffix('.toml').name}, which is not there"
         for drop_ins in sorted(directory.glob("*.d"))
@@ -46,7 +47,7 @@ def unused_drop_ins(directory: Path) -> list[str]:
 
 
 class _Gathered:
-    """The layers of one policy so far, the lowest first."""
+    """The layers of one policy so far, lowest first."""
 
     def __init__(self) -> None:
         self.layers: list[tuple[str, str]] = []
@@ -54,7 +55,7 @@ class _Gathered:
         self._read = 0
 
     def follow(self, file: Path, above: tuple[Path, ...]) -> None:
-        """Read a file after everything that it includes. `above`: who includes it, the outermost first."""
+        """Read a file after everything that it includes. `above`: the files that include it, outermost first."""
         text = self._text(file)
         names, line, error = includes(str(file), text)
         if error is not None:
@@ -72,14 +73,15 @@ class _Gathered:
         included = file.parent / name
         try:
             home, target = file.parent.resolve(), included.resolve()
-        except (OSError, ValueError, RuntimeError) as error:  # A loop of links, a NUL in the name.
+        except (OSError, ValueError, RuntimeError) as error:  # A loop of links, or a NUL in the name.
             raise _Refused(f'"{name}" cannot be found: {error}') from error
         if Path(name).is_absolute() or not target.is_relative_to(home):
             raise _Refused(f'"{name}" leads out of {file.parent}: a policy includes what lies beside or below it')
         if target in [one.resolve() for one in chain]:
             raise _Refused(f'"{name}" includes itself')
         if target in self._laid:
-            return  # It lies beneath what has changed it since: a second time it would take that back.
+            # A later layer may have changed it. A second copy would undo that change.
+            return
         if len(chain) > DEPTH_MAX:
             raise _Refused(f'"{name}" is the {len(chain)}th file deep; {DEPTH_MAX} are followed')
         if any(char in name for char in "*?[") and not target.exists():
@@ -108,9 +110,7 @@ class _Gathered:
             data = read_bounded(file, POLICY_BYTES_MAX)
             if len(data) > POLICY_BYTES_MAX:
                 raise PolicyUnreadable(f"{file}: larger than {POLICY_BYTES_MAX} bytes; is this a policy?")
-            return data.removeprefix(
-                codecs.BOM_UTF8
-            ).decode()  # With the mark that some editors put before the first byte.
+            return data.removeprefix(codecs.BOM_UTF8).decode()  # With the byte order mark that some editors write.
         except OSError as error:
             raise PolicyUnreadable(f"{file}: cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -118,30 +118,31 @@ class _Gathered:
 
 
 class _Refused(Exception):  # noqa: N818 - the condition is the name.
-    """An include that is not followed, and why."""
+    """An include that is not followed, with the reason."""
 
 
-# Where a node's policies are read from, and what start-up has to say of them.
+# Where a node's policies are read from, and what start-up reports about them.
 
 
-PACKAGED_POLICY: Final = Path(__file__).parents[1] / "data" / "default.toml"  # policies/default.toml.
+PACKAGED_POLICY: Final = Path(__file__).parents[1] / "data" / "default.toml"  # A link to policies/default.toml.
 
 
 def of_node(directory: Path) -> list[Path]:
-    """The policies directory, else, where there is none, the packaged policy. An empty directory is a choice."""
+    """The policies directory, or the packaged policy when it does not exist. An empty directory is a choice."""
     try:
         directory.stat()
     except FileNotFoundError:
         return [PACKAGED_POLICY]
     except OSError:
-        pass  # There, and not for us: reading it says so. Another policy in its place would be a guess.
+        # It exists and we may not read it. Reading it reports that. Another policy in its place would be a guess.
+        pass
     return [directory]
 
 
 def policy_texts(paths: Sequence[Path]) -> list[PolicyText]:
-    """Read policies, each with what it includes and its drop-ins; a directory stands for its *.toml in order.
+    """Read policies, each with its includes and drop-ins. A directory stands for its *.toml files in order.
 
-    PolicyUnreadable has a line for each that cannot be read.
+    PolicyUnreadable has one line for each file that cannot be read.
     """
     texts = []
     problems: list[str] = []
@@ -149,10 +150,10 @@ def policy_texts(paths: Sequence[Path]) -> list[PolicyText]:
         try:
             files = [path]
             if path.is_dir():
-                os.listdir(path)  # Of a directory that we may not read, glob says that it is empty.
+                os.listdir(path)  # glob reports a directory that we may not read as empty.
                 files = sorted(path.glob("*.toml"))
                 problems.extend(unused_drop_ins(path))
-        except OSError as error:  # A directory above it that we may not enter.
+        except OSError as error:  # We may not enter a parent directory.
             problems.append(f"{path}: cannot be read: {error.strerror}")
             continue
         for file in files:
@@ -166,7 +167,7 @@ def policy_texts(paths: Sequence[Path]) -> list[PolicyText]:
 
 
 def remarks(paths: Sequence[Path], directory: Path, names: Sequence[str]) -> list[str]:
-    """What start-up says of the policies in force: nothing where they are what was given."""
+    """What start-up reports about the policies in force. Empty when they are the ones that were given."""
     where = ", ".join(str(path) for path in paths)
     if not names:
         return [f"problem: NOTHING WILL BE JUDGED: {where} holds no *.toml; runs are metered and never halted"]

@@ -1,4 +1,4 @@
-"""Values that policies are made of, and how an error in one is said."""
+"""Values in policies, and the text of an error in one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DURATION: Final = Key("", "duration", "1s", "")
 
 
 class PolicyError(NamedTuple):
-    """One thing that is wrong: shown as "file:line: key: message"."""
+    """One error, shown as "file:line: key: message"."""
 
     file: str
     line: int
@@ -42,7 +42,8 @@ def parse_for(text: object) -> Persistence:
     if steps is not None:
         need = int(steps.group(1))
         of = int(steps.group(2) or need)
-        if not 1 <= need <= of <= 10_000:  # A window of ten thousand steps is hours of blindness after a restart.
+        # Ten thousand steps take hours. After a restart the rule is blind for as long.
+        if not 1 <= need <= of <= 10_000:
             raise ValueError(f'"{text[:40]}" is impossible: it needs 1 <= N <= M <= 10000 in "N of M steps"')
         return Persistence(PersistenceKind.STEPS, need, of)
     tokens = _TOKENS.fullmatch(text.strip())
@@ -81,7 +82,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def alert_rules(budget: Budget, rules: Sequence[Rule], source: str) -> list[Rule]:
-    """A warning rule for each part of the ceiling in `alert_at`."""
+    """One warning rule for each fraction of the ceiling in `alert_at`."""
     taken = {rule.name for rule in rules}
     return [
         Rule(
@@ -99,7 +100,7 @@ def alert_rules(budget: Budget, rules: Sequence[Rule], source: str) -> list[Rule
     ]
 
 
-# Which tables and keys a policy has, and what to say of a word that is none of them where it stands.
+# The tables and keys of a policy, and the hint for an unknown word.
 
 
 INCLUDE: Final = "include"
@@ -125,7 +126,7 @@ TABLES: Final = tuple(TABLE_KEYS)
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """What may have been meant by a word that is not known here: its own place, a word like it, or all that are."""
+    """The hint for an unknown word: the table it belongs to, a similar word, or all known words."""
     if word == INCLUDE:
         return "; it stands above the first table"
     homes = [f"[[{name}]]" if name == "rule" else f"[{name}]" for name, keys in TABLE_KEYS.items() if word in keys]

@@ -1,4 +1,4 @@
-"""The policies in force here: read, combined with what the command line gave, and refused where they cannot hold."""
+"""Reads the policies, combines them with the command line, and refuses those that cannot hold."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def policy_loader(
     paths: Callable[[], Sequence[Path]], ceiling: UsdMicros | None, priced: Callable[[], bool],
     facts: NodeFacts | None = None, budgets: Sequence[ScopedBudget] = (),
 ) -> Callable[[], tuple[PolicySet | None, list[str]]]:  # fmt: skip
-    """Return what reads the policies, now and at each SIGHUP: the set, or None and the problems, a line each.
+    """Return the function that reads the policies, now and at each SIGHUP.
 
-    `budgets`: those of costgov.toml, which must be possible under these policies' graces.
+    It returns the set, or None and the problems, one line each. `budgets` are those of costgov.toml: they must be
+    possible under the graces of these policies.
     """
 
     def load() -> tuple[PolicySet | None, list[str]]:
@@ -54,7 +55,10 @@ def policy_loader(
 
 
 def ceiling_fault(facts: NodeFacts, policies: PolicySet) -> str | None:
-    """A ceiling below the price of the halt itself would end every run at its first step: refused, also at a reload."""
+    """The error for a ceiling below the price of the halt itself, which would end every run at its first step.
+
+    A reload refuses it too.
+    """
     rate = facts.usd_micros_per_hour
     for policy in policies.policies:
         ceiling = policy.budget.ceiling_usd_micros

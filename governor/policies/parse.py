@@ -1,4 +1,4 @@
-"""The tables of a policy about money: [budget] and [expected]."""
+"""Policy TOML to Policy: [budget] and [expected], then the policy as a whole."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from governor.policies.reader import PolicyText, Reader, alone
 from governor.policies.rules import check_reached, read_rules
 from governor.wire.toml_file import KeyPath
 
-# A window is a row in the journal. Below this a node that trains a million tokens a second would write ten a second,
-# each telling of a single step; above, a run of 20B tokens would show its price less than twenty times.
+# Each window is a row in the journal. Below the minimum, a node with a million tokens a second would write ten rows a
+# second, each about one step. Above the maximum, a run of 20B tokens would show its price fewer than twenty times.
 WINDOW_TOKENS_MIN: Final = 100_000
 WINDOW_TOKENS_MAX: Final = 1_000_000_000
 TOKENS_PER_S: Final = Key("", "number", 1.0, "")
@@ -63,7 +63,7 @@ def read_expected(reader: Reader) -> Expected:
 
 
 def check_expected(reader: Reader, budget: Budget, expected: Expected) -> None:
-    """A plan that is dearer than its own ceiling would be halted on plan."""
+    """Refuse a plan that costs more than its own ceiling: the run would be halted on plan."""
     price, ceiling, tokens = expected.usd_micros_per_mtok, budget.ceiling_usd_micros, budget.tokens
     if reader.errors or price is None or ceiling is None or tokens is None:
         return
@@ -121,21 +121,18 @@ def _alert_at(reader: Reader, value: object, ceiling: UsdMicros | None) -> tuple
     return tuple(sorted({float(frac) for frac in value}))
 
 
-# TOML text -> Policy. Every error names file, line and key path, and all of them are reported at once.
-#
-# Pure: the caller reads the files. The tables with more than a few keys have files of their own (policy_budget,
-# policy_rules); what they share is in policy_reader.
+# TOML text to Policy. Every error names file, line and key path. All are reported at once. The caller reads the files.
 
 
 STOPS: Final = ("auto", "processes", "job", "instance")
 
 
 def load_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> tuple[PolicySet | None, list[PolicyError]]:
-    """Read policies, given with their layers or as (file name, text). None with an error when anything is wrong."""
+    """Read policies, given with their layers or as (file name, text). Returns None when there are errors."""
     read = read_policies(texts)
     readers = [reader for _, reader in read]
     policies = [policy for policy, _ in read if policy is not None]
-    # A file that several of them include is wrong once.
+    # An error in a file that several policies include is reported once.
     errors = list(dict.fromkeys(error for reader in readers for error in reader.sorted_errors))
     if errors:
         return None, errors
@@ -143,7 +140,7 @@ def load_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> tuple[Policy
 
 
 def read_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> list[tuple[Policy | None, Reader]]:
-    """Each policy with its reader; None where that has errors."""
+    """Each policy with its reader. The policy is None when it has errors."""
     readers = [Reader(text if isinstance(text, PolicyText) else alone(*text)) for text in texts]
     read = [(_policy(reader), reader) for reader in readers]
     _check_together([(policy, reader) for policy, reader in read if policy is not None])
@@ -151,13 +148,13 @@ def read_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> list[tuple[P
 
 
 def _digest(texts: Sequence[PolicyText | tuple[str, str]]) -> str:
-    """Of every text that was read, includes and drop-ins too."""
+    """SHA-256 of every text that was read, includes and drop-ins too."""
     layers = [text.layers if isinstance(text, PolicyText) else (text,) for text in texts]
     return hashlib.sha256("\0".join(text for policy in layers for _, text in policy).encode()).hexdigest()
 
 
 def _check_together(policies: Sequence[tuple[Policy, Reader]]) -> None:
-    """Two policies of one name, or for exactly the same runs: one of them would never apply."""
+    """Refuse two policies with the same name or for exactly the same runs: one of them would never apply."""
     names: dict[str, str] = {}
     matches: dict[tuple[tuple[str, tuple[str, ...]], ...], str] = {}
     for policy, reader in policies:
@@ -172,7 +169,7 @@ def _check_together(policies: Sequence[tuple[Policy, Reader]]) -> None:
 
 
 def _policy(reader: Reader) -> Policy | None:
-    """The policy, or None with the reader's `errors` filled."""
+    """The policy, or None with the errors in `reader.errors`."""
     if reader.errors:
         return None
     for name in reader.doc:

@@ -1,8 +1,7 @@
-"""One policy out of several files: what it includes lies beneath it, its drop-ins lie over it.
+"""One policy out of several files: its includes are the lower layers, its drop-ins the upper ones.
 
-Tables win key by key. A rule is known by its name: one that names its own condition (`trigger` or `all`) stands in the
-place of the one beneath it; any other changes the keys that it gives and leaves the rest. Each value keeps the place
-that it came from.
+Tables merge key by key. Rules merge by name. A rule that names its own condition (`trigger` or `all`) replaces the rule
+beneath it. Any other rule changes only the keys that it gives. Each value keeps the place where it is written.
 """
 
 from __future__ import annotations
@@ -17,40 +16,41 @@ from governor.core.rules.triggers.base import Key
 from governor.policies.keys import INCLUDE, NAME, PolicyError, hint
 from governor.wire.toml_file import KeyPath, key_lines, line_of, show
 
-DOTS_MAX: Final = 100  # In a line. Nobody writes an expression with more.
-DIGITS_MAX: Final = 300  # Of a number: as many as the largest double has.
+DOTS_MAX: Final = 100  # In one line. No real expression has more.
+DIGITS_MAX: Final = 300  # The largest double has as many.
 
 _LONG_NUMBER: Final = re.compile(rf"0x[0-9A-Fa-f_]{{{DIGITS_MAX},}}|[0-9][0-9_]{{{DIGITS_MAX},}}")
 _TOML_LINE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
 
 class PolicyText(NamedTuple):
-    """The texts of one policy. `file` is its own: what it is known by."""
+    """The texts of one policy. `file` is its own file, which identifies it."""
 
     file: str
-    layers: tuple[tuple[str, str], ...]  # (file, text), the lowest first.
-    followed: bool = True  # Whether what they include is among them.
+    layers: tuple[tuple[str, str], ...]  # (file, text), lowest first.
+    followed: bool = True  # Whether the layers contain the includes.
 
 
 def alone(file: str, text: str) -> PolicyText:
-    """A text that came from nowhere: it can include nothing."""
+    """A text without a directory. It can include nothing."""
     return PolicyText(file, ((file, text),), followed=False)
 
 
 class Place(NamedTuple):
     file: str
     line: int
-    key: str  # As it is written there: rule[2] of one file may be the first rule of the policy.
+    # As written in that file. Its rule[2] may be the first rule of the policy.
+    key: str
 
 
 class Layered:
-    """The document that the layers make together, where each key of it stands, and what is no TOML."""
+    """The merged document of all layers, the place of each key, and the TOML errors."""
 
     def __init__(self, policy: PolicyText) -> None:
         self.doc: dict[str, Any] = {}
         self.errors: list[PolicyError] = []
         self._file = policy.file
-        # By the first two parts of a path, so that what is overlaid is let go of at once.
+        # Grouped by the first two parts of a path, so that a replaced entry is dropped as a whole.
         self._places: dict[KeyPath, dict[KeyPath, tuple[str, int, KeyPath]]] = {}
         for file, text in policy.layers:
             parsed, error = parse(file, text)
@@ -63,7 +63,7 @@ class Layered:
             _Layer(self.doc, self._places, file, text).lay(parsed)
 
     def place(self, path: KeyPath) -> Place:
-        """Where a key stands, else the nearest thing around it, else the begin of the policy's own file."""
+        """The place of a key, else of its nearest parent, else the start of the policy's own file."""
         for length in range(len(path), 0, -1):
             found = self._places.get(path[: min(length, 2)], {}).get(path[:length])
             if found is not None:
@@ -72,18 +72,18 @@ class Layered:
         return Place(self._file, 1, show(path))
 
     def stands(self, path: KeyPath) -> bool:
-        """Whether this very key is written somewhere; the keys of an inline table are found at the table."""
+        """Whether this exact key is written. Keys of an inline table count at the table."""
         return path in self._places.get(path[:2], {})
 
 
 class _Layer:
-    """One file, as it is laid over what is there."""
+    """One file while it is merged into the layers beneath it."""
 
     def __init__(self, doc: dict[str, Any], places: dict[KeyPath, Any], file: str, text: str) -> None:
         self._doc = doc
         self._places = places
         self._file = file
-        self._own: dict[KeyPath, dict[KeyPath, int]] = {}  # This file's lines, by the first two parts.
+        self._own: dict[KeyPath, dict[KeyPath, int]] = {}  # This file's lines, by the first two parts of the path.
         for path, line in key_lines(text).items():
             self._own.setdefault(path[:2], {})[path] = line
         self._groups: dict[str, list[KeyPath]] = {}
@@ -105,12 +105,13 @@ class _Layer:
                 self._doc[name] = value
                 for own in self._groups.get(name, ()):
                     self._put(own, own)
-                if (name, 0) in self._own:  # [[name]] has no line of its own: it stands where its first one does.
+                # [[name]] has no line of its own. It gets the line of its first table.
+                if (name, 0) in self._own:
                     self._places[name,] = {(name,): (self._file, self._own[name, 0][name, 0], (name,))}
 
     def _rules(self, tables: list[dict[str, Any]]) -> None:
         rules: list[dict[str, Any]] = self._doc.setdefault("rule", [])
-        # Two of one name in one file are a mistake, which stays one: only the first finds what lies beneath.
+        # Two rules of one name in one file are an error. Only the first merges with the rule beneath.
         known = {rule["name"]: index for index, rule in enumerate(rules) if isinstance(rule.get("name"), str)}
         for index, table in enumerate(tables):
             name = table.get("name")
@@ -127,7 +128,7 @@ class _Layer:
                 self._put_keys(own, ("rule", under), table)
 
     def _put(self, own: KeyPath, path: KeyPath) -> None:
-        """Everything at and below `own` in this file now stands at `path`; what stood there is gone."""
+        """Everything at and below `own` in this file now has the place `path`. The previous places are dropped."""
         depth = len(own)
         lines = self._own.get(own, {})
         self._places[path] = {
@@ -144,13 +145,13 @@ class _Layer:
 
 
 def parse(file: str, text: str) -> tuple[dict[str, Any], PolicyError | None]:
-    """Read a text as TOML; what is wrong with it has its line."""
+    """Parse a text as TOML. An error has its line."""
     for at, written in enumerate(text.splitlines(), 1):
-        # A key of a hundred thousand parts, in 256 KB, takes tomllib gigabytes.
+        # tomllib needs gigabytes for a key of a hundred thousand parts, which fits into 256 KB.
         if written.count(".") > DOTS_MAX:
             said = f"more than {DOTS_MAX} dots in a line: no policy is nested so deep"
             return {}, PolicyError(file, at, "", said)
-        if _LONG_NUMBER.search(written):  # Of more than 4,300 Python neither reads nor writes an integer.
+        if _LONG_NUMBER.search(written):  # Python refuses integers of more than 4,300 digits.
             said = f"a number of more than {DIGITS_MAX} digits: no limit is so far off"
             return {}, PolicyError(file, at, "", said)
     try:
@@ -164,9 +165,9 @@ def parse(file: str, text: str) -> tuple[dict[str, Any], PolicyError | None]:
 
 
 def includes(file: str, text: str) -> tuple[tuple[str, ...], int, PolicyError | None]:
-    """The names in a file's `include`, the line that they stand in, and what is wrong with them.
+    """The names in a file's `include`, their line, and the error in them.
 
-    A text that is no TOML includes nothing: reading the policy says what is wrong with it.
+    A text that is not TOML includes nothing. Reading the policy reports its error.
     """
     parsed, _ = parse(file, text)
     if INCLUDE not in parsed:
@@ -182,7 +183,7 @@ def _are_tables(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(table, dict) for table in value)
 
 
-# One policy while it is read: its document, where each key stands, and everything that is wrong with it.
+# One policy while it is read: its document, the place of each key, and its errors.
 
 
 class Reader:
@@ -202,11 +203,11 @@ class Reader:
 
     @property
     def sorted_errors(self) -> list[PolicyError]:
-        """As a person would meet them: file by file, the lowest first, each from top to bottom."""
+        """File by file, the lowest layer first, each from top to bottom."""
         return sorted(self.errors, key=lambda error: (self._order.get(error.file, 0), error.line))
 
     def table(self, name: str, known: Sequence[str]) -> dict[str, Any]:
-        """The table of that name, empty where it is absent or none; a key that is not known is an error."""
+        """The table of that name, empty when it is absent or not a table. An unknown key is an error."""
         table = self.doc.get(name, {})
         if not isinstance(table, dict):
             self.fail((name,), f"is not a table; write [{name}]")
@@ -217,7 +218,7 @@ class Reader:
         return table
 
     def source(self, path: KeyPath) -> str:
-        """ "file:line" of a key, or of the nearest thing around it."""
+        """ "file:line" of a key, or of its nearest parent."""
         place = self._layered.place(path)
         return f"{place.file}:{place.line}"
 
@@ -225,7 +226,7 @@ class Reader:
         return self._layered.place(path).line
 
     def stands(self, path: KeyPath) -> bool:
-        """Whether somebody wrote this key."""
+        """Whether this key is written in some file."""
         return self._layered.stands(path)
 
     def name(self, path: KeyPath, table: Mapping[str, Any]) -> str:
@@ -252,7 +253,7 @@ class Reader:
             return key.parse(key.default)
 
     def labels(self, path: KeyPath, match: object) -> dict[str, tuple[str, ...]]:
-        """A table of labels, each with the value or the values that are accepted."""
+        """A table of labels, each with its accepted values."""
         if not isinstance(match, dict):
             self.fail(path, 'is not a table of labels; write { stage = "stage1" }')
             return {}

@@ -1,7 +1,7 @@
-"""JSON Schema of a policy file, for editors: drawn from the keys that the reader knows, so that both say the same.
+"""JSON Schema of a policy file, for editors. It is generated from the reader's own keys, so both agree.
 
-It holds the shape: tables, keys, types, units, choices. What contradicts what only `costgov policy check` can say. The
-dialect is 2020-12, in words that draft 7 has too: editors' TOML plug-ins read no newer ones.
+It describes the shape: tables, keys, types, units, choices. Only `costgov policy check` finds contradictions. The
+dialect is 2020-12, restricted to words that draft 7 has too: TOML plug-ins of editors read no newer ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DOLLARS: Final = r"^\s*[0-9][0-9_]*(\.[0-9_]*)?([eE][+-]?[0-9]+)?\s*$"
 
 
 def schema(*, drop_in: bool = False) -> Schema:
-    """The schema of a policy, or of a drop-in, which may change single keys of what lies beneath it."""
+    """The schema of a policy, or of a drop-in. A drop-in may change single keys of the policy beneath it."""
     tables = {
         "policy": _table("For which runs it is, and whether it acts.", POLICY_KEYS, _POLICY),
         "budget": _table("What the run may cost, and how long it is.", BUDGET_KEYS, _BUDGET),
@@ -68,7 +68,7 @@ def schema(*, drop_in: bool = False) -> Schema:
 
 
 def _ref(name: str) -> Schema:
-    return {"$ref": f"#/$defs/{name}"}  # Alone: draft 7 overlooks what stands beside it.
+    return {"$ref": f"#/$defs/{name}"}  # Without other keys: draft 7 ignores keys beside $ref.
 
 
 def _table(says: str, known: tuple[str, ...], keys: Mapping[str, Schema]) -> Schema:
@@ -141,7 +141,7 @@ _NODE: Final[Mapping[str, Schema]] = {
         "description": 'Stop the node after so long with nobody there: "15m", or "off".',
     },
 }
-# Of every rule; `trigger` and `all` are each rule's own.
+# Keys of every rule, without `trigger` and `all`.
 _COMMON: Final[Mapping[str, Schema]] = {
     "name": _ref("name"),
     "match": _ref("match"),
@@ -181,7 +181,7 @@ _INCLUDE: Final[Schema] = {
     "items": {"type": "string", "minLength": 1},
     "description": "Policies that lie beneath this one: files beside or below it.",
 }
-# What a policy has itself, where it includes none that may have it.
+# Required keys of a policy that includes no other file.
 _ALONE: Final[Schema] = {
     "required": ["policy"],
     "properties": {
@@ -198,7 +198,7 @@ _CHANGE: Final[Schema] = {
 }
 
 
-# By what a rule says, what it must be besides: several triggers, or the change of a rule that lies beneath.
+# Other forms of a rule: one with several triggers, or one that changes a rule beneath it.
 _NO_CONDITION: Final[Mapping[str, Schema]] = {
     "rule_all": {"required": [ALL], "not": {"required": ["trigger"]}},
     "rule_changed": {"not": {"anyOf": [{"required": ["trigger"]}, {"required": [ALL]}]}},
@@ -206,10 +206,10 @@ _NO_CONDITION: Final[Mapping[str, Schema]] = {
 
 
 def _one_by_trigger(prefix: str, others: Mapping[str, Schema]) -> Schema:
-    """A table that is judged by the one definition that its trigger asks for: errors are then about a key.
+    """A table that is validated by the definition of its own trigger, so that errors are about a key.
 
-    Of alternatives a validator only says that none of them fits. But editors complete from alternatives and read no
-    `then`: so they stand here too, beside one that takes everything.
+    For alternatives a validator only reports that none of them fits. Editors, however, complete from alternatives and
+    do not read `then`. So the alternatives are here too, with one that accepts everything.
     """
     named = {
         f"{prefix}_{kind}": {"required": ["trigger"], "properties": {"trigger": {"const": kind}}} for kind in load()
@@ -225,7 +225,7 @@ def _one_by_trigger(prefix: str, others: Mapping[str, Schema]) -> Schema:
 
 
 def _of_triggers() -> dict[str, Schema]:
-    """Of each trigger its keys, a rule that asks it, and it as one of several in a rule."""
+    """For each trigger: its keys, a rule with it, and it as a member of `all`."""
     drawn: dict[str, Schema] = {}
     for kind, trigger in load().items():
         held = _ref("for") if trigger.STEPPED else _ref("for_time")
@@ -276,7 +276,7 @@ def _key(key: Key) -> Schema:
 
 
 def _of_kind(key: Key) -> Schema:
-    """What Key.parse takes."""
+    """The values that Key.parse accepts."""
     least = key.parse(key.least) if key.least else 0
     match key.kind:
         case "duration":

@@ -1,4 +1,4 @@
-"""A policy in plain words, for people who have not read its file: the one place that has the sentences."""
+"""A policy in plain words. All sentences about policies are in this file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from governor.core.rules.triggers.base import Key, Trigger, defaults
 
 
 def describe(policy: Policy) -> list[str]:
-    """Say what a policy would do, a line each rule."""
+    """What a policy would do, one line for each rule."""
     width = max((len(rule.name) for rule in policy.rules), default=0)
     return [*head(policy), *(_rule(rule, width) for rule in policy.rules), *tail(policy)]
 
 
 def head(policy: Policy) -> list[str]:
-    """What stands above the rules: for which runs it is, its money, its plan."""
+    """The lines above the rules: the runs it applies to, its money, its plan."""
     lines = [f'{policy.source}: policy "{policy.name}" ({policy.mode.value}) for {_match(policy)}', _budget(policy)]
     return [*lines, *_expected(policy)]
 
 
 def tail(policy: Policy) -> list[str]:
-    """What stands below them: what a halt does, and when the node is stopped."""
+    """The lines below the rules: what a halt does, and when the node is stopped."""
     lines = []
     if not policy.rules:
         lines.append("  no rules: the run is metered and never judged")
@@ -89,7 +89,7 @@ def _rule(rule: Rule, width: int) -> str:
 
 
 def _when(rule: Rule) -> str:
-    """What keeps the rule from speaking, beside its condition."""
+    """What restricts the rule besides its condition."""
     parts = []
     if rule.match:
         parts.append(f"only for {format_match(rule.match)}")
@@ -162,7 +162,7 @@ def _halt(policy: Policy) -> str:
     )
 
 
-# What `costgov policy explain FILES` says: each rule of a policy in whole sentences, from its trigger's own words.
+# What `costgov policy explain FILES` prints: each rule of a policy in whole sentences, from its trigger's own words.
 
 
 WIDTH: Final = 100
@@ -178,7 +178,7 @@ assert set(_VERBS) == set(Response), "a response without a verb"
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """One rule in words: the sentence that says when it does what, then what else there is to know of it."""
+    """One rule in words. `says` is when it does what; `more` has the other facts."""
 
     rule: str
     source: str
@@ -190,7 +190,7 @@ class Explained:
 
 
 def explain(policy: Policy) -> list[str]:
-    """Say a policy in lines for a terminal."""
+    """A policy in lines for a terminal."""
     lines = head(policy)
     for said in explain_rules(policy):
         lines.append(f"  {said.rule}  ({said.source})")
@@ -221,7 +221,7 @@ def _explained(policy: Policy, rule: Rule) -> Explained:
 
 
 def condition_of(kind: str, params: Mapping[str, Any], budget: Budget) -> tuple[str, ...]:
-    """A trigger's condition with its values: what follows "when", and the sentences that belong to it."""
+    """A trigger's condition with its values: the words after "when", then its further sentences."""
     trigger = load()[kind]
     values = {**defaults(trigger.KEYS), **params}
     words = {key.name: say(key, values[key.name]) for key in trigger.KEYS}
@@ -232,7 +232,7 @@ def condition_of(kind: str, params: Mapping[str, Any], budget: Budget) -> tuple[
 
 
 def sayings(trigger: type[Trigger]) -> tuple[str, ...]:
-    """What a trigger says of itself, else the first line of its file and its keys."""
+    """A trigger's own sentences, else the first line of its file and its keys."""
     own: tuple[str, ...] | None = vars(trigger).get("SAYS")
     if own is not None:
         return own
@@ -242,12 +242,12 @@ def sayings(trigger: type[Trigger]) -> tuple[str, ...]:
 
 
 def named_in(texts: tuple[str, ...]) -> set[str]:
-    """The placeholders of these texts."""
+    """The placeholders in these texts."""
     return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name is not None}
 
 
 def say(key: Key, value: Any) -> str:
-    """A value for a reader of prose: "30%", "1,000,000", "1m30s"."""
+    """A value in prose: "30%", "1,000,000", "1m30s"."""
     match key.kind:
         case "frac":
             return f"{value * 100:g}%"
@@ -276,7 +276,7 @@ def _held(rule: Rule) -> str:
 
 
 def _when_sentence(rule: Rule) -> list[str]:
-    """What keeps the rule from speaking, beside its condition."""
+    """What restricts the rule besides its condition."""
     said = []
     if rule.match:
         said.append(f"It is only for {format_match(rule.match)}.")

@@ -1,4 +1,4 @@
-"""What policies are worth, by logs whose labels say what became of them: false halts, delays, dollars."""
+"""Compares policies on labelled logs: false halts, delays, dollars."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from governor.core.base.units import NS_PER_HOUR, UsdMicros
 from governor.replay.play import Replay, Told
 from governor.wire.jsonl import seconds_of
 
-RUN_HOURS: Final = 1_000  # What false halts are told per: a month and a half of one run.
+RUN_HOURS: Final = 1_000  # The unit of the false-halt rate: a month and a half of one run.
 
 
 def halts(replay: Replay, policy: str) -> list[Told]:
-    """The halts of one policy, in their order, also those that it would only have recorded."""
+    """The halts of one policy in order, including those that it would only have recorded."""
     return [told for told in replay.told if told.response == "halt" and told.policy == policy]
 
 
 @dataclass
 class LabelTally:
-    """One policy over many logs. What a label does not say counts nowhere beside `logs` and `halted`."""
+    """One policy over many logs. A log without a label counts only in `logs` and `halted`."""
 
     policy: str
-    price: UsdMicros | None  # Of a node, an hour.
+    price: UsdMicros | None  # of a node, per hour
     logs: int = 0
     halted: int = 0
-    halted_enforced: int = 0  # By a rule that enforces.
+    halted_enforced: int = 0  # by a rule in enforce mode
     healthy: int = 0
     healthy_ns: int = 0
     false_halts: int = 0
     troubled: int = 0
     caught: int = 0
-    early: int = 0  # Halted before the trouble began: no catch.
-    delays_s: list[float] = field(default_factory=list)  # From onset to halt, of those caught with a clock.
+    early: int = 0  # Halted before the trouble began. This is not a catch.
+    delays_s: list[float] = field(default_factory=list)  # From onset to halt, for caught runs with times.
     saved_ns: int = 0  # Of troubled runs, from the halt to the end of the log.
-    cut_ns: int = 0  # Of healthy ones, likewise: what would have had to be trained again, or never was.
+    cut_ns: int = 0  # The same of healthy runs: training to repeat, or lost.
 
     def add(self, replay: Replay, end_ns: int) -> None:
-        """Count one log, which is `end_ns` long: what its clock ran on after that is nobody's."""
+        """Count one log of length `end_ns`. Time that its clock ran on after that does not count."""
         found = halts(replay, self.policy)
         first = found[0] if found else None
         self.logs += 1
@@ -63,7 +63,7 @@ class LabelTally:
         if first.t is None or onset_s is None or not math.isfinite(onset_s):
             self.caught += 1
             return
-        # Logs round their times to milliseconds, and labels do not.
+        # Logs round their times to milliseconds. Labels do not.
         if first.t < onset_s - 0.001:
             self.early += 1
             return
@@ -73,14 +73,14 @@ class LabelTally:
 
     @property
     def false_per_run_hours(self) -> float | None:
-        """False halts per RUN_HOURS of healthy training; None where no healthy log has a clock."""
+        """False halts per RUN_HOURS of healthy training. None when no healthy log has times."""
         return self.false_halts * RUN_HOURS * NS_PER_HOUR / self.healthy_ns if self.healthy_ns else None
 
     def usd(self, span_ns: int) -> UsdMicros | None:
         return None if self.price is None else UsdMicros(self.price * span_ns // NS_PER_HOUR)
 
     def row(self) -> dict[str, Any]:
-        """As --json prints it."""
+        """The row for --json."""
         return {
             "policy": self.policy,
             "logs": self.logs,

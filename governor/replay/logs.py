@@ -1,4 +1,4 @@
-"""Recorded logs as a person names them: files, packed or not, and directories of them; read in bounded memory."""
+"""Recorded logs given as files, compressed or not, or as directories. They are read in bounded memory."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from governor.wire.recording import number_of, segments
 
 STDIN: Final = Path("-")
 DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024  # A trainer_state of a million steps has a quarter of it.
-DOCUMENTS: Final = (".json", ".json.gz", ".json.xz")  # One document: trainer_state.json.
-NAMES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.xz", ".ndjson.xz")  # Taken from directories.
-TABLES: Final = (".csv", ".csv.gz", ".csv.xz")  # Only by name: most tables in a directory are no logs.
+DOCUMENTS: Final = (".json", ".json.gz", ".json.xz")  # One JSON document: trainer_state.json.
+NAMES: Final = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.xz", ".ndjson.xz")  # Found in directories.
+TABLES: Final = (".csv", ".csv.gz", ".csv.xz")  # Only when named: most tables in a directory are no logs.
 WITHIN: Final = "*.jsonl, *.jsonl.gz or .xz, TensorBoard's event files, W&B's run-*.wandb or a trainer_state.json"
 STATES: Final = tuple(f"trainer_state{suffix}" for suffix in DOCUMENTS)
-SUMMARY: Final = "train_runtime"  # Of the record at a training's end, whose train_loss is the mean of all steps.
+# A key of the record at the end of a training. The train_loss there is the mean of all steps.
+SUMMARY: Final = "train_runtime"
 _CHECKPOINT: Final = re.compile(r"checkpoint-(\d{1,18})")
 _FLAGS: Final = {"true": True, "false": False}
 _READ_BYTES: Final = 256 * 1024
@@ -46,21 +47,21 @@ _UNPACK: Final[dict[str, Callable[[IO[bytes]], Any]]] = {
 }
 
 
-Place = int | str  # Of JSONL the line, from 1.
+Place = int | str  # In JSONL the line number, from 1.
 Read = tuple[Place, dict[str, Any] | list[str]]
 
 
 def logs(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The logs that these paths stand for, in their order; a directory stands for those below it, sorted by path. One
-    that holds the segments of a recording is itself a log.
+    """The logs of these paths in order, and one line for each directory that has none or cannot be read.
 
-    TensorBoard's event files of one directory are one log, which that directory names: each is an attempt of its run.
-    And a line for each directory that holds none, or cannot be looked into.
+    A directory stands for the logs below it, sorted by path. A directory with the segments of a recording is itself a
+    log. TensorBoard's event files in one directory are one log with the directory's name: each file is an attempt of
+    its run.
     """
     found: list[Path] = []
     problems: list[str] = []
     for path in paths:
-        if path == STDIN or not os.path.isdir(path):  # One that cannot be asked for is named when it is opened.
+        if path == STDIN or not os.path.isdir(path):  # A path that cannot be examined is reported when it is opened.
             found.append(path)
             continue
         below, closed = _below(path)
@@ -87,17 +88,17 @@ def _outgrown(found: Collection[Path]) -> set[Path]:
     for path in states:
         checkpoint = _CHECKPOINT.fullmatch(path.parent.name)
         home = path.parent.parent if checkpoint else path.parent
-        step = int(checkpoint[1]) if checkpoint else math.inf  # Beside the checkpoints stands that of the end.
+        step = int(checkpoint[1]) if checkpoint else math.inf  # The final trainer_state.json is beside the checkpoints.
         newest[home] = max(newest.get(home, (-1.0, path)), (step, path))
     return set(states) - {path for _, path in newest.values()}
 
 
 def _is_recording(path: Path) -> bool:
-    """Whether it is a segment, or a directory of them: the others are of TensorBoard."""
+    """Whether the path is a recording's segment or a directory of segments. Otherwise it is TensorBoard's."""
     try:
         return any(number_of(name) is not None for name in (os.listdir(path) if os.path.isdir(path) else [path.name]))
     except OSError:
-        return True  # Which says why it cannot be read.
+        return True  # Opening it then reports why it cannot be read.
 
 
 def _log_of(file: Path) -> Path | None:
@@ -113,8 +114,8 @@ def _log_of(file: Path) -> Path | None:
 def records(path: Path, fields: Mapping[str, Sequence[str]] = DEFAULT_FIELDS) -> Iterator[Read]:
     """Yield each record of a log with its place, or what is wrong there.
 
-    `fields` tell which of TensorBoard's tags matter. LogUnreadable when the log cannot be opened, or ends too early:
-    what came before has been yielded.
+    `fields` select TensorBoard's tags. LogUnreadable when the log cannot be opened or ends too early. Everything before
+    that has been yielded.
     """
     if path == STDIN:
         yield from _jsonl(path)
@@ -142,7 +143,7 @@ def _jsonl(path: Path) -> Iterator[Read]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
-    """The rows of a CSV export, with its header's names. A cell that is empty was not logged with the others."""
+    """The rows of a CSV export, keyed by its header. An empty cell was not logged in that row."""
     reader = csv.reader(_texts(path), strict=True)
     header: list[str] | None = None
     try:
@@ -175,7 +176,7 @@ def _cell(text: str) -> float | bool | str:
 
 
 def _recording(path: Path) -> Iterator[Read]:
-    """A segment or a directory of them, as one log. What was being written when the power failed is not missed."""
+    """A segment or a directory of segments, as one log. A torn end, as after a power cut, is no error."""
     try:
         parts = segments(path) if os.path.isdir(path) else [path]
     except OSError as error:
@@ -198,7 +199,7 @@ def _segment(path: Path, clock: RecordedClock, *, is_first: bool) -> Iterator[Re
     for number, line in lines(path):
         place = f"{path.name}:{number}"
         if line is not None and not line.endswith(b"\n"):
-            return  # Torn.
+            return  # A torn end.
         record = parse_line(line) if line is not None else [f"longer than {LINE_BYTES_MAX} bytes"]
         if number == 1 and isinstance(record, dict) and isinstance(meta := record.get("meta"), dict):
             fault = clock.begin(meta)
@@ -232,9 +233,10 @@ def _history(path: Path) -> list[dict[str, Any] | list[str]]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
-    """Yield each line with its number, from 1; None stands for one too long to be a record.
+    """Yield each line with its number, from 1. None stands for a line that is too long to be a record.
 
-    LogUnreadable when the log cannot be opened, or its packing ends too early: what came before has been yielded.
+    LogUnreadable when the log cannot be opened or its compressed data ends too early. Everything before that has been
+    yielded.
     """
     number = 0
     try:
@@ -252,7 +254,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
 
 
 class _AsItComes(io.RawIOBase):
-    """Unpacked bytes, as many as there are: what could be read before the place that is damaged is not lost with it."""
+    """Decompressed bytes as they become available, so that a damaged place does not lose what comes before it."""
 
     def __init__(self, file: gzip.GzipFile | lzma.LZMAFile) -> None:
         self._file = file
@@ -273,7 +275,8 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
             raise OSError(errno.EBADF, "standard input is closed")
         yield sys.stdin.buffer
         return
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # Not to wait for a FIFO's writer.
+    # O_NONBLOCK: opening a FIFO does not wait for its writer.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(fd, "rb", buffering=_READ_BYTES) as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")

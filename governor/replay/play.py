@@ -1,7 +1,7 @@
-"""What policies would have decided on a recorded log: the daemon's own `engine.step`, on a clock that the log drives.
+"""What policies would have decided on a recorded log: the daemon's own `engine.step` on the log's clock.
 
-A replay only observes. A halt that it would have asked for ends nothing, so every rule judges the log to its end, and
-whatever would have come after the first halt is told too: the first is the one that counts.
+A replay only observes. A halt ends nothing, so every rule judges the log to its end. Verdicts after the first halt are
+reported too. The first halt is the one that counts.
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ from governor.wire.jsonl import DEFAULT_FIELDS, SECONDS_BOUND, time_of
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader
 
-RUN: Final = "log"  # Each log is the only run of a node of its own.
-TICK_PERIOD_NS: Final = NS_PER_S  # While records come: a quarter of the daemon's ticks, and every one of its steps.
-USUAL_FADES: Final = 64  # A longest pause is half as long after so many records that are quicker, or fewer.
-SILENCE_PARTS: Final = 100  # In a silence a tick comes each time it has grown by so small a part: delays within 1 %.
-GAP_MAX_S: Final = 30 * 24 * 3600.0  # A pause longer than this is a broken clock: the record's time is not believed.
-EPOCH_MIN_S: Final = 1e9  # Seconds since 1970, not since the start.
-BACK_MAX_S: Final = 1.0  # Records of threads overtake one another by less; more is a clock that began anew.
+RUN: Final = "log"  # Each log is the only run on its own node.
+# While records come. A quarter of the daemon's ticks, and all of its steps.
+TICK_PERIOD_NS: Final = NS_PER_S
+USUAL_FADES: Final = 64  # The longest pause halves after about this many quicker records.
+# In a silence, a tick comes each time the silence has grown by this part. Delays are exact to 1 %.
+SILENCE_PARTS: Final = 100
+# A longer pause means a broken clock. The record's time is then ignored.
+GAP_MAX_S: Final = 30 * 24 * 3600.0
+EPOCH_MIN_S: Final = 1e9  # A larger time counts from 1970, not from the start.
+# Records of threads overtake one another by less. A larger step back means a restarted clock.
+BACK_MAX_S: Final = 1.0
 NO_TIME: Final = "its records have no time"
 KEYS_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One verdict: what a rule would have done. `mode` is the rule's own: observe says that it would not have acted."""
+    """One verdict: what a rule would have done. `mode` is the rule's own: in observe mode it would not have acted."""
 
     policy: str
     rule: str
@@ -43,24 +47,24 @@ class Told:
     response: str
     mode: str
     step: int | None
-    t: float | None  # Seconds since the log began; None for a log without times.
+    t: float | None  # Seconds since the log began. None for a log without times.
     reason: str
     text: str
     evidence: Mapping[str, Any]
 
 
 class LogClock:
-    """The times of a log → a clock that never goes back."""
+    """Turns the times of a log into a clock that never goes back."""
 
     def __init__(self) -> None:
         self.now = MonoNs(0)
         self.is_timed = False
-        self.began = MonoNs(0)  # Where it stands at the log's begin.
+        self.began = MonoNs(0)  # The clock at the start of the log.
         self._zero_s = 0.0
         self._last_s = 0.0
 
     def read(self, record: Mapping[str, Any]) -> str | None:
-        """Go on to the record's time, where it has one. Returns what is wrong with it."""
+        """Advance to the record's time, if it has one. Returns what is wrong with it."""
         seconds = record.get("t")
         if type(seconds) is float and self.is_timed and 0 <= seconds - self._last_s <= GAP_MAX_S:
             self._last_s = seconds
@@ -69,7 +73,7 @@ class LogClock:
         return self._read_any(record)
 
     def _read_any(self, record: Mapping[str, Any]) -> str | None:
-        """As `read`: whatever is not one of many records, each a little later than the last."""
+        """`read` for the uncommon records: without a time, the first, far apart, or going back."""
         seconds = time_of(record)
         if seconds is None:
             return None
@@ -82,7 +86,7 @@ class LogClock:
             return f"its time is {seconds - self._last_s:.4g} s after the last record's"
         self.is_timed = True
         if self._last_s - seconds > BACK_MAX_S:
-            self._zero_s -= self._last_s - seconds  # Launched anew, and counting from its own start.
+            self._zero_s -= self._last_s - seconds  # The process restarted and counts from its own start.
         elif seconds < self._last_s:
             seconds = self._last_s
         self._last_s = seconds
@@ -90,9 +94,12 @@ class LogClock:
         return None
 
     def read_frame(self, frame: Mapping[str, Any]) -> str | None:
-        """Go on to when a frame was heard, or was sent: other times in it are of the same clock. Ranks overtake one
-        another."""
-        mono_ns = frame.get("at_ns")  # Of a recording: by this clock it was judged.
+        """Advance to the time at which a frame was received or sent. Other times in the frame are of the same clock.
+
+        Frames of different ranks may be out of order.
+        """
+        # Only recordings have it: the governor's clock when it judged the frame.
+        mono_ns = frame.get("at_ns")
         if mono_ns is None:
             mono_ns = frame.get("mono_ns")
         if type(mono_ns) is not int or not 0 <= mono_ns < 2**63:
@@ -106,18 +113,18 @@ class LogClock:
 
 
 class _Judge:
-    """One policy on a node of its own."""
+    """One policy on its own node."""
 
     def __init__(self, policy: Policy, price: UsdMicros | None, at: MonoNs) -> None:
         self.policy = policy
-        # What is asked is what this policy says of the log: whatever else it matches.
+        # The policy judges the log even when it does not match the run.
         policies = PolicySet((replace(policy, match={}),), digest="")
         facts = NodeFacts("replay", "replay", price, "command line" if price is not None else None, observe=True)
         self._modes = {rule.name: rule.mode.value for rule in policy.rules}
         self.node: Node = new_node(facts, policies, BootNs(at), WallNs(at))
 
     def told_of(self, effects: Sequence[Effect], t: float | None) -> list[Told]:
-        """The verdicts among what the engine would have done."""
+        """The verdicts among the engine's effects."""
         return [
             self._told(effect.data, t) for effect in effects if isinstance(effect, Record) and effect.kind == "verdict"
         ]
@@ -139,12 +146,13 @@ class _Judge:
 
 @dataclass
 class Replay:
-    """One log under one or several policies. Feed its records in order, then `end`."""
+    """One log under one or more policies. Feed its records in order, then call `end`."""
 
     policies: Sequence[Policy]
-    price: UsdMicros | None = None  # Of the node, micro-dollars an hour.
-    trace: Trace | None = None  # Shown every step, where somebody wants a drawing.
-    fields: Mapping[str, Sequence[str]] = field(default_factory=lambda: DEFAULT_FIELDS)  # As of a stream.
+    price: UsdMicros | None = None  # Of the node, in micro-dollars per hour.
+    trace: Trace | None = None  # Receives every step, for a drawing.
+    # The field map, as for a stream.
+    fields: Mapping[str, Sequence[str]] = field(default_factory=lambda: DEFAULT_FIELDS)
     told: list[Told] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
     records: int = 0
@@ -155,14 +163,15 @@ class Replay:
         self._ranks: RecordedRanks | None = None
         self._judges: list[_Judge] = []
         self._tick_at = MonoNs(0)
-        self._usual_ns = 0  # The longest pause lately, fading: what is no longer than this is no silence.
-        self._is_timed = True  # As the judges were told.
+        # The longest recent pause, decaying. A pause that is not longer is no silence.
+        self._usual_ns = 0
+        self._is_timed = True  # The last state that the judges received.
         self._first: Mapping[str, Any] = {}
-        self._mute = 0  # Records that were no news of training.
-        self._is_broken_off = False  # From the last record on nobody listened.
+        self._mute = 0  # Records that said nothing about training.
+        self._is_broken_off = False  # The recorder stopped after the last record.
 
     def read(self, record: dict[str, Any]) -> str | None:
-        """Judge one record. Returns what is wrong with it; then it is missing data, as in a stream."""
+        """Judge one record. Returns what is wrong with it; it then counts as missing data, as in a stream."""
         if not self._judges:
             meta = record.get("meta")
             if isinstance(meta, dict) and not self.records and not self.meta:
@@ -178,18 +187,20 @@ class Replay:
             before = clock.began
         now = clock.now
         if self._is_broken_off:
-            self._tick(MonoNs(max(self._tick_at, now - 1)), unbroken=False)  # Who did not listen heard no silence.
+            # Nothing listened during the gap, so it is no silence.
+            self._tick(MonoNs(max(self._tick_at, now - 1)), unbroken=False)
         elif now - before > self._usual_ns:
             self._pause(before, now)
         elif now != before:
             self._usual_ns -= self._usual_ns // USUAL_FADES
         if now - self._tick_at >= TICK_PERIOD_NS:
-            self._tick(MonoNs(now - 1))  # Before the record: what it ends has lasted until now.
+            # Just before the record: whatever the record ends has lasted until now.
+            self._tick(MonoNs(now - 1))
         if clock.is_timed is not self._is_timed:
             self._say_timed()
         self._is_broken_off = own and is_gap(record)
         if self._ranks is not None and own and is_halt(record):
-            self._tick(now)  # Of a halt that time decided: the tick that did.
+            self._tick(now)  # The tick that decided this halt, if time decided it.
         reader = self._reader if self._ranks is None or not own else self._ranks
         events: Events | Faults = reader.read(record, now)
         if isinstance(events, list):
@@ -202,7 +213,7 @@ class Replay:
         return fault
 
     def end(self, run_on_ns: int = 0) -> None:
-        """The log has ended. Its clock may run on, as if the trainer were alive and silent."""
+        """The log has ended. `run_on_ns` lets its clock run on, as if the trainer were alive and silent."""
         if not self._judges:
             self._open({})
         if run_on_ns and self.clock.is_timed:
@@ -212,7 +223,7 @@ class Replay:
             self._tick(self.clock.now)
 
     def not_understood(self) -> str | None:
-        """What is wrong with a log of which no record was judged, although it has some."""
+        """The error for a log with records of which none was judged."""
         if not self.records or self._mute < self.records:
             return None
         keys = ", ".join([*self._first][:KEYS_SHOWN])
@@ -224,14 +235,14 @@ class Replay:
 
     @property
     def length_ns(self) -> int:
-        """What the log's clock has counted so far."""
+        """The time that the log's clock has counted so far."""
         return self.clock.now - self.clock.began
 
     def _t(self, at: MonoNs) -> float:
         return (at - self.clock.began) / NS_PER_S
 
     def _open(self, first: Mapping[str, Any]) -> None:
-        """Frames that begin with a hello are of connections; anything else is a stream."""
+        """Frames that begin with a hello are from connections. Anything else is a stream."""
         self._first = first
         self._tick_at = self.clock.began
         self._judges = [_Judge(policy, self.price, self.clock.began) for policy in self.policies]
@@ -244,7 +255,7 @@ class Replay:
         self._feed(StreamOpened(self.clock.began, RUN, 0, stage if isinstance(stage, str) else None, labels))
 
     def _say_timed(self) -> None:
-        """What has no time cannot be late: whatever waits for time answers UNKNOWN."""
+        """Data without times cannot be late: every condition that waits for time answers UNKNOWN."""
         self._is_timed = self.clock.is_timed
         self._feed(StreamState(self.clock.now, RUN, None if self._is_timed else NO_TIME))
 
@@ -255,7 +266,7 @@ class Replay:
         self._usual_ns = gap_ns
 
     def _silence(self, before: MonoNs, now: MonoNs, usual_ns: int) -> None:
-        """Ticks amid a pause that is longer than usual: to 1 % exact, and an hour of it is some hundred."""
+        """Ticks in a pause that is longer than usual. Delays are exact to 1 %, and an hour takes some hundred ticks."""
         silent_ns = max(usual_ns, TICK_NS)
         while before + silent_ns < now:
             self._tick(MonoNs(before + silent_ns))
@@ -265,7 +276,8 @@ class Replay:
         self._tick_at = at
         tick = Tick(at, BootNs(at), WallNs(at), unbroken=unbroken)
         for judge in self._judges:
-            judge.node.skip_persist(at)  # Nobody keeps what a replay would write every ten seconds.
+            # A replay does not store what the daemon persists every ten seconds.
+            judge.node.skip_persist(at)
             effects = engine.step(judge.node, tick)
             if effects:
                 self.told += judge.told_of(effects, self._t(at))

@@ -1,8 +1,8 @@
-"""What a user's healthy logs say about limits: how near the worst of them came to each, and which would keep a margin.
+"""Tunes limits on a user's healthy logs: how near the worst log came to each limit, and which value keeps a margin.
 
-No trigger is asked how it measures. The rules are replayed as they are, with one key moved at a time, until the value
-is found at which a healthy log would first have been told of: that is the worst case, in the key's own unit, with the
-rule's `for` and everything else as it is. What fires there is the detector itself: a new trigger is tuned like others.
+The search does not know how a trigger measures. It replays the rules as they are and moves one key at a time, until it
+finds the value at which a healthy log would first have fired. That is the worst case in the key's own unit, with the
+rule's `for` and everything else unchanged. The detector itself fires there, so a new trigger is tuned like the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from governor.replay.play import Replay
 Play = Callable[[str, Policy], Replay]
 Value = int | float
 
-# How far to look either way, and how fine: 1/16 .. 16 in steps of 4, each gap in 6, and the one found in 4: 6 %.
+# How far to look either way, and how fine: 1/16 .. 16 in steps of 4, then 6 values in the gap, then 4: 6 %.
 FACTORS: Final = (1 / 16, 1 / 4, 4.0, 16.0)
 REFINED: Final = (5, 3)
 FAR: Final = 16
@@ -33,38 +33,38 @@ ONCE_NS: Final = DurationNs(100 * 365 * 24 * NS_PER_HOUR)  # Longer than any log
 
 
 class State(Enum):
-    """How the limit in force stands to the worst of the healthy logs."""
+    """The limit in force relative to the worst of the healthy logs."""
 
-    FIRES = "fires"  # A healthy log would have been told of.
-    CLOSE = "close"  # None was, with less than the margin.
-    WIDE = "wide"  # The margin is there; a tighter limit would keep it too.
-    FAR = "far"  # Nothing within 16 times either way.
-    ALWAYS = "always"  # It fires at every value: this limit is not what makes it fire.
+    FIRES = "fires"  # A healthy log would have fired.
+    CLOSE = "close"  # No log would have fired, but the margin is too small.
+    WIDE = "wide"  # The margin is kept. A tighter limit would keep it too.
+    FAR = "far"  # No log fires within 16 times either way.
+    ALWAYS = "always"  # It fires at every value, so this limit is not the cause.
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Where a variant first fired."""
+    """The first firing of a variant."""
 
     log: str
-    t: float | None  # Seconds since the log began.
+    t: float | None  # seconds since the log began
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """One key of one rule. `worst`: the last value, coming from the safe side, at which every log stayed quiet."""
+    """One key of one rule. `worst`: the last value, from the safe side, at which every log stayed quiet."""
 
     rule: str
     key: Key
     here: Value
     state: State
     worst: Value | None = None
-    told: Told | None = None  # At the value beside it.
-    suggested: Value | None = None  # None also where no value has the margin.
+    told: Told | None = None  # At the neighbouring value.
+    suggested: Value | None = None  # None also when no value has the margin.
 
     @property
     def apart(self) -> float | None:
-        """How many times the limit in force is away from the worst case; below 1 it is on the wrong side."""
+        """The factor between the limit in force and the worst case. Below 1, the limit is on the wrong side."""
         if self.worst is None or not self.here or not self.worst or self.suggested is None:
             return None
         outward = self.suggested > self.worst
@@ -73,7 +73,7 @@ class Tuned:
 
 @dataclass
 class _Search:
-    """The values tried for one key, and which of them fired."""
+    """The values tried for one key, and whether each fired."""
 
     rule: Rule
     key: Key
@@ -84,7 +84,7 @@ class _Search:
         return sorted(self.fired)
 
     def bracket(self) -> tuple[Value, Value] | None:
-        """The neighbours (quiet, firing) that lie nearest to the limit in force; None where all are alike."""
+        """The neighbours (quiet, firing) nearest to the limit in force. None when all values are alike."""
         values = self.values()
         pairs = [
             (low, high) if self.fired[high] else (high, low)
@@ -94,7 +94,7 @@ class _Search:
         return min(pairs, key=lambda pair: abs(math.log(pair[0] / self.here)), default=None)
 
     def next_values(self, count: int) -> list[Value]:
-        """So many values between the neighbours, evenly apart as factors; at first those around the limit in force."""
+        """`count` values between the neighbours, at equal factors. At first they are around the limit in force."""
         if not self.fired:
             wanted: Iterable[float] = (self.here * factor for factor in FACTORS)
         else:
@@ -108,13 +108,13 @@ class _Search:
 
 
 def tune(policy: Policy, logs: Sequence[str], play: Play, margin: float) -> list[Tuned]:
-    """Find the worst case of every tunable limit in the policy's rules, and what would keep the margin from it.
+    """Find the worst case of every tunable limit in the policy's rules, and the value that keeps the margin from it.
 
-    `play` replays a log under a policy. Rules of several triggers are left out: which limit of them counted cannot be
-    told. The logs are replayed three times.
+    `play` replays a log under a policy. Rules with several triggers are left out, because the deciding limit is
+    unknown. The logs are replayed three times.
     """
     searches = list(_searches(policy))
-    plain = {search.rule.name: search for search in searches}  # One of each rule stands for it as it is.
+    plain = {search.rule.name: search for search in searches}  # One search of each rule replays the unchanged rule.
     around = [(search, value) for search in searches for value in search.next_values(0)]
     _try(logs, play, policy, [*((search, search.here) for search in plain.values()), *around])
     for search in searches:
@@ -137,7 +137,7 @@ def _searches(policy: Policy) -> Iterator[_Search]:
 
 
 def _try(logs: Sequence[str], play: Play, policy: Policy, variants: Sequence[tuple[_Search, Value]]) -> None:
-    """Replay every log under rules that are these variants alone. What fired in one log is not asked in the next."""
+    """Replay every log under rules that are only these variants. A variant that fired is not replayed again."""
     named = {f"variant-{number}": variant for number, variant in enumerate(variants)}
     for search, value in variants:
         search.fired[value] = None
@@ -156,7 +156,7 @@ def _has_fired(search: _Search, value: Value) -> bool:
 
 
 def lacking(tuned: Sequence[Tuned]) -> set[str]:
-    """Rules that no suggested limit gives the margin: the logs are not healthy, or the rule is not for them."""
+    """Rules to which no suggested limit gives the margin: the logs are not healthy, or the rule does not suit them."""
     by_rule: dict[str, list[Tuned]] = {}
     for one in tuned:
         by_rule.setdefault(one.rule, []).append(one)
@@ -169,13 +169,13 @@ def lacking(tuned: Sequence[Tuned]) -> set[str]:
 
 
 def cure(limits: Iterable[Tuned]) -> Tuned | None:
-    """Of one rule's limits that would each have kept it quiet, the one that has to move least."""
+    """The limit of one rule that has to move least, among those that would each have kept it quiet."""
     able = [one for one in limits if one.state is State.FIRES and one.suggested is not None]
     return min(able, key=lambda one: abs(math.log((one.suggested or one.here) / one.here)), default=None)
 
 
 def _variant(name: str, search: _Search, value: Value) -> Rule:
-    """The rule with one limit moved. It only watches, and tells once a log: the first time is what is asked for."""
+    """The rule with one limit moved. It only watches and fires once per log, because only the first time matters."""
     params = {**search.rule.params, search.key.name: value}
     quiet = replace(search.rule, response=Response.WATCH, mode=Mode.OBSERVE, cooldown_ns=ONCE_NS)
     return replace(quiet, name=name, params=params)
@@ -199,7 +199,7 @@ def _tuned(search: _Search, margin: float) -> Tuned:
 
 
 def _fit(key: Key, value: float) -> Value | None:
-    """The nearest value that the key takes, None where there is none."""
+    """The nearest value that the key accepts. None if there is none."""
     least = key.parse(key.least) if key.least else 0
     match key.kind:
         case "duration":
@@ -214,7 +214,7 @@ def _fit(key: Key, value: float) -> Value | None:
 
 
 def _rounded(key: Key, value: float, *, outward: bool) -> Value | None:
-    """To two digits or a round time, away from the worst case; None where the key takes no such value."""
+    """Two digits or a round time, away from the worst case. None when the key accepts no such value."""
     turn = math.ceil if outward else math.floor
     rounded: Value
     if key.kind == "duration":
@@ -239,7 +239,7 @@ _UNITS: Final = (
 
 
 def in_toml(key: Key, value: Value) -> str | Value:
-    """A value as it would be read from TOML, not finer than anybody would write it."""
+    """A value as parsed from TOML, no finer than a person would write it."""
     if key.kind == "duration":
         unit = NS_PER_S if value >= 10 * NS_PER_S else NS_PER_MS
         return format_span(round(value / unit) * unit)
@@ -247,6 +247,6 @@ def in_toml(key: Key, value: Value) -> str | Value:
 
 
 def literal(key: Key, value: Value) -> str:
-    """A value as it stands in TOML."""
+    """A value as written in TOML."""
     given = in_toml(key, value)
     return f'"{given}"' if isinstance(given, str) else f"{given:g}"

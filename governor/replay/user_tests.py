@@ -1,6 +1,6 @@
-"""`costgov policy test FILES`: users' own tests of their policies, played through the rules that the daemon has.
+"""`costgov policy test FILES`: users' own tests of their policies, played through the daemon's rules.
 
-A case passes when everything that it expects came, and nothing that it rules out did.
+A case passes when everything that it expects happens, and nothing that it rules out does.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from governor.timeline.player import Decided, Player, clock
 from governor.timeline.series import SeriesError, play
 from governor.wire.toml_file import read_bounded
 
-TESTS_BYTES_MAX: Final = 4 * 1024 * 1024  # Ten thousand cases; larger is a mistake in a path.
-_HEAD: Final = '[policy]\nname = "tested"\n'  # Of rules that stand in the test itself.
+TESTS_BYTES_MAX: Final = 4 * 1024 * 1024  # Ten thousand cases. A larger file is a wrong path.
+_HEAD: Final = '[policy]\nname = "tested"\n'  # The head for rules that are in the test itself.
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a case went: no problem is a pass."""
+    """The result of a case. It passes without problems."""
 
     file: str
     line: int
@@ -43,12 +43,12 @@ class Outcome:
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files of tests that these paths stand for: a directory for its *.toml, in order; itself if it has none."""
+    """The test files of these paths. A directory stands for its *.toml in order, or for itself if it has none."""
     return [file for path in paths for file in (sorted(path.glob("*.toml")) if os.path.isdir(path) else ()) or (path,)]
 
 
 def run_file(path: Path, only: str = "") -> tuple[list[Outcome], list[str]]:
-    """Play the cases of a file whose name contains `only`. With errors, a line each, nothing was played."""
+    """Play the cases of a file whose name contains `only`. With errors, one line each, no case is played."""
     try:
         data = read_bounded(path, TESTS_BYTES_MAX)
         text = data.decode()
@@ -103,14 +103,14 @@ def _outcome(case: Case, problems: Sequence[str], verdicts: Sequence[Decided]) -
 
 
 def _policy(case: Case, policies: PolicySet) -> Policy:
-    """A single policy is meant, whatever it matches; of several, the one that the daemon would take."""
+    """The policy of a case: the only policy, whatever it matches; of several, the one that the daemon would choose."""
     if len(policies.policies) == 1:
         return policies.policies[0]
     return policies.for_run(case.labels, case.stage)
 
 
 def _unknown_rules(case: Case, policy: Policy) -> list[str]:
-    """Expectations about rules that the policy has not: they would never fail, or always."""
+    """Expectations about rules that the policy does not have. They would never fail, or always."""
     known = [rule.name for rule in policy.rules]
     named = [*(one.rule for one in case.verdicts or ()), *(one.rule for one in case.findings), *case.readings]
     return [
@@ -132,7 +132,7 @@ def _verdicts_differ(case: Case, player: Player) -> list[str]:
 
 
 def _completed(expected: Decided, came: Sequence[Decided]) -> Decided:
-    """An expectation that leaves open what follows takes it from the verdict that came."""
+    """An expectation with its open fields filled from the verdict that came."""
     if expected.acts:
         return expected
     return next((one for one in came if one[:3] == expected[:3]), expected)
@@ -166,7 +166,10 @@ def _said(finding: Finding) -> str:
 
 
 def loaded_for(case: Case) -> tuple[PolicySet | None, list[str]]:
-    """The policies of a case: from files beside the test, or of its own text, whose errors name the test's lines."""
+    """The policies of a case: from files beside the test, or from its own text.
+
+    Errors in that text name the test's lines.
+    """
     path, rules = Path(case.file), case.rules
     if not rules.files:
         headless = "[policy]" not in rules.text
@@ -184,5 +187,5 @@ def loaded_for(case: Case) -> tuple[PolicySet | None, list[str]]:
 
 
 def _moved(error: PolicyError, lines: int) -> PolicyError:
-    """An error in text that begins so many lines below the file's first one."""
+    """An error in text that begins this many lines below the file's first line."""
     return error._replace(line=error.line + lines)

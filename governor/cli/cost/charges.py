@@ -1,4 +1,4 @@
-"""What the commands about money share: which charges they are about, and where these are read."""
+"""Shared by the money commands: the selection of charges, and reading them."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _utc(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which charges: of what time (wall, the end not included), and of which runs (none named: of all)."""
+    """The selected charges: a time range (wall, end exclusive), and the runs (empty: all)."""
 
     since: int | None
     until: int | None
     runs: tuple[str, ...]
 
     def text(self) -> str:
-        """What was asked for, as the end of a sentence."""
+        """The selection as the end of a sentence."""
         parts = [f"since {utc_text(self.since)}"] if self.since is not None else []
         parts += [f"until {utc_text(self.until)}"] if self.until is not None else []
         parts += [f"for run {', '.join(self.runs)}"] if self.runs else []
@@ -52,7 +52,7 @@ class Scope:
 
 
 def scope_options(command: Command) -> Command:
-    """--since, --until and --run; the command takes them as `since`, `until` and `runs`."""
+    """Adds --since, --until and --run as `since`, `until` and `runs`."""
     for option in (
         click.option("--run", "runs", multiple=True, metavar="RUN", help="Only this run. May be given several times."),
         time_options,
@@ -62,7 +62,7 @@ def scope_options(command: Command) -> Command:
 
 
 def time_options(command: Command) -> Command:
-    """--since and --until, as wall time in nanoseconds."""
+    """Adds --since and --until as wall time in nanoseconds."""
     for option in (
         click.option(
             "--until", callback=_utc, metavar="DATE", help="Up to this UTC date or time, itself not included."
@@ -84,9 +84,9 @@ def state_dir_of(config: Path | None) -> Path:
 
 
 class Unread:
-    """What of the ledger cannot be read. The rest is shown, and the command's end says how much is missing."""
+    """The unreadable parts of the ledger. The rest is shown, and the end of the command counts what is missing."""
 
-    SHOWN_MAX: Final = 20  # Of a newer costgov's journal it may be every row.
+    SHOWN_MAX: Final = 20  # In the journal of a newer costgov it may be every row.
 
     def __init__(self, scope: Scope) -> None:
         self._runs = scope.runs
@@ -95,12 +95,12 @@ class Unread:
         self.count = 0
 
     def row(self, row: Unreadable) -> None:
-        """As reader.Unreadables."""
+        """The callback of reader.Unreadables."""
         if not self._runs or row.run in self._runs:
             self._add(f"{row.text()}; it is in no figure here")
 
     def file(self, path: str, error: ChargesUnreadable) -> None:
-        if path in self._files:  # Some questions ask each file more than once.
+        if path in self._files:  # Some queries read each file more than once.
             return
         self._files.add(path)
         self._add(f"{error}; what could not be read of it is in no figure here")
@@ -111,7 +111,7 @@ class Unread:
             self._lines.append(line)
 
     def end(self) -> None:
-        """Say what is missing, on stderr and by the exit code; nothing where nothing is."""
+        """Report what is missing, on stderr and by the exit code. Does nothing when nothing is missing."""
         if not self.count:
             return
         what = "1 part of the ledger is" if self.count == 1 else f"{self.count:,} parts of the ledger are"
@@ -132,7 +132,7 @@ def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge
 
 
 def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> Iterator[Sum]:
-    """The same, added up as far as `by` allows: what a table needs of a year of them."""
+    """The charges added up as far as `by` allows, which is all that a table over a year needs."""
     from governor.adapters.journal.sums import read_sums
 
     for path in _journals(state_dir):
@@ -142,17 +142,17 @@ def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> Iterator[
 
 
 def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, WindowRow]]:
-    """Yield (run, window) of those that closed in the scope; of each run in their order."""
+    """Yield (run, window) for each window that closed in the scope, in order within each run."""
     from governor.adapters.journal.reader import read_windows
 
-    # The journal written last comes last: a run that has windows in two of them went on in that one.
+    # The newest journal comes last: a run with windows in two journals continued in that one.
     for path in reversed(_journals(state_dir)):
         with _told(unread, path):
             yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
 
 
 def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, str | None, TokenMeter]]:
-    """Yield (run, stage, meter) of the windows that are open now, of each run in the journal written last."""
+    """Yield (run, stage, meter) for each open window, from the journal in which the run was written last."""
     from governor.adapters.journal.reader import read_open
 
     seen: set[str] = set()
@@ -165,7 +165,7 @@ def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[t
 
 
 def _journals(state_dir: Path) -> list[str]:
-    """Fails in one line where nobody can tell which there are."""
+    """The paths of the journals. Fails in one line when the directory cannot be read."""
     from governor.adapters.journal.reader import ChargesUnreadable, journal_paths
 
     try:
@@ -176,7 +176,7 @@ def _journals(state_dir: Path) -> list[str]:
 
 @contextmanager
 def _told(unread: Unread, path: str) -> Iterator[None]:
-    # Of a hundred journals one may be torn for good: nobody starts a `costgov run` of that name again.
+    # A journal may stay torn for good, when no `costgov run` uses its name again.
     from governor.adapters.journal.reader import ChargesUnreadable
 
     try:

@@ -1,4 +1,4 @@
-"""`costgov cost`: what was spent, by run, stage, day, node, label or line."""
+"""`costgov cost`: spend by run, stage, day, node, label or line."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from governor.text.screen import screen_of
 if TYPE_CHECKING:
     pass
 
-SOURCES_SHOWN: Final = 2  # More would push the amounts off the screen; --json has them all.
-_TYPED: Final = click.core.ParameterSource.COMMANDLINE  # $COSTGOV_CONFIG stands for every command.
+SOURCES_SHOWN: Final = 2  # More would push the amounts off the screen. --json has all.
+_TYPED: Final = click.core.ParameterSource.COMMANDLINE  # $COSTGOV_CONFIG applies to every command.
 _PER: Final = {Unit.HOUR: "/h", Unit.GB_MONTH: "/GB-month", Unit.GB: "/GB", Unit.PIECE: " each"}
 
 
@@ -87,7 +87,10 @@ def cost(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without looking for garbage in cycles: of tens of thousands of sums none is any, and to look takes a fifth."""
+    """Disable the cyclic garbage collector.
+
+    Tens of thousands of sums have no cycles, and the search for them takes a fifth of the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -111,7 +114,7 @@ def _show(
         click.echo(f"nothing was charged {asked}" if asked else NOTHING_YET.format(state_dir=state_dir))
 
 
-# --- for people ---------------------------------------------------------------------------------------------
+# --- for people
 
 
 def _print_table(groups: Sequence[Group], by: str) -> None:
@@ -161,9 +164,10 @@ def _prices(group: Group) -> str:
     return f"${_price(low)}{'' if low == high else '–' + _price(high)}{_PER[unit]}"
 
 
-@lru_cache(maxsize=4096)  # A year of spot prices; thousands of runs share a day's.
+# For a year of spot prices. Thousands of runs share one day's prices.
+@lru_cache(maxsize=4096)
 def _price(micros: int) -> str:
-    """At least cents, and whatever more a price has."""
+    """At least cents, and all further digits of the price."""
     whole, _, digits = exact_usd(micros).partition(".")
     return f"{whole}.{digits.rstrip('0').ljust(2, '0')}"
 
@@ -174,7 +178,7 @@ def _sources(group: Group) -> str:
     return ", ".join(known[:SOURCES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-# --- for programs -------------------------------------------------------------------------------------------
+# --- for programs
 
 
 def _document(groups: Sequence[Group], by: str, scope: Scope, unreadable: int) -> dict[str, Any]:
@@ -195,7 +199,7 @@ _OF_A_GROUP: Final = ("key", "share", "unit", "price_usd_min", "price_usd_max", 
 
 
 def _record(group: Group, total: Group) -> dict[str, Any]:
-    """Amounts are decimal strings: a JSON number would be read as a float."""
+    """Amounts are decimal strings: readers parse a JSON number as a float."""
     low, high = group.price_min_usd_micros, group.price_max_usd_micros
     return {
         "key": group.key,

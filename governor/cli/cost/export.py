@@ -26,7 +26,7 @@ from governor.core.money.reports.cost import exact_usd
 if TYPE_CHECKING:
     from governor.core.money.reports.focus import Issuer
 
-PROBLEMS_SHOWN: Final = 20  # A file that is wrong in one way is wrong in every row.
+PROBLEMS_SHOWN: Final = 20  # A systematic error is in every row of a file.
 
 
 @click.command(short_help="Write the ledger as FOCUS rows; check such a file.", epilog=exits())
@@ -77,7 +77,7 @@ def _write(file: str, state_dir: Path, scope: Scope, issuer: Issuer) -> None:
                 rows += 1
                 out.writerow("" if row[name] is None else row[name] for name in COLUMNS)
         if not rows:
-            unread.end()  # Within: a file of nothing does not appear.
+            unread.end()  # Inside the block, so that an empty result creates no file.
     if file != "-":
         click.echo(f"{file}: {_rows(rows)} of FOCUS {VERSION}, ${exact_usd(usd_micros)}")
     unread.end()
@@ -85,7 +85,7 @@ def _write(file: str, state_dir: Path, scope: Scope, issuer: Issuer) -> None:
 
 @contextmanager
 def _opened(file: str) -> Iterator[TextIO]:
-    """Standard output, or a file that appears under its name when it is whole."""
+    """Standard output, or a file that gets its name only when it is complete."""
     if file == "-":
         yield sys.stdout
         return
@@ -97,7 +97,7 @@ def _opened(file: str) -> Iterator[TextIO]:
     except OSError as error:
         raise Failed(f"{file}: cannot be written: {error.strerror}") from error
     finally:
-        with suppress(OSError):  # It is not there any more when all went well.
+        with suppress(OSError):  # It is gone already after a success.
             os.unlink(part)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from governor.core.money.reports.bill import Bill, Difference
     from governor.core.money.reports.reconcile import Reconciliation
 
-ROWS_SHOWN: Final = 50  # A screen or two, the largest first; --json has them all.
+ROWS_SHOWN: Final = 50  # One or two screens, largest first. --json has all.
 _CENTS: Final = (100, 2)
 _MICROS: Final = (1_000_000, 6)
 
@@ -68,7 +68,8 @@ def reconcile(
         print_json(_document(result, bill, found.form, unread.count))
     else:
         _print(result, bill, found)
-    unread.end()  # Before the verdict: what differs may be what is missing.
+    # Before the verdict, because missing charges may explain the difference.
+    unread.end()
     if not result.agrees:
         raise click.exceptions.Exit(ExitCode.DIFFERS)
 
@@ -109,11 +110,11 @@ def _window(path: str, bill: Bill, since: int | None, until: int | None) -> tupl
     return first, last
 
 
-# --- amounts that add up as printed -------------------------------------------------------------------------
+# --- amounts that add up as printed
 
 
 def _amounts(result: Reconciliation, parts: Sequence[Fraction], scale: int) -> tuple[int, int, list[int]]:
-    """Ledger, bill and parts in whole cents or micro-dollars: what is printed adds up as it stands there."""
+    """Ledger, bill and parts in whole cents or micro-dollars, rounded so that the printed parts add up."""
     ours, theirs = (_half_up(side * scale) for side in (result.ours_usd, result.theirs_usd))
     return ours, theirs, rounded_together([part * scale for part in parts], theirs - ours)
 
@@ -122,7 +123,7 @@ def _half_up(value: Fraction) -> int:
     return (2 * value + 1) // 2
 
 
-# --- for people ---------------------------------------------------------------------------------------------
+# --- for people
 
 
 def _print(result: Reconciliation, path: str, bill: Bill) -> None:
@@ -164,7 +165,7 @@ def _cells(one: Difference) -> list[str]:
 
 
 def _short(wall: int) -> str:
-    """As much of an instant as it has: a day, a minute, or a second."""
+    """An instant at its own precision: a day, a minute, or a second."""
     date, _, time = utc_text(wall).rstrip("Z").partition("T")
     return date if time == "00:00:00" else f"{date} {time.removesuffix(':00')}"
 
@@ -211,11 +212,11 @@ def _decimal(value: Fraction, digits: int) -> str:
     return decimal_text(value.numerator, value.denominator, digits)
 
 
-# --- for programs -------------------------------------------------------------------------------------------
+# --- for programs
 
 
 def _document(result: Reconciliation, path: str, form: str, unreadable: int) -> dict[str, Any]:
-    """Amounts are decimal strings of micro-dollars, and add up as they stand there."""
+    """Amounts are decimal strings of micro-dollars. The printed amounts add up."""
     scale, digits = _MICROS
     ours, theirs, parts = _amounts(result, [one.usd for one in result.differences], scale)
     return {

@@ -1,4 +1,4 @@
-"""`costgov cost stages`: expected against actual by stage, as a table to hand over."""
+"""`costgov cost stages`: expected against actual by stage, as a table for a report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLUMNS: Final = (
     "STAGE", "RUNS", "HOURS", "TOKENS", "EXPECTED", "PER 1M", "ACTUAL", "PER 1M", "DRIFT", "TOK/S EXPECTED",
     "TOK/S ACTUAL", "WASTED TOKENS", "WASTED", "CEILING", "USED", "BURN RATE", "LANDS AT",
 )  # fmt: skip
-# The same where a column stands alone, in Markdown and in narrow terminals.
+# The headings of a column that stands alone, in Markdown and in narrow terminals.
 _SPELT_OUT: Final = tuple(
     {4: "EXPECTED $", 5: "EXPECTED $/1M", 6: "ACTUAL $", 7: "ACTUAL $/1M", 12: "WASTED $"}.get(place, title)
     for place, title in enumerate(_COLUMNS)
@@ -62,7 +62,7 @@ def stages(
     state_dir = state_dir_of(config)
     unread = Unread(scope)
     tally = StageTally(from_the_beginning=scope.since is None)
-    # Of another time nobody knows how far the window was then.
+    # For a past time, the progress of the open window is unknown.
     beginnings = list(open_windows_in(state_dir, scope, unread)) if until is None else []
     for one in sums_in(state_dir, scope, STAGE_OF_RUN, unread):
         tally.enter_charges(one)
@@ -86,11 +86,11 @@ def stages(
     unread.end()
 
 
-# --- for people ---------------------------------------------------------------------------------------------
+# --- for people
 
 
 def _cells(rows: Sequence[StageRow]) -> list[tuple[str, ...]]:
-    """A row each and one for the total; amounts spent add up to the cent."""
+    """One row for each stage and one for the total. Spent amounts add up to the cent."""
     from governor.text.table import plain
 
     total = total_of(rows)
@@ -121,7 +121,7 @@ def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
 
 
 def table_text(rows: Sequence[StageRow], screen: Screen) -> str:
-    """A stage a line; in a terminal that is too narrow for that, a stage a column."""
+    """One line for each stage. In a terminal that is too narrow, one column for each stage."""
     from governor.text.table import Head, fits, render_rows
 
     cells = _cells(rows)
@@ -137,7 +137,7 @@ def table_text(rows: Sequence[StageRow], screen: Screen) -> str:
 
 
 def _beside_one_another(cells: Sequence[tuple[str, ...]], columns: int) -> Iterator[list[tuple[str, ...]]]:
-    """As many stages as a narrow terminal holds, each a column of its own; at least one."""
+    """Groups of stages that fit into a narrow terminal, each stage a column; at least one."""
     from governor.text.table import GAP
 
     titles = max(map(len, _SPELT_OUT))
@@ -225,7 +225,7 @@ def _grouped(number: str) -> str:
     return f"{int(whole):,}.{digits}"
 
 
-# --- for programs -------------------------------------------------------------------------------------------
+# --- for programs
 
 
 def _document(rows: Sequence[StageRow], scope: Scope, unreadable: int) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def _document(rows: Sequence[StageRow], scope: Scope, unreadable: int) -> dict[s
 
 
 def _record(row: StageRow) -> dict[str, Any]:
-    """Amounts and ratios are decimal strings: a JSON number would be read as a float. Null is unknown."""
+    """Amounts and ratios are decimal strings: readers parse a JSON number as a float. Null is unknown."""
 
     def amount(micros: int | None) -> str | None:
         return None if micros is None else exact_usd(micros)
@@ -282,7 +282,7 @@ def _record(row: StageRow) -> dict[str, Any]:
 
 
 def _cents(micros: int) -> str:
-    """A forecast has no micro-dollars."""
+    """A forecast is rounded to cents."""
     return decimal_text(micros, MICROS_PER_USD, 2)
 
 

@@ -1,4 +1,4 @@
-"""`costgov plan …`: what a run will need and cost, before a dollar is spent."""
+"""`costgov plan …`: what a run will need and cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from governor.text.screen import screen_of
 
 
 class _DefaultsToRun(LazyGroup):
-    """`costgov plan MODEL …` is `costgov plan run MODEL …`."""
+    """`costgov plan MODEL …` means `costgov plan run MODEL …`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.list_commands(ctx) and args[0] not in ctx.help_option_names:

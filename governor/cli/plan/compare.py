@@ -1,4 +1,4 @@
-"""What else a plan is good for: `costgov plan compare`, `deepspeed` and `levers`."""
+"""Further uses of a plan: `costgov plan compare`, `deepspeed` and `levers`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from governor.cli.plan.options import (
 )
 from governor.text.screen import screen_of
 
-PLANS_MAX = 20  # More rows than anybody compares by eye.
+PLANS_MAX = 20  # More rows are too many to compare.
 
 
 @click.command(short_help="Put several plans beside one another.", epilog=exits())
@@ -45,7 +45,7 @@ def compare(plans: tuple[str, ...], model: str | None, html: Path | None, as_jso
         shared = values_of(model, options)
         estimates = []
         for text in plans:
-            words = from_words(text)  # Names the plan itself where it refuses one.
+            words = from_words(text)  # Its error names the plan.
             try:
                 estimates.append(estimate({**shared, **words}))
             except PLAN_ERRORS as error:
@@ -62,7 +62,7 @@ def compare(plans: tuple[str, ...], model: str | None, html: Path | None, as_jso
         write_page(html, page(estimates))
 
 
-# --- deepspeed: a plan as the config that DeepSpeed takes ------------------------------------------------------
+# --- deepspeed: a plan as DeepSpeed's config
 
 
 @click.command(short_help="Print a plan as DeepSpeed's JSON config.", epilog=exits())
@@ -97,7 +97,7 @@ def deepspeed(model: str | None, nvme_path: str | None, **options: str | None) -
         click.echo(f"# {note}", err=True)
 
 
-# --- levers: what each single change to a plan would save ------------------------------------------------------
+# --- levers: what each single change to a plan would save
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""What the commands of `costgov plan` share: the options of a plan, its errors, and its page."""
+"""Shared by the commands of `costgov plan`: the options of a plan, its errors, and its page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from governor.planner.keys import KEYS, PlanUnreadableError, checked
 
 NAMED: Final = "model_named"
 Command = TypeVar("Command", bound=Callable[..., Any])
-# All of the planner's errors are ValueErrors with one line for the user.
+# All errors of the planner are ValueErrors with one line for the user.
 PLAN_ERRORS: Final = (ValueError,)
 
 
@@ -26,7 +26,7 @@ def _complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 def _complete(key: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """The values of a key, of which the last of a list is completed."""
+    """Completes the values of a key; in a list, the last value."""
 
     def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         before, comma, last = incomplete.rpartition(",")
@@ -57,7 +57,7 @@ def _known(key: str) -> Iterable[str]:
 
 
 def model_argument(command: Command) -> Command:
-    """MODEL, or --model as the other commands have it."""
+    """Adds MODEL, or --model as in the other commands."""
     named = click.option(
         "--model", NAMED, shell_complete=_complete_model, metavar="NAME|FILE", help="The same as MODEL."
     )
@@ -69,7 +69,7 @@ def model_option(command: Command) -> Command:
 
 
 def plan_options(command: Command) -> Command:
-    """The keys of a plan as options, in the order of the table."""
+    """Adds the keys of a plan as options, in the order of the table."""
     for key, (metavar, text) in reversed(list(KEYS.items())):
         if key != "model":
             command = click.option(f"--{key}", metavar=metavar, help=text, shell_complete=_complete(key))(command)
@@ -84,7 +84,7 @@ def html_option(command: Command) -> Command:
 
 
 def values_of(model: str | None, options: Mapping[str, str | None]) -> dict[str, str]:
-    """The options that were given, as values of a plan."""
+    """The given options as values of a plan."""
     given: dict[str, object] = {key: value for key, value in options.items() if value is not None}
     named = given.pop(NAMED, None)
     if model is not None and named is not None:

@@ -1,4 +1,4 @@
-"""`costgov plan precision`: which matmuls of a model could run in NVFP4, FP8 or BF16, and what that would gain."""
+"""`costgov plan precision`: which matmuls of a model could run in NVFP4, FP8 or BF16, and the expected gain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from governor.planner.model.training_stages import stage_named
 from governor.text.screen import screen_of
 from governor.text.table import Head, render_rows
 
-SEQ_LEN = 8192  # Where neither a stage nor anybody says it.
+SEQ_LEN = 8192  # When neither the stage nor the user gives one.
 HEADS = (Head("MATMULS"), Head("IN"), Head("OF THE STEP", True), Head("WHY"))
 
 

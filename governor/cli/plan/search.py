@@ -1,4 +1,4 @@
-"""`costgov plan search`: the set-ups that are worth their money, and what a sum is best spent on; `plan stages`."""
+"""`costgov plan search`: the set-ups that are worth their money, and the best use of a budget; `plan stages`."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _above_zero(key: str, number: str, text: str) -> float:
     return value
 
 
-# --- stages: what the four stages are expected to cost ---------------------------------------------------------
+# --- stages: what the four stages are expected to cost
 
 
 HEADS = (

@@ -1,4 +1,4 @@
-"""`costgov plan sparse`: whether DeepSeek Sparse Attention would pay, for which model and at what length."""
+"""`costgov plan sparse`: for which model and length DeepSeek Sparse Attention would pay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from governor.text.svg import Axis, Plot, colours_of, standalone
 from governor.text.table import Head, render_rows
 
 DRAWN: Final = (2048, *LENGTHS)
-SEQ_LEN_MAX = 1 << 24  # 16M tokens: beyond it nobody trains, and a drawing says nothing.
+# 16M tokens. No training uses more, and a drawing would show nothing.
+SEQ_LEN_MAX = 1 << 24
 HEADS = (
     Head("MODEL"), Head("LENGTH", True), Head("K", True), Head("SPARSITY", True), Head("INDEXER", True),
     Head("ATTENTION", True),
@@ -144,7 +145,7 @@ def _draw(path: Path, shapes: Sequence[Shape], gpu: Gpu, advices: Sequence[Advic
         raise Failed(f"--plot: {path}: {error.strerror}; name a file that can be written") from error
 
 
-# --- drawn: how much less it computes, and how much faster a step becomes, over the sequence length ------------
+# --- the drawing: how much less it computes, and how much faster a step becomes, over the sequence length
 
 
 def length_name(tokens: int) -> str:
@@ -166,7 +167,7 @@ def drawings(shapes: Sequence[Shape], gpu: Gpu | None) -> list[Plot]:
 
 
 def _drawing(title: str, curves: Mapping[str, Sequence[float]], limit: float, limit_name: str) -> Plot:
-    """Both axes double from mark to mark."""
+    """Both axes are logarithmic, with a factor of 2 between marks."""
     every = [limit, *(value for values in curves.values() for value in values)]
     low, high = math.floor(math.log2(min(every))), math.ceil(math.log2(max(every)))
     powers = [2.0**power for power in range(low, max(high, low + 1) + 1)]

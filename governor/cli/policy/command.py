@@ -1,4 +1,4 @@
-"""`costgov policy …`: what a policy would do, before anything depends on it."""
+"""`costgov policy …`: check and explain policies before they are in force."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ def schema(drop_in: bool) -> None:
 
 
 def _printable(line: str) -> str:
-    """What stands in a file must not steer the terminal of whoever checks it."""
+    """The line without control characters: a file must not control the terminal."""
     return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
 
 
 def _read(paths: tuple[Path, ...]) -> list[PolicyText]:
-    """Read policies; fail with a line for each that cannot be read."""
+    """Read policies. Fail with a line for each that cannot be read."""
     try:
         texts = policy_files.policy_texts(paths)
     except PolicyUnreadable as unreadable:

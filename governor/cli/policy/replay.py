@@ -1,4 +1,4 @@
-"""`costgov policy replay`: what policies would have decided on logs that are already written."""
+"""`costgov policy replay`: what policies would have decided on existing logs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ from governor.text.table import Head, plain, render_rows
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from trainer_shim.wire import worded
 
-Fields = Mapping[str, Sequence[str]]  # Which names a log may have for each field of a step.
+Fields = Mapping[str, Sequence[str]]  # The names that a log may use for each field of a step.
 
-RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # As long as the longest pause that is believed.
+RUN_ON_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # The longest pause that a replay accepts.
 TEXT_CHARS_MAX: Final = 300
-PLOTTED_MAX: Final = 100  # Of 100 KB each: more is a page that no browser likes, and pictures that nobody looks at.
+# 100 KB each. More make a page that no browser handles, and pictures that nobody views.
+PLOTTED_MAX: Final = 100
 PAGES: Final = (".html", ".htm")
 PICTURE: Final = ".png"
 UNKNOWN: Final = "-"
-_STYLES: Final = {"halt": "bold red"}  # Of what an enforcing rule asks for.
+_STYLES: Final = {"halt": "bold red"}  # For verdicts of enforcing rules.
 COLUMNS: Final = (
     "POLICY", "HALTED", "ENFORCED", "FALSE", "PER 1000 H", "CAUGHT", "DELAY MEDIAN", "DELAY MAX",
     "SAVED", "WRONGLY CUT",
@@ -65,7 +66,7 @@ class Duration(click.ParamType[DurationNs]):
 
 
 def _fields(ctx: click.Context, param: click.Parameter, pairs: Sequence[str]) -> Fields:
-    """ "loss=my/loss" -> the map that streams have."""
+    """ "loss=my/loss" -> a field map, as for streams."""
     named: dict[str, list[str]] = {}
     for pair in pairs:
         name, equals, key = pair.partition("=")
@@ -120,7 +121,8 @@ def replay(
     """
     loaded = _told_of_money(load_each(policies), price)
     found, closed = logs(paths)
-    found = [*dict.fromkeys(found)]  # Also below a directory that is named beside it: nothing is counted twice.
+    # A log may also be below a directory that is given. It counts once.
+    found = [*dict.fromkeys(found)]
     for line in closed:
         _say(line)
     drawings = _Drawings(plot, found)
@@ -160,7 +162,7 @@ def _told_of_money(policies: tuple[Policy, ...], price: UsdMicros | None) -> tup
 
 
 def _lacks(played: Replay, run_on: DurationNs) -> str | None:
-    """What a log has not, although nothing is wrong with it."""
+    """What a valid log lacks for this replay. None when it lacks nothing."""
     if not played.records:
         return "holds no record"
     return "its records have no time, so no clock can run on" if run_on and not played.clock.is_timed else None
@@ -171,7 +173,7 @@ def _say(problem: str) -> None:
 
 
 class _Drawings:
-    """One page of all logs, or a picture of each, as soon as it has been replayed."""
+    """One page of all logs, or a picture of each, written as soon as the log has been replayed."""
 
     def __init__(self, plot: Path | None, found: Sequence[Path]) -> None:
         self._plot = plot
@@ -202,7 +204,7 @@ class _Drawings:
 
 
 def _pictures(plot: Path, found: Sequence[Path]) -> dict[Path, Path]:
-    """Where each log's picture goes: of one to FILE.png, of several to FILE-LOG.png, numbered where names are alike."""
+    """The file of each log's picture: FILE.png for one log, FILE-LOG.png for several, numbered if names repeat."""
     if len(set(found)) == 1:
         return {found[0]: plot}
     names: dict[Path, Path] = {}
@@ -226,7 +228,7 @@ def _written(path: Path) -> Iterator[None]:
 
 
 def load_each(paths: Sequence[Path]) -> tuple[Policy, ...]:
-    """The policies of these files, each judged by itself: two of them may well be for the same runs."""
+    """The policies of these files, each loaded alone: two of them may be for the same runs."""
     loaded: list[Policy] = []
     for path in paths or (files.PACKAGED_POLICY,):
         try:
@@ -249,7 +251,7 @@ def play(
     path: Path, policies: Sequence[Policy], price: UsdMicros | None, run_on: DurationNs,
     tallies: Sequence[LabelTally] = (), trace: Trace | None = None, fields: Fields = DEFAULT_FIELDS,
 ) -> tuple[Replay, str | None]:  # fmt: skip
-    """Replay one log, and count it. The problem is one line, of the first place that could not be read."""
+    """Replay one log and count it in `tallies`. The returned problem is one line about the first unreadable place."""
     replay = Replay(policies, price, trace, fields)
     problem: str | None = None
     faulty = 0
@@ -268,7 +270,7 @@ def play(
         problem = f"{path}: {mute}"
     end_ns = replay.length_ns
     replay.end(run_on)
-    if replay.records and mute is None:  # What nobody could judge says nothing of a policy.
+    if replay.records and mute is None:  # An unreadable log says nothing about a policy.
         for tally in tallies:
             tally.add(replay, end_ns)
     return replay, problem
@@ -311,7 +313,7 @@ def _text_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Itera
 
 
 def table(rows: Sequence[Mapping[str, Any]], screen: Screen) -> str:
-    """The policies side by side: one line each, with what the logs' labels tell."""
+    """The policies side by side: one line each, with the results on the logs' labels."""
     cells = []
     for row in rows:
         per = row["false_halts_per_1000_run_hours"]

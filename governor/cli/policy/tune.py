@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Played:
-    """Replays logs, and keeps what there was of them and what could not be read, once each."""
+    """Replays logs, and records once what each log contained and what could not be read."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
@@ -105,7 +105,7 @@ def _row(one: Tuned) -> dict[str, Any]:
 
 
 def _table(tuned: Sequence[Tuned]) -> list[str]:
-    """A row for each limit that something came near to, and one line for all others."""
+    """A row for each limit that a log came near to, and one line for all others."""
     from governor.replay.tune import FAR, State, lacking
 
     hopeless = lacking(tuned)
@@ -147,7 +147,10 @@ def where_of(one: Tuned) -> str:
 
 
 def snippet(tuned: Sequence[Tuned], basis: str) -> list[str]:
-    """TOML that lies over the policy: what has too little margin is changed, what has more than enough is a comment."""
+    """TOML for a drop-in over the policy.
+
+    Limits with too little margin are changed; those with more than enough are comments.
+    """
     from governor.replay.tune import State, cure, lacking
 
     lines = []

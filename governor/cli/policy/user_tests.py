@@ -91,7 +91,7 @@ def _show(outcomes: Sequence[Outcome], errors: Sequence[str], verbose: bool) -> 
 
 
 def _write_junit(path: Path, outcomes: Sequence[Outcome], errors: Sequence[str]) -> None:
-    """The little of JUnit's XML that every CI reads: a suite of cases, and the text of what failed."""
+    """The part of JUnit's XML that every CI reads: a suite of cases, and the text of each failure."""
     from xml.etree import ElementTree
 
     failed = sum(not outcome.ok for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""`costgov run -- CMD`: a governor beside one command, without root and without a service."""
+"""`costgov run -- CMD`: a governor for one command, without root and without a service."""
 
 from __future__ import annotations
 
@@ -32,27 +32,31 @@ from governor.reports.terminal import closing_line
 from governor.settings.model import Settings
 from trainer_shim.wire import HALT_EXIT_CODE
 
-GOVERNORS_MAX: Final = 4  # The first, and three that resume: what fails so often fails for ever.
-TERM_GRACE_S: Final = 30.0  # What `deepspeed` and `torchrun` take at the most to end their ranks.
-HELLO_NS: Final = 60 * NS_PER_S  # From a launcher's exit to attach() of what it left: imports and a model's set-up.
-PIDS_NAMED_MAX: Final = 8  # The ranks of one machine; more fill a line and help nobody.
-INSIDE: Final = "COSTGOV_INSIDE"  # Set for the command: the name that its governor has taken.
-INTERRUPTS_BEFORE_LEAVING: Final = 3  # The first two go to the command; who insists leaves the halt unfinished.
+# The first governor, and three that resume after a failure. A governor that fails four times does not recover.
+GOVERNORS_MAX: Final = 4
+# The longest that `deepspeed` and `torchrun` take to end their ranks.
+TERM_GRACE_S: Final = 30.0
+# From a launcher's exit to attach() in a process that it left: imports and the model's set-up.
+HELLO_NS: Final = 60 * NS_PER_S
+PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
+INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run name of its governor.
+# The first two go to the command. At the third we leave, with the halt unfinished.
+INTERRUPTS_BEFORE_LEAVING: Final = 3
 
 
 @dataclass(slots=True)
 class Command:
-    """The one command and what became of it."""
+    """The one command, its signals and its exit."""
 
     process: subprocess.Popen[bytes]
     interrupts: int = 0
     exit_code: int | None = None
     ended_at: MonoNs | None = None
     was_held_back: bool = False  # A signal came while a halt was saving.
-    was_kept: bool = False  # A signal came when only the node's stop was left.
+    was_kept: bool = False  # A signal came while we waited only for the node's stop.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
-        """Who the command is; empty while we cannot look (no descriptors), or when it is gone."""
+        """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
         try:
             facts = processes.facts(self.process.pid)
         except OSError:
@@ -63,16 +67,17 @@ class Command:
         if self.exit_code is None:
             code = self.process.poll()
             if code is not None:
-                self.exit_code = code if code >= 0 else 128 - code  # As a shell says it.
+                self.exit_code = code if code >= 0 else 128 - code  # As a shell reports a death by a signal.
         return self.exit_code
 
     def pass_on(self, signum: signal.Signals) -> bool:
-        """Give Ctrl-C and SIGTERM to the command's process group; True while we stay to see what comes of it.
+        """Send Ctrl-C and SIGTERM to the command's process group. Returns True while we wait for the result.
 
-        To the group, as a terminal does: `deepspeed` alone would die of it and leave its ranks training.
+        The whole group gets the signal, as from a terminal. `deepspeed` alone would die and leave its ranks training.
         """
         self.interrupts += 1
-        if self.poll() is None:  # Not yet reaped: its number, and so its group's, is still its own.
+        # It is not reaped yet, so its pid and its group's id are still its own.
+        if self.poll() is None:
             os.killpg(self.process.pid, signum)
         return self.interrupts < INTERRUPTS_BEFORE_LEAVING
 
@@ -81,7 +86,7 @@ class Command:
 class Outcome:
     """`ports.Observer`: remembers how the halts of this command ended.
 
-    Another run of this user may speak to our socket: its halt is not our command's end, and not its exit code.
+    Another run of this user may use our socket. Its halt does not end our command and does not set its exit code.
     """
 
     run: str
@@ -90,7 +95,7 @@ class Outcome:
 
     @property
     def is_unfinished(self) -> bool:
-        """A halt was decided and was not seen to end."""
+        """A halt was decided, and we did not see it end."""
         return any(stage != "HALTED" for stage in self.stages.values())
 
     def tick(self, node: Any, at: MonoNs) -> None:
@@ -100,11 +105,11 @@ class Outcome:
         pass
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        if snapshot["halt_stage"] != SUPERSEDED and self._is_ours(snapshot):  # Superseded: of an earlier boot.
+        if snapshot["halt_stage"] != SUPERSEDED and self._is_ours(snapshot):  # A superseded halt is of an earlier boot.
             self.stages[str(snapshot["incident_id"])] = str(snapshot["halt_stage"])
 
     def _is_ours(self, snapshot: Mapping[str, Any]) -> bool:
-        # A script may name its run as it likes: then it is ours for standing below the command.
+        # A script may choose its own run name. The run is still ours when its launcher is our command.
         return snapshot["run"] == self.run or any(row["pid"] == self.command_pid for row in snapshot["launchers"])
 
 
@@ -113,13 +118,13 @@ def run_command(
     ceiling: UsdMicros | None = None, price: UsdMicros | None = None, log_path: Path | None = None,
     fault_mark: Path | None = None, console: Console | None = None,
 ) -> int:  # fmt: skip
-    """Run `argv` under a governor of its own. Returns the command's exit code, or 86 when it was halted.
+    """Run `argv` under its own governor. Returns the command's exit code, or 86 when it was halted.
 
-    `fault_mark`: a file to which a drill writes the monotonic time of its fault, for the timeline.
+    `fault_mark`: the file to which a drill writes the monotonic time of its fault, for the timeline.
     """
-    configure("critical")  # The console says in words what a service would log.
+    configure("critical")  # The console prints in words what a service would log.
     try:
-        # Before anything is started; the child holds it.
+        # Opened before the command starts, which inherits it.
         sink = open(log_path, "ab") if log_path is not None else None  # noqa: SIM115
     except OSError as error:
         sys.stderr.write(f"costgov run: --log {log_path}: cannot be written: {error.strerror}\n")
@@ -181,7 +186,7 @@ def _run_governed(
 
 
 def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], say: Callable[[str], None]) -> bool:
-    """Serve until the command is over and no halt is under way; False when the governor itself failed."""
+    """Serve until the command has ended and no halt is under way. Returns False when the governor itself failed."""
     beside = BesideCommand(
         run=name,
         argv=_own_argv(name, argv),
@@ -197,8 +202,11 @@ def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str],
 
 
 def pass_on(governor: Governor, command: Command, say: Callable[[str], None], signum: signal.Signals) -> bool:
-    """Give the signal to the command, but for the first one while a halt saves: it would cost the checkpoint, and the
-    halt ends the command anyway. Where the node's stop alone is left to wait for, the first one keeps the node."""
+    """Send the signal to the command, with two exceptions for the first signal.
+
+    While a halt saves, we hold it back: it would cost the checkpoint, and the halt ends the command anyway.
+    When only the node's stop is left to wait for, it keeps the node.
+    """
     if command.poll() is not None and stops_node(governor.node, command.exit_code):
         if is_accepted(governor.node):
             say("costgov: leaving: the provider has accepted the node's stop, and nobody reads back what follows")
@@ -222,7 +230,10 @@ def pass_on(governor: Governor, command: Command, say: Callable[[str], None], si
 
 
 def _end(command: Command) -> None:
-    """A decided halt without a governor: the launcher passes SIGTERM on to its ranks; who stays is in its group."""
+    """Finish a decided halt without a governor.
+
+    The launcher passes SIGTERM on to its ranks. Ranks that remain are in its process group.
+    """
     for signum in (signal.SIGTERM, signal.SIGKILL):
         if command.poll() is None:
             os.killpg(command.process.pid, signum)
@@ -231,7 +242,10 @@ def _end(command: Command) -> None:
 
 
 def _wait_unwatched(command: Command) -> None:
-    """Stay: under a container or a scheduler, our end would end the training that we only failed to watch."""
+    """Wait for the command without a governor.
+
+    Under a container or a scheduler our exit would end the training, which goes on unharmed.
+    """
 
     def pass_on(number: int, _frame: object) -> None:
         if not command.pass_on(signal.Signals(number)):
@@ -243,7 +257,7 @@ def _wait_unwatched(command: Command) -> None:
 
 
 def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
-    """How to resume: as we were called, under the same name, so that the budget goes on too."""
+    """The command that resumes this run: our own arguments with the same run name, so that the budget continues."""
     is_ours = Path(sys.argv[0]).name in ("costgov", "__main__.py", "cli.py")
     given = sys.argv[1 : len(sys.argv) - len(argv)] if is_ours else ["run", "--"]
     named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
@@ -257,7 +271,8 @@ def _start(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] |
         "COSTGOV_RUN": name,
         INSIDE: name,
     }
-    # A session of its own: Ctrl-C reaches it through us, once, and its whole tree is told apart from ours.
+    # The command gets its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from
+    # ours.
     return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))
 
 
@@ -267,18 +282,18 @@ def is_over(governor: Governor, command: Command) -> bool:
     command.ended_at = governor.clock.mono() if command.ended_at is None else command.ended_at
     node = governor.node
     under_way = any(t.incident is not None and not t.incident.is_closed for t in node.runs.values())
-    # The launcher may be gone before its ranks (`deepspeed` exits 0 then): they still train and still cost.
+    # The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost.
     training = any(t.run.alive and t.processes() for t in node.runs.values())
     if under_way or training or _may_announce(governor, command):
         return False
-    # What is left of the command's session has as long to go as it has to say hello.
+    # Processes left in the command's session get as long to exit as they get to send hello.
     assert command.ended_at is not None
     is_late = governor.node.idle.command is not None and governor.clock.mono() - command.ended_at >= HELLO_NS
     return is_late or not stops_node(governor.node, command.exit_code)
 
 
 def _may_announce(governor: Governor, command: Command) -> bool:
-    """A launcher that put its trainer into the background: nobody said hello yet, and somebody of its session lives."""
+    """Whether a trainer may still send hello: its launcher left a process in the session, and no run is announced."""
     at = governor.clock.mono()
     assert command.ended_at is not None
     if at - command.ended_at >= HELLO_NS or _was_announced(governor):
@@ -287,7 +302,7 @@ def _may_announce(governor: Governor, command: Command) -> bool:
 
 
 def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]:
-    """The alarm for those whom the command left behind and whom we never heard: our end is the end of their watch."""
+    """The alarm for processes that outlive the command and never sent hello. After our exit nothing watches them."""
     if command.poll() is None or _was_announced(governor):
         return []
     left = living(governor.processes, command.process.pid)
@@ -312,9 +327,9 @@ def _was_announced(governor: Governor) -> bool:
 
 
 def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
-    """What it came to: the last live line of a log is up to ten seconds old, and a terminal's was drawn over.
+    """The final summary: the last live line of a log is up to ten seconds old, and a terminal's was overwritten.
 
-    Nothing behind the report of a halt that was seen to its end: it says all that, and more.
+    Empty after the report of a halt that was seen to end: the report says more.
     """
     if outcome.stages and not outcome.is_unfinished:
         return []

@@ -1,4 +1,4 @@
-"""`costgov daemon` and `costgov run`: the two ways in which a governor comes to be."""
+"""`costgov daemon` and `costgov run`: the two commands that start a governor."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ if TYPE_CHECKING:
 
     from governor.app.settings_file import Settings
 
-NAME_CHARS_MAX: Final = 40  # It becomes part of two socket paths, which hold 107 bytes.
-PROGRESS_S_MAX: Final = 86_400  # A run that says nothing for longer than a day says nothing.
-# The scheduler's own name of a job that it may requeue: one budget over all of its launches.
+NAME_CHARS_MAX: Final = 40  # The name is part of two socket paths, which hold 107 bytes.
+# A run that reports nothing for longer than a day reports nothing.
+PROGRESS_S_MAX: Final = 86_400
+# The id that a scheduler keeps for a job when it requeues it: one budget over all of its launches.
 SCHEDULER_JOBS: Final = (("SLURM_JOB_ID", "slurm"), ("LSB_JOBID", "lsf"), ("PBS_JOBID", "pbs"))
 
 
 class Period(click.FloatRange):
-    """Seconds between two lines: a tenth to a day. Neither is what a clock cannot count ("nan", "inf")."""
+    """Seconds between two lines, from 0.1 to a day. "nan" and "inf" are refused."""
 
     def __init__(self) -> None:
         super().__init__(min=0.1, max=PROGRESS_S_MAX)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = super().convert(value, param, ctx)
-        if math.isnan(seconds):  # In no range and outside of none.
+        if math.isnan(seconds):  # A range check alone accepts NaN.
             self.fail(f"{value} is not a number of seconds", param, ctx)
         return seconds
 
@@ -64,7 +65,7 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     SIGHUP reads the policies again (the old ones stand when the new ones are wrong), SIGTERM ends it and leaves
     trainers alone. A halt under way is resumed by the next start.
     """
-    sys.excepthook = sys.__excepthook__  # The journal of the service is where a traceback belongs.
+    sys.excepthook = sys.__excepthook__  # Tracebacks belong in the service's journal.
     settings = settings_from(find_config(config), {"observe": True} if observe else {})
     from governor.app.wiring import run_daemon
 
@@ -76,7 +77,8 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
 @click.command(
     short_help="Run one command under a governor of its own.",
     epilog=exits(ExitCode.HALTED, ExitCode.NEEDS_HUMAN, ExitCode.CANNOT_EXECUTE, ExitCode.NOT_FOUND),
-    context_settings={"allow_interspersed_args": False},  # What follows the command's first word is the command's.
+    # Everything after the command's first word belongs to the command.
+    context_settings={"allow_interspersed_args": False},
 )
 @policies_option
 @click.option(
@@ -160,11 +162,12 @@ def _policy_paths(given: Sequence[Path], ceiling: UsdMicros | None, settings: Se
 
 
 def _default_name(command: Sequence[str]) -> tuple[str, str]:
-    """The name, and who gave it."""
+    """Returns the run name and its source."""
     for variable, prefix in (*SCHEDULER_JOBS, ("COSTGOV_RUN", "")):
         found = os.environ.get(variable)
         chosen = _allowed(f"{prefix}-{found}") if prefix else found
-        if found and chosen and chosen != os.environ.get("COSTGOV_INSIDE"):  # Else the `costgov run` around us has it.
+        # When they are equal, an enclosing `costgov run` has taken this name.
+        if found and chosen and chosen != os.environ.get("COSTGOV_INSIDE"):
             return chosen, variable
     scripts = [Path(word).stem for word in command if word.endswith(".py")]
     started = time.strftime("%m%d-%H%M%S", time.gmtime())

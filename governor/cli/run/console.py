@@ -1,4 +1,4 @@
-"""The terminal beside one command: a live line, what the halt is doing, and its timeline at the end."""
+"""The terminal of `costgov run`: a live line, the progress of a halt, and its timeline at the end."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from governor.text.table import plain
 from trainer_shim.wire import worded
 
 LIVE_PERIOD_TTY_NS: Final = NS_PER_S  # Redrawn in place.
-LIVE_PERIOD_LOG_NS: Final = 10 * NS_PER_S  # A line of its own each time: a log should stay readable.
+LIVE_PERIOD_LOG_NS: Final = 10 * NS_PER_S  # Each is a new line. A log should stay readable.
 
 
 @dataclass(slots=True)
 class Console:
-    """`ports.Observer` on a text stream. A terminal that is gone is ignored: the halt does not need it."""
+    """`ports.Observer` on a text stream. It ignores a closed terminal: the halt does not need one."""
 
     stream: TextIO = field(default_factory=lambda: sys.stderr)
-    fault_mark: Path | None = None  # A drill writes its fault's monotonic time there: the timeline counts from it.
+    # A drill writes the monotonic time of its fault to this file. The timeline counts from it.
+    fault_mark: Path | None = None
     live_period_ns: int | None = None
     _shown_at: MonoNs = MonoNs(-(10**18))
     _stage: str = ""
@@ -94,13 +95,14 @@ class Console:
             self.stream.write(text)
             self.stream.flush()
         except (OSError, ValueError):
-            self._shown_at = MonoNs(2**62)  # Nobody reads any more; stop drawing.
+            self._shown_at = MonoNs(2**62)  # The stream is closed: stop drawing.
 
 
-# --- `costgov run --json`: the same observations, one JSON object per line on stderr ---------------------------
+# --- `costgov run --json`: the same observations, one JSON object per line on stderr
 
 
-PERIOD_NS = NS_PER_S  # As `status --watch`: the 4 Hz grid would only repeat the same step.
+# The period of `status --watch`. The 4 Hz grid would only repeat the same step.
+PERIOD_NS = NS_PER_S
 
 
 @dataclass(slots=True)

@@ -1,4 +1,7 @@
-"""When a command of `costgov run` is over: it has exited, and nobody of its session is left. And who keeps its node."""
+"""The end of a command of `costgov run`, and the removal of what ended runs leave.
+
+A command is over when it has exited and no process of its session is left.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,15 @@ from governor.core.halt.state import Fact
 from governor.ports import Processes
 from governor.settings.model import Paths
 
-LOOK_PERIOD_NS: Final = NS_PER_S  # A scan of /proc costs milliseconds, and only what outlives the command waits for it.
-KEPT_NS: Final = DurationNs(10 * NS_PER_MINUTE)  # Until we have left, and with us what would have stopped the node.
+# A scan of /proc takes milliseconds. Only processes that outlive the command wait for it.
+LOOK_PERIOD_NS: Final = NS_PER_S
+# Covers the time until we exit. After that, nothing is left that would stop the node.
+KEPT_NS: Final = DurationNs(10 * NS_PER_MINUTE)
 
 
 @dataclass(slots=True)
 class CommandEnd:
-    """A source of the loop. Says once that the command is over; while nobody can look, it is not."""
+    """A source of the loop that reports the command's end once. It does not report while /proc cannot be read."""
 
     run: str
     poll_exit: Callable[[], int | None]
@@ -44,7 +49,8 @@ class CommandEnd:
 
     def poll(self, at: MonoNs) -> list[Event]:
         if not self._has_ticked:
-            self._has_ticked = True  # A command that is over at once has its first tick all the same: it is charged.
+            # Even a command that ends at once gets its first tick, so that it is charged.
+            self._has_ticked = True
             return []
         if self._is_told or at < self._look_at:
             return []
@@ -59,7 +65,7 @@ class CommandEnd:
 
 
 def living(processes: Processes, sid: int) -> list[int] | None:
-    """Who lives in the command's session, by pid; None while we cannot look (no descriptors)."""
+    """The pids of the command's session, sorted. None while /proc cannot be read (no free descriptors)."""
     try:
         table = processes.table()
     except OSError:
@@ -68,7 +74,7 @@ def living(processes: Processes, sid: int) -> list[int] | None:
 
 
 def stops_node(node: Node, exit_code: int | None) -> bool:
-    """The node's own stop is under way, or is about to follow from how the command ended."""
+    """The node's own stop is under way, or the command's exit code is about to cause it."""
     idle = node.idle
     if idle.is_stopping or idle.finish is not None:
         return True
@@ -77,7 +83,7 @@ def stops_node(node: Node, exit_code: int | None) -> bool:
 
 
 def is_accepted(node: Node) -> bool:
-    """The provider has said yes to the node's stop: nobody takes it back, and a shutdown's SIGTERM is part of it."""
+    """The provider has accepted the node's stop. It cannot be taken back, and SIGTERM of the shutdown is part of it."""
     stop = node.idle.stop
     return (
         node.idle.is_stopping
@@ -88,31 +94,34 @@ def is_accepted(node: Node) -> bool:
 
 
 def kept_by(signum: signal.Signals, at: MonoNs) -> OperatorHold:
-    """A signal to us when only the node's stop is left to wait for: who sent it wants the machine."""
+    """The hold for a signal that comes when only the node's stop is left: its sender wants to keep the machine."""
     return OperatorHold(at, NODE, KEPT_NS, f"{signum.name} to costgov run", os.getuid())
 
 
-# --- what ended `costgov run`s leave behind is bounded: a journal for each name, and the directory of its sockets
+# --- What ended `costgov run`s leave is bounded: a journal for each name, and the directory of its sockets.
 
 
-RUNS_DIR: Final = "runs"  # As settings_model.default_paths has it.
-RUNS_KEPT_MAX: Final = JOURNALS_MAX - 1  # `cost` and `incident` read no more, the service's own included; about 50 MB.
-REMOVED_AT_ONCE_MAX: Final = 100  # Nobody who ends a run waits for more; the next end goes on.
-# A governor that starts makes its directory first and its sockets seconds later, when the provider has answered.
+RUNS_DIR: Final = "runs"  # As in settings.model.default_paths.
+# `cost` and `incident` read no more journals, the service's own included. About 50 MB.
+RUNS_KEPT_MAX: Final = JOURNALS_MAX - 1
+# The operator waits for no more at the end of a run. The next end continues.
+REMOVED_AT_ONCE_MAX: Final = 100
+# A starting governor creates the directory first, and its sockets seconds later, when the provider has answered.
 RUNTIME_IDLE_S: Final = 3_600.0
 _SOCKETS: Final = ("control.sock", "trainer.sock")
-# What a governor writes into its state directory. `-journal` is SQLite's, of a begin that was killed before the WAL.
+# The files that a governor writes into its state directory. SQLite leaves `-journal` when it is killed before the WAL
+# is on.
 _STATE_FILE: Final = re.compile(
     rf"{re.escape(MIRROR_NAME)}(\.new)?|{re.escape(JOURNAL_NAME)}(\.lock|(\.new|\.corrupt-\d{{8}}T\d{{6}}\.\d{{6}}Z)?(-wal|-shm|-journal)?)"
 )
-_REPORTS_DIR: Final = "incidents"  # As wiring has it.
-_REPORT_FILE: Final = re.compile(r"(?s).+\..+\.\d+\.(json|md)(\.new)?")  # RUN.NODE.NUMBER, and a draft of it.
+_REPORTS_DIR: Final = "incidents"  # As in app.wiring.
+_REPORT_FILE: Final = re.compile(r"(?s).+\..+\.\d+\.(json|md)(\.new)?")  # RUN.NODE.NUMBER, and the draft of one.
 
 
 def made_for(name: str, paths: Paths, environ: Mapping[str, str] | None = None) -> tuple[Path | None, Path | None]:
-    """The state and the runtime directory for `prune`: None for one that `costgov run` did not make for `name`.
+    """The state and the runtime directory for `prune`. None for one that `costgov run` did not create for `name`.
 
-    What stands beside a configured directory is its owner's, whatever it is called.
+    Directories beside a configured directory belong to its owner, whatever their names are.
     """
     made = paths_beside(os.environ if environ is None else environ, name)
     return (
@@ -127,15 +136,16 @@ def prune(
 ) -> None:  # fmt: skip
     """Remove the oldest journals beside ours beyond `kept_max`, and the runtime directories of ended runs.
 
-    Stays what a live governor holds, what has a halt that was not seen to its end, and a directory with anything in it
-    that is not ours. A name whose journal is gone begins a new budget. Never raises for what cannot be removed: it is
-    tried again at the next end of a run.
+    These stay: what a live governor holds, a halt that was not seen to end, and a directory with any file that is not
+    ours. A name whose journal is gone begins a new budget. Never raises for what it cannot remove: the next end of a
+    run tries again.
     """
     if state_dir is not None and state_dir.parent.name == RUNS_DIR:
         beyond = sorted(_journals(state_dir.parent), reverse=True)[kept_max:]
         removed = 0
         for _, directory in reversed(beyond):
-            if removed == removed_max:  # What stays does not count: it would keep the rest here for ever.
+            # Only removals count. Directories that stay would otherwise block the rest for ever.
+            if removed == removed_max:
                 break
             removed += directory != state_dir and _remove_state(directory)
     if runtime_dir is not None and runtime_dir.parent.name == RUNS_DIR:
@@ -155,15 +165,15 @@ def _directories(parent: Path) -> Iterator[Path]:
 
 def _journals(parent: Path) -> Iterator[tuple[float, Path]]:
     for directory in _directories(parent):
-        with contextlib.suppress(OSError):  # Without a journal it is none of ours.
+        with contextlib.suppress(OSError):  # A directory without a journal is not ours.
             yield (directory / JOURNAL_NAME).stat().st_mtime, directory
 
 
 def _remove_state(directory: Path) -> bool:
-    """True when it is gone: nothing was in it but what a governor writes there, and nothing of that is needed."""
+    """Remove a state directory that holds only a governor's files, none of them needed. Returns whether it is gone."""
     journal = directory / JOURNAL_NAME
     with contextlib.suppress(OSError):
-        if _own_files(directory) is None:  # Somebody else's is not touched at all, not even by a lock.
+        if _own_files(directory) is None:  # A foreign directory is not touched at all, not even by a lock.
             return False
         with _held(directory / f"{JOURNAL_NAME}.lock") as is_ended:
             if not is_ended or _has_open_incident(journal):
@@ -171,7 +181,7 @@ def _remove_state(directory: Path) -> bool:
             files = _own_files(directory)
             if files is None:
                 return False
-            # The journal last: by it the directory is found again where we are stopped in between.
+            # The journal goes last: it marks the directory for the next attempt if we are interrupted.
             for file in sorted(files, key=lambda file: file == journal):
                 file.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):
@@ -182,7 +192,7 @@ def _remove_state(directory: Path) -> bool:
 
 
 def _own_files(directory: Path) -> list[Path] | None:
-    """All files in it and in its reports, the lock that we hold left out. None when anything there is not ours."""
+    """All files in the directory and in its reports, without the lock that we hold. None when one is not ours."""
     names = _names(directory, _STATE_FILE, _REPORTS_DIR)
     if names is None:
         return None
@@ -206,21 +216,21 @@ def _names(directory: Path, ours: re.Pattern[str], subdirectory: str = "") -> li
 
 
 def _has_open_incident(journal: Path) -> bool:
-    """A halt that its next governor resumes; and whatever cannot be read, which is evidence."""
+    """Whether the next governor would resume a halt from it. True also when it cannot be read: it is then evidence."""
     try:
         reader = JournalReader(str(journal))
-    except (sqlite3.Error, ValueError):  # The latter: a name that is no UTF-8.
+    except (sqlite3.Error, ValueError):  # ValueError: a name that is not UTF-8.
         return True
     try:
         return bool(reader.incidents(1, only_open=True))
-    except (sqlite3.Error, ValueError):  # The latter: a name that is no UTF-8.
+    except (sqlite3.Error, ValueError):  # ValueError: a name that is not UTF-8.
         return True
     finally:
         reader.close()
 
 
 def _remove_runtime(directory: Path) -> None:
-    """What a governor left: dead sockets, a copy of its journal's end. Anything else keeps the directory."""
+    """Remove dead sockets and the copy of the journal's end. Any other file keeps the directory."""
     with contextlib.ExitStack() as locks:
         if not all(locks.enter_context(_held(directory / f"{name}.lock")) for name in _SOCKETS):
             return
@@ -231,7 +241,7 @@ def _remove_runtime(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _held(path: Path) -> Iterator[bool]:
-    """True while we hold the lock; False when a live governor does, or when it cannot be told."""
+    """True while we hold the lock. False when a live governor holds it, or when that cannot be determined."""
     try:
         fd = lock_file.take(str(path))
     except (lock_file.LockHeld, OSError):

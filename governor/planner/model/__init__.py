@@ -1,1 +1,1 @@
-"""The planner: memory, step time and dollars of a training run, from first principles and a few measured constants."""
+"""The planner's model: memory, step time and dollars of a run, from first principles and measured constants."""

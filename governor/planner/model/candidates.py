@@ -1,6 +1,6 @@
-"""Which way of training a model is worth its money: candidates, those that nothing beats, and the two to keep.
+"""The search for a set-up: all candidates, the Pareto-optimal ones, and the two to keep.
 
-What memory a set-up needs and how fast it runs is asked of functions given: the search knows no model of its own.
+Memory and speed come from functions that the caller passes. The search has no model of its own.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from governor.planner.model.setup import Checkpointing, Framework, Gpu, Impossib
 from governor.planner.model.shape import Shape
 
 HOUR_S: Final = 3600.0
-CANDIDATES_MAX: Final = 20_000  # Some seconds of work. More choices than a person can state sensibly.
-ROUNDED: Final = 1.05  # A step may be so much larger than asked for: sequences are whole.
-EXPERT_RANKS: Final = (1, 2, 4, 8)  # DeepSpeed's, within a machine: their all-to-all is slow beyond it.
+# Some seconds of work, and more choices than a user can sensibly state.
+CANDIDATES_MAX: Final = 20_000
+# A step may be larger than asked for by this factor, because sequences are whole.
+ROUNDED: Final = 1.05
+# DeepSpeed's, within a machine. Beyond it their all-to-all is slow.
+EXPERT_RANKS: Final = (1, 2, 4, 8)
 DEEPSPEED: Final = (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED)
 SHARDED: Final = (Framework.FSDP, Framework.FSDP2, Framework.XLA)
 
@@ -26,14 +29,14 @@ class Offer:
     """A GPU at a price."""
 
     gpu: Gpu
-    gpu_hour_usd: float  # of one GPU
+    gpu_hour_usd: float  # per GPU
     seller: str
     is_spot: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What may be varied. Each is a list of what to try; impossible combinations are passed over."""
+    """The values to try. Impossible combinations are skipped."""
 
     gpus: Sequence[int]
     frameworks: Sequence[Framework] = (Framework.DEEPSPEED,)
@@ -45,12 +48,12 @@ class Space:
     cps: Sequence[int] = (1,)
     eps: Sequence[int] = (1,)
     precisions: Sequence[Precision] = (Precision.BF16,)
-    fixed: dict[str, object] = field(default_factory=dict)  # Fields of Setup that are given.
+    fixed: dict[str, object] = field(default_factory=dict)  # Fixed fields of Setup.
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None: there is no such limit."""
+    """A limit of None is no limit."""
 
     deadline_h: float | None = None
     budget_usd: float | None = None
@@ -58,20 +61,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A candidate that fits. Hours and dollars are those that the limits are held against."""
+    """A candidate that fits. The limits apply to its hours and dollars."""
 
     setup: Setup
     offer: Offer
     tokens_per_s: float
     hours: float
     usd: float
-    memory_frac: float  # of what the GPU has, in the fullest
+    memory_frac: float  # of the GPU's capacity, on the fullest GPU
 
 
 def candidates(
     shape: Shape, gpus: Iterable[Gpu], seq_len: int, tokens_per_step: float, space: Space
 ) -> Iterator[Setup]:
-    """Every set-up of the space that some framework runs, with as much accumulation as makes the step's tokens."""
+    """Every set-up of the space that a framework can run. Gradient accumulation fills up the tokens of a step."""
     made = 0
     for gpu in gpus:
         for count, framework, zero, checkpointing, tp, pp, cp, ep, precision, micro in product(
@@ -99,8 +102,11 @@ def candidates(
 
 
 def _is_sensible(gpu: Gpu, framework: Framework, zero: int, tp: int, pp: int, ep: int) -> bool:
-    """Without what nobody runs: tensor parallelism beyond fast links, FSDP without sharding, ZeRO-2 in a pipeline,
-    DeepSpeed's own mixtures under ZeRO-3 (it takes those as leaves, on every rank)."""
+    """Whether anyone runs the combination.
+
+    Excluded: tensor parallelism beyond fast links, FSDP without sharding, ZeRO-2 in a pipeline, and DeepSpeed's own
+    mixtures under ZeRO-3 (ZeRO-3 takes those as leaves, on every rank).
+    """
     if tp > gpu.scale_up_domain:
         return False
     if framework in SHARDED and zero != 3:
@@ -120,7 +126,10 @@ def search(
     tokens_per_gpu_s: Callable[[Setup], float],
     calendar: Callable[[Setup, Offer], float] = lambda _setup, _offer: 1.0,
 ) -> list[Found]:
-    """Those that fit, each at the cheapest offer of its GPU. `calendar`: hours paid for over hours of steady state."""
+    """The candidates that fit, each at the cheapest offer of its GPU.
+
+    `calendar` turns hours of steady state into hours paid for.
+    """
     cheapest: dict[str, Offer] = {}
     for offer in sorted(offers, key=lambda offer: offer.gpu_hour_usd):
         cheapest.setdefault(offer.gpu.name, offer)
@@ -137,10 +146,10 @@ def search(
 
 
 def pareto(found: Iterable[Found]) -> list[Found]:
-    """Those that no other beats in dollars, hours and GPUs at once, the cheapest first."""
+    """The candidates that no other beats in dollars, hours and GPUs at once, cheapest first."""
     front: list[Found] = []
     for one in sorted(found, key=lambda one: (one.usd, one.hours, one.setup.gpus)):
-        # Whatever could beat it is no dearer, and so has come before.
+        # Only a candidate that is not dearer could beat it, and those came before.
         if not any(best.hours <= one.hours and best.setup.gpus <= one.setup.gpus for best in front):
             front.append(one)
     return front
@@ -152,18 +161,20 @@ def is_within(one: Found, limits: Limits) -> bool:
     )
 
 
-# The two set-ups to keep from a search: the one to run, and the one to run when that fails; with the reasons.
+# The two set-ups to keep, with the reasons: the one to run, and the fallback when it fails.
 
 
-# A prediction of memory that is this far off still fits: half of the published measurements lie within 12 %.
+# A memory prediction with this margin is reliable: half of the published measurements lie within 12 %.
 MARGIN: Final = 0.90
-NEAR: Final = 1.05  # Without a deadline, the fastest of those that cost so much more than the cheapest, at most.
-RELIEF: Final = 0.80  # A fallback takes so much of the primary's memory at most, or it would fail for the same reason.
+# Without a deadline, the fastest candidate within this factor of the cheapest price wins.
+NEAR: Final = 1.05
+# A fallback takes at most this part of the primary's memory. Otherwise it could fail for the same reason.
+RELIEF: Final = 0.80
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`primary` None: nothing keeps to the limits, and `reasons` says what comes nearest."""
+    """`primary` is None when no candidate keeps to the limits. `reasons` then names the nearest one."""
 
     primary: Found | None
     fallback: Found | None
@@ -171,8 +182,10 @@ class Choice:
 
 
 def choose(found: Sequence[Found], limits: Limits, resorts: Sequence[Found] = ()) -> Choice:
-    """The cheapest within the limits, and what to fall back to. Memory that may not suffice is avoided. `resorts`:
-    what nobody would run by choice, only fall back to where nothing else takes less memory."""
+    """The cheapest candidate within the limits, and its fallback. Memory that may not suffice is avoided.
+
+    `resorts`: candidates that serve only as a fallback, when nothing else takes less memory.
+    """
     if not found:
         return Choice(None, None, ("no candidate fits into its GPUs' memory",))
     within = [one for one in found if is_within(one, limits)]
@@ -193,13 +206,16 @@ def _primary(among: Sequence[Found], limits: Limits) -> Found:
     cheapest = min(among, key=lambda one: (one.usd, one.hours))
     if limits.deadline_h is not None:
         return cheapest
-    # Nobody waits three years to save the last percent.
+    # The last percent is not worth three years of waiting.
     near = [one for one in among if one.usd <= NEAR * cheapest.usd and is_within(one, limits)]
     return min(near, key=lambda one: (one.hours, one.usd))
 
 
 def _fallback(primary: Found, among: Sequence[Found]) -> Found | None:
-    """On the same machines if it can be: then it starts at once. Else on another GPU, if those are not to be had."""
+    """The fallback for `primary`: on the same machines if possible, so that it starts at once.
+
+    Otherwise on another GPU, in case those machines are not available.
+    """
     relieved = [one for one in among if one.memory_frac <= RELIEF * primary.memory_frac]
     same = [one for one in relieved if _machines(one) == _machines(primary)]
     other = [one for one in among if one.setup.gpu != primary.setup.gpu and one.memory_frac <= MARGIN]
@@ -257,7 +273,7 @@ def _why_fallback(primary: Found, fallback: Found, limits: Limits) -> str:
 
 
 def _difference(primary: Found, fallback: Found) -> str:
-    """What the fallback does otherwise, in words."""
+    """How the fallback differs from the primary, in words."""
     was, now = primary.setup, fallback.setup
     words = []
     if (now.gpu, now.gpus) != (was.gpu, was.gpus):

@@ -1,7 +1,8 @@
-"""The physical constants of the step-time model: each with its unit, its meaning and where its value comes from.
+"""The constants of the step-time model, each with its unit, meaning and source; and the compute time of a GPU.
 
-Fitted ones are least squares over published measurements, pulled towards a physical guess: `benchmarks/planner_fit.py`
-holds the guesses and repeats the fit. A constant stands for what one kind of work costs, never for a row or a source.
+Fitted constants are least squares over published measurements, regularised towards a physical guess.
+`benchmarks/planner_fit.py` has the guesses and repeats the fit. A constant is the cost of one kind of work, never of a
+single row or source.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _fitted(value: float, unit: str, meaning: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Shares are of what the hardware table says."""
+    """Shares are relative to the hardware table."""
 
     matmul_share: float = _fitted(0.871, "1", "of the best matmul rate, what the matmuls of a layer reach")
     matmul_share_fp8: float = _fitted(0.949, "1", "the same in fp8 of one scale a tensor or row")
@@ -116,13 +117,17 @@ class Constants:
     )  # fmt: skip
 
 
-# What one GPU computes for one micro-batch: matmuls, attention, passes over memory. Seconds, forward and backward.
+# The compute time of one GPU for one micro-batch: matmuls, attention, memory passes. Seconds, forward and backward.
 
 
-BACKWARD = 2.0  # of the forward's matmuls: one for the inputs, one for the weights
-FLASH_BACKWARD = 2.5  # a fused backward computes the scores again (FlashAttention-2, arXiv 2307.08691)
-FLASH_ATTENTION_2 = 2024.0  # the year in which trainers ran on it, half a year after the paper
-TILE = 128  # elements of a matmul's tile on tensor cores (NVIDIA, Matrix Multiplication Background)
+# times the forward's matmuls: one for the inputs, one for the weights
+BACKWARD = 2.0
+# A fused backward pass recomputes the scores (FlashAttention-2, arXiv 2307.08691).
+FLASH_BACKWARD = 2.5
+# The year in which trainers adopted it, half a year after the paper.
+FLASH_ATTENTION_2 = 2024.0
+# Elements of a matmul tile on tensor cores (NVIDIA, Matrix Multiplication Background).
+TILE = 128
 REFERENCE_YEAR = 2026.0
 HALF = 2  # bytes of a bf16 or fp16 value
 
@@ -135,17 +140,17 @@ class Work:
     attention: float
     passes: float
     recompute: float
-    launch: float  # the host's time to launch it all
+    launch: float  # the host's time for all launches
 
     @property
     def total(self) -> float:
-        """The GPU waits for the host where launching takes longer: a smooth maximum of the two."""
+        """A smooth maximum of GPU and host time: the GPU waits where launches take longer."""
         busy = self.matmul + self.attention + self.passes + self.recompute
         return float((busy**4 + self.launch**4) ** 0.25)
 
 
 def work_of(setup: Setup, c: Constants) -> Work:
-    """Of the mean pipeline stage."""
+    """For the mean pipeline stage."""
     tokens = setup.tokens_per_micro_batch / setup.cp
     matmul = _matmul(setup, c, tokens)
     attention = _attention(setup, c, tokens)
@@ -157,7 +162,7 @@ def work_of(setup: Setup, c: Constants) -> Work:
 
 
 def _matmul(setup: Setup, c: Constants, tokens: float) -> float:
-    """All layers and the head, on one tensor-parallel rank."""
+    """All layers and the head, on one tensor-parallel rank. Seconds."""
     shape, tp = setup.shape, setup.tp
     low, half = matmul_rate(setup, c), half_rate(setup, c)
     bandwidth = setup.gpu.hbm_gbps * 1e9 * c.memory_share
@@ -179,12 +184,14 @@ def _matmul(setup: Setup, c: Constants, tokens: float) -> float:
 
 
 def matmul_times(setup: Setup) -> int:
-    """Of the forward pass: itself and the gradients of inputs; those of weights where weights are trained."""
+    """Matmuls for each one of the forward pass: itself, the input gradients, and the weight gradients if weights are
+    trained.
+    """
     return 2 if setup.adapters else 3
 
 
 def _widths(setup: Setup) -> float:
-    """Elements a token that the matmuls of all layers read and write, on one tensor-parallel rank."""
+    """Elements per token that the matmuls of all layers read and write, on one tensor-parallel rank."""
     shape, tp = setup.shape, setup.tp
     attention = 4 * shape.hidden / tp + shape.heads * shape.v_dim / tp * 2 + 2 * shape.kv_heads * shape.head_dim / tp
     mlp = 2 * shape.hidden / tp + shape.matrices_per_mlp * shape.ffn / tp
@@ -197,7 +204,7 @@ def _attention(setup: Setup, c: Constants, tokens: float) -> float:
     shape = setup.shape
     pairs = tokens * setup.seq_len / 2  # causal
     per_pair = 2 * shape.heads / setup.tp * (shape.qk_dim + shape.v_dim)
-    if setup.attention is Attention.UNFUSED:  # the mask hides nothing from a matmul
+    if setup.attention is Attention.UNFUSED:  # Its matmuls compute masked pairs too.
         flops = 2 * pairs * per_pair * (1 + BACKWARD) * shape.attention_layers
         scores = tokens * setup.seq_len * shape.heads / setup.tp * HALF * shape.attention_layers
         bandwidth = setup.gpu.hbm_gbps * 1e9 * c.memory_share
@@ -205,13 +212,13 @@ def _attention(setup: Setup, c: Constants, tokens: float) -> float:
         return seconds * (c.misaligned if shape.head_dim % 8 else 1.0)
     flops = pairs * per_pair * (1 + FLASH_BACKWARD) * shape.attention_layers
     width = (shape.qk_dim + shape.v_dim) / 2
-    # Softmax and loads cost a narrow head as much, its matmuls less: 0.83 of the rate at 64 wide, 1.0 at 128.
+    # A narrow head has the same softmax and loads and fewer matmuls: 0.83 of the rate at 64 wide, 1.0 at 128.
     narrow = 1.25 * width / (width + 32)
     return _of_dense_attention(setup) * flops / (1e12 * attention_tflops(setup, c) * narrow)
 
 
 def _of_dense_attention(setup: Setup) -> float:
-    """What sparse attention takes of a dense one's time, indexer and gathers included: above 1 at short lengths."""
+    """Time of sparse attention over dense attention, with indexer and gathers. Above 1 at short lengths."""
     if (sparse := sparse_of(setup)) is None:
         return 1.0
     shape, seq_len = setup.shape, setup.seq_len
@@ -219,7 +226,7 @@ def _of_dense_attention(setup: Setup) -> float:
 
 
 def attention_tflops(setup: Setup, c: Constants) -> float:
-    """Of a fused kernel at heads 128 wide."""
+    """TFLOP/s of a fused kernel with heads 128 wide."""
     gpu = setup.gpu
     if setup.vintage < FLASH_ATTENTION_2:
         return gpu.reached_bf16 * (c.attention_early if gpu.arch == "Ampere" else c.attention_early_hopper)
@@ -231,7 +238,7 @@ def attention_tflops(setup: Setup, c: Constants) -> float:
 
 
 def age(setup: Setup) -> float:
-    """Years by which the software is older than that on which the constants stand."""
+    """Years by which the software is older than the software behind the constants."""
     return max(REFERENCE_YEAR - setup.vintage, -1.0)
 
 

@@ -1,4 +1,4 @@
-"""A set-up as the JSON that DeepSpeed takes (keys of 0.19), and in words what a JSON cannot say."""
+"""A set-up as DeepSpeed's JSON (keys of 0.19), and notes for what the JSON cannot express."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from governor.planner.model.setup import (
 Section = dict[str, Any]
 
 TAKES_IT: Final = (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.MEGATRON_DEEPSPEED)
-# Up to so many parameters -> peak learning rate: OLMo 1B (arXiv 2402.00838), Llama 3 (2407.21783, table 3).
+# Parameters at most -> peak learning rate: OLMo 1B (arXiv 2402.00838), Llama 3 (2407.21783, table 3).
 LEARNING_RATES: Final = ((2e9, 4e-4), (20e9, 3e-4), (150e9, 1.5e-4), (math.inf, 8e-5))
-# Steps of warm-up: OLMo's and Llama 2's 2,000 (arXiv 2307.09288), of a shorter run no more than its twentieth.
+# Warm-up steps of OLMo and Llama 2 (arXiv 2307.09288). A shorter run takes at most a twentieth of its steps.
 WARMUP_STEPS: Final = 2_000
 WARMUP_SHARE: Final = 0.05
 DECAY_TO: Final = 0.1  # of the peak, by a cosine (Llama 2).
-# Where machines have their own fast disk. A user's path is whatever theirs is called.
+# The mount point of a machine's local NVMe disk. Users replace it with their own.
 NVME_PATH: Final = "/local_nvme"
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """`notes`: what has to be so besides, in the model's code or on its command line."""
+    """`notes`: requirements on the model's code or its command line."""
 
     config: Mapping[str, Any]
     notes: tuple[str, ...]
 
 
 def config_of(setup: Setup, tokens: float, nvme_path: str = NVME_PATH) -> Emitted:
-    """`tokens`: of the whole run, for the schedule. Raises ImpossibleSetupError for what DeepSpeed does not train."""
+    """The config for a set-up. `tokens`: of the whole run, for the schedule.
+
+    Raises ImpossibleSetupError for a set-up that DeepSpeed does not train.
+    """
     _check(setup)
     steps = max(math.ceil(tokens / setup.tokens_per_step), 1)
     config: Section = {
@@ -53,7 +56,7 @@ def config_of(setup: Setup, tokens: float, nvme_path: str = NVME_PATH) -> Emitte
         "zero_optimization": _zero(setup, nvme_path),
         "optimizer": _optimizer(setup),
         "scheduler": _schedule(steps),
-        # A checkpoint whose ranks call it by different names is none: DeepSpeed only warns of it by default.
+        # A checkpoint is broken when its ranks use different tags. DeepSpeed only warns of that by default.
         "checkpoint": {"tag_validation": "Fail", "load_universal": False, "use_node_local_storage": False},
         "wall_clock_breakdown": False,  # Its timers synchronise the device at every step.
     }
@@ -97,7 +100,7 @@ def _check(setup: Setup) -> None:
 
 
 def _precision(setup: Setup) -> Section:
-    """fp8 and fp4 matmuls are the layers' own affair: to DeepSpeed such a run is bf16."""
+    """DeepSpeed sees a run with fp8 or fp4 matmuls as bf16: the layers do those themselves."""
     if setup.precision is Precision.FP16:
         scaling = {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2}  # dynamic
         return {"fp16": {"enabled": True, **scaling, "min_loss_scale": 1}, "communication_data_type": "fp16"}
@@ -106,8 +109,11 @@ def _precision(setup: Setup) -> Section:
 
 
 def _zero(setup: Setup, nvme_path: str) -> Section:
-    """Up to stage 2 the buckets that the memory model counts. For stage 3 Hugging Face's rule, by the hidden size: a
-    bucket of one square matrix, and norms and biases stay whole."""
+    """The ZeRO section, with its bucket sizes.
+
+    Up to stage 2, they are the ones that the memory model counts. For stage 3, they follow Hugging Face's rule by
+    hidden size: a bucket holds one square matrix, and norms and biases stay whole.
+    """
     zero: Section = {"stage": setup.zero_stage}
     if not setup.zero_stage:
         return zero

@@ -1,4 +1,4 @@
-"""What the forward pass keeps for the backward pass: bytes per token and layer, micro-batches in flight, logits."""
+"""The memory of one rank: what the forward pass keeps for the backward pass, then the total and whether it fits."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from governor.planner.model.sparse import TopK, added_memory
 from governor.planner.model.sparse_advice import sparse_of
 
 EAGER = frozenset({Framework.DEEPSPEED, Framework.DDP})
-EAGER_SCORES = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED})  # softmax in fp32, and cast
+EAGER_SCORES = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED})  # softmax in fp32, then a cast
 
 
 def kept_of(setup: Setup, stage: PipelineStage, index: int, c: MemoryConstants) -> tuple[float, float]:
-    """Bytes that wait for the backward pass at the worst moment, and the working set of one layer while it is computed
-    again (0 where nothing is)."""
+    """Bytes that wait for the backward pass at the peak, and the working set of one recomputed layer.
+
+    The working set is 0 without recomputation.
+    """
     tokens = setup.tokens_per_micro_batch / setup.cp
     mixer, dense, moe = _mixer_bytes(setup), _mlp_bytes(setup), _moe_bytes(setup, c)
     if stage.moe_layers == 0:
@@ -43,7 +45,8 @@ def kept_of(setup: Setup, stage: PipelineStage, index: int, c: MemoryConstants) 
         is_selective = setup.checkpointing is Checkpointing.SELECTIVE
         working = _score_bytes(setup) if is_selective and shape.attention_layers else 0.0
     if setup.pp > 1 and setup.framework in DEEPSPEEDS and not stage.scores:
-        kept += 2 * shape.hidden  # DeepSpeed's pipeline keeps what it sent (pipe/engine.py), Megatron's lets it go
+        # DeepSpeed's pipeline keeps what it sent (pipe/engine.py); Megatron's frees it.
+        kept += 2 * shape.hidden
     return kept * tokens * in_flight(setup, index), working * tokens
 
 
@@ -59,7 +62,7 @@ def in_flight(setup: Setup, index: int) -> float:
 
 
 def logits_of(setup: Setup, stage: PipelineStage, c: MemoryConstants) -> float:
-    """Bytes at the loss. The vocabulary is divided over tp."""
+    """Bytes at the loss. The vocabulary is split over tp."""
     if not stage.scores or setup.fused_loss:
         return 0.0
     tokens = setup.tokens_per_micro_batch / setup.cp
@@ -69,14 +72,15 @@ def logits_of(setup: Setup, stage: PipelineStage, c: MemoryConstants) -> float:
 def _bytes_per_logit(setup: Setup, c: MemoryConstants) -> float:
     match setup.framework:
         case Framework.MEGATRON | Framework.MEGATRON_DEEPSPEED | Framework.XLA | Framework.FSDP:
-            return c.logits_fused  # Composer's and nanotron's too: flash-attention's cross-entropy, in place
+            # In Composer and nanotron too: flash-attention's in-place cross-entropy.
+            return c.logits_fused
         case Framework.FSDP2 | Framework.DEEPSPEED_COMPILED:
             return c.logits_compiled
     return c.logits_eager
 
 
 def _mixer_bytes(setup: Setup) -> float:
-    """One attention with its norm: inputs of norm and matmuls, queries, keys, values, output."""
+    """Bytes per token of one attention with its norm: inputs of norm and matmuls, queries, keys, values, output."""
     shape, tp = setup.shape, setup.tp
     queries = shape.heads * shape.qk_dim
     values = shape.heads * shape.v_dim
@@ -96,7 +100,7 @@ def _mixer_bytes(setup: Setup) -> float:
 
 
 def _selection_bytes(setup: Setup) -> float:
-    """Which tokens DSA selected, and its indexer's queries and keys."""
+    """Bytes of DSA's selected tokens and of its indexer's queries and keys."""
     if not isinstance(sparse := sparse_of(setup), TopK):
         return 0.0
     added = added_memory(setup.shape, sparse, setup.seq_len)
@@ -104,15 +108,17 @@ def _selection_bytes(setup: Setup) -> float:
 
 
 def _norm_bytes(setup: Setup) -> float:
-    """Input and output of a norm, and the mask of the dropout after the block. Without sequence parallelism each
-    rank of tp keeps them whole. Eager code normalises in fp32 and keeps that too."""
+    """Bytes of a norm's input and output, and of the dropout mask after the block.
+
+    Without sequence parallelism, each rank of tp keeps them whole. Eager code normalises in fp32 and keeps that too.
+    """
     hidden = setup.shape.hidden
     wide = 8 if setup.framework in EAGER else 4
     return (wide + setup.dropout) * hidden / (setup.tp if setup.sequence_parallel else 1)
 
 
 def _score_bytes(setup: Setup) -> float:
-    """Scores of every key, where no fused kernel spares them: probabilities, and with dropout its mask and output."""
+    """Bytes of the scores of every key without a fused kernel: probabilities, and with dropout its mask and output."""
     if setup.attention is not Attention.UNFUSED:
         return 0.0
     per_score = (6 if setup.framework in EAGER_SCORES else 2) + 3 * setup.dropout
@@ -129,7 +135,7 @@ def _mlp_bytes(setup: Setup) -> float:
 
 
 def _ffn_bytes(setup: Setup, width: int) -> float:
-    """Before and after the activation; eager code keeps the activated gate too."""
+    """Bytes before and after the activation. Eager code keeps the activated gate too."""
     before = 4 if setup.shape.gated else 2
     eager = 2 if setup.shape.gated and setup.framework in EAGER else 0
     after = 1 if _is_quantised(setup) else 2
@@ -137,11 +143,11 @@ def _ffn_bytes(setup: Setup, width: int) -> float:
 
 
 def _moe_bytes(setup: Setup, c: MemoryConstants) -> float:
-    """One mixture: tokens as they reach and leave their experts, the experts' inner tensors, the router's in fp32."""
+    """Bytes of one mixture: tokens to and from their experts, the experts' inner tensors, the router's in fp32."""
     shape = setup.shape
     if (experts := shape.experts) is None:
         return 0.0
-    # Tokens are spread over tp by sequence parallelism; experts cut along tp gather them again.
+    # Sequence parallelism spreads tokens over tp. Experts split along tp gather them again.
     whole = 1 if setup.expert_tp > 1 or not setup.sequence_parallel else setup.tp
     routed = experts.topk * (4 * shape.expert_width / whole + _ffn_bytes(setup, experts.ffn) / setup.tp)
     if not setup.uniform_routing:
@@ -152,37 +158,40 @@ def _moe_bytes(setup: Setup, c: MemoryConstants) -> float:
 
 
 def _state_space_bytes(setup: Setup) -> float:
-    """A Mamba-2 mixer: projections before and after the convolution, states by chunk, the gated output."""
+    """Bytes of a Mamba-2 mixer: projections before and after the convolution, states per chunk, the gated output."""
     shape = setup.shape
     inner = shape.hybrid.inner if shape.hybrid else 0
     return _norm_bytes(setup) + 16 * inner / setup.tp
 
 
 def _is_quantised(setup: Setup) -> bool:
-    """Matmul inputs are kept in the low precision (Transformer Engine)."""
+    """Whether matmul inputs are kept in the low precision (Transformer Engine)."""
     return setup.precision not in (Precision.BF16, Precision.FP16) and setup.framework is Framework.MEGATRON
 
 
-# Memory of one rank: what a run allocates, what the driver shows, and whether it fits. Bytes throughout.
+# Memory of one rank: the allocated bytes, what the driver shows, and whether it fits. Bytes throughout.
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The fullest pipeline stage at its fullest moment. The parts sum to `allocated`, `context` apart."""
+    """The fullest pipeline stage at its peak. The parts without `context` sum to `allocated`."""
 
     weights: float
     gradients: float
     optimizer: float
     activations: float
     logits: float
-    buffers: float  # gathered parameters, buckets, workspaces, and what the optimizer's step adds
+    # gathered parameters, buckets, workspaces, and the optimizer step's extra
+    buffers: float
     context: float  # outside the allocator: the CUDA context and NCCL
     reserved: float  # as nvidia-smi shows it
     capacity: float
     host: float  # of one node
-    stage: int  # which pipeline stage it is
-    headroom: float  # by which the prediction has to stay below the capacity, to be relied on
-    last_stage: float  # `allocated` on the last stage: what Megatron's log shows, as its last rank writes it
+    stage: int  # index of this pipeline stage
+    # A reliable fit needs the prediction to be below the capacity by this much.
+    headroom: float
+    # `allocated` on the last stage. Megatron's log shows it, because its last rank writes the log.
+    last_stage: float
 
     @property
     def allocated(self) -> float:
@@ -191,12 +200,12 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """More likely than not."""
+        """It fits more likely than not."""
         return self.reserved <= self.capacity
 
     @property
     def surely_fits(self) -> bool:
-        """Nine times of ten: not by a hair."""
+        """It fits with a probability of nine in ten."""
         return self.headroom * self.reserved <= self.capacity
 
     @property
@@ -205,7 +214,10 @@ class Memory:
 
 
 def memory_of(setup: Setup, c: MemoryConstants = USUAL_CONSTANTS) -> Memory:
-    """Only the outer stages can be the fullest: the first holds the most micro-batches, the last the logits."""
+    """The memory of the fullest pipeline stage.
+
+    Only an outer stage can be the fullest: the first holds the most micro-batches, the last the logits.
+    """
     last = _on_stage(setup, setup.pp - 1, c)
     fullest, stage = last, setup.pp - 1
     if setup.pp > 1:
@@ -233,8 +245,10 @@ def memory_of(setup: Setup, c: MemoryConstants = USUAL_CONSTANTS) -> Memory:
 
 @dataclass(frozen=True, slots=True)
 class _OnPipelineStage:
-    """Bytes of one pipeline stage. Three moments can be its fullest: the loss, the backward pass of a layer that is
-    computed again, and the optimizer's step."""
+    """Bytes of one pipeline stage at its three possible peaks.
+
+    They are the loss, the backward pass of a recomputed layer, and the optimizer's step.
+    """
 
     states: States
     workspace: float
@@ -271,15 +285,18 @@ def _on_stage(setup: Setup, index: int, c: MemoryConstants) -> _OnPipelineStage:
 
 
 def _reserved(setup: Setup, stage: _OnPipelineStage, c: MemoryConstants) -> float:
-    """States lie still and leave no gaps; what comes and goes does. The step's long tensors find no room among the
-    freed activations, and so come on top of them, unless segments can grow."""
+    """The reserved bytes of the allocator.
+
+    States are static and leave no gaps; temporary tensors do. The optimizer step's long tensors find no room among the
+    freed activations. They come on top of those unless segments can grow.
+    """
     if setup.framework is Framework.FSDP2:
         return stage.static + c.fragmentation_expandable * max(stage.forward, stage.step)
     return stage.static + c.fragmentation * (stage.forward + stage.step)
 
 
 def _host(setup: Setup, states: States, c: MemoryConstants) -> float:
-    """Of one rank."""
+    """For one rank."""
     return c.pinned_nvme if setup.offload.is_nvme else states.host
 
 
@@ -292,7 +309,7 @@ def _gathered(setup: Setup, params: Params, c: MemoryConstants) -> float:
             return 2 * bucket
         return bucket + 2.0 * min(c.live_elements + params.largest_layer, whole)
     if setup.zero_stage >= 3:
-        # Two layers and the outermost unit in half precision; one layer's gradients, as computed and as reduced.
+        # Two layers and the outermost unit in half precision; the gradients of one layer, as computed and as reduced.
         wide = 6.0 if setup.framework in KEEPS_FP32 else 2.0
         return 2.0 * (2 * params.largest_layer + params.root) + wide * params.largest_layer
     return 0.0
@@ -302,7 +319,8 @@ def _groups(setup: Setup) -> int:
     return sum(ranks > 1 for ranks in (setup.dp, setup.tp, setup.pp, setup.cp, setup.ep))
 
 
-# The driver and its ECC keep a little: 79.2 of 80 GiB on an A100 or H100. From Blackwell Ultra on, the name is decimal.
+# The driver and ECC take a little: 79.2 of 80 GiB remain on an A100 or H100. From Blackwell Ultra on, the name is in
+# decimal GB.
 USABLE = 0.99
 
 

@@ -1,4 +1,4 @@
-"""The constants of the memory model: each with its unit, its meaning and where its value comes from."""
+"""The constants of the memory model, each with its unit, meaning and source; and the model states of one rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _constant(value: float, unit: str, meaning: str, source: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MemoryConstants:
-    """Those whose source is `fitted` are medians over published rows; the others are read in the frameworks' code."""
+    """Constants with the source `fitted` are medians over published rows. The others come from the frameworks' code."""
 
     fragmentation: float = _constant(
         1.10, "1", "what the caching allocator reserves over what comes and goes in a step", "fitted"
@@ -92,18 +92,19 @@ USUAL_CONSTANTS = MemoryConstants()
 # Model states of one rank: weights, gradients and optimizer states, by pipeline stage, framework and ZeRO stage.
 
 
-# Weights live in fp32 and are cast as they are gathered.
+# Weights stay in fp32 and are cast when gathered.
 KEEPS_FP32 = frozenset({Framework.FSDP, Framework.FSDP2, Framework.XLA})
 DEEPSPEEDS = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.MEGATRON_DEEPSPEED})
 
 MASTER_AND_ADAM = 12.0  # fp32 master weight, first and second moment
 BF16_MASTER_AND_ADAM = 6.0  # the same in bf16
-BF16_ADAM = 4.0  # the two moments alone: the weights themselves are stepped
+# The two moments alone. The optimizer steps the weights themselves.
+BF16_ADAM = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStage:
-    """One pipeline stage: how many layers of each kind, and whether it embeds tokens or scores the vocabulary."""
+    """One pipeline stage: its layers of each kind, and whether it has the embedding or the head."""
 
     layers: float
     moe_layers: float
@@ -117,7 +118,7 @@ class PipelineStage:
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Parameters that one rank would hold if ZeRO sharded nothing."""
+    """Parameters of one rank before ZeRO shards them."""
 
     dense: float  # replicated over dp * cp
     experts: float  # replicated over the experts' own data parallelism
@@ -131,7 +132,7 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Bytes. `step` is what the optimizer's step adds for its time."""
+    """Bytes. `step` is the extra memory during the optimizer's step."""
 
     weights: float
     gradients: float
@@ -141,7 +142,7 @@ class States:
 
 
 def pipeline_stage_of(setup: Setup, index: int) -> PipelineStage:
-    """Layers are dealt evenly; where they do not divide, an outer stage is one of those that got more."""
+    """Layers are spread evenly. When they do not divide, an outer stage is one of those with more."""
     shape, pp = setup.shape, setup.pp
     layers = math.ceil(shape.layers / pp)
     moe = 0.0
@@ -152,7 +153,7 @@ def pipeline_stage_of(setup: Setup, index: int) -> PipelineStage:
 
 
 def _first_dense(setup: Setup, index: int, layers: int) -> float:
-    """Dense layers come first where they are few; where they are many, they alternate with those of experts."""
+    """Few dense layers come first. Many alternate with expert layers."""
     assert setup.shape.experts is not None
     dense = setup.shape.experts.first_dense
     if dense > setup.shape.layers // 4:
@@ -184,7 +185,7 @@ def params_of(setup: Setup, stage: PipelineStage) -> Params:
 
 
 def states_of(setup: Setup, params: Params, c: MemoryConstants) -> States:
-    """Of a rank; the two kinds of parameters are sharded over groups of their own."""
+    """The states of one rank. Dense and expert parameters are sharded over different groups."""
     weights, gradients, optimizer, host = (params.dense * each for each in _bytes_per_param(setup, setup.shards))
     if params.experts:
         of_experts = _bytes_per_param(setup, expert_shards(setup))
@@ -201,13 +202,13 @@ def expert_shards(setup: Setup) -> int:
 
 
 def _step_bytes(setup: Setup, params: Params, c: MemoryConstants) -> float:
-    """What the optimizer's step adds. ZeRO-3 goes through its shard in groups."""
+    """The extra bytes during the optimizer's step. ZeRO-3 goes through its shard in groups."""
     if setup.offload.moves_optimizer or setup.adapters:
         return 0.0
     shard = params.dense / (setup.shards if setup.zero_stage else 1)
     shard += params.experts / (expert_shards(setup) if setup.zero_stage else 1)
     if setup.unfused_optimizer:
-        # Under ZeRO-3 the gradients of a shard lie in one piece already.
+        # Under ZeRO-3 the gradients of a shard are contiguous already.
         return (c.eager_adam + (0.0 if setup.zero_stage >= 3 else c.flattening)) * shard
     if setup.framework in DEEPSPEEDS and not setup.bf16_states:
         return c.deepspeed_step * (min(shard, c.sub_group_elements) if setup.zero_stage >= 3 else shard)
@@ -215,9 +216,10 @@ def _step_bytes(setup: Setup, params: Params, c: MemoryConstants) -> float:
 
 
 def _bytes_per_param(setup: Setup, shards: int) -> tuple[float, float, float, float]:
-    """Weights, gradients, optimizer, on the host."""
+    """Bytes per parameter: weights, gradients, optimizer, on the host."""
     zero = setup.zero_stage
-    if setup.adapters:  # Frozen weights; the adapters' own states are a hundredth of them.
+    # Weights are frozen. The adapters' own states are a hundredth of them.
+    if setup.adapters:
         weights, gradients, optimizer = 2.0 / (shards if zero >= 3 else 1), 0.0, 0.0
     elif setup.bf16_states:
         weights, gradients, optimizer = _bf16_kept(setup, shards)
@@ -244,26 +246,29 @@ def _bf16_kept(setup: Setup, shards: int) -> tuple[float, float, float]:
 
 
 def _fp32_kept(zero: int, shards: int) -> tuple[float, float, float]:
-    """FSDP and XLA: everything in fp32, the casts live only while they are used."""
+    """FSDP and XLA: everything is fp32, and the casts live only while in use."""
     live = 2.0 if zero < 3 else 0.0
     return live + 4.0 / (shards if zero else 1), 4.0 / (shards if zero >= 2 else 1), 8.0 / (shards if zero else 1)
 
 
 def _mixed(setup: Setup, shards: int) -> tuple[float, float, float]:
-    """Half-precision weights beside fp32 masters: Megatron and DeepSpeed."""
+    """Half-precision weights with fp32 masters: Megatron and DeepSpeed."""
     zero = setup.zero_stage
     optimizer = MASTER_AND_ADAM / (shards if zero else 1)
     is_narrow = setup.precision is Precision.FP16 or setup.bf16_gradients
     wide = not is_narrow and (setup.framework is Framework.MEGATRON or (setup.framework in DEEPSPEEDS and setup.pp > 1))
     gradients = 4.0 if wide else 2.0
     if setup.framework is Framework.MEGATRON and not wide:
-        optimizer += 4.0 / (shards if zero else 1)  # the shard's gradients once more, in fp32
+        optimizer += 4.0 / (shards if zero else 1)  # a second copy of the shard's gradients, in fp32
     return 2.0 / (shards if zero >= 3 else 1), gradients / (shards if zero >= 2 else 1), optimizer
 
 
 def _low_precision_weights(setup: Setup, weights: float) -> float:
-    """Transformer Engine caches each weight twice in the low precision, as it lies and transposed. Under ZeRO-3 only
-    while a layer is gathered."""
+    """Extra bytes of low-precision weights.
+
+    Transformer Engine caches each weight twice in the low precision: as stored, and transposed. Under ZeRO-3 it does so
+    only while a layer is gathered.
+    """
     copies = 2 * setup.precision.bits / 8
     if setup.zero_stage >= 3:
         return weights * (copies / 4 if setup.fp8_params else 1)

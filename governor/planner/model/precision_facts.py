@@ -1,4 +1,4 @@
-"""Low-precision training: what others measured, what the recipe is, and who says so."""
+"""Low-precision training: published measurements, the recipe, and the sources."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Range:
     source: str
 
 
-# Of matmuls alone, quantising included (low) and without it (high); over BF16.
+# Speed-up of matmuls alone over BF16, quantising included (low) and excluded (high).
 NVFP4_GEMM: Final = Range(
     2.03, 3.55, "Transformer Engine's GEMM benchmark, B300, 5B shapes; high: inputs pre-quantised"
 )
 MXFP8_GEMM: Final = Range(1.44, 2.0, "the same; high: the ratio of the peaks")
 FP8_GEMM: Final = Range(1.61, 2.0, "the same, delayed scaling; high: the ratio of the peaks")
 
-# Of whole training steps, over BF16.
+# Speed-up of whole training steps over BF16.
 FP8_STEP: Final = {
     "dense": Range(1.10, 1.53, "H100: dgxc v25.01 Llama 8B, 70B 1.34, 405B 1.53; torchao rowwise FSDP2 8B 1.10"),
     "moe": Range(1.0, 1.25, "H100: dgxc v25.01 Grok-1 1.25; smaller experts gain less"),
@@ -32,13 +32,13 @@ MXFP8_STEP: Final = {
     "moe": Range(1.13, 1.28, "DeepSeek-V3: GB300 1.13, GB200 1.28"),
 }
 NVFP4_STEP: Final = {
-    # MXFP8's 1.20 times the least gain over it, 1.19 (Llama3-70B, GB200).
+    # MXFP8's 1.20 times the smallest further gain, 1.19 (Llama3-70B, GB200).
     "dense": Range(1.43, 1.6, "MXFP8's, times 1.19 (Megatron-Bridge, Llama3-70B, GB200); NVIDIA says up to about 1.6"),
-    # MXFP8's range times 0.88 to 1.04, Nemotron-3-Super's.
+    # MXFP8's range times Nemotron-3-Super's 0.88 to 1.04.
     "moe": Range(0.99, 1.33, "MXFP8's, times Nemotron-3-Super's 0.88 to 1.04 over it (Megatron-Bridge 26.02 on)"),
 }
 
-LATE_SWITCH_AT: Final = 0.82  # of the tokens: 8.2T of 10T (arXiv 2509.25149, appendix D)
+LATE_SWITCH_AT: Final = 0.82  # part of the tokens: 8.2T of 10T (arXiv 2509.25149, appendix D)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ PRECISION_LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How Transformer Engine and Megatron-LM are told. {first} and {last}: blocks in BF16."""
+    """The settings for Transformer Engine and Megatron-LM. {first} and {last}: numbers of BF16 blocks."""
 
     recipe: str  # of transformer_engine.common.recipe
     megatron: str
@@ -151,7 +151,7 @@ ENGINES: Final = {
     ),
 }
 
-# Rounding and scales, by kind of tensor.
+# Rounding and scales for each kind of tensor.
 FORMATS: Final = {
     Precision.NVFP4: {
         "values": "E2M1",

@@ -1,7 +1,7 @@
-"""Which matmuls of a model run in NVFP4, FP8 or BF16, by which recipe, and what speed-up can be expected of it.
+"""Which matmuls of a model run in NVFP4, FP8 or BF16, the recipe, and the expected speed-up.
 
 The recipe is NVIDIA's (arXiv 2509.25149, Transformer Engine's NVFP4BlockScaling): a 12B hybrid over 10T tokens. Shares
-are of a training step's FLOPs; forward, data gradient and weight gradient cost the same.
+are parts of a training step's FLOPs. Forward, data gradient and weight gradient cost the same.
 """
 
 from __future__ import annotations
@@ -26,23 +26,28 @@ from governor.planner.model.setup import Gpu, Precision
 from governor.planner.model.shape import Shape
 from governor.planner.model.sparse import dense_forward
 
-BF16_BLOCKS_FRAC: Final = 0.15  # of the blocks; the 12B run kept 10 of 62, Nemotron-3-Super 14 of 88
-FIRST_BLOCKS: Final = 2  # which the 12B run kept as well
-HIDDEN_MIN: Final = 4096  # below it quantising and Hadamard cost what the matmul saves
-# Width of an expert from which on nothing is known to speak against it, and why not below.
+# part of the blocks; the 12B run kept 10 of 62, Nemotron-3-Super 14 of 88
+BF16_BLOCKS_FRAC: Final = 0.15
+FIRST_BLOCKS: Final = 2  # The 12B run kept them too.
+# Below it, quantising and Hadamard cost as much as the matmul saves.
+HIDDEN_MIN: Final = 4096
+# The expert width from which on no known measurement speaks against the precision, and the reason for the limit.
 EXPERT_FFN_MIN: Final = {
     Precision.NVFP4: (4096, "0.88 to 1.04 over MXFP8 was measured at 2688"),
     Precision.MXFP8: (2048, "1.13 to 1.28 was measured at 2048"),  # DeepSeek-V3
     Precision.FP8: (4096, "1.25 was measured at 32768"),  # Grok-1
 }
-ATTENTION_SHARE_MAX: Final = 0.3  # attention stays in BF16: beyond it there is little left to speed up
-TOKENS_MIN: Final = 4096  # that one matmul takes: fewer, and reading the weights is its time
-DIM_MULTIPLE: Final = 128  # of both dimensions of a matmul (torchtitan); Transformer Engine asks for 32
+# Attention stays in BF16. Above this share, little is left to speed up.
+ATTENTION_SHARE_MAX: Final = 0.3
+# Tokens per matmul. With fewer, reading the weights takes most of the time.
+TOKENS_MIN: Final = 4096
+# of both dimensions of a matmul (torchtitan); Transformer Engine asks for 32
+DIM_MULTIPLE: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Matmuls that are treated alike."""
+    """Matmuls with the same precision."""
 
     name: str
     precision: Precision
@@ -54,19 +59,20 @@ class Group:
 class PrecisionPlan:
     model: str
     gpu: str
-    precision: Precision  # of the low-precision matmuls; BF16 where the GPU has nothing lower
-    fallbacks: tuple[Precision, ...]  # in the order in which a halt for divergence falls back
+    precision: Precision  # of the low-precision matmuls; BF16 if the GPU has nothing lower
+    fallbacks: tuple[Precision, ...]  # in the order in which a halt for divergence uses them
     groups: tuple[Group, ...]
     bf16_blocks: tuple[int, ...]  # numbered from 0
-    speedup: Range  # over BF16, of the whole step
-    ceiling: float  # what the shares alone would allow at the fastest measured matmul
-    pays: bool | None  # None: published figures lie on both sides of 1, or something speaks against it
-    objections: tuple[str, ...]  # what speaks against it
+    speedup: Range  # of the whole step, over BF16
+    ceiling: float  # the limit that the shares set, at the fastest measured matmul
+    # None: published figures lie on both sides of 1, or there are objections.
+    pays: bool | None
+    objections: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def shares(self) -> dict[Precision, float]:
-        """Of the step's FLOPs, by precision."""
+        """Parts of the step's FLOPs, by precision."""
         found: dict[Precision, float] = {}
         for group in self.groups:
             found[group.precision] = found.get(group.precision, 0.0) + group.flops_share
@@ -78,11 +84,12 @@ class PrecisionPlan:
 
 
 def precisions_of(gpu: Gpu) -> tuple[Precision, ...]:
-    """What to try, the fastest first: NVFP4, MXFP8, BF16 on Blackwell; FP8, BF16 on Hopper, Ada and CDNA3."""
+    """The precisions to try, fastest first: NVFP4, MXFP8, BF16 on Blackwell; FP8, BF16 on Hopper, Ada and CDNA3."""
     order = (Precision.NVFP4, Precision.MXFP8, Precision.FP8, Precision.BF16)
     found = [precision for precision in order if gpu.supports(precision)]
     if Precision.MXFP8 in found:
-        found.remove(Precision.FP8)  # The same matmuls with finer scales: one of them is enough.
+        # MXFP8 has the same matmuls with finer scales, so one of the two is enough.
+        found.remove(Precision.FP8)
     return tuple(found)
 
 
@@ -96,9 +103,9 @@ def precision_plan(
     tokens: int | None = None,
     wanted: Precision | None = None,
 ) -> PrecisionPlan:
-    """The plan for the lowest precision that the GPU has, or for the `wanted` one where it has that.
+    """The plan for the `wanted` precision if the GPU has it, else for its lowest one.
 
-    `tokens`: of a micro-batch, over the GPUs among which the experts are spread; None: enough.
+    `tokens`: of a micro-batch, over the GPUs that share the experts. None: enough.
     """
     order = precisions_of(gpu)
     chosen = wanted if wanted in order else order[0]
@@ -123,21 +130,21 @@ def precision_plan(
 
 
 def advised(shape: Shape, gpu: Gpu, seq_len: int, tokens: int | None = None) -> Precision:
-    """The first precision of the GPU, from the lowest up, that is known to pay. BF16 where none is."""
+    """The lowest precision of the GPU that is known to pay, else BF16."""
     order = precisions_of(gpu)
     plans = (precision_plan(shape, gpu, seq_len, wanted=one, tokens=tokens) for one in order)
     return next((plan.precision for plan in plans if plan.pays), Precision.BF16)
 
 
 def bf16_blocks(layers: int, keep_first: bool) -> tuple[int, ...]:
-    """The last blocks, about 15 % of all; with `keep_first` two of them are the first."""
+    """The last blocks, about 15 % of all. With `keep_first`, two of them are the first blocks."""
     kept = max(round(BF16_BLOCKS_FRAC * layers), 1)
     first = min(FIRST_BLOCKS, kept - 1) if keep_first else 0
     return (*range(first), *range(layers - (kept - first), layers))
 
 
 def _groups(shape: Shape, seq_len: int, low: Precision, kept: float, keep_projections: bool) -> Iterator[Group]:
-    """`kept`: part of the blocks that stays in BF16. Layers of a kind count as spread evenly over the blocks."""
+    """`kept`: part of the blocks that stays in BF16. Layers of each kind count as spread evenly over the blocks."""
     scores = shape.attention_layers * dense_forward(shape, seq_len)
     total = 2 * shape.matmul_params + scores
     bf16 = Precision.BF16
@@ -165,7 +172,7 @@ def _groups(shape: Shape, seq_len: int, low: Precision, kept: float, keep_projec
 
 
 def _speedup(shape: Shape, precision: Precision, low_share: float, is_doubted: bool) -> tuple[Range, float]:
-    """Measured end to end where anybody did, cut at what the shares allow at the measured rate of the matmuls."""
+    """The speed-up measured end to end, where there is one, limited by the shares at the measured matmul rate."""
     if precision is Precision.BF16:
         return Range(1.0, 1.0, "BF16 is what is compared with"), 1.0
     gemm = {Precision.NVFP4: NVFP4_GEMM, Precision.MXFP8: MXFP8_GEMM}.get(precision, FP8_GEMM)
@@ -204,7 +211,7 @@ def _objections(shape: Shape, chosen: Precision, seq_len: int, tokens: int | Non
 
 
 def _tokens_a_matmul(shape: Shape, tokens: int) -> float:
-    """Of a micro-batch: an expert sees its share, were it alone on its GPU's tokens."""
+    """Tokens of a micro-batch per matmul. An expert gets its share as if it were alone on its GPU's tokens."""
     return tokens * shape.experts.topk / shape.experts.count if shape.experts else float(tokens)
 
 
@@ -218,19 +225,19 @@ def _dims(shape: Shape) -> Iterator[tuple[str, int]]:
 
 
 def late_switch_tokens(tokens: float) -> float:
-    """From where on the forward matmuls run in BF16."""
+    """The token count from which on the forward matmuls run in BF16."""
     return LATE_SWITCH_AT * tokens
 
 
-# A precision plan as a file: what a model builder, Transformer Engine and Megatron-LM have to be told.
+# A precision plan as a file, for a model builder, Transformer Engine and Megatron-LM.
 
 
-# Whatever the plan: no matmul, or one whose errors nothing damps.
+# In every plan: these have no matmul, or their errors are not damped.
 ALWAYS_KEPT = ("embeddings", "norms", "master weights", "gradient sums", "optimizer states")
 
 
 def recipe(plan: PrecisionPlan, tokens: float | None = None, fallback: str | None = None) -> dict[str, Any]:
-    """`tokens`: of the whole training, for the late switch. `fallback`: the file of the plan that comes after it."""
+    """`tokens`: of the whole training, for the late switch. `fallback`: the file of the next plan."""
     engine = ENGINES.get(plan.precision)
     is_low = plan.precision is not Precision.BF16
     low = [group.name for group in plan.groups if is_low and group.precision is plan.precision]

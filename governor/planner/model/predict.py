@@ -1,7 +1,7 @@
-"""How far off a prediction of speed may be: an 80 % interval, from what is known to make predictions miss.
+"""The 80 % interval of a prediction of speed, from known causes of error; then memory's interval and the prediction.
 
-Doubts are independent, so they add in squares. Each is a standard deviation of the logarithm, fitted on sources that
-the constants had not seen (`make bench-planner`): the interval is for the next machine, not for those of the table.
+Doubts are independent, so their squares add up. Each is a standard deviation of the logarithm, fitted on sources that
+the constants had not seen (`make bench-planner`). The interval is for a new machine, not for those of the table.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class Doubts:
     """Standard deviations of log(measured / predicted)."""
 
     always: float = 0.10  # machines, clocks and networks of one name differ
-    framework: float = 0.25  # outside the Megatron class: fewer sources, more ways to configure one name
-    mixture: float = 0.30  # experts: releases of one framework differ by up to twice
+    # outside the Megatron class: fewer sources, and more ways to configure one name
+    framework: float = 0.25
+    mixture: float = 0.30  # experts: releases of one framework differ by up to a factor of 2
     fp4: float = 0.10
-    assumed: float = 0.03  # for each thing that the row did not say
-    offload: float = 0.5  # the host's part: threads, memory channels, other GPUs of the host
+    assumed: float = 0.03  # for each value that the row does not state
+    offload: float = 0.5  # the host: threads, memory channels, its other GPUs
     sparse: float = 0.3  # attention that no published table has
 
 
@@ -64,16 +65,18 @@ def band_of(mid: float, setup: Setup, assumed: Sequence[str] = (), doubts: Doubt
     return Band(mid / factor, mid, mid * factor)
 
 
-# How far a prediction of memory can be trusted: an interval that holds four of five set-ups nobody has fitted.
-#
-# Calibrated on what leaving one source out leaves over; the planner's benchmark prints the share that lies within.
+# The 80 % interval of a prediction of memory: it holds four of five set-ups outside the fit. It is calibrated on the
+# errors of leaving one source out. The planner's benchmark prints the share that lies within.
 
 
-# Half-widths, as logarithms (0.1: a tenth up and down). Reasons for doubt are independent: their squares add up.
-KNOWN: Final = 0.12  # a dense model of which everything is said: versions of software, and what a source measures
-MIXTURE: Final = 0.12  # which expert gets how many tokens, and which of its tensors a release keeps
-COMPILED: Final = 0.20  # what a compiler keeps: Llama-3-8B under one recipe took 48, 39 and 34 GiB (torchao's tables)
-EAGER: Final = 0.20  # 24 to 48 copies of the hidden state a layer, as the model's authors write it
+# Half-widths, as logarithms (0.1: 10 % up and down). Doubts are independent, so their squares add up.
+# A dense model with everything stated: software versions, and what a source measures.
+KNOWN: Final = 0.12
+MIXTURE: Final = 0.12  # The tokens of each expert, and the tensors that a release keeps.
+# What a compiler keeps: Llama-3-8B under one recipe took 48, 39 and 34 GiB (torchao's tables).
+COMPILED: Final = 0.20
+# 24 to 48 copies of the hidden state per layer, depending on the model's code.
+EAGER: Final = 0.20
 GUESSED: Final = {
     "model": 0.5, "params_b": 0.5, "hidden": 0.3, "latent": 0.35,
     "seq_len": 0.1, "micro_bs": 0.4, "act_ckpt": 0.2, "gpus": 0.25, "framework": 0.2,
@@ -82,7 +85,7 @@ GUESSED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryBand:
-    """An 80 % interval, as factors on what is predicted."""
+    """An 80 % interval, as factors of the prediction."""
 
     low: float
     high: float
@@ -92,7 +95,7 @@ class MemoryBand:
 
 
 def memory_band(setup: Setup, assumed: Sequence[str] = ()) -> MemoryBand:
-    """`assumed`: what had to be guessed, each beginning with the name of its column."""
+    """`assumed`: the values that had to be guessed, each beginning with the name of its column."""
     doubts = [KNOWN]
     if setup.shape.is_moe:
         doubts.append(MIXTURE)
@@ -105,7 +108,7 @@ def memory_band(setup: Setup, assumed: Sequence[str] = ()) -> MemoryBand:
     return MemoryBand(math.exp(-width), math.exp(width))
 
 
-# One set-up's prediction: its memory, its step, its speed with the interval, and what a reader must know.
+# One set-up's prediction: its memory, its step, its speed with the interval, and notes for the reader.
 
 
 DOES_NOT_FIT: Final = "does not fit"
@@ -122,12 +125,12 @@ class Prediction:
 
     @property
     def tokens_per_s(self) -> Band:
-        """Of the whole run."""
+        """For the whole run."""
         return Band(*(self.setup.gpus * value for value in self.tokens_per_gpu_s))
 
 
 def predict(setup: Setup, assumed: Sequence[str] = ()) -> Prediction:
-    """`assumed`: in words, what was not stated and has been filled in; it widens the interval."""
+    """`assumed`: the values that were not stated and have been filled in, in words. They widen the interval."""
     memory, step = memory_of(setup), step_time_of(setup)
     speed = band_of(step.tokens_per_gpu_s, setup, assumed)
     notes = (*_notes(setup, memory), *(f"assumed: {one}" for one in assumed))

@@ -1,6 +1,6 @@
-"""From tokens a second to hours and dollars: the steady state, and the calendar with all that interrupts it.
+"""From tokens per second to hours and dollars: the steady state, and the calendar with all interruptions.
 
-A plan is an estimate: dollars are floats here, and whoever shows them rounds. Unknown prices stay unknown (None).
+A plan is an estimate, so dollars are floats and the output rounds them. Unknown prices stay unknown (None).
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from governor.core.base.save_interval import best_interval_s, lost_share, mtbf_s
 
 HOUR_S: Final = 3600.0
 MTOK: Final = 1e6
-# What a checkpoint holds: bf16 weights, and fp32 master weights and two Adam moments (Rajbhandari et al. 2020, §3.1).
+# Bytes of a checkpoint: bf16 weights, and fp32 master weights and two Adam moments (Rajbhandari et al. 2020, §3.1).
 CHECKPOINT_BYTES_PER_PARAM: Final = 14
 # GB/s that one node writes to shared storage. Rule of thumb, between a network volume (0.1-1) and a parallel file
 # system (Llama 3's sustained 2 TB/s over 2,000 nodes: arXiv 2407.21783 §3.3.1).
 NODE_WRITE_GBPS: Final = 1.0
-# To notice, place, load and compile again. Rule of thumb: MegaScale (arXiv 2402.15627) recovers within 15 minutes.
+# Time to notice, schedule, load and compile again. Rule of thumb: MegaScale (arXiv 2402.15627) recovers within 15
+# minutes.
 RESTART_S: Final = 900.0
-# Machines are not all that fails: what a loss spike, a bug or an operator throws away is to be no more than this.
+# Not only machines fail. A loss spike, a bug or an operator should cost no more work than this.
 INTERVAL_MAX_S: Final = 2 * HOUR_S
 # In-loop evaluations, as a share of training. Rule of thumb: 1-3 %.
 EVALUATION_SHARE: Final = 0.02
-# Of a spot machine: one is taken away in so many hours. Rule of thumb: AWS shows most GPU types at over 20 % a month or
-# without a figure; a day is the usual planning figure where interruptions are frequent.
+# Hours until a spot machine is taken away. Rule of thumb: AWS shows most GPU types at over 20 % a month or without a
+# figure; a day is the usual planning figure where interruptions are frequent.
 SPOT_HOURS_PER_LOSS: Final = 24.0
-# GPU hours of finished public runs (model cards and reports) over those of the steady state that this planner
-# predicts for their set-ups, as far as these were published: tests/unit/planner/test_whole_runs.py has them, and holds
-# this table to them. Restarts, evaluations, stages of long context, small batches at the beginning and slower software
-# are in it.
+# GPU hours of finished public runs (model cards and reports) over the steady state that this planner predicts for their
+# published set-ups. tests/unit/planner/test_whole_runs.py has the set-ups and checks this table against them. The ratio
+# contains restarts, evaluations, stages of long context, small initial batches and slower software.
 FINISHED_RUNS: Final[Mapping[str, float]] = {
     "DeepSeek-V3": 0.91,
     "LLaMA-65B": 0.97,
@@ -60,17 +60,17 @@ class Spread(NamedTuple):
         return Spread(self.low * factor, self.mid * factor, self.high * factor)
 
     def under(self, numerator: float) -> Spread:
-        """`numerator / self`: what is fastest costs least."""
+        """`numerator / self`: the fastest costs the least."""
         return Spread(numerator / self.high, numerator / self.mid, numerator / self.low)
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How a run saves: what one save keeps the GPUs from training, and the time between two."""
+    """How a run saves: the training time that one save costs, and the time between two saves."""
 
     save_s: float
     interval_s: float
-    is_assumed: bool  # Neither was stated.
+    is_assumed: bool  # Neither value was stated.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ class Part:
 
     name: str
     hours: float
-    basis: str  # modelled, rule of thumb, measured: and on what
+    basis: str  # modelled, rule of thumb or measured, with its source
 
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """`steady` is training at its usual speed and nothing else; `calendar` is what the machines are paid for."""
+    """`steady` is uninterrupted training at the usual speed. `calendar` is the time that the machines are paid for."""
 
     tokens: float
     gpus: int
@@ -108,7 +108,7 @@ class RunCost:
 
     @property
     def mtok_usd(self) -> Spread | None:
-        """Steady state."""
+        """Dollars per million tokens in the steady state."""
         return None if self.steady_usd is None else self.steady_usd.times(MTOK / self.tokens)
 
 
@@ -119,14 +119,14 @@ def failures_mtbf_s(gpus: int, nodes: int, *, is_spot: bool) -> float:
 
 
 def best_saving_s(save_s: float, mtbf: float) -> float:
-    """The time between two saves that loses least (Daly 2006), within bounds."""
+    """The time between two saves that loses the least (Daly 2006), within bounds."""
     return min(max(best_interval_s(save_s, mtbf), save_s), max(INTERVAL_MAX_S, save_s))
 
 
 def saving_of(
     params: float, nodes: int, mtbf: float, save_s: float | None = None, interval_s: float | None = None
 ) -> Saving:
-    """What was stated; else a save as long as its bytes take to write, and the interval that loses least (Daly)."""
+    """The stated values; else the time to write a checkpoint's bytes, and the interval that loses the least (Daly)."""
     took = (
         save_s
         if save_s is not None
@@ -137,12 +137,12 @@ def saving_of(
 
 
 def lost_to_failures(saving: Saving, mtbf: float) -> float:
-    """The share of the time that saves, lost work and restarts take; where no interval ever ends, nearly all of it."""
+    """The share of the time that saves, lost work and restarts take. Nearly 1 when no interval ever ends."""
     return min(lost_share(saving.interval_s, saving.save_s, mtbf, RESTART_S), 0.99)
 
 
 def calendar_usual(saving: Saving, mtbf: float) -> float:
-    """Hours usually paid for over those of the steady state: as of finished runs, or more for the named parts."""
+    """The usual calendar hours over steady hours: the factor of finished runs, or more if the named parts need it."""
     return max(CALENDAR_USUAL, (1 + EVALUATION_SHARE) / (1 - lost_to_failures(saving, mtbf)))
 
 
@@ -156,9 +156,11 @@ def run_cost(
     *,
     is_measured: bool = False,
 ) -> RunCost:
-    """`tokens_per_s` is of the whole run. The calendar ends no sooner than its named parts say, and at the latest where
-    the slowest of the finished runs did. A measured speed has its software and its loader in it: what finished
-    runs usually took beyond comes on top of that at the upper end alone."""
+    """The cost of a run. `tokens_per_s` is for the whole run.
+
+    The calendar is at least what its named parts need. Its upper end is the slowest of the finished runs. A measured
+    speed already contains its software and its loader: the factor of finished runs then applies to the upper end only.
+    """
     steady = tokens_per_s.under(tokens / HOUR_S)
     lost = lost_to_failures(saving, mtbf)
     evaluations = steady.mid * EVALUATION_SHARE

@@ -1,9 +1,9 @@
-"""How large a model a budget of compute is best spent on, and how many tokens it should see.
+"""The model size and token count that a compute budget is best spent on.
 
-The parametric law of Hoffmann et al. 2022 (arXiv 2203.15556, approach 3), loss = E + A / N^alpha + B / D^beta, for N
-parameters and D tokens, with the constants that Besiroglu et al. 2024 (arXiv 2404.10102) found when they repeated the
-fit: the published ones came from an optimizer that had stopped too early, and contradict the paper's other two
-approaches. The law was fitted on dense models of 70M to 16B parameters and on one text: for others it is a guide.
+The parametric law of Hoffmann et al. 2022 (arXiv 2203.15556, approach 3) is loss = E + A / N^alpha + B / D^beta, for N
+parameters and D tokens. The constants are those of Besiroglu et al. 2024 (arXiv 2404.10102), who repeated the fit: the
+published ones came from an optimizer that had stopped too early, and contradict the paper's other two approaches. The
+law was fitted on dense models of 70M to 16B parameters and on one text. For other models it is a guide.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from governor.planner.model.shape import Shape
 
-FLOPS_PER_PARAM_TOKEN = 6  # Forward 2, backward 4; both papers count so.
+FLOPS_PER_PARAM_TOKEN = 6  # Forward 2, backward 4. Both papers count so.
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingLaw:
-    """Loss in nats a token."""
+    """Loss in nats per token."""
 
     irreducible: float
     a: float
@@ -34,7 +34,7 @@ class ScalingLaw:
         return math.pow(self.alpha * self.a / (self.beta * self.b), 1 / (self.alpha + self.beta))
 
     def best_params(self, flops: float) -> float:
-        """Parameters at which this many FLOPs, spent as 6 N D, leave the least loss."""
+        """The parameter count with the least loss for this many FLOPs, spent as 6 N D."""
         exponents = self.alpha + self.beta
         return self._ratio * math.pow(flops / FLOPS_PER_PARAM_TOKEN, self.beta / exponents)
 
@@ -42,12 +42,12 @@ class ScalingLaw:
         return flops / FLOPS_PER_PARAM_TOKEN / self.best_params(flops)
 
     def tokens_for(self, params: float) -> float:
-        """Tokens at which a model of this size is the one that their FLOPs are best spent on."""
+        """The token count for which a model of this size is the best use of the FLOPs."""
         exponents = self.alpha + self.beta
         return math.pow(params / self._ratio, exponents / self.beta) / params
 
     def equal_tokens(self, params: float, loss: float) -> float:
-        """Tokens after which a model of this size has this loss; infinite where it never has."""
+        """The token count after which a model of this size has this loss; infinite if it never has."""
         left = loss - self.irreducible - self.a / math.pow(params, self.alpha)
         return math.pow(self.b / left, 1 / self.beta) if left > 0 else math.inf
 
@@ -55,20 +55,24 @@ class ScalingLaw:
 CHINCHILLA = ScalingLaw(irreducible=1.8172, a=482.01, alpha=0.3478, b=2085.43, beta=0.3658)
 
 
-# A dense model of any size, of the proportions that Llama models have: for plans that begin with money.
+# A dense model of any size in the proportions of Llama models, for plans that begin with money.
 
 
 HEAD_DIM = 128
 VOCAB = 128_256  # Llama 3's.
-TIED_BELOW = 2.5e9  # Llama 3.2's: of smaller models the embedding is too large a share to have it twice.
+# As in Llama 3.2. In smaller models the embedding is too large a share to exist twice.
+TIED_BELOW = 2.5e9
 FFN_STEP = 256
-HEADS = (*range(1, 8), *range(8, 24, 4), *range(24, 200, 8))  # Tensor parallelism wants eighths.
+HEADS = (*range(1, 8), *range(8, 24, 4), *range(24, 200, 8))  # Tensor parallelism needs multiples of eight.
 NEAR = 0.03
 
 
 def usual_shape(params: float) -> Shape:
-    """The nearest to so many parameters: about as many layers as heads of 128 (Llama 3: 32 and 32, 80 and 64), three
-    and a half times the width in the MLP, 8 key/value heads where they divide. At least some 20M."""
+    """The nearest shape to this parameter count, at least about 20M.
+
+    It has about as many layers as heads of 128 (Llama 3: 32 and 32, 80 and 64), an MLP three and a half times as wide,
+    and 8 key/value heads if they divide.
+    """
     tied = params < TIED_BELOW
     near = [_nearest(heads, params, tied) for heads in HEADS]
     return min(near, key=lambda shape: (abs(shape.params / params - 1) > NEAR, _distance(shape, params)))
@@ -81,7 +85,7 @@ def _nearest(heads: int, params: float, tied: bool) -> Shape:
 
 
 def _distance(shape: Shape, params: float) -> float:
-    """Of those near enough, the one of the usual depth; of the others, the nearest."""
+    """The distance from the usual depth for shapes that are near enough, else from the parameter count."""
     missed = abs(shape.params / params - 1)
     return abs(shape.layers / shape.heads - 1.1) if missed <= NEAR else missed
 

@@ -1,4 +1,7 @@
-"""What a GPU and its links can do: figures of vendors' sheets and of measurements, read from the dated catalogue."""
+"""The capabilities of a GPU and its links, and one way to train one model.
+
+Figures come from vendors' sheets and from measurements, in the dated catalogue.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from governor.planner.model.shape import Shape
 
 
 class Precision(StrEnum):
-    """In which numbers the large matmuls run. Master weights and optimizer states stay as the framework keeps them."""
+    """The number format of the large matmuls. The framework decides that of master weights and optimizer states."""
 
     BF16 = "bf16"
     FP16 = "fp16"
@@ -31,11 +34,11 @@ class Gpu:
     peak_bf16: float
     peak_fp8: float | None
     peak_fp4: float | None
-    reached_bf16: float  # the best that a large matmul reaches (MAMF), measured where anyone did
+    reached_bf16: float  # the best rate of a large matmul (MAMF), measured if available
     reached_fp8: float | None
     hbm_gb: float
     hbm_gbps: float
-    link_gbps: float  # to the GPUs of its scale-up domain; PCIe where there is no NVLink
+    link_gbps: float  # to the GPUs of its scale-up domain; PCIe if there is no NVLink
     pcie_gbps: float  # to the host, as measured
     gpus_per_node: int
     scale_up_domain: int  # GPUs that reach one another at `link_gbps`
@@ -52,15 +55,15 @@ class Gpu:
         return True
 
 
-# One way to train one model: everything on which memory and step time depend.
+# One way to train one model: everything that memory and step time depend on.
 
 
 class ImpossibleSetupError(ValueError):
-    """A combination that no framework runs. The text says what would be possible instead."""
+    """A combination that no framework runs. The text says what is possible instead."""
 
 
 class Checkpointing(StrEnum):
-    """Activation checkpointing: what the backward pass computes again."""
+    """Activation checkpointing: what the backward pass recomputes."""
 
     NONE = "none"
     SELECTIVE = "selective"  # the attention core, or the cheap operators
@@ -75,22 +78,24 @@ class Attention(StrEnum):
 
 
 class Framework(StrEnum):
-    """Classes of software that spend memory and time alike; a named framework belongs to one of them."""
+    """Classes of software with similar memory and time. A named framework belongs to one of them."""
 
-    MEGATRON = "megatron"  # fused kernels, tensor and pipeline parallelism: Megatron-Core, NeMo, InternEvo, nanotron
+    # fused kernels, tensor and pipeline parallelism: Megatron-Core, NeMo, InternEvo, nanotron
+    MEGATRON = "megatron"
     MEGATRON_DEEPSPEED = "megatron-deepspeed"  # Megatron's layers under DeepSpeed's ZeRO and pipeline: BLOOM
-    FSDP = "fsdp"  # FSDP1 under a trainer of its own: llm-foundry/Composer
+    FSDP = "fsdp"  # FSDP1 under its own trainer: llm-foundry/Composer
     FSDP2 = "fsdp2"  # compiled, per-parameter sharding: torchtitan, fms-fsdp
     XLA = "xla"  # MaxText, PaxML
     DEEPSPEED = "deepspeed"  # DeepSpeed under Hugging Face models, eager
     DEEPSPEED_COMPILED = "deepspeed-compiled"  # the same under torch.compile or DeepCompile
-    DDP = "ddp"  # replicas and nothing else
+    DDP = "ddp"  # plain replicas
 
 
 class Offload(StrEnum):
     NONE = "none"
     OPTIMIZER_CPU = "optimizer_cpu"
-    OPTIMIZER_STREAMED = "optimizer_streamed"  # states on the host, Adam on the GPU: DeepCompile's adaptive offload
+    # states on the host, Adam on the GPU: DeepCompile's adaptive offload
+    OPTIMIZER_STREAMED = "optimizer_streamed"
     PARAM_OPTIMIZER_CPU = "param+optimizer_cpu"
     OPTIMIZER_NVME = "optimizer_nvme"
     PARAM_OPTIMIZER_NVME = "param+optimizer_nvme"
@@ -110,47 +115,54 @@ class Offload(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A run's shape on the machines. Ranks: `gpus == dp * tp * pp * cp`; experts live within `dp * cp * tp`."""
+    """A run's layout on the machines. Ranks: `gpus == dp * tp * pp * cp`; experts are within `dp * cp * tp`."""
 
     shape: Shape
     gpu: Gpu
     gpus: int
     seq_len: int
-    micro_batch: int  # sequences a rank takes at once
-    grad_accum: int  # micro-batches a step
+    micro_batch: int  # sequences of one rank at a time
+    grad_accum: int  # micro-batches per step
     dp: int
     tp: int = 1
     pp: int = 1
-    virtual_stages: int = 1  # model chunks a pipeline stage holds (interleaving)
+    virtual_stages: int = 1  # model chunks per pipeline stage (interleaving)
     cp: int = 1
     ep: int = 1
-    expert_tp: int = 1  # ranks over which one expert is cut (Megatron's expert_tensor_parallel_size)
+    # ranks that share one expert (Megatron's expert_tensor_parallel_size)
+    expert_tp: int = 1
     sequence_parallel: bool = True  # Megatron's, along tp
     zero_stage: int = 0
-    shard_ranks: int | None = None  # among how many ranks states are sharded; None: all of dp*cp (hpZ, HSDP: fewer)
+    # Ranks that share the sharded states. None: all of dp*cp; fewer with hpZ or HSDP.
+    shard_ranks: int | None = None
     checkpointing: Checkpointing = Checkpointing.NONE
     precision: Precision = Precision.BF16
     attention: Attention = Attention.FLASH
     framework: Framework = Framework.DEEPSPEED
     offload: Offload = Offload.NONE
-    node_gbps: float | None = None  # network of one node, GB/s one way; None: what the GPU's usual node has
+    # Network of one node, GB/s one way. None: that of the GPU's usual node.
+    node_gbps: float | None = None
     vintage: float = 2025.5  # year of the software
-    fp8_params: bool = False  # weights are kept and gathered in the low precision
-    bf16_gradients: bool = False  # Megatron's main gradients in bf16 instead of fp32
-    bf16_states: bool = False  # master weights, gradients and Adam's moments in bf16 too: nothing is kept in fp32
+    fp8_params: bool = False  # Weights are stored and gathered in the low precision.
+    bf16_gradients: bool = False  # Megatron's main gradients are bf16 instead of fp32.
+    # Master weights, gradients and Adam's moments are bf16 too. Nothing is fp32.
+    bf16_states: bool = False
     dropout: bool = False
-    fused_loss: bool = False  # chunked or fused cross-entropy: logits are never whole
-    unfused_optimizer: bool = False  # Adam as separate kernels, with whole copies of its shard while it steps
-    adapters: bool = False  # LoRA: the weights are frozen, and only narrow matrices beside them are trained
-    overlapped_experts: bool = False  # all-to-all beside another micro-batch's work: DualPipe, Megatron's overlap
-    uniform_routing: bool = True  # tokens spread evenly over experts, as benchmarks force it
+    fused_loss: bool = False  # Chunked or fused cross-entropy: the logits are never whole.
+    # Adam as separate kernels, with whole copies of its shard during the step.
+    unfused_optimizer: bool = False
+    # LoRA: the weights are frozen, and only narrow extra matrices are trained.
+    adapters: bool = False
+    # All-to-all overlaps another micro-batch's work: DualPipe, Megatron's overlap.
+    overlapped_experts: bool = False
+    uniform_routing: bool = True  # Tokens are spread evenly over experts, as benchmarks force it.
 
     def __post_init__(self) -> None:
         _check(self)
 
     @property
     def tokens_per_micro_batch(self) -> int:
-        """Of one data-parallel rank (a whole tp*pp*cp group works on them)."""
+        """Tokens of one data-parallel rank. A whole tp*pp*cp group works on them."""
         return self.micro_batch * self.seq_len
 
     @property
@@ -159,7 +171,7 @@ class Setup:
 
     @property
     def shards(self) -> int:
-        """Ranks among which ZeRO shards what it shards."""
+        """Ranks over which ZeRO shards."""
         return min(self.shard_ranks or self.dp * self.cp, self.dp * self.cp)
 
     @property
@@ -168,7 +180,7 @@ class Setup:
 
     @property
     def node_bandwidth(self) -> float:
-        """GB/s one way that leave one node of `gpu.gpus_per_node`."""
+        """GB/s one way out of one node of `gpu.gpus_per_node`."""
         usual = USUAL_PORT_GBPS.get(self.gpu.arch, 6.0) * self.gpu.gpus_per_node
         return self.node_gbps if self.node_gbps is not None else usual
 
@@ -176,8 +188,8 @@ class Setup:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
-# One way, of one GPU's share. AWS p4d: 4x100 Gb/s for 8 GPUs, DGX A100 8x200; DGX H100 and B200: 400 Gb/s a GPU; GB200
-# trays: the same; B300 and GB300: 800; MI300X nodes: 400; L40S and RTX machines usually share one port of 100.
+# One way, for one GPU's share. AWS p4d: 4x100 Gb/s for 8 GPUs, DGX A100 8x200; DGX H100 and B200: 400 Gb/s per GPU;
+# GB200 trays: the same; B300 and GB300: 800; MI300X nodes: 400; L40S and RTX machines usually share one port of 100.
 USUAL_PORT_GBPS = {
     "Volta": 1.5,
     "Ampere": 12.5,

@@ -1,28 +1,30 @@
-"""The architecture of a model, and what follows from it alone: parameters and the matmuls that a token meets."""
+"""The architecture of a model, and what follows from it alone: parameters and the matmuls per token."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-SIZE_MAX = 10_000_000  # Of one dimension: fifty times the largest vocabulary. Beyond it somebody wrote parameters.
+# Of one dimension: fifty times the largest vocabulary. A larger value is probably a parameter count.
+SIZE_MAX = 10_000_000
 
 
 class ImpossibleShapeError(ValueError):
-    """An architecture that no program can build. The text names the field and what would be possible."""
+    """An architecture that no program can build. The text names the field and what is possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The mixture-of-experts half of a model (Shazeer 2017; the field names are Megatron's)."""
+    """The mixture-of-experts half of a model (Shazeer 2017). The field names are Megatron's."""
 
-    count: int  # routed experts a layer
-    topk: int  # of them, how many serve one token
+    count: int  # routed experts per layer
+    topk: int  # routed experts that serve one token
     ffn: int  # width of one routed expert
-    shared_ffn: int = 0  # width of the expert that serves every token; 0: there is none
-    first_dense: int = 0  # so many of the layers are dense
+    shared_ffn: int = 0  # width of the expert that serves every token; 0: none
+    first_dense: int = 0  # number of dense layers
     latent: int = (
-        0  # routed experts work in so narrow a projection (LatentMoE, arXiv 2512.20856); 0: on the hidden size
+        # Width of the projection that routed experts work in (LatentMoE, arXiv 2512.20856). 0: the hidden size.
+        0
     )
 
 
@@ -30,7 +32,7 @@ class Experts:
 class Latent:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1): keys and values through a narrow latent."""
 
-    q_rank: int  # 0: queries are projected directly
+    q_rank: int  # 0: direct query projection
     kv_rank: int
     rope_dim: int
     nope_dim: int
@@ -39,12 +41,12 @@ class Latent:
 
 @dataclass(frozen=True, slots=True)
 class Hybrid:
-    """Layers that are one thing each (Nemotron-H, arXiv 2504.03624): an attention, a Mamba-2 mixer, or an MLP."""
+    """Layers of a single kind each (Nemotron-H, arXiv 2504.03624): an attention, a Mamba-2 mixer, or an MLP."""
 
     attention: int
     state_space: int
     mlp: int
-    inner: int  # width of a mixer's state-space heads together
+    inner: int  # total width of a mixer's state-space heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,13 @@ class Shape:
     head_dim: int
     ffn: int
     vocab: int
-    gated: bool = True  # SwiGLU and its kin: three matrices an MLP instead of two
+    gated: bool = True  # SwiGLU and similar: three matrices per MLP instead of two
     tied: bool = False  # the LM head is the embedding
     learned_positions: int = 0
     experts: Experts | None = None
     latent: Latent | None = None
     hybrid: Hybrid | None = None  # None: every layer is an attention and an MLP
-    stated_params: float | None = None  # published, where it says more than the sizes do
+    stated_params: float | None = None  # the published number, if it is more precise than the sizes
     stated_active: float | None = None
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class Shape:
         return self.experts is not None
 
     def can_spread(self, ranks: int) -> bool:
-        """Whether the experts divide evenly over so many ranks."""
+        """Whether the experts divide evenly over this many ranks."""
         return self.experts is not None and self.experts.count % ranks == 0
 
     @property
@@ -116,7 +118,7 @@ class Shape:
 
     @property
     def qk_dim(self) -> int:
-        """Elements of one head's query (and key) that meet in the scores."""
+        """Elements of one head's query (and key) in the scores."""
         return self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim
 
     @property
@@ -125,7 +127,7 @@ class Shape:
 
     @property
     def attention_params(self) -> int:
-        """Parameters of the projections of one attention layer (biases and norms are left out: < 0.1 %)."""
+        """Parameters of the projections of one attention layer, without biases and norms (< 0.1 %)."""
         if (latent := self.latent) is None:
             return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         q_out = self.heads * self.qk_dim
@@ -145,7 +147,7 @@ class Shape:
 
     @property
     def expert_width(self) -> int:
-        """Elements of a token that a routed expert takes and gives."""
+        """Elements per token at the input and output of a routed expert."""
         return (self.experts.latent if self.experts else 0) or self.hidden
 
     @property
@@ -154,7 +156,7 @@ class Shape:
 
     @property
     def router_params(self) -> int:
-        """Of one MoE layer: the router, and the two projections around a latent."""
+        """Parameters of one MoE layer's router, and of the two projections around a latent."""
         if self.experts is None:
             return 0
         return self.hidden * (self.experts.count + 2 * self.experts.latent)
@@ -174,7 +176,7 @@ class Shape:
 
     @property
     def dense_params(self) -> int:
-        """Everything that is not a routed expert, without embeddings and LM head."""
+        """Parameters outside routed experts, embeddings and LM head."""
         mixers = self.attention_layers * self.attention_params + self.state_space_layers * self.state_space_params
         moe = self.moe_layers * (self.shared_expert_params + self.router_params)
         return mixers + self.dense_layers * self.dense_mlp_params + moe
@@ -185,7 +187,7 @@ class Shape:
 
     @property
     def params(self) -> float:
-        """All of them: the published number where there is one, else the sum of the matrices."""
+        """All parameters: the published number if there is one, else the sum of the matrices."""
         return self.stated_params or float(self.dense_params + self.routed_params + self.embedding_params)
 
     @property
@@ -196,7 +198,7 @@ class Shape:
 
 
 def divisors_near(number: int, wanted: int) -> str:
-    """The three of `number`, which is no more than SIZE_MAX, that are nearest, in words."""
+    """The three nearest divisors of `number`, in words. `number` is at most SIZE_MAX."""
     low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     near = sorted({*low, *(number // d for d in low)}, key=lambda d: (abs(d - wanted), d))[:3]
     return " or ".join(str(d) for d in sorted(near))

@@ -1,4 +1,4 @@
-"""What is known to break under sparse attention, or to be missing, and who says so."""
+"""Known limits of sparse attention with their sources, and when it pays."""
 
 from __future__ import annotations
 
@@ -90,47 +90,52 @@ SPARSE_LIMITS: Final = (
 )
 
 
-# Whether sparse attention pays for a model at a sequence length, and with what sizes.
+# Whether sparse attention pays for a model at a sequence length, and in what sizes.
 
 
-# Of computing alone: 1.10 of a whole step of which a tenth is exposed communication. Less is not worth the dense
+# For compute alone. It is 1.10 for a whole step with a tenth of exposed communication. Less does not justify the dense
 # warm-up and a second code path.
 PAYS_FROM: Final = 1.12
-# The indexer meets every pair: at a sixteenth of dense attention's work it leaves a gain of 16 at most. DeepSeek's is a
-# fifth of MLA's; the same one would be all of an 8B's with grouped queries.
+# The indexer scores every pair. At a sixteenth of dense attention's work, the gain is at most 16. DeepSeek's indexer is
+# a fifth of MLA's work. The same indexer would equal all attention of an 8B model with grouped queries.
 INDEXER_SHARE: Final = 1 / 16
 INDEXER_DIM: Final = 64
 INDEXER_HEADS_MIN: Final = 4
-LEAST_SHARE: Final = 1 / 64  # of the tokens that a query keeps: 2048 of 128K, the sparsest that is published
+# Part of the tokens that a query keeps: 2048 of 128K is the sparsest published.
+LEAST_SHARE: Final = 1 / 64
 LENGTHS: Final = (4096, 8192, 16384, 32768, 65536, 131072)
 WARMUP_TOKENS: Final = 1000 * 16 * 131072  # DeepSeek-V3.2: 2.1B
-# Small experts' matmuls reach 45 % of what dense ones do: DeepSeek-V3 on H100, 338 of 720 to 760 TFLOP/s.
+# Small experts' matmuls reach 45 % of the dense rate: DeepSeek-V3 on H100, 338 of 720 to 760 TFLOP/s.
 MOE_EFFICIENCY: Final = 0.45
-# Kernels that skip what is not selected (FlashMLA, DeepGEMM, tilelang, cuDNN) exist for these; elsewhere it is masked.
+# Architectures with kernels that skip unselected keys (FlashMLA, DeepGEMM, tilelang, cuDNN). Others mask them.
 KERNEL_ARCHS: Final = ("Hopper", "Blackwell", "Blackwell Ultra")
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """For one model at one length. Speed-ups are of the whole training step, as low and high as the two counts say."""
+    """Advice for one model at one length.
+
+    Speed-ups are for the whole training step; the two counts give low and high.
+    """
 
     model: str
     seq_len: int
     sparse: TopK
-    sparsity: float  # part of the pairs that dense attention computes and this one leaves out
-    attention_share: float  # of a dense step's FLOPs
+    sparsity: float  # part of dense attention's pairs that are skipped
+    attention_share: float  # part of a dense step's FLOPs
     flops_ratio: float  # dense over sparse attention, forward
     speedup_low: float
     speedup_high: float
     speedup_nsa: float
     added: AddedMemory
     warmup_tokens: int
-    break_even_tokens: float | None  # of sparse training after which the warm-up is earned back; None: never
+    # Tokens of sparse training that earn back the warm-up. None: never.
+    break_even_tokens: float | None
     pays: bool
     why: str
 
     def speedup_over(self, tokens: float) -> float | None:
-        """Of a stage of so many tokens, its dense warm-up paid for; None where it never earns that back."""
+        """Speed-up of a stage of this many tokens, dense warm-up included. None if it never earns the warm-up back."""
         if self.break_even_tokens is None:
             return None
         saved = 1 - 1 / self.speedup_low
@@ -139,7 +144,7 @@ class Advice:
 
 
 def indexer_for(shape: Shape) -> Indexer:
-    """Scaled with the model: 64-element heads, in a power of two, that do a sixteenth of dense attention's work."""
+    """An indexer for the model: a power of two of 64-element heads, a sixteenth of dense attention's work."""
     if shape.latent is not None:
         return PUBLISHED.indexer
     heads = INDEXER_HEADS_MIN
@@ -149,12 +154,15 @@ def indexer_for(shape: Shape) -> Indexer:
 
 
 def target_for(shape: Shape, seq_len: int) -> TopK:
-    """2048 tokens, as published; more only past 128K, where 2048 would be sparser than anybody has shown."""
+    """2048 tokens, as published. More only past 128K, where 2048 would be sparser than any published model."""
     return TopK(max(PUBLISHED.k, round(seq_len * LEAST_SHARE)), indexer_for(shape))
 
 
 def sparse_of(setup: Setup) -> Sparse | None:
-    """What its attention leaves out, in the recommended sizes; None: nothing, or no kernel of the GPU skips it."""
+    """The sparse attention of a set-up, in the recommended sizes.
+
+    None if it is dense or no kernel of the GPU skips keys.
+    """
     match setup.attention:
         case Attention.SPARSE if setup.gpu.arch in KERNEL_ARCHS:
             return target_for(setup.shape, setup.seq_len)
@@ -194,12 +202,12 @@ def advise(shape: Shape, seq_len: int, gpu: Gpu | None = None, sparse: TopK | No
 
 
 def start_length(shape: Shape, gpu: Gpu | None = None) -> int | None:
-    """The shortest of the usual lengths from which on it pays; None: none of them up to 128K."""
+    """The shortest usual length at which it pays. None: no length up to 128K."""
     return next((length for length in LENGTHS if advise(shape, length, gpu).pays), None)
 
 
 def fp8_rate(gpu: Gpu | None) -> float:
-    """Of matmuls, over that of BF16; 1 where the GPU has no FP8."""
+    """The FP8 matmul rate over the BF16 rate. 1 if the GPU has no FP8."""
     if gpu is None:
         return 1.765  # H100: 1402.6 over 794.5 TFLOP/s, measured matmuls
     return gpu.reached_fp8 / gpu.reached_bf16 if gpu.reached_fp8 else 1.0

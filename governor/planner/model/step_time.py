@@ -1,4 +1,7 @@
-"""Model FLOPs: what training needs at least, by the convention of PaLM's appendix B with causal attention."""
+"""Model FLOPs, communication, and the time of one optimizer step.
+
+Model FLOPs are the minimum that training needs, by PaLM's appendix B with causal attention.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,35 @@ from governor.planner.model.sparse_advice import sparse_of
 
 
 def model_flops_per_token(shape: Shape, seq_len: int, *, causal: bool = True, sparse: Sparse | None = None) -> float:
-    """Forward and backward, no recompute. Input embedding left out, LM head counted (arXiv 2204.02311, B). Of sparse
-    attention what it selects and ranks: pairs that nobody computes are no work done."""
+    """FLOPs per token, forward and backward, without recompute.
+
+    The input embedding does not count, the LM head does (arXiv 2204.02311, B). Sparse attention counts only its
+    selected pairs and the ranking.
+    """
     forward = sparse_forward(shape, sparse, seq_len) if sparse else (2 - causal) * dense_forward(shape, seq_len)
     scores = TRAINING_PASSES * shape.attention_layers * forward
     states = 6 * shape.state_space_layers * (shape.hybrid.inner if shape.hybrid else 0) * 2 * 128
     return 6 * shape.matmul_params + scores + states
 
 
-# What the ranks send one another: seconds that a collective takes alone, before anything hides it.
+# Communication between ranks: seconds of a collective before any overlap.
 
 
 HALF = 2
-BUCKET_BYTES = 100e6  # of one collective, as frameworks cut them: 25 (DDP) to 1,000 MB (DeepSpeed)
+# per collective, as frameworks split them: 25 (DDP) to 1,000 MB (DeepSpeed)
+BUCKET_BYTES = 100e6
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Seconds a micro-batch on one rank, and a step for what comes once a step."""
+    """Seconds per micro-batch on one rank; per step for what happens once per step."""
 
     tensor: float
     context: float
     experts: float
     stages: float
-    gather: float  # ZeRO-3's parameters and gradients, a micro-batch
-    reduce: float  # gradients and parameters of ZeRO-0 to 2, a step
+    gather: float  # ZeRO-3's parameters and gradients, per micro-batch
+    reduce: float  # gradients and parameters of ZeRO-0 to 2, per step
 
 
 def traffic_of(setup: Setup, c: Constants) -> Traffic:
@@ -58,7 +65,8 @@ def traffic_of(setup: Setup, c: Constants) -> Traffic:
         experts = link.all_to_all(copies, setup.ep)
     stages = 0.0
     if setup.pp > 1:
-        # Megatron sends a tensor-parallel rank's part and gathers it there; DeepSpeed sends the whole from each rank.
+        # Megatron sends each tensor-parallel rank's part and gathers it at the receiver. DeepSpeed sends the whole from
+        # each rank.
         part = 1 if setup.framework in (Framework.DEEPSPEED, Framework.MEGATRON_DEEPSPEED) else tp
         stages = 2 * setup.virtual_stages * state / part / link.between_stages()
     gather, reduce = _sharding(setup, link)
@@ -72,19 +80,19 @@ def _sharding(setup: Setup, link: _Links) -> tuple[float, float]:
         return 0.0, 0.0
     dense = (shape.dense_params / setup.pp + shape.embedding_params / min(setup.pp, 2)) / setup.tp
     routed = shape.routed_params / setup.pp / setup.ep
-    # Experts are replicated on fewer ranks, farther apart.
+    # Experts have fewer replicas, farther apart.
     replicas = max(ranks * setup.tp // setup.ep, 1)
     spread = HALF * (
         dense / link.of_group(shards, setup.tp) + (routed / link.of_group(replicas, setup.ep) if replicas > 1 else 0)
     )
     across = 0.0
-    if shards < ranks:  # replicas of the shards meet once a step
+    if shards < ranks:  # The replicas of the shards synchronise once per step.
         across = 2 * HALF * dense / shards / link.of_group(ranks // shards, shards * setup.tp)
     if setup.is_sharding_params:
         hops = 3 * shape.layers / setup.pp * link.hops(shards)
         gathers = 4.0 if setup.framework is Framework.FSDP2 else 3.0  # torchtitan reduces gradients in fp32
         gathers -= setup.adapters  # no gradients to scatter
-        # In a pipeline FSDP2 keeps what it gathered until the step's last micro-batch.
+        # In a pipeline, FSDP2 keeps gathered parameters until the step's last micro-batch.
         often = setup.grad_accum if setup.pp > 1 and setup.framework is Framework.FSDP2 else 1
         return (gathers * spread + hops) / often, across
     gradients = 2.0 if setup.framework is Framework.MEGATRON else 1.0  # fp32 main gradients
@@ -93,12 +101,12 @@ def _sharding(setup: Setup, link: _Links) -> tuple[float, float]:
 
 
 class _Links:
-    """Bytes a second that one rank of a group gets, where ranks of a group stand `stride` apart."""
+    """Bytes per second for one rank of a group whose ranks are `stride` apart."""
 
     def __init__(self, setup: Setup, c: Constants) -> None:
         gpu = setup.gpu
         self._link = gpu.link_gbps * 1e9 * c.link_share
-        # GPUs of one node that no NVLink joins meet over the host, and not over the network.
+        # GPUs of one node without NVLink communicate through the host, not through the network.
         self._host = min(gpu.link_gbps, gpu.pcie_gbps) * 1e9 * c.link_share
         self._port = setup.node_bandwidth * 1e9 * c.node_share / gpu.gpus_per_node
         self._hop = c.hop_us * 1e-6
@@ -108,7 +116,7 @@ class _Links:
         self._setup = setup
 
     def of_group(self, ranks: int, stride: int) -> float:
-        """Of a ring: neighbours within a node or a scale-up domain share what leaves it."""
+        """The rate of a ring. Neighbours within a node or a scale-up domain share the outgoing link."""
         inside = self._inside(ranks * stride)
         if self._is_inside(ranks * stride):
             return inside
@@ -116,11 +124,11 @@ class _Links:
         return min(self._port * neighbours, inside)
 
     def hops(self, ranks: int) -> float:
-        """Seconds that a small message takes around the ring."""
+        """Seconds of a small message around the ring."""
         return 0.0 if self._is_inside(ranks) else (ranks - 1) * self._hop
 
     def all_to_all(self, size: float, ranks: int) -> float:
-        """Seconds to send `size` bytes in equal parts to every rank, the own one included."""
+        """Seconds to send `size` bytes in equal parts to every rank, including itself."""
         within = min(self._reach, ranks) if not self._is_inside(ranks) else ranks
         inside, outside = (within - 1) / ranks, (ranks - within) / ranks
         return size * (inside / self._inside(within) + outside / (self._port * self._all_to_all))
@@ -133,19 +141,20 @@ class _Links:
         return min(ranks, self._setup.gpus) <= self._reach
 
     def _inside(self, ranks: int) -> float:
-        """Between GPUs of one node or scale-up domain, in a group that spans so many ranks."""
+        """Between GPUs of one node or scale-up domain, in a group of this many ranks."""
         is_linked = min(ranks, self._setup.gpus) <= self._domain or self._reach == self._domain
         return self._link if is_linked else self._host
 
 
-# How long one optimizer step takes, by part, and what follows from it: tokens a second, MFU.
+# The time of one optimizer step, by part, and the resulting tokens per second and MFU.
 
 
 USUAL = Constants()
 DEEPSPEEDS = (Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED, Framework.MEGATRON_DEEPSPEED)
-STREAMED_BYTES = 24  # of fp32 weight and two moments, to the GPU and back
-NVME_GBPS = 1.6  # one way, of one GPU's share of a node's drives: ZeRO-Infinity's DGX-2 (arXiv 2104.07857, figure 2b)
-PARAM_READS = 2 * 2  # bytes of a bf16 weight, for the forward pass and for the backward one
+STREAMED_BYTES = 24  # fp32 weight and two moments, to the GPU and back
+# One way, one GPU's share of a node's drives: ZeRO-Infinity's DGX-2 (arXiv 2104.07857, figure 2b).
+NVME_GBPS = 1.6
+PARAM_READS = 2 * 2  # bytes of a bf16 weight, for the forward and the backward pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +163,10 @@ class StepTime:
 
     matmul: float
     attention: float
-    passes: float  # element-wise kernels, norms, logits, routing, casts: bound by memory
+    # element-wise kernels, norms, logits, routing, casts: memory-bound
+    passes: float
     recompute: float
-    host: float  # the GPU waits for kernels to be launched
+    host: float  # time in which the GPU waits for kernel launches
     communication: float  # exposed
     bubble: float
     optimizer: float
@@ -217,27 +227,30 @@ def _exposed(setup: Setup, work: Work, traffic: Traffic, c: Constants) -> float:
 
 
 def _read_from_drives(setup: Setup) -> float:
-    """Seconds a micro-batch in which a rank reads its share of the weights; a host's memory is fast beside it."""
+    """Seconds per micro-batch in which a rank reads its share of the weights from NVMe.
+
+    Host memory is fast by comparison.
+    """
     if not (setup.offload.moves_params and setup.offload.is_nvme):
         return 0.0
     return PARAM_READS * setup.shape.params / setup.tp / setup.pp / setup.shards / (NVME_GBPS * 1e9)
 
 
 def _all_to_all(setup: Setup, c: Constants) -> float:
-    """The share of it that nothing hides."""
+    """The exposed share of the all-to-all."""
     if setup.overlapped_experts:
         return c.experts_overlapped
     return c.experts_exposed * math.pow(1 + c.yearly_moe, age(setup) / 2)
 
 
 def _left_over(needed: float, hiding: float) -> float:
-    """What is left of a transfer beside the time that can hide it: a smooth maximum of the two, less the hiding."""
+    """The exposed part of a transfer: a smooth maximum of its time and the hiding time, minus the hiding time."""
     return (needed**3 + hiding**3) ** (1 / 3) - hiding if needed else 0.0
 
 
 def _optimizer(setup: Setup, c: Constants) -> float:
     if setup.adapters:
-        return 0.0  # a hundredth of the parameters
+        return 0.0  # Adapters are a hundredth of the parameters.
     shape = setup.shape
     dense = (shape.dense_params + shape.embedding_params) / setup.tp / setup.pp
     routed = shape.routed_params / setup.pp / setup.ep

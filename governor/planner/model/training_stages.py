@@ -1,4 +1,4 @@
-"""The four stages that costgov was made for: what is trained, on how many tokens, in sequences of what length."""
+"""The four training stages that costgov supports: the model, the token count and the sequence length."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class TrainingStage:
     tokens: float
     seq_len: int
     step_tokens: int
-    gpus: tuple[int, ...]  # how many are to be had: whole machines of eight
+    gpus: tuple[int, ...]  # available GPU counts: whole machines of eight
 
 
-# Vocabularies: GPT-2's, rounded up to a multiple of 128, and Llama 3's. Of a mixture every layer is one, and `ffn` is
-# what one token meets of it. Tokens a step grow with the model, as those of Llama 3 do (arXiv 2407.21783, 3.4.1).
+# Vocabularies: GPT-2's, rounded up to a multiple of 128, and Llama 3's. In a mixture every layer is one, and `ffn` is
+# the width per token. Tokens per step grow with the model, as in Llama 3 (arXiv 2407.21783, 3.4.1).
 STAGES: Final = (
     TrainingStage(
         "stage1",

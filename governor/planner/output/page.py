@@ -1,4 +1,4 @@
-"""Pages of plans: figures, bars, and cost on fewer and on more GPUs; and the page of a search."""
+"""HTML pages of plans (figures, bars, and cost over the number of GPUs), and the page of a search."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Point:
 
 
 def curve(one: Estimate) -> Iterator[Point]:
-    """Only where it fits, and where somebody runs it so. The step keeps its tokens, the GPU-hour its price."""
-    if one.is_measured:  # A speed that was measured holds for as many GPUs as it was measured on.
+    """Only where it fits and a framework runs it. The tokens per step and the GPU-hour price stay the same."""
+    if one.is_measured:  # A measured speed holds only for its own number of GPUs.
         return
     asked = one.plan.asked
     for factor in FACTORS:
@@ -60,7 +60,7 @@ def _on(asked: Asked, gpus: int) -> Estimate | None:
         return None
 
 
-# --- plans as one page: memory bars, step-time breakdown, cost curves, and the figures as a table --------------
+# --- plans as one page: memory bars, step-time breakdown, cost curves, and the figures as a table
 
 
 def page(plans: Sequence[Estimate]) -> str:
@@ -87,13 +87,13 @@ _FIGURES: Final = (
 
 
 def _figure_table(plans: Sequence[Estimate]) -> str:
-    """A column a plan: people compare along a row."""
+    """One column for each plan, because people compare along a row."""
     names, *rows = zip(_FIGURES, *(_figures(one) for one in plans), strict=True)
     return table(_heads(names), rows)
 
 
 def _heads(names: Sequence[str], texts: int = 1) -> list[Head]:
-    """So many columns of texts; numbers follow."""
+    """`texts` text columns, then number columns."""
     return [Head(name, is_number=place >= texts) for place, name in enumerate(names)]
 
 
@@ -140,7 +140,7 @@ def _steps(plans: Sequence[Estimate]) -> str:
 
 
 def _curves(plans: Sequence[Estimate]) -> str:
-    """Dollars over hours; without a price or tokens, speed over GPUs. Each point is a number of GPUs."""
+    """Dollars over hours, or speed over GPUs without a price or tokens. Each point is a number of GPUs."""
     found = [(one, list(curve(one))) for one in plans]
     has_cost = any(one.cost is not None and one.cost.steady_usd is not None for one, _ in found)
     series = []
@@ -187,10 +187,10 @@ def _said(plans: Sequence[Estimate]) -> str:
     return "<ul>" + "".join(f"<li>{html.escape(item)}</li>" for item in items) + "</ul>"
 
 
-# --- a search as one page: every candidate that fits, those that nothing beats, and the two to keep ------------
+# --- a search as one page: every candidate that fits, the Pareto front, and the two to keep
 
 
-POINTS_MAX: Final = 4_000  # More draws no other cloud, and the page grows by 150 bytes a point.
+POINTS_MAX: Final = 4_000  # More points look the same, and each adds 150 bytes to the page.
 
 
 def search_page(want: Wanted, result: Searched) -> str:
@@ -222,9 +222,9 @@ def _cloud(result: Searched) -> str:
 
 
 def _edge(front: Sequence[Found]) -> list[Found]:
-    """The front without those that stand in it for their few GPUs alone, from the cheapest to the fastest."""
+    """The front without the set-ups that are in it only for their few GPUs, from the cheapest to the fastest."""
     edge: list[Found] = []
-    for one in front:  # The cheapest come first.
+    for one in front:  # Cheapest first.
         if not edge or one.hours < edge[-1].hours:
             edge.append(one)
     return edge

@@ -1,4 +1,4 @@
-"""A plan as one JSON object, for programs. Times in seconds and hours, memory in GB of 1e9 bytes, money in dollars."""
+"""A plan as JSON and as terminal text. JSON has seconds and hours, memory in GB of 1e9 bytes, money in dollars."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def _run(cost: RunCost) -> dict[str, Any]:
 
 
 def lever_documents(one: Estimate, levers: Sequence[Lever], both: Together | None) -> dict[str, Any]:
-    """Savings are shares of the run's time; `usd` of steady state, saves, failures, evaluations; null: unknown."""
+    """Savings are shares of the run's time.
+
+    `usd` is of steady state, saves, failures and evaluations; null: unknown.
+    """
     whole = one.worked_usd
     return {
         "levers": [_lever(lever, whole) for lever in levers],
@@ -116,7 +119,7 @@ def _together(both: Together, whole_usd: float | None) -> dict[str, Any]:
     }
 
 
-# --- for the terminal: what it needs, where the time goes, what it costs, and what would save money -------------
+# --- for the terminal: memory, step time, cost, and possible savings
 
 
 LABELS = {
@@ -264,7 +267,7 @@ def _saving(lever: Lever) -> str:
 
 
 def _worth(one: Estimate, lever: Lever) -> str:
-    """Of what is done: what it would cost on top to leave it out."""
+    """The lever's saving in dollars. For a lever that is done, the extra cost of leaving it out."""
     whole = one.worked_usd
     if whole is None or lever.best == 1:
         return ""
@@ -272,7 +275,7 @@ def _worth(one: Estimate, lever: Lever) -> str:
 
 
 def notes_of(one: Estimate) -> list[str]:
-    """What was chosen, assumed, and is to be known."""
+    """What was chosen and assumed, and remarks."""
     notes = []
     if one.plan.chosen:
         why = "the fastest that fits" if one.prediction.memory.fits else "what needs the least memory"

@@ -1,4 +1,4 @@
-"""A search as a page for the terminal: those that nothing beats, the two to keep, and why; and as JSON."""
+"""A search as text for the terminal and as JSON: the Pareto front, the two set-ups to keep, and the reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from governor.planner.words import count, days, gigabytes, share, spread, usd, w
 from governor.text.screen import Screen
 from governor.text.table import Head, render_rows
 
-ROWS_MAX = 15  # Of a front: the cheapest, the fastest, and what lies evenly between.
+# Of a front: the cheapest, the fastest, and evenly spaced ones between.
+ROWS_MAX = 15
 
 
 def search_report(want: Wanted, result: Searched, *, screen: Screen, assumed: Sequence[str] = ()) -> str:
@@ -127,7 +128,7 @@ def _front(result: Searched, screen: Screen) -> str:
 
 
 def _thinned(result: Searched) -> list[Found]:
-    """At most so many of the front, its ends and what was chosen always."""
+    """At most ROWS_MAX of the front, always with its ends and the chosen set-ups."""
     front = list(result.front)
     if len(front) > ROWS_MAX:
         last = len(front) - 1

@@ -1,4 +1,4 @@
-"""One self-contained page of replayed logs: each log's numbers over its time, with what the rules would have done."""
+"""One self-contained page of replayed logs: each log's values over time, with the verdicts of the rules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from governor.text.page import quiet, table
 from governor.text.svg import Axis, Plot
 from governor.text.table import Head
 
-MARKS_MAX: Final = 200  # A rule that fires a thousand times says so in as many lines that nobody reads.
-BROKEN_MAX: Final = 50  # More triangles than these lie over one another.
+MARKS_MAX: Final = 200  # A reader does not read a thousand rows of the same rule.
+BROKEN_MAX: Final = 50  # More triangles overlap.
 COLOUR: Final = "#0072b2"
 COLOURS: Final = {"halt": "#d1242f", "checkpoint": "#bf8700", "warn": "#bf8700", "watch": "#57606a"}
 _HOW_TO_READ: Final = (
@@ -41,7 +41,7 @@ def section(name: str, replay: Replay, trace: Trace) -> str:
 
 def _drawing(title: str, line: Line, marks: Sequence[Told], first: float, last: float, trace: Trace) -> str:
     low, high, is_log = line.scale()
-    across, up = dict.fromkeys((first, last)), dict.fromkeys((low, high))  # Once, where both ends are one.
+    across, up = dict.fromkeys((first, last)), dict.fromkeys((low, high))  # Only one entry where both ends are equal.
     plot = Plot(
         Axis(first, last, marks=[(at, place(at, trace)) for at in across]),
         Axis(low, high, is_log=is_log, marks=[(value, f"{value:.4g}") for value in up]),
@@ -69,12 +69,12 @@ def _rows(replay: Replay) -> str:
 
 
 def cells(told: Told) -> tuple[str, ...]:
-    """A row of what was told: policy, rule, response, step, time, what."""
+    """The row of a verdict: policy, rule, response, step, time, text."""
     time = "" if told.t is None else format_duration(round(told.t * NS_PER_S))
     response = told.response if told.mode == "enforce" else f"would {told.response}"
     return told.policy, told.rule, response, str(told.step), time, told.text
 
 
 def place(at: float, trace: Trace) -> str:
-    """A place of the drawing, in words."""
+    """A place on the drawing's axis, in words."""
     return format_duration(round(at * NS_PER_S)) if trace.is_timed else f"step {at:,.0f}"

@@ -1,4 +1,4 @@
-"""A replayed log as one PNG of 1600 x 1000 pixels: what the page shows of it, for a report or a chat."""
+"""A replayed log as one PNG of 1600 x 1000 pixels, with the contents of the page, for a report or a chat."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ if TYPE_CHECKING:
 EXTRA: Final = "a PNG needs matplotlib: pip install 'costgov[plot]', or name FILE.html"
 INCHES: Final = (16.0, 10.0)
 DPI: Final = 100
-ROWS_MAX: Final = 6  # Of verdicts below the drawing; the page and --json have all.
+ROWS_MAX: Final = 6  # Verdicts below the drawing. The page and --json have all.
 ROW_CHARS_MAX: Final = 175  # As wide as the picture.
-NAME_CHARS_MAX: Final = 120  # Likewise, in larger letters. Of a path the end tells more.
+# As wide as the picture, in larger letters. The end of a path says more than its start.
+NAME_CHARS_MAX: Final = 120
 TICKS_MAX: Final = 10
 TICKS_S: Final = (
     *(1, 2, 5, 10, 15, 30), *(60 * n for n in (1, 2, 5, 10, 15, 30)), *(3600 * n for n in (1, 2, 3, 6, 12)),
     *(86_400 * n for n in (1, 2, 7, 30)),
 )  # fmt: skip
 LEGEND: Final = "solid: a rule that enforces; dashed: one that only observes; triangle: a value that is no number"
-NAMES_MAX: Final = 12  # Of marks: more names than this cover one another.
-NAME_ROWS: Final = 3  # Names of marks stand in turn at so many heights.
+NAMES_MAX: Final = 12  # Names of marks. More would overlap.
+NAME_ROWS: Final = 3  # The names of marks alternate between this many heights.
 VALUE_MAX: Final = 1e200
-LAST_LETTER: Final = 0x24F  # What the font that comes with matplotlib surely has.
+LAST_LETTER: Final = 0x24F  # The last character that matplotlib's own font certainly has.
 SIGNS: Final = frozenset("–—×≥≤→·…")
 
 
 def is_there() -> bool:
-    """Whether matplotlib is installed. It is imported only when something is drawn."""
+    """Whether matplotlib is installed. It is imported only for a drawing."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -76,7 +77,7 @@ def draw(path: Path, name: str, replay: Replay, trace: Trace) -> None:
 
 
 def verdict(replay: Replay) -> str:
-    """What came of the log, in one line: the first halt of each policy is the one that counts."""
+    """The result for the log in one line: the first halt of each policy counts."""
     said = []
     for policy in replay.policies:
         told = [one for one in replay.told if one.policy == policy.name]
@@ -99,7 +100,7 @@ def _rows(told: Sequence[Told]) -> list[str]:
 
 
 def _panel(panel: Axes, title: str, line: Line, marks: Sequence[Told], trace: Trace) -> None:
-    """A band from the lowest to the highest of each place: a spike of one step is as tall as it was."""
+    """A band from the lowest to the highest value of each place, so that a spike of one step keeps its height."""
     finite = [column for column in line.columns if column.low <= column.high]
     is_log = line.scale()[2]
     panel.set_ylabel(title + (" (log)" if is_log else ""))
@@ -123,13 +124,13 @@ def _panel(panel: Axes, title: str, line: Line, marks: Sequence[Told], trace: Tr
 
 
 def _within(value: float) -> float:
-    """What an axis can hold: near the ends of the floats its own sums overflow."""
+    """The value clipped to what an axis can hold: near the largest floats its own sums overflow."""
     size = min(max(abs(value), 1 / VALUE_MAX), VALUE_MAX) if value else 0.0
     return math.copysign(size, value)
 
 
 def _names(panel: Axes, marks: Sequence[Told], trace: Trace) -> None:
-    """Each rule's name over its first mark, with how many it has."""
+    """Each rule's name above its first mark, with the number of its marks."""
     times = Counter(told.rule for told in marks)
     firsts = {told.rule: told for told in reversed(marks)}
     known = [(where, told) for told in firsts.values() if (where := _where(told, trace)) is not None]
@@ -145,7 +146,7 @@ def _names(panel: Axes, marks: Sequence[Told], trace: Trace) -> None:
 
 
 def _places(panels: Sequence[Axes], trace: Trace) -> None:
-    """Ticks below: time, and the step that was then; or steps alone where the log has no times."""
+    """Ticks below the panels: the time and the step at that time, or only steps for a log without times."""
     panel = panels[-1]
     left, right = panel.get_xlim()
     if trace.is_timed:
@@ -187,6 +188,6 @@ def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
 
 
 def _plain(text: str) -> str:
-    """What the font can draw: a name in other letters must not fill the terminal with its warnings."""
+    """The characters that the font can draw. Others would fill the terminal with matplotlib's warnings."""
     lines = [plain(line) for line in text.split("\n")]
     return "\n".join("".join(c if ord(c) <= LAST_LETTER or c in SIGNS else "?" for c in line) for line in lines)

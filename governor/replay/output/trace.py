@@ -1,4 +1,4 @@
-"""What a drawing of a log needs of its steps. Bounded: a log of ten million steps takes what a short one takes."""
+"""The data for a drawing of a log. It is bounded: a log of ten million steps takes as much as a short one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Final
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
 
-WIDE_FRAC: Final = 20.0  # A line whose largest is so many times its median is drawn on a logarithmic scale.
-COLUMNS_MAX: Final = 1_200  # More than a page is wide: halved whenever they are full.
+# A line whose largest value is this many times its median gets a logarithmic scale.
+WIDE_FRAC: Final = 20.0
+COLUMNS_MAX: Final = 1_200  # Wider than a page. Full columns are merged in pairs.
 
 
 @dataclass(slots=True)
 class Column:
-    """What fell on one place of the drawing: from where to where the values reached, and whether one was no number."""
+    """The values at one place of the drawing: their range, and whether one was not finite."""
 
     at: float
     low: float
@@ -30,7 +31,7 @@ class Column:
 
 @dataclass(slots=True)
 class Line:
-    """One number of a log over its time (seconds) or, in a log without times, over its steps. Extremes stay."""
+    """One value of a log over time (seconds), or over steps for a log without times. Extremes are kept."""
 
     columns: list[Column] = field(default_factory=list)
     _per_column: int = 1
@@ -47,7 +48,7 @@ class Line:
         self._in_last += 1
 
     def scale(self) -> tuple[float, float, bool]:
-        """The lowest and the highest value, and whether they lie so far apart that a logarithmic scale tells more."""
+        """The lowest and the highest value, and whether their distance needs a logarithmic scale."""
         finite = [column for column in self.columns if column.low <= column.high]
         if not finite:
             return 0.0, 1.0, False
@@ -67,20 +68,20 @@ class Line:
 
 @dataclass(slots=True)
 class Trace:
-    """The lines of one log. `see` is shown each step with the log's time, None where it has none."""
+    """The lines of one log. Pass each step to `see`, with the log's time or None."""
 
     loss: Line = field(default_factory=Line)
     grad_norm: Line = field(default_factory=Line)
     step_s: Line = field(default_factory=Line)
     tokens_per_s: Line = field(default_factory=Line)
-    steps: Line = field(default_factory=Line)  # Which steps lie where: what a time axis is told beside.
+    steps: Line = field(default_factory=Line)  # Which steps are where, for the labels of a time axis.
     is_timed: bool = True
     _last_at: MonoNs | None = None
     _last_step: int = 0
 
     def see(self, step: Step, t: float | None) -> None:
         if step.rank != 0:
-            return  # One rank is drawn: all of them would be a band of their own noise.
+            return  # Only one rank is drawn. All ranks would make a band of noise.
         self.is_timed = t is not None
         at = float(step.step) if t is None else t
         self.steps.add(at, step.step)
@@ -98,7 +99,7 @@ class Trace:
                 self.tokens_per_s.add(at, step.tokens / seconds)
 
     def drawn(self) -> list[tuple[str, Line]]:
-        """The lines that hold anything, with what they are called."""
+        """The lines that have values, with their names."""
         named = (
             ("loss", self.loss),
             ("gradient norm", self.grad_norm),
@@ -108,7 +109,7 @@ class Trace:
         return [(name, line) for name, line in named if line.columns]
 
     def span(self, places: Iterable[float | None]) -> tuple[float, float]:
-        """From where to where the lines and these places reach."""
+        """The range of the lines and of these places."""
         columns = [line.columns for _, line in self.drawn()]
         first = min((own[0].at for own in columns), default=0.0)
         last = max((own[-1].at for own in columns), default=0.0)

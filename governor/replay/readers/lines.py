@@ -1,23 +1,24 @@
-"""Lines of a log in bounded memory, and what every reader says of a log that it cannot read."""
+"""Lines of a log in bounded memory, and the errors for a log that cannot be read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import IO, Final
 
-LINE_BYTES_MAX: Final = 1024 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
+# The longest real metrics line that we know is 40 kB (a histogram).
+LINE_BYTES_MAX: Final = 1024 * 1024
 
 
 class LogUnreadable(Exception):  # noqa: N818 - the condition is the name.
-    """The message is one line: which log, where in it, and why."""
+    """The message is one line: the log, the place in it, and the reason."""
 
 
 class LogTorn(LogUnreadable):
-    """It ends in the middle, as after a power cut."""
+    """The log ends in the middle, as after a power cut."""
 
 
 def bounded_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
-    """Yield each line with its number, from 1; None stands for one too long to be a record."""
+    """Yield each line with its number, from 1. None stands for a line that is too long to be a record."""
     number = 0
     while line := file.readline(LINE_BYTES_MAX):
         number += 1

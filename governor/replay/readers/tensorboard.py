@@ -1,7 +1,7 @@
-"""TensorBoard's event files as a log: scalars of one step are one record. Read by TensorBoard's own loader.
+"""TensorBoard's event files as a log: the scalars of one step are one record. TensorBoard's own loader reads them.
 
-An event file holds (wall time, step, tag, value), in the order of writing. The loader is the part of TensorBoard that
-reads one event after the other; its EventAccumulator would keep all of them, and leaves out which were lost.
+An event file has (wall time, step, tag, value) in the order of writing. The loader reads one event after the other.
+TensorBoard's EventAccumulator would keep all events in memory, and does not report lost ones.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Final
 from governor.replay.readers.lines import LogUnreadable
 from governor.wire.records import is_aside
 
-MARK: Final = ".tfevents."  # Of every writer's names: events.out.tfevents.<seconds>.<host>.<pid>.<number>.
+# Part of every writer's file name: events.out.tfevents.<seconds>.<host>.<pid>.<number>.
+MARK: Final = ".tfevents."
 SUFFIX: Final = MARK.removesuffix(".")
-FRAME_BYTES: Final = 16  # Of each event besides its own bytes: its length, and two checksums.
-BEFORE_MAX_S: Final = 1.0  # A file that begins so much before the last one ended was written beside it.
+FRAME_BYTES: Final = 16  # Overhead of each event: its length, and two checksums.
+# A file that begins this much before the previous one ended was written in parallel.
+BEFORE_MAX_S: Final = 1.0
 TAGS_SHOWN: Final = 8
 EXTRA: Final = "TensorBoard event files need TensorBoard's own reader: pip install 'costgov[tensorboard]'"
-NUMERIC: Final = frozenset(
-    (1, 2, 3, 4, 5, 6, 9, 14, 17, 19, 22, 23)
-)  # Floats and integers among TensorFlow's DataType.
+NUMERIC: Final = frozenset((1, 2, 3, 4, 5, 6, 9, 14, 17, 19, 22, 23))  # Floats and integers in TensorFlow's DataType.
 
 Placed = tuple[int, dict[str, Any] | list[str]]
 Scalar = tuple[float, int, str, float]  # Wall time in seconds since 1970, step, tag, value.
@@ -34,9 +34,9 @@ def is_event_file(name: str) -> bool:
 
 
 def records(path: Path, fields: Mapping[str, Sequence[str]]) -> Iterator[Placed]:
-    """The records of an event file, or of all those of a directory, one attempt after the other.
+    """The records of an event file, or of all event files of a directory, one attempt after the other.
 
-    `t` is seconds since the file began: what lies between two attempts is nobody's silence. LogUnreadable at the end of
+    `t` is seconds since the file began, so the time between two attempts is no silence. LogUnreadable at the end of
     what can be read. Memory is that of the largest event.
     """
     known = {name for names in fields.values() for name in names}
@@ -63,22 +63,23 @@ def _placed(path: Path, known: Collection[str], unknown: dict[str, None]) -> Ite
             for record in file.records(known, ended):
                 number += 1
                 yield number, record
-        except LogUnreadable as error:  # The trainer was killed, and launched again: its next file goes on.
+        # The trainer was killed and launched again. Its next file continues.
+        except LogUnreadable as error:
             number += 1
             yield number, [str(error)]
         ended = file.ended if ended is None or file.ended is None else max(ended, file.ended)
 
 
 class _File:
-    """One event file: what one attempt wrote."""
+    """One event file: the data of one attempt."""
 
     def __init__(self, path: Path, unknown: dict[str, None]) -> None:
         self.path = path
-        self.unknown = unknown  # The first of the tags that nobody knows: for who has to name one of them.
-        self.ended: float | None = None  # When its last event was written, seconds since 1970.
+        self.unknown = unknown  # The first unknown tags, so that the user can map one of them.
+        self.ended: float | None = None  # The time of its last event, seconds since 1970.
 
     def records(self, known: Collection[str], before: float | None = None) -> Iterator[dict[str, Any]]:
-        """Its scalars of known tags and of validation, joined. `before`: when the file before it had ended."""
+        """The joined scalars of known tags and of validation. `before`: the end of the previous file."""
         joined = _Joined()
         began: float | None = None
         torn: LogUnreadable | None = None
@@ -105,14 +106,17 @@ class _File:
 
 
 class _Joined:
-    """Scalars of one step → one record; those of validation make a record of their own, as it is no step."""
+    """Joins the scalars of one step into a record.
+
+    Validation scalars get their own record, because they are no step.
+    """
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}
         self._is_aside = False
 
     def take(self, t: float, step: int, tag: str, value: float) -> dict[str, Any] | None:
-        """Returns the record that this scalar does not belong to any more."""
+        """Add a scalar. Returns the previous record when this scalar does not belong to it."""
         done: dict[str, Any] | None = None
         aside = is_aside(tag)
         if self.record and (step != self.record["step"] or aside is not self._is_aside or tag in self.record):
@@ -123,13 +127,13 @@ class _Joined:
 
 
 def _scalars(path: Path) -> Iterator[Scalar]:
-    """Every scalar of a file; of the file's begin, too, under no tag. What is no scalar is passed over."""
+    """Every scalar of a file, and the file's start with an empty tag. Other events are skipped."""
     raw_events, event_of, number_of, broken = _reader(path)
     try:
         status = os.stat(path)
     except OSError as error:
         raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
-    if not stat.S_ISREG(status.st_mode):  # Its loader would wait for a FIFO's writer.
+    if not stat.S_ISREG(status.st_mode):  # The loader would wait for a FIFO's writer.
         raise LogUnreadable(f"{path}: not a regular file; name a log that can be read")
     if not status.st_size:
         raise LogUnreadable(f"{path}: empty: its writer was killed before it wrote anything")
@@ -150,14 +154,14 @@ def _scalars(path: Path) -> Iterator[Scalar]:
         raise LogUnreadable(f"{path}: damaged at byte {read_bytes}: {type(error).__name__}") from error
     if not read_bytes:
         raise LogUnreadable(f"{path}: no TensorBoard event file: it does not begin with an event")
-    if read_bytes < status.st_size:  # The loader ends alike at the end and at what it cannot read.
+    if read_bytes < status.st_size:  # The loader ends in the same way at the end and at an error.
         raise LogUnreadable(f"{path}: torn or damaged at byte {read_bytes} of {status.st_size}; the rest is left out")
 
 
 def _reader(
     path: Path,
 ) -> tuple[Callable[[str], Iterator[bytes]], Callable[[bytes], Any], Callable[[Any], float | None], Any]:
-    """TensorBoard's loader and its messages, imported when a file is there to be read."""
+    """TensorBoard's loader and its messages. They are imported only to read a file."""
     try:
         from google.protobuf.message import DecodeError
         from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
@@ -167,7 +171,7 @@ def _reader(
         raise LogUnreadable(f"{path}: {EXTRA}") from error
 
     def number(value: Any) -> float | None:
-        """A scalar as PyTorch writes it, or as TensorFlow 2 does; None for pictures, histograms and texts."""
+        """A scalar as PyTorch or TensorFlow 2 writes it. None for pictures, histograms and texts."""
         kind = value.WhichOneof("value")
         if kind == "simple_value":
             return float(value.simple_value)
@@ -176,6 +180,6 @@ def _reader(
             return None
         return float(make_ndarray(tensor).item())
 
-    # A length that no memory holds, rightly summed up, is damage like any other.
+    # Includes a length with a valid checksum that does not fit into memory.
     broken = (DecodeError, ValueError, TypeError, MemoryError, OverflowError)
     return lambda name: RawEventFileLoader(name).Load(), Event.FromString, number, broken

@@ -1,7 +1,7 @@
-"""The local log of a W&B run, run-<id>.wandb, as a log: read by W&B's own `wandb leet inspect`, a line a record.
+"""The local log of a W&B run, run-<id>.wandb, as a log. W&B's own `wandb leet inspect` prints it, one line per record.
 
-Its Python package has no reader any more (0.30 took the internal one away); this command is what it documents for
-people and scripts. Nothing is uploaded and nobody is asked: the command is started offline.
+W&B's Python package no longer has a reader (0.30 removed the internal one). This command is the documented way for
+people and scripts. It is started offline: it uploads nothing and contacts nobody.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUFFIX: Final = ".wandb"
 EXTRA: Final = (
     "W&B's local logs need its own reader: pip install 'costgov[wandb]', or export the run (docs/howto/replay.md)"
 )
-# Both, as either alone keeps it from its error reports in the versions tried.
+# Either alone prevents its error reports in the versions that we tried. We set both.
 OFFLINE: Final[Mapping[str, str]] = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
 HISTORY: Final = b'"type":"history"'
 NAMED: Final = "wandb leet inspect: "
@@ -35,7 +35,7 @@ SAID_CHARS_MAX: Final = 300
 def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
     """Each row of the run's history, with its place among the log's records.
 
-    LogUnreadable at the end of what can be read, with W&B's own words. Memory does not grow with the log.
+    LogUnreadable, with W&B's own message, at the end of what can be read. Memory does not grow with the log.
     """
     with _inspected(path) as lines:
         for number, line in lines:
@@ -43,7 +43,7 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any] | list[str]]]:
                 yield number, ["a record is too long"]
             elif HISTORY in line:
                 record = parse_line(line)
-                if isinstance(record, dict):  # Else it died while it wrote, and its status says so.
+                if isinstance(record, dict):  # Otherwise wandb died while writing, and its exit status says so.
                     history = record.get("history")
                     item = history.get("item") if isinstance(history, dict) else None
                     if isinstance(item, dict):
@@ -60,7 +60,7 @@ def _inspected(path: Path) -> Iterator[Iterator[tuple[int, bytes | None]]]:
         raise LogUnreadable(f"{path}: {error.strerror}; name a log that can be read") from error
     if not is_file:
         raise LogUnreadable(f"{path}: not a regular file; name a log that can be read")
-    # -P: a ./wandb, which W&B itself makes beside a script, is not the package.
+    # -P: ./wandb, which W&B creates beside a script, must not be imported as the package.
     command = [sys.executable, "-P", "-m", "wandb", "leet", "inspect", "--json", str(path.absolute())]
     with (
         tempfile.TemporaryFile() as said,
@@ -86,7 +86,7 @@ def _is_there() -> bool:
 
 
 def _last_line(file: IO[bytes]) -> str:
-    """What it said in the end, where the reason of a traceback or of a refused command stands; "" for nothing."""
+    """The last line of the output, with the reason of a traceback or of a refused command. "" if there is none."""
     file.seek(-min(SAID_BYTES_MAX, file.seek(0, os.SEEK_END)), os.SEEK_END)
     lines = file.read().decode("utf-8", "replace").split("\n")
     return next((line.removeprefix(NAMED) for line in reversed(lines) if line.strip()), "")[:SAID_CHARS_MAX]

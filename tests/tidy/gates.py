@@ -103,7 +103,7 @@ def without_a_call(observers: Mapping[str, Iterable[type]]) -> list[str]:
 def never_built(package: str, names: Iterable[str], imported: Collection[str]) -> list[str]:
     """Exporters that nothing outside their package imports: no governor has them."""
     return [
-        f"exporter {name} is built nowhere: wiring.py has one line for each"
+        f"exporter {name} is built nowhere: governor/app/wiring.py has one line for each"
         for name in names
         if f"{package}.{name}" not in imported
     ]

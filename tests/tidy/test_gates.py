@@ -175,7 +175,7 @@ def test_an_exporter_that_no_governor_has(plant: Plant) -> None:
     found = gates.observers_in(plant(statsd=DEAF))
     imported = gates.imported_outside("planted")
     assert gates.never_built("planted", found, imported) == [
-        "exporter statsd is built nowhere: wiring.py has one line for each"
+        "exporter statsd is built nowhere: governor/app/wiring.py has one line for each"
     ]
     assert gates.never_built("planted", found, imported | {"planted.statsd"}) == []
 

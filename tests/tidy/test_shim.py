@@ -50,7 +50,7 @@ def test_importing_it_needs_the_standard_library_only() -> None:
     for source in sources("trainer_shim"):
         for statement in _at_import(source.tree):
             wrong += [f"{source.at(n)} {name}" for n, name in imported_by(statement) if not _is_stdlib(name)]
-    assert not wrong, wrong
+    assert not wrong, f"import a framework in the function that needs it, and nothing else: {wrong}"
 
 
 def test_what_it_finds_lazily_is_the_trainers() -> None:
@@ -60,7 +60,7 @@ def test_what_it_finds_lazily_is_the_trainers() -> None:
         for node, name in source.imports()
         if not _is_stdlib(name) and name.split(".")[0] not in FOUND_LAZILY
     ]
-    assert not wrong, wrong
+    assert not wrong, f"no trainer has these; if one does, FOUND_LAZILY names it: {wrong}"
 
 
 def test_its_grammar_is_python_3_9() -> None:

@@ -65,7 +65,7 @@ def _importers() -> dict[str, set[str]]:
 def test_no_small_file_has_a_single_importer() -> None:
     importers = _importers()
     alone = [
-        f"{source.path} ({lines} lines) belongs to {next(iter(importers[source.path]), 'nobody')}"
+        f"{source.path} ({lines} lines): {next(iter(importers[source.path]), 'no file')} imports it"
         for source in sources(*PRODUCT)
         if (lines := len(source.text.splitlines())) < FILE_LINES_ALONE
         and len(importers[source.path]) <= 1
@@ -73,7 +73,7 @@ def test_no_small_file_has_a_single_importer() -> None:
         and source.path not in ALONE
         and not any(folder in f"/{source.path}" for folder in SCANNED)
     ]
-    assert not alone, alone
+    assert not alone, f"move each into its importer or into a file that it resembles: {alone}"
 
 
 def test_no_folder_is_full() -> None:

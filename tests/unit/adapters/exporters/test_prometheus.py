@@ -181,7 +181,7 @@ def test_every_declared_metric_appears_when_everything_is_known(exporter: Promet
     exporter.publish(MetricsSnapshot(**{name: getattr(full, name) for name in full.__slots__} | known))
     families = {family.name for family in text_string_to_metric_families(exporter.render().decode())}
     declared = {metric.name.removesuffix("_total") for metric in METRICS}
-    assert declared <= families
+    assert declared <= families, f"not shown, give FULL or `known` their values: {declared - families}"
     of_stage = {"scope": "stage:s1", "node": "gpu-17"}
     names = [f"costgov_budget_{what}_usd" for what in ("ceiling", "spend", "reserve")]
     assert [value(exporter, name, **of_stage) for name in names] == [9, 4.5, 0.25]

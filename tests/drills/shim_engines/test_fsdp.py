@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+WARM = ("torch",)
+
 
 def test_rank_0_says_once_that_a_sharded_model_needs_a_save_fn(run_ranks, tmp_path: Path) -> None:
     first, second = run_ranks("fsdp_loop.py", "bare", str(tmp_path / "checkpoints"), ranks=2)

@@ -1,6 +1,6 @@
 """The control socket: one JSON request line in, one JSON response line out, then the connection ends.
 
-Who asks comes from the kernel (SO_PEERCRED); what they may do is the daemon's decision, not this file's.
+The kernel identifies the client (SO_PEERCRED). The daemon decides what the client may do.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from governor.adapters.trainers.listener import OUT_OF_DESCRIPTORS, Listener, So
 from governor.core.base.units import NS_PER_S
 from trainer_shim.wire import worded
 
-REQUEST_BYTES_MAX: Final = 16 * 1024  # A reason of 512 characters, escaped, fits twenty times.
+# A reason of 512 characters, escaped, fits twenty times.
+REQUEST_BYTES_MAX: Final = 16 * 1024
 RESPONSE_BYTES_MAX: Final = 8 * 1024 * 1024  # 100 incidents with every rank's stack are about 2 MB.
-CONNECTIONS_MAX: Final = 32  # People and one exporter; `watch` on every screen of a team stays below it.
-CONNECTIONS_PER_UID_MAX: Final = 16  # One user's stuck scripts leave room for the one who wants to halt.
-CONNECTION_AGE_MAX_NS: Final = (
-    10 * NS_PER_S
-)  # From connect to the last byte of the answer; a client on this node is fast.
+# For people and one exporter. `watch` on every screen of a team stays below it.
+CONNECTIONS_MAX: Final = 32
+# One user's stuck scripts leave room for the user who wants to halt.
+CONNECTIONS_PER_UID_MAX: Final = 16
+# From connect to the last byte of the answer. A client on this node is fast.
+CONNECTION_AGE_MAX_NS: Final = 10 * NS_PER_S
 ACCEPTS_PER_POLL: Final = 16  # A connect loop must not hold up the daemon's loop.
 _CHUNK_BYTES: Final = 64 * 1024
 
@@ -51,13 +53,13 @@ class _Connection:
     opened_ns: int
     received: bytearray = field(default_factory=bytearray)
     asked: bool = False
-    answer: memoryview | None = None  # What is still to be sent.
+    answer: memoryview | None = None  # Bytes still to be sent.
 
 
 class ControlServer:
-    """Serve `path` with `mode` and, if the group exists, for `group`. Raises SocketUnavailable (one line).
+    """Serves `path` with `mode` and, if the group exists, for `group`. Raises SocketUnavailable (one line).
 
-    Call poll() when fileno() is readable, and at least every second, which is what ends silent connections.
+    Call poll() when fileno() is readable and at least every second: poll() also ends silent connections.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class ControlServer:
         return self._epoll.fileno()
 
     def poll(self) -> list[Request]:
-        """Accept, read, go on sending, and return the complete requests. Bad ones have been answered already."""
+        """Accept, read, continue sending, and return the complete requests. Bad requests are answered already."""
         requests: list[Request] = []
         self._listener.look_again()
         for fd, _ in self._epoll.poll(0, CONNECTIONS_MAX + 1):
@@ -93,7 +95,8 @@ class ControlServer:
             if fd == self._listener.fileno():
                 self._accept()
             elif connection is None:
-                continue  # Closed a moment ago, by an earlier event of this same batch.
+                # An earlier event of this batch closed it.
+                continue
             elif connection.answer is not None:
                 self._flush(connection)
             else:
@@ -104,7 +107,7 @@ class ControlServer:
         return requests
 
     def reply(self, conn: int, response: Mapping[str, Any] | bytes) -> None:
-        """Answer and end the connection. A client that has gone meanwhile is no error. Bytes are a line as it goes."""
+        """Answer and end the connection. A client that has left is no error. Bytes are sent as a finished line."""
         connection = self._by_conn.get(conn)
         if connection is None:
             return
@@ -151,7 +154,7 @@ class ControlServer:
         except OSError:
             data = b""
         if not data or connection.asked:
-            # Gone, or talking after its request: one question per connection.
+            # The client has left, or sends more than one request.
             self._close(connection)
             return []
         connection.received += data
@@ -202,7 +205,7 @@ class ControlServer:
 
 
 def group_id(name: str | None) -> int | None:
-    """Return the group's id. None for None; SocketUnavailable when it does not exist."""
+    """Return the group's id, or None for None. SocketUnavailable if the group does not exist."""
     if name is None:
         return None
     try:
@@ -214,7 +217,7 @@ def group_id(name: str | None) -> int | None:
 
 
 def _line(response: Mapping[str, Any]) -> bytes:
-    # A loss is NaN exactly when somebody asks; strict JSON says it in the wire's words.
+    # A loss may be NaN, which strict JSON cannot hold; the wire's words replace it.
     return json.dumps(worded(response), separators=(",", ":"), allow_nan=False, default=str).encode() + b"\n"
 
 

@@ -1,7 +1,7 @@
-"""Adapters of a kind (clouds, price look-ups, alert receivers): one module each, found by a sorted scan, and its table.
+"""Adapters of a kind (clouds, price look-ups, alert receivers): one module each, found by a sorted scan.
 
-Such a module has a `NAME`, its file's own, `KEYS` (its table in costgov.toml) and a `build`. Packages beside them hold
-parts of one and are not scanned.
+Such a module has a `NAME` (its file's name), `KEYS` (its table in costgov.toml) and a `build`. Packages beside them
+hold parts of an adapter and are not scanned.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 
 class ConfigError(ValueError):
-    """The user's configuration of an adapter; one line that names the key."""
+    """A fault in the user's configuration of an adapter: one line that names the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One key of an adapter's table. `kind` is text | flag | seconds | argv | texts; default None: may be left out."""
+    """One key of an adapter's table. `kind`: text | flag | seconds | argv | texts. Default None: it is optional."""
 
     name: str
     kind: str
@@ -33,10 +33,10 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What an adapter may take from the process around it, given instead of reached for."""
+    """The parts of the process's environment that an adapter may use. They are passed in, never reached for."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: MappingProxyType(dict(os.environ)), repr=False)
-    wall_ns: Callable[[], int] = time.time_ns  # Signs requests and ages credentials; decides no halt.
+    wall_ns: Callable[[], int] = time.time_ns  # Signs requests and ages credentials. It decides no halt.
     sys: Path = Path("/sys")
 
 
@@ -45,13 +45,13 @@ Built_co = TypeVar("Built_co", covariant=True)
 
 
 class Module(Protocol[Built_co]):
-    """What every such module has."""
+    """What every adapter module has."""
 
     NAME: str
     KEYS: tuple[ConfigKey, ...]
 
     def build(self, config: Mapping[str, Any], surroundings: Surroundings) -> Built_co:
-        """`config` holds every key of KEYS, checked. ConfigError when the values contradict one another."""
+        """`config` holds every key of KEYS, checked. ConfigError if the values contradict one another."""
 
 
 _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
@@ -76,8 +76,7 @@ _KINDS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 class Kind(Generic[Built]):
     """One directory of modules that build the same port.
 
-    `what` is the word for one in an error: "cloud", "price look-up". `table` is what stands before its name in
-    costgov.toml.
+    `what` names one in an error: "cloud", "price look-up". `table` precedes its name in costgov.toml.
     """
 
     what: str
@@ -86,11 +85,11 @@ class Kind(Generic[Built]):
     path: Iterable[str]
 
     def names(self) -> tuple[str, ...]:
-        """Return those that exist, sorted."""
+        """Return the names of the existing modules, sorted."""
         return tuple(sorted(found.name for found in pkgutil.iter_modules(self.path) if not found.ispkg))
 
     def module(self, name: str) -> Module[Built]:
-        """Return one by name. ConfigError says which names exist."""
+        """Return a module by name. ConfigError lists the existing names."""
         if name not in self.names():
             raise ConfigError(f'there is no {self.what} "{name}"; known: {", ".join(self.names())}')
         found = cast(Module[Built], importlib.import_module(f"{self.package}.{name}"))
@@ -98,16 +97,16 @@ class Kind(Generic[Built]):
         return found
 
     def load(self, name: str, config: Mapping[str, Any], surroundings: Surroundings | None = None) -> Built:
-        """Build one from its table in costgov.toml. Touches nothing but local files.
+        """Build an adapter from its table in costgov.toml. Reads local files at most.
 
-        ConfigError: an unknown name, an unknown key, a value of the wrong kind, or values that contradict.
+        ConfigError: an unknown name, an unknown key, a value of the wrong kind, or values that contradict one another.
         """
         found = self.module(name)
         return found.build(checked(f"{self.table}.{name}", found.KEYS, config), surroundings or Surroundings())
 
 
 def checked(table: str, keys: tuple[ConfigKey, ...], config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return every key of a table of costgov.toml ("cloud.aws"), checked. ConfigError names what is wrong."""
+    """Return every key of a table of costgov.toml ("cloud.aws"), checked. ConfigError names the fault."""
     known = {key.name: key for key in keys}
     for given in config:
         if given not in known:
@@ -116,7 +115,7 @@ def checked(table: str, keys: tuple[ConfigKey, ...], config: Mapping[str, Any]) 
     for key in keys:
         value = config.get(key.name, key.default)
         holds, wanted = _KINDS[key.kind]
-        # The value itself stays out of the message: it might be a secret in the wrong place.
+        # The message leaves the value out: it might be a secret in the wrong place.
         if value is not None and not holds(value):
             raise ConfigError(f"{table}.{key.name} must be {wanted}")
         values[key.name] = tuple(value) if isinstance(value, list) else value

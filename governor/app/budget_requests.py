@@ -1,4 +1,4 @@
-"""What the control socket may ask about budgets: set one, clear one. Both are audited and outlive this governor."""
+"""Requests of the control socket about budgets: set one, clear one. Both are audited and outlive this governor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MayTouch = Callable[[Daemon, ControlRequest, str], bool]
 
 
 class Refused(Exception):  # noqa: N818 - the condition is the name.
-    """One line for who asked, and its code on the wire."""
+    """One line for the client, and its code on the wire."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class Refused(Exception):  # noqa: N818 - the condition is the name.
 
 
 def set_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> dict[str, Any]:
-    """Put a live ceiling in force; raises Refused."""
+    """Put a live ceiling in force. Raises Refused."""
     node, body = daemon.node, request.body
     scope, reason = _asked(daemon, request, may_touch)
     _check_seen(node, scope)
@@ -69,7 +69,7 @@ def set_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> 
 
 
 def clear_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> dict[str, Any]:
-    """Take a live ceiling away; raises Refused."""
+    """Remove a live ceiling. Raises Refused."""
     node = daemon.node
     scope, reason = _asked(daemon, request, may_touch, is_known=True)
     before = node.budgets.live.get(scope.text)
@@ -111,7 +111,7 @@ def _asked(
         raise Refused("bad_request", "scope is missing")
     if not isinstance(reason, str) or not reason.strip() or len(reason) > TEXT_CHARS_MAX:
         raise Refused("bad_request", f"a reason of 1 to {TEXT_CHARS_MAX} characters is needed: it is audited")
-    # An unknown run is nobody's: whoever may touch every run may touch it.
+    # An unknown run has no owner, so only users who may touch every run may touch it.
     of_run = scope.name if scope.kind is ScopeKind.RUN else ""
     if of_run and of_run not in daemon.node.runs and not is_known:
         known = ", ".join(list(daemon.node.runs)[:KNOWN_SHOWN]) or "none"
@@ -123,7 +123,7 @@ def _asked(
 
 
 def _check_seen(node: Node, scope: Scope) -> None:
-    """A misspelt stage would hold nobody, and look as if it did."""
+    """Refuse a stage or label that was never seen: a misspelt one would limit no run, and look as if it did."""
     if scope.kind not in (ScopeKind.STAGE, ScopeKind.LABEL) or node.budgets.of(scope) is not None:
         return
     seen = node.ledger.groups.keys()

@@ -1,4 +1,4 @@
-"""What `costgov doctor` looks at: everything that a start and a halt will need, tried without changing anything."""
+"""The checks of `costgov doctor`: everything that a start and a halt need, tried without changing anything."""
 
 from __future__ import annotations
 
@@ -40,9 +40,12 @@ from governor.ports import Preflight
 from governor.settings.money import lines_of
 from governor.wire import control_client
 
-DISK_FREE_BYTES_MIN: Final = 1 << 30  # The journal holds about 100 MB; a disk this full is full tomorrow.
-SAMPLER_WAIT_S: Final = 5.0  # NVML's first call loads the driver's state: a second or two on eight GPUs.
-RELEASED_WALL_S: Final = 1_767_225_600  # 2026-01-01: a clock before this program was written is wrong.
+# The journal holds about 100 MB. A disk with less room is full tomorrow.
+DISK_FREE_BYTES_MIN: Final = 1 << 30
+# NVML's first call loads the driver's state: a second or two on eight GPUs.
+SAMPLER_WAIT_S: Final = 5.0
+# 2026-01-01. A clock before this program's release is wrong.
+RELEASED_WALL_S: Final = 1_767_225_600
 BOOT_BEHIND_MAX_NS: Final = NS_PER_S
 
 OK: Final = "ok"
@@ -69,7 +72,7 @@ class Check:
 
 
 def examine(config: Path | None, control_sockets: tuple[str, ...]) -> list[Check]:
-    """Look at everything, in the order in which a start would need it. Without settings nothing else can be told."""
+    """Check everything, in the order of a start. Without settings, nothing else can be checked."""
     settings, problems = load_settings(config)
     if settings is None:
         return [Check(FAIL, "settings", problem) for problem in problems]
@@ -120,7 +123,7 @@ def _sockets(settings: Settings, is_running: bool) -> Iterator[Check]:
 
 
 def _socket_problem(path: Path) -> tuple[str, str] | None:
-    """What the listener would refuse, found without making anything."""
+    """What the listener would refuse, found without creating anything."""
     if len(os.fsencode(path)) + len(".new") > SOCKET_PATH_BYTES_MAX:
         return f"longer than {SOCKET_PATH_BYTES_MAX} bytes", "set a shorter paths.runtime_dir"
     directory = _nearest(path.parent)
@@ -155,7 +158,8 @@ def _state(settings: Settings) -> Iterator[Check]:
             still_open = len(reader.incidents(1_000, only_open=True))
         finally:
             reader.close()
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # The latter: what SQLite says of a damaged schema.
+    # UnicodeDecodeError: SQLite's message about a damaged schema.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         text = f"{journal}: {error}"
         yield Check(WARN, "journal", text, "a start keeps a corrupt file aside and takes over what can be read of it")
         return
@@ -217,7 +221,7 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
 
 
 def _node_stop(settings: Settings, preflight: Preflight | None, policies: PolicySet) -> Iterator[Check]:
-    """What would stop this node when nobody uses it, as a start would say it; nothing where nothing would."""
+    """What would stop this node if it stays unused, in a start's words. Nothing if nothing would."""
     facts = NodeFacts(
         node=settings.node.name,
         boot_id="",
@@ -302,7 +306,7 @@ def _metrics(settings: Settings, is_running: bool) -> Iterator[Check]:
 
 
 def _recording(settings: Settings) -> Check:
-    """Where what runs send is kept. Whatever is wrong with it costs later replays alone."""
+    """Where recordings of runs are stored. A fault here costs later replays only."""
     if not settings.record.enabled:
         return Check(OK, "recordings", "off: no run of this node can be replayed later")
     root = settings.paths.recordings_dir
@@ -320,7 +324,7 @@ def _recording(settings: Settings) -> Check:
 
 
 def _alerts(settings: Settings) -> Iterator[Check]:
-    """Whether they could be told, as far as this machine shows it. Nothing is sent: `costgov alert test` does that."""
+    """Whether alerts could be sent, as far as this machine shows. Nothing is sent; `costgov alert test` does that."""
     if not settings.alert:
         yield Check(OK, "alerts", "no [[alert]] receiver: alarms and halts are told to the log and the metrics alone")
     for one, table in zip(addressees(settings.alert), settings.alert, strict=True):
@@ -343,7 +347,7 @@ def _try_port(address: str, port: int) -> None:
 
 
 def _nearest(directory: Path) -> Path:
-    """The directory, or what exists of its path: of one with a file in its way, the file."""
+    """The directory, or the part of its path that exists. If a file is in the way, that file."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
     return directory

@@ -1,4 +1,4 @@
-"""What start-up learns of this machine: its provider, what it costs, and the facts that the core is told of it."""
+"""What start-up learns of this machine: its provider, its price, and the facts for the core."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from governor.settings.model import Settings
 
 
 class CannotStart(Exception):  # noqa: N818 - the condition is the name.
-    """What keeps the governor from starting: one line, what and what to do."""
+    """Why the governor cannot start. The message is one line: what is wrong and what to do."""
 
 
 def load_cloud(settings: Settings) -> tuple[Cloud | None, Preflight | None]:
-    """Build the provider and learn of the machine. A provider that cannot be reached is a problem told, not an end."""
+    """Build the provider and ask it about the machine. An unreachable provider is reported; the start continues."""
     if settings.cloud.provider == "none":
         return None, clouds.load("none", {}).preflight()
     try:

@@ -1,6 +1,4 @@
-"""What this machine costs an hour: everybody who may know is asked, and
-`governor.core.money.prices` believes one of them.
-"""
+"""What this machine costs an hour. All sources are asked; `governor.core.money.prices` chooses one answer."""
 
 from __future__ import annotations
 
@@ -49,9 +47,9 @@ def price_of(
     settings: Settings, preflight: Preflight | None, given: UsdMicros | None, today: Day, answer: PriceAnswer | None,
     left: Quote | None = None,
 ) -> Chosen:  # fmt: skip
-    """Choose among the provider's answer, `given` (the command line's), costgov.toml's and the built-in table's price.
+    """Choose among the prices of the provider, `given` (the command line), costgov.toml and the built-in table.
 
-    `answer` is what `ask` returned, `left` what price_left() did. Every problem met on the way is a remark.
+    `answer` is the result of `ask`, `left` that of `price_left`. Every problem met is a remark.
     """
     remarks: list[Remark] = []
     if answer is not None and answer.problem:
@@ -69,10 +67,11 @@ def price_of(
 def price_left(
     settings: Settings, answer: PriceAnswer | None, journaled: Mapping[str, Any] | None, boot_id: str
 ) -> Quote | None:
-    """The price that the governor before us charged in this boot, where the look-up was asked and does not answer.
+    """The price that the previous governor charged in this boot. It is used if the look-up fails.
 
-    As while runs go on: a failed answer changes nothing. Or an upgrade while a provider's API is down would leave the
-    node unmetered, and no policy with a ceiling could be started. `journaled`: the node's snapshot.
+    A failed answer changes nothing while runs continue, and so it is at a restart: otherwise an upgrade while a
+    provider's API is down would leave the node unmetered, and no policy with a ceiling could start. `journaled` is the
+    node's snapshot.
     """
     if journaled is None or answer is None or answer.quote is not None or not answer.problem:
         return None
@@ -83,12 +82,13 @@ def price_left(
         if line is None:
             return None
         return Quote(UsdMicros(line.price_usd_micros), line.source, line.as_of, kind, basis, Origin.LEFT)
-    except TORN:  # Another version's, or with a byte amiss: then nobody knows it.
+    # Another version wrote it, or a byte is wrong. Then the price is unknown.
+    except TORN:
         return None
 
 
 def source_name(settings: Settings) -> str | None:
-    """The look-up that is asked; None: nobody."""
+    """The look-up to ask, or None."""
     name = settings.price.source
     if name == "auto":
         name = settings.cloud.provider
@@ -97,7 +97,7 @@ def source_name(settings: Settings) -> str | None:
 
 
 def load_source(settings: Settings) -> PriceSource | None:
-    """The look-up, ready to be asked. None where there is none. ConfigError: a wrong key."""
+    """The look-up, ready to be asked, or None. ConfigError: a wrong key."""
     name = source_name(settings)
     if name is None:
         return None
@@ -105,19 +105,19 @@ def load_source(settings: Settings) -> PriceSource | None:
 
 
 def ask(source: PriceSource | None, patience_s: float | None = None) -> PriceAnswer | None:
-    """Ask the look-up, which only reads and is over within its bound; no longer than `patience_s`, if given."""
+    """Ask the look-up, for at most `patience_s` if given. It only reads, and ends within its own bound."""
     if source is None or patience_s is None:
         return source.ask() if source is not None else None
     answers: queue.SimpleQueue[PriceAnswer] = queue.SimpleQueue()
     try:
         threading.Thread(target=lambda: answers.put(source.ask()), name="price", daemon=True).start()
         return answers.get(timeout=patience_s)
-    except (RuntimeError, queue.Empty):  # No thread is to be had, or no answer in time.
+    except (RuntimeError, queue.Empty):  # No thread can be started, or no answer came in time.
         return PriceAnswer(problem=f"no answer within {patience_s:g} s, and a halt is under way")
 
 
 def machine_of(settings: Settings, answer: PriceAnswer | None) -> Machine | None:
-    """What the built-in table is asked for: the user's word over the provider's, key by key."""
+    """The machine to look up in the built-in table. For each key, the user's value overrides the provider's."""
     said, known = settings.price, answer.machine if answer is not None else None
     provider = said.provider or (known.provider if known is not None else None)
     if provider is None:
@@ -152,7 +152,7 @@ def _of_preflight(settings: Settings, preflight: Preflight | None, today: Day) -
 
 
 def _listed(machine: Machine, remarks: list[Remark], *, is_needed: bool) -> Quote | None:
-    """The table's price. What keeps it from having one is worth a remark only where nobody else states a price."""
+    """The table's price. A failure is a remark only if no other source states a price."""
     try:
         quote = look_up(built_in(), machine)
     except PriceTableError as error:
@@ -166,32 +166,33 @@ def _listed(machine: Machine, remarks: list[Remark], *, is_needed: bool) -> Quot
     return quote
 
 
-# The price of this machine while runs go on: asked for again and again, beside the loop, and told as events.
+# --- the price while runs continue: asked repeatedly beside the loop, reported as events --------------------
 #
-# A look-up that fails changes nothing: the price that it said last counts on, and is alarmed once when it grows
-# stale. What it says is chosen among everybody's word as at the start, so it overrules a configured price only as it
-# did then.
+# A failed look-up changes nothing: its last price stays in force, and raises one alarm when it is stale. Each answer is
+# chosen among all sources as at the start, so it overrules a configured price only as it did then.
 
 
-SPOT_PERIOD_NS: Final = DurationNs(5 * NS_PER_MINUTE)  # AWS moves a spot price a few times a day, and says since when.
+# AWS moves a spot price a few times a day, and states since when.
+SPOT_PERIOD_NS: Final = DurationNs(5 * NS_PER_MINUTE)
 PERIOD_NS: Final = DurationNs(NS_PER_HOUR)
-# A price that was to be confirmed so many times and was not: an hour for spot, half a day for any other.
+# A price unconfirmed for this many periods is stale: an hour for spot, half a day for any other.
 STALE_AFTER_PERIODS: Final = 12
-_ASKED: Final = (Origin.MACHINE, Origin.LIST)  # Who was asked now; the others said it once.
+# Sources that were asked now. The others were read once.
+_ASKED: Final = (Origin.MACHINE, Origin.LIST)
 _TO_CONFIRM: Final = (*_ASKED, Origin.LEFT)
 
 
 @dataclass(slots=True)
 class PriceWatch:
-    """A source of the loop, which it never holds up: whoever is asked answers on a thread of its own."""
+    """A source of the loop. Look-ups run on a separate thread, so they never hold up the loop."""
 
     settings: Settings
     clock: Clock
     source: PriceSource | None
     preflight: Preflight | None
-    given: UsdMicros | None  # The command line's.
-    chosen: Chosen  # What counts now, as of the last answer.
-    answer: PriceAnswer | None = None  # The last one that said something.
+    given: UsdMicros | None  # From the command line.
+    chosen: Chosen  # The price in force, as of the last answer.
+    answer: PriceAnswer | None = None  # The last answer with content.
     asking: threading.Thread | None = None
     _answers: queue.SimpleQueue[tuple[PriceAnswer, Chosen]] = field(default_factory=queue.SimpleQueue)
     _gives_up_at: MonoNs = MonoNs(0)
@@ -210,7 +211,7 @@ class PriceWatch:
 
     def poll(self, at: MonoNs) -> list[Event]:
         if self._next_at is None:
-            # Nodes that start together ask apart: some APIs take one question a second.
+            # Nodes that start together ask at different times: some APIs allow one request a second.
             is_missed = self.answer is not None and self.answer.quote is None and bool(self.answer.problem)
             period = min(self.period_ns, SPOT_PERIOD_NS) if is_missed else self.period_ns
             early = zlib.crc32(self.settings.node.name.encode()) % (period // 4)
@@ -221,7 +222,8 @@ class PriceWatch:
             return []
         self._next_at = MonoNs(at + self.period_ns)
         if self.source is None or self.settings.price.ask_again == "off":
-            return self._told(self._choose(self.answer), at)  # A price that nobody is asked for grows old, too.
+            # A price that is not asked for again grows stale too.
+            return self._told(self._choose(self.answer), at)
         self._ask(self.source, at)
         return []
 
@@ -230,7 +232,7 @@ class PriceWatch:
         return price_of(self.settings, self.preflight, self.given, today, answer)
 
     def _ask(self, source: PriceSource, at: MonoNs) -> None:
-        # Of this question alone: an answer that comes after we gave it up is not taken for the next one's.
+        # Each question has its own queue, so a late answer is not taken for the next question's.
         answers = self._answers = queue.SimpleQueue()
 
         def ask() -> None:
@@ -241,7 +243,7 @@ class PriceWatch:
         self.asking = threading.Thread(target=ask, name="price", daemon=True)
         try:
             self.asking.start()
-        except RuntimeError:  # No thread is to be had: the next time, then.
+        except RuntimeError:  # No thread can be started; the next period tries again.
             self.asking = None
 
     def _listen(self, at: MonoNs) -> list[Event]:
@@ -256,7 +258,7 @@ class PriceWatch:
         refused = [remark for remark in chosen.remarks if remark.kind is RemarkKind.REFUSED]
         was = self.chosen.quote
         if answer.quote is None and (answer.problem or (was is not None and was.origin in _ASKED)):
-            # A machine goes on having a price, and a spot machine is never another kind: this was half an answer.
+            # A machine always has a price, and a spot machine stays one, so this was half an answer.
             return self._failed(answer.problem or "it names no price any more", at)
         if answer.quote is not None and any(answer.quote in remark.quotes for remark in refused):
             return self._failed(refused[0].line, at)
@@ -264,7 +266,7 @@ class PriceWatch:
         return self._told(chosen, at)
 
     def _failed(self, problem: str, at: MonoNs) -> list[Event]:
-        """The old price counts on; once it has not been confirmed for long, somebody should know."""
+        """The old price stays in force. After a long time without confirmation, an alarm says so."""
         assert self._next_at is not None
         self._next_at = min(self._next_at, MonoNs(at + SPOT_PERIOD_NS))
         quote, unconfirmed = self.chosen.quote, at - self._confirmed_at
@@ -278,10 +280,10 @@ class PriceWatch:
         return self._event(self.chosen, [(RemarkKind.STALE.value, text)], at)
 
     def _told(self, chosen: Chosen, at: MonoNs) -> list[Event]:
-        """An event where something has changed: the price, who says it, or what a person should know of it."""
+        """An event if something changed: the price, its source, or what a person should know of it."""
         before, quote = self.chosen, chosen.quote
         if quote is None:
-            return []  # Nobody knows it any more; what it was counts on.
+            return []  # The price is unknown now; the old one stays in force.
         known = {remark.kind for remark in before.alarms}
         news = [(remark.kind.value, remark.line) for remark in chosen.alarms if remark.kind not in known]
         self.chosen = chosen

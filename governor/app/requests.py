@@ -18,9 +18,9 @@ from governor.ports import ControlRequest
 from governor.wire.control_client import INCIDENTS_MAX
 from trainer_shim.wire import TEXT_CHARS_MAX
 
-HOLD_MAX_NS: Final = 7 * 24 * NS_PER_HOUR  # A brake that nobody remembers is a missing watchdog.
+HOLD_MAX_NS: Final = 7 * 24 * NS_PER_HOUR  # A hold that nobody remembers is a missing watchdog.
 
-# A halt saves and ends a run first. The node's stop has nobody to ask, so it waits until nobody is there.
+# A halt saves and ends a run first. The node's own stop has no run to ask, so it waits until the node is unused.
 NODE_IS_NOT_HALTED: Final = (
     "the node itself is not halted by hand: `costgov halt RUN` saves and ends a run, and stops the machine where its "
     "policy says so; a node that nobody uses is stopped by idle_stop; to stop it now, use the provider's own console"
@@ -30,7 +30,7 @@ Answer = dict[str, Any]
 
 
 def answer(daemon: Daemon, request: ControlRequest) -> Answer | None:
-    """Answer one request, or None when the answer comes later; never raises for what a client may send."""
+    """Answer one request. None: the answer comes later. Never raises for what a client may send."""
     handler = _COMMANDS.get(str(request.body.get("cmd")))
     if handler is None:
         return _no("bad_request", f"unknown command; known: {', '.join(sorted(_COMMANDS))}")
@@ -54,16 +54,15 @@ def _status(daemon: Daemon, _request: ControlRequest) -> Answer:
 
 
 def status(daemon: Daemon) -> Answer:
-    """The `status` document: governor, runs, GPU processes that nobody announced."""
+    """The `status` document: governor, runs, unannounced GPU processes."""
     node, health, facts = daemon.node, daemon.health, daemon.node.facts
     extra = daemon.extra()
     price = node.ledger.price_usd_micros_per_hour
     governor = {
         "version": __version__,
         "pid": os.getpid(),
-        "run": daemon.beside.run
-        if daemon.beside is not None
-        else None,  # `costgov run`: the one that it was started for; null: the node's service.
+        # The run for which `costgov run` was started; null for the node's service.
+        "run": daemon.beside.run if daemon.beside is not None else None,
         "node": facts.node,
         "boot_id": facts.boot_id,
         "mode": "observe" if facts.observe else "enforce",
@@ -92,7 +91,7 @@ def status(daemon: Daemon) -> Answer:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: the wire's words stand for it here too."""
+    """Replace NaN and infinities by the wire's words: JSON has none."""
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return "nan" if value != value else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
@@ -103,7 +102,7 @@ def _finite(value: Any) -> Any:
 
 
 def _may_touch(daemon: Daemon, request: ControlRequest, run: str) -> bool:
-    """root, our own user, the run's owner; and the socket's group, whom its mode (0660) has already told apart."""
+    """Whether the client is root, our own user or the run's owner, or in the socket's group (its mode is 0660)."""
     managed = daemon.node.runs.get(run)
     owner = managed.run.uid if managed is not None else None
     return request.uid in (0, os.getuid(), owner) or daemon.control_is_private

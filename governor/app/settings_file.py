@@ -1,4 +1,4 @@
-"""Reading costgov.toml: environment (COSTGOV_<TABLE>__<KEY>) over file, command line over both.
+"""Reads costgov.toml. The environment (COSTGOV_<TABLE>__<KEY>) overrides the file, the command line both.
 
 Every problem is one line: where it is written, the key, what is wrong and what to do.
 """
@@ -27,12 +27,12 @@ from governor.wire.toml_file import KeyPath, key_lines, line_of, read_bounded, s
 
 __all__ = ["SYSTEM_CONFIG", "Settings", "load_settings", "paths_beside"]
 
-CONFIG_BYTES_MAX: Final = 1024 * 1024  # A megabyte of configuration is not configuration.
+CONFIG_BYTES_MAX: Final = 1024 * 1024  # A larger file is not a configuration.
 ENV_PREFIX: Final = "COSTGOV_"
-# One name for what a trainer, a command and the daemon must agree on; the shim knows the same two.
+# Short names for what a trainer, a command and the daemon must agree on. The shim knows the same two.
 ENV_PATHS: Final = {"COSTGOV_SOCKET": "socket", "COSTGOV_CONTROL": "control_socket"}
 
-# pydantic's words -> a TOML author's.
+# pydantic's words -> words for a TOML author.
 _WORDS: Final = (
     ("Input should be", "must be"),
     ("String should have", "must have"),
@@ -49,14 +49,15 @@ _REFERENCE_KEY: Final = re.compile(r"(_file|_path|_dir|_env)$")
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """The three places a key may come from, kept apart to say where an error was written."""
+    """The three sources of a key, kept separate so that an error can say where it was written."""
 
     overrides: Mapping[str, Any]
     environment: Mapping[str, Any]
     file: Mapping[str, Any]
     text: str
     path: Path | None
-    aliases: Mapping[str, str]  # COSTGOV_PATHS__SOCKET -> COSTGOV_SOCKET where the short name was used.
+    # COSTGOV_PATHS__SOCKET -> COSTGOV_SOCKET, if the short name was used.
+    aliases: Mapping[str, str]
 
     def where(self, key_path: KeyPath) -> str:
         if _holds(self.overrides, key_path):
@@ -76,10 +77,12 @@ def load_settings(
     *,
     beside: str | None = None,
 ) -> tuple[Settings | None, list[str]]:
-    """Read and check everything. `overrides` is nested as the file is. `path` None: no file at all.
-    `beside`: the run that this governor is for alone; what is not configured (paths, port) is then its own.
+    """Read and check everything.
 
-    (None, problems): it cannot be used. (settings, problems): it can, and each problem is a warning.
+    `overrides` is nested as the file is. `path` None: there is no file. `beside`: the one run that this governor is
+    for;
+    unconfigured paths and port are then the run's own. Returns (None, problems) if the settings cannot be used. In
+    (settings, problems) each problem is a warning.
     """
     environ = os.environ if environ is None else environ
     text, problems = _read(path)
@@ -103,7 +106,7 @@ def load_settings(
 
 
 def paths_beside(environ: Mapping[str, str], beside: str) -> dict[str, Any]:
-    """[paths] as it is for the run `beside` where no file and no option says otherwise: all of it is that run's own."""
+    """[paths] for the run `beside`, with no file and no options: all of them are the run's own."""
     given = _from_environment(environ, beside).get("paths", {})
     return default_paths(given, environ, os.geteuid(), beside)
 
@@ -124,11 +127,11 @@ def _read(path: Path | None) -> tuple[str, list[str]]:
 
 
 def _from_environment(environ: Mapping[str, str], beside: str | None) -> dict[str, Any]:
-    """COSTGOV_METRICS__PORT=9478 -> {"metrics": {"port": "9478"}}. A value that begins as JSON does is JSON.
+    """COSTGOV_METRICS__PORT=9478 -> {"metrics": {"port": "9478"}}. A value that begins like JSON is read as JSON.
 
     Names without a double underscore belong to the trainer's side (COSTGOV_RUN, COSTGOV_REQUIRED, …).
-    An environment is inherited by all that is started in it: with `beside`, a run has its own below its directories,
-    and COSTGOV_SOCKET is that of whoever watches us, not one to serve.
+    Every child process inherits the environment. So with `beside`, a run uses its own directories below the inherited
+    ones, and COSTGOV_SOCKET is the socket of the governor that watches us, not one to serve.
     """
     data: dict[str, Any] = {}
     for name, key in ENV_PATHS.items():
@@ -154,7 +157,7 @@ def _from_text(value: str) -> Any:
         try:
             return json.loads(value)
         except ValueError:
-            return value  # The key's own check says what it wants.
+            return value  # The key's own check reports the fault.
     return value
 
 
@@ -165,7 +168,7 @@ def _merge(layers: _Layers, environ: Mapping[str, str], beside: str | None) -> S
         given.update(table if isinstance(table, Mapping) else {})
     defaults: dict[str, Any] = {"paths": default_paths(given, environ, os.geteuid(), beside)}
     if beside is not None:
-        defaults["metrics"] = {"port": 0}  # The well-known port is the node's own governor's.
+        defaults["metrics"] = {"port": 0}  # The well-known port is for the node's own governor.
 
     class Layered(Settings):
         @classmethod
@@ -177,7 +180,7 @@ def _merge(layers: _Layers, environ: Mapping[str, str], beside: str | None) -> S
             dotenv_settings: PydanticBaseSettingsSource,
             file_secret_settings: PydanticBaseSettingsSource,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            # Our own reading of the environment: it can say where a key was written, and refuses unknown ones.
+            # We read the environment ourselves: we can say where a key was written, and we refuse unknown ones.
             del env_settings, dotenv_settings, file_secret_settings
             below = (layers.environment, layers.file, defaults)
             return (init_settings, *(InitSettingsSource(settings_cls, dict(layer)) for layer in below))
@@ -212,7 +215,7 @@ def _suggestion(key_path: KeyPath) -> str:
 
 
 def _cloud_problems(settings: Settings, layers: _Layers) -> Iterator[str]:
-    """Names only: the provider's own keys are checked by its adapter, which alone knows them."""
+    """Check the names only. The provider's adapter alone knows its keys, and checks them."""
     known = clouds.names()
     chosen = settings.cloud.provider
     if chosen not in known:
@@ -251,7 +254,7 @@ def _secret_file_warnings(key: str, value: Any) -> Iterator[str]:
     try:
         mode = os.stat(value).st_mode
     except (OSError, TypeError, ValueError):
-        return  # Absent or unreadable is the adapter's own finding, with its own words.
+        return  # The adapter reports an absent or unreadable file itself.
     if mode & stat.S_IROTH:
         yield f"{value}: named by {key} and others may read it; chmod o-r {value}"
 

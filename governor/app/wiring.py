@@ -52,7 +52,8 @@ from governor.settings.money import lines_of
 
 log = structlog.get_logger("costgov")
 
-RESUMED_PRICE_S = 2.0  # An API across an ocean answers in 0.3 s; a halt's own graces are longer than this.
+# An API across an ocean answers in 0.3 s. A halt's own graces are longer than this.
+RESUMED_PRICE_S = 2.0
 
 
 class Governor:
@@ -74,7 +75,7 @@ class Governor:
         price_source = load_price_source(settings)
         self.journal, self.journal_problem = self._open_journal()
         self._closers.append(self.journal.close)
-        # A halt that is under way goes on, whatever became of the price since, and waits no longer for it than this.
+        # An open halt resumes whatever the price is now, and waits no longer for it than this.
         resumes = bool(self.journal.open_incidents())
         answer = pricing.ask(price_source, RESUMED_PRICE_S if resumes else None)
         left = pricing.price_left(settings, answer, self.journal.runs().get(UNALLOCATED), self.clock.boot_id)
@@ -85,7 +86,7 @@ class Governor:
             settings, self.cloud, self.preflight, self.price, self.clock.boot_id, lines, exclusive=exclusive
         )
         may_start = resumes or self.price.quote is not None
-        # Nothing given: what the node has, looked at anew by each reload.
+        # Without paths, each reload reads the node's policies again.
         self.policy_paths: Callable[[], Sequence[Path]] = lambda: policy_paths or files.of_node(paths.policies_dir)
         budgets = [table.scoped() for table in settings.budget]
         self.load = policy_loader(self.policy_paths, ceiling, lambda: may_start, facts, budgets)
@@ -94,9 +95,9 @@ class Governor:
             self.close()
             raise CannotStart("\n".join(problems))
         self.node: Node = new_node(facts, policies, self.clock.boot(), self.clock.wall(), budgets)
-        # What is wrong with the price is said after what a resumed halt has to do.
+        # A resumed halt acts first; alarms about the price follow.
         self.begin = [*self._restore(), *(Alarm(one.kind.value, None, one.line) for one in self.price.alarms)]
-        # A service watches everybody's trainers; `costgov run` only its own user's.
+        # The service watches every user's trainers, `costgov run` only its own user's.
         self.selftest = run_selftest(self.processes, other_uids=not exclusive)
         self.gpus = NvmlSampler()
         self.metrics_url: str | None = None
@@ -113,7 +114,7 @@ class Governor:
             raise CannotStart(str(error)) from error
 
     def _recordings(self) -> RecordingFiles | None:
-        """Before the sockets are: it is closed behind them, and takes what they said last."""
+        """Built before the sockets, so that it is closed after them and takes their last lines."""
         if not self.settings.record.enabled:
             return None
         facts = {"node": self.node.facts.node, "boot_id": self.clock.boot_id, "costgov": __version__}
@@ -157,7 +158,7 @@ class Governor:
             checkpoints=DiskCheckpoints(),
             observer=observers,
             process_killer=ProcessKiller(self.processes, os.getpid()),
-            post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built with these hands.
+            post=lambda event: self.daemon.post(event),  # noqa: PLW0108 - the daemon is built later, with this performer.
             cloud=self.cloud,
         )
         daemon = Daemon(
@@ -179,7 +180,7 @@ class Governor:
                 ),
                 memory,
                 notices,
-                # Beside one command, whoever governs the node decides about it; the service leaves its own alone.
+                # Beside one command, the governor of the whole node decides. The service looks for `costgov run` only.
                 GovernorWatch(self.processes, ("run", "daemon") if facts.exclusive else ("run",), os.getpid()),
                 self.prices,
             ],
@@ -188,7 +189,7 @@ class Governor:
         return daemon
 
     def _pids(self) -> dict[str, int]:
-        """One process of each live run: its control group is the run's."""
+        """One process of each live run. Its control group is the run's."""
         live = {name: managed.processes() for name, managed in self.node.runs.items() if managed.run.alive}
         return {name: processes[0].pid for name, processes in live.items() if processes}
 
@@ -265,7 +266,7 @@ class Governor:
         ]
 
     def lines(self) -> list[str]:
-        """What start-up says: what will happen on a halt, what stays billed, what is wrong."""
+        """What start-up reports: what a halt does, what stays billed, what is wrong."""
         facts = self.node.facts
         billed = list(facts.stays_billed)
         lines = [f"on halt I will {facts.will_stop}"]
@@ -301,7 +302,7 @@ class Governor:
 
 
 def _raise_descriptor_limit() -> None:
-    """256 connections, a pidfd a process and a scan of /proc do not fit into the customary soft limit of 1,024."""
+    """Raise the soft limit: 256 connections, a pidfd per process and a scan of /proc exceed the usual 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,4 +1,8 @@
-"""The report of a node's own stop, where it differs from a run's halt: there is no trainer, no save, nobody to end."""
+"""The incident report, in Markdown for people and JSON for machines. Pure: a snapshot in, text out.
+
+It states what was observed, and as plainly what was not. A node's own stop differs from a run's halt: there is no
+trainer, no save and no process to end.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +64,7 @@ def newcomer(snapshot: Snapshot) -> str:
 
 
 def node_not_observed(snapshot: Snapshot) -> list[str]:
-    """What the reader might assume and nobody has seen."""
+    """What the reader might assume although it was not observed."""
     seen = {str(entry["what"]) for entry in snapshot["timeline"]}
     lines = []
     if "verified" not in seen:
@@ -81,19 +85,17 @@ def last_runs(snapshot: Snapshot) -> str:
     return ", ".join(plain(name) for name in snapshot["evidence"].get("last_runs", [])) or "none known"
 
 
-# The incident report as a document, in Markdown for people and JSON for machines. Pure: a snapshot in, text out.
-#
-# It states what was observed, and as plainly what was not.
+# --- the document ------------------------------------------------------------------------------------
 
 
 __all__ = ["incident_document", "incident_json", "incident_markdown", "live_line", "timeline_lines"]
 
 SCHEMA: Final = "costgov.incident/1"
-STACK_FRAMES_SHOWN: Final = 8  # Where it stands; the JSON has the rest.
+STACK_FRAMES_SHOWN: Final = 8  # The innermost frames. The JSON has all.
 
 
 def incident_document(snapshot: Snapshot) -> dict[str, Any]:
-    """The snapshot as it is kept, with what a reader would otherwise have to work out. Non-finite numbers are words."""
+    """The snapshot as stored, plus what a reader would have to derive. Non-finite numbers are words."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "summary": summary(snapshot),
@@ -116,12 +118,12 @@ def incident_document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def incident_json(snapshot: Snapshot) -> str:
-    """The document as text. `default=str`: evidence is whatever a trigger recorded."""
+    """The document as JSON. `default=str`: evidence is whatever a trigger recorded."""
     return json.dumps(incident_document(snapshot), indent=2, allow_nan=False, default=str) + "\n"
 
 
 def incident_markdown(snapshot: Snapshot) -> str:
-    """The document for people."""
+    """The document as Markdown."""
     sections = [
         f"# Incident {_inline(snapshot['incident_id'])}",
         summary(snapshot),
@@ -186,7 +188,7 @@ def _ended_clause(snapshot: Snapshot) -> str:
 
 
 def not_observed(snapshot: Snapshot) -> list[str]:
-    """Everything that the reader might assume and that nobody has seen. Empty when the halt is proven in full."""
+    """Everything that the reader might assume although it was not observed. Empty if the halt is fully proven."""
     if is_of_node(snapshot):
         return node_not_observed(snapshot)
     seen = {str(entry["what"]) for entry in snapshot["timeline"]}
@@ -343,5 +345,5 @@ def _wall(wall_ns: int) -> str:
 
 
 def _inline(value: object) -> str:
-    """Text of strangers inside Markdown: no line break, no code span of its own."""
+    """Untrusted text inside Markdown: no line break, no code span."""
     return plain(value).replace("`", "'")

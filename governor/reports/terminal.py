@@ -12,7 +12,8 @@ from governor.text.moments import Moment, Snapshot, moments, since_text, spent_t
 from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain
 
-LINES_MAX: Final = 25  # Half a terminal: the trainer's last words stay visible above it.
+# Half a terminal, so that the trainer's last output stays visible above.
+LINES_MAX: Final = 25
 COLUMNS_MAX: Final = 118
 LIVE_COLUMNS_MAX: Final = 100
 _LIVE_LOSS, _LIVE_SPEED, _LIVE_PER_MTOK = 2, 3, 5  # Places in the live line.
@@ -23,10 +24,10 @@ _NOT_FINISHED: Final = "NOT FINISHED"
 
 
 def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None, screen: Screen = FILE) -> list[str]:
-    """Return at most LINES_MAX aligned lines: the halt as it was observed, then money, checkpoint and resume.
+    """Return at most LINES_MAX aligned lines: the halt as observed, then money, checkpoint and resume.
 
-    Times count from the fault where the caller knows it (a demo, a drill), else from the verdict. A file has lines of
-    at most COLUMNS_MAX; on a terminal nothing is cut, and a long one goes on below its text.
+    Times count from the fault if the caller knows it (a demo, a drill), else from the verdict. Lines of a file have at
+    most COLUMNS_MAX characters. On a terminal nothing is cut; a long line continues below its text.
     """
     origin = "fault" if fault_mono_ns is not None else "verdict"
     what = "NODE STOP" if snapshot["run"] == NODE else "HALT"
@@ -41,7 +42,7 @@ def timeline_lines(snapshot: Snapshot, fault_mono_ns: int | None = None, screen:
     lines += [line for one in shown for line in shown_lines(one, screen, hang=hang - _lead(one))]
     for line, may_be_cut in foot:
         style = "bold red" if line.startswith(_NOT_FINISHED) else ""
-        # What is there to be copied is broken by the terminal alone, which joins it again.
+        # Text to copy is wrapped by the terminal only, which joins it again in the copy.
         lines += shown_lines(Styled(line, style), screen, hang=_FOOT_COLUMNS + 1) if may_be_cut else [line]
     return lines
 
@@ -51,9 +52,9 @@ def _lead(line: str) -> int:
 
 
 def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) -> str:
-    """One line of at most so many columns from a run of the `status` answer. What is unknown shows as "-".
+    """One line of at most `columns` columns from a run of the `status` answer. Unknown values show as "-".
 
-    Where they are too few, what matters least is left out first: the price of tokens, the speed, the loss.
+    In a narrow line the least important parts go first: the price of tokens, the speed, the loss.
     """
     total = run_status.get("total_steps")
     step = f"step {_count(run_status.get('step'))}" + (f"/{total:,}" if total else "")
@@ -73,14 +74,15 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
         parts.append(f"{halt['stage']}: {plain(halt['reason'])}")
     elif hold:
         parts.append(f"HELD {hold['left_s'] / 60:.0f} min")
-    for spared in (_LIVE_PER_MTOK, _LIVE_SPEED, _LIVE_LOSS):  # From the right: each place is still its part's.
+    # From the right, so that the places of the other parts stay valid.
+    for spared in (_LIVE_PER_MTOK, _LIVE_SPEED, _LIVE_LOSS):
         if width("  ".join(parts)) > columns < LIVE_COLUMNS_MAX:
             del parts[spared]
     return _cut("  ".join(parts), columns)
 
 
 def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
-    """What a run came to, in one line that is not cut: a path in it is there to be copied."""
+    """A run's result in one uncut line: a path in it is there to be copied."""
     total = run_status.get("total_steps")
     step, tokens = run_status.get("step"), run_status.get("tokens_total")
     per_mtok, saved = run_status.get("usd_per_mtok"), run_status.get("last_good")
@@ -100,7 +102,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
 
 
 def loss_text(loss: object) -> str:
-    """Non-finite losses arrive as floats or as the wire's words; absent is told from both."""
+    """A loss as text. Non-finite losses arrive as floats or as the wire's words; None is absent."""
     if loss is None:
         return "-"
     if isinstance(loss, (int, float)) and math.isfinite(loss):
@@ -120,7 +122,7 @@ def _moment_line(moment: Moment) -> str:
 
 
 def _shortened(lines: list[str], limit: int) -> list[str]:
-    """Leave out the middle: how it began and how it ended is what the reader came for."""
+    """Leave out the middle: the reader wants to see how it began and how it ended."""
     if len(lines) <= limit:
         return lines
     tail = limit // 2

@@ -24,8 +24,10 @@ SYSTEM_CONFIG: Final = "/etc/costgov/costgov.toml"
 SYSTEM_POLICIES_DIR: Final = "/etc/costgov/policies.d"
 SYSTEM_STATE_DIR: Final = "/var/lib/costgov"
 SYSTEM_RUNTIME_DIR: Final = "/run/costgov"
-ALERT_RECEIVERS_MAX: Final = 8  # Each has a thread, and two more for its attempts.
-JSONL_STREAMS_MAX: Final = 64  # One per run on the node; each costs a descriptor and a read per tick.
+# Each has a thread, and two more for its attempts.
+ALERT_RECEIVERS_MAX: Final = 8
+# One per run on the node. Each costs a descriptor and a read per tick.
+JSONL_STREAMS_MAX: Final = 64
 
 ASK_AGAIN_MIN_NS: Final = 10 * NS_PER_S
 
@@ -94,15 +96,17 @@ class Node(_Table):
     name: Text = Field(default_factory=socket.gethostname)
     price_usd_per_hour: float | None = Field(default=None, gt=0, lt=1e6, allow_inf_nan=False)  # None: ask the provider.
     price_source: Text = "costgov.toml"
-    price_as_of: Text | None = None  # The day of that price; None: it is said anew at every start, and never stale.
+    # The day of that price. None: it is restated at every start and never stale.
+    price_as_of: Text | None = None
     price_kind: PriceKind = PriceKind.ON_DEMAND
-    scheduler_job: Text | None = None  # Metric label; which job occupies this node.
-    idle_stop: IdleStop = None  # Nobody here for so long: the machine is stopped. None: the policies say.
+    scheduler_job: Text | None = None  # Metric label: the job that occupies this node.
+    # Stop the machine after it was unused for so long. None: the policies decide.
+    idle_stop: IdleStop = None
 
     @field_validator("price_usd_per_hour", mode="before")
     @classmethod
     def _amount(cls, value: Any) -> Any:
-        if isinstance(value, bool):  # pydantic takes true for one dollar.
+        if isinstance(value, bool):  # pydantic reads true as one dollar.
             raise ValueError(f"{str(value).lower()} is no amount in dollars; write for example 22.50")
         return value
 
@@ -119,7 +123,7 @@ class Node(_Table):
 
 
 class Paths(_Table):
-    """Where things lie. load_settings fills what is left out; see `default_paths`."""
+    """File paths. load_settings fills what is left out; see `default_paths`."""
 
     state_dir: AbsolutePath
     runtime_dir: AbsolutePath
@@ -130,14 +134,14 @@ class Paths(_Table):
 
 
 class Trainer(_Table):
-    """Who may be watched. Anyone who can connect, by default: a run belongs to the first uid seen with it."""
+    """The users whose trainers may connect. By default all; a run belongs to the first uid seen with it."""
 
     allow_uids: Uids = Field(default="any")  # type: ignore[assignment]  # The text form: the validator makes None of it.
     socket_mode: Mode = Field(default="0666")  # type: ignore[assignment]
 
 
 def _usual_group() -> str | None:
-    """ "costgov" where that group exists and we may give it a file; else nobody's group is let in."""
+    """ "costgov" if that group exists and we may assign it to a file. Otherwise no group is admitted."""
     try:
         gid = grp.getgrnam("costgov").gr_gid
     except KeyError:
@@ -146,7 +150,7 @@ def _usual_group() -> str | None:
 
 
 class Control(_Table):
-    """Who may halt and hold beside root, the daemon's own user and the run's owner."""
+    """The group that may halt and hold, besides root, the daemon's own user and the run's owner."""
 
     group: Text | None = Field(default_factory=_usual_group)
     mode: Mode = Field(default="0660")  # type: ignore[assignment]
@@ -172,7 +176,7 @@ class Cloud(BaseModel):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The chosen provider's table: may hold paths of secrets, so neither log nor print it."""
+        """The chosen provider's table. It may hold paths of secrets, so neither log nor print it."""
         found: Mapping[str, Any] = (self.__pydantic_extra__ or {}).get(self.provider, {})
         return found
 
@@ -198,19 +202,21 @@ AskAgain = Annotated[str, AfterValidator(_ask_again)]
 
 
 class Price(BaseModel):
-    """Where a price comes from that node.price_usd_per_hour does not state; [price.<look-up>] is the look-up's own."""
+    """Where the price comes from if node.price_usd_per_hour is not set. Each look-up has a table [price.<look-up>]."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, validate_default=True)
 
-    source: Text = "auto"  # auto: the look-up of cloud.provider, if there is one. none: nobody is asked.
-    # What the built-in table is asked for, where the look-up does not say what this machine is.
+    # auto: the look-up of cloud.provider, if there is one. none: no look-up.
+    source: Text = "auto"
+    # The machine to look up in the built-in table, if the look-up does not name it.
     provider: Text | None = None
     instance: Text | None = None
     gpu: Text | None = None
     gpus: int | None = Field(default=None, ge=1, le=GPUS_MAX)
     kind: PriceKind | None = None
     stale_after_days: int = Field(default=STALE_AFTER_DAYS, ge=1, le=3650)
-    ask_again: AskAgain = "auto"  # auto: a spot price every 5 minutes, any other hourly. off: at the start alone.
+    # auto: a spot price every 5 minutes, any other hourly. off: only at the start.
+    ask_again: AskAgain = "auto"
 
     @model_validator(mode="after")
     def _only_tables(self) -> Price:
@@ -228,7 +234,7 @@ class Price(BaseModel):
 
 
 class Metrics(_Table):
-    """The Prometheus endpoint. It has no password: loopback until told otherwise."""
+    """The Prometheus endpoint. It has no password, so it is on loopback by default."""
 
     enabled: bool = True
     address: Text = "127.0.0.1"
@@ -236,15 +242,16 @@ class Metrics(_Table):
 
 
 class Record(_Table):
-    """What runs send, kept for `costgov policy replay`. Sizes are of what lies on disk, packed."""
+    """Recordings of runs for `costgov policy replay`. Sizes are compressed, as on disk."""
 
     enabled: bool = True
-    run_max_mb: int = Field(default=256, ge=1, le=1_000_000)  # Of one run: its oldest sixteenth goes first.
-    node_max_mb: int = Field(default=1024, ge=1, le=10_000_000)  # Of all runs: whoever has most gives first.
+    # For one run: its oldest sixteenth goes first.
+    run_max_mb: int = Field(default=256, ge=1, le=1_000_000)
+    # For all runs: the largest recording gives first.
+    node_max_mb: int = Field(default=1024, ge=1, le=10_000_000)
     keep_days: int = Field(default=30, ge=1, le=3650)
-    leave_free_mb: int = Field(
-        default=256, ge=1, le=10_000_000
-    )  # To the journal, whose rows are worth more: its 100 MB.
+    # For the journal (100 MB), whose rows are worth more.
+    leave_free_mb: int = Field(default=256, ge=1, le=10_000_000)
 
     @model_validator(mode="after")
     def _fits(self) -> Record:
@@ -254,13 +261,14 @@ class Record(_Table):
 
 
 class Alert(BaseModel):
-    """Who is told of alarms and halts. The other keys are those of its kind, which its adapter checks."""
+    """A receiver of alarms and halts. The other keys belong to its kind; its adapter checks them."""
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True, validate_default=True)
 
     kind: Text
     name: Text | None = None  # In logs and metrics. Default: its host.
-    only: tuple[Text, ...] = ()  # Names of alarms, "halt", or beginnings with a star; empty: all.
+    # Names of alarms, "halt", or prefixes with a star. Empty: all.
+    only: tuple[Text, ...] = ()
     min_severity: Literal["info", "warning", "critical"] = "info"
 
     @property
@@ -279,7 +287,7 @@ class Log(_Table):
 
 
 class Jsonl(_Table):
-    """A metrics file of a trainer that has no shim, and how to end that trainer."""
+    """A metrics file of a trainer without the shim, and how to end that trainer."""
 
     path: AbsolutePath
     run: Text
@@ -308,7 +316,7 @@ class Jsonl(_Table):
 
     @property
     def ended_by(self) -> tuple[str, str] | None:
-        """How the run's processes are found, for example ("unit", "train.service"). None: only the instance is left."""
+        """How to find the run's processes, such as ("unit", "train.service"). None: only the instance can stop."""
         for key in ("pidfile", "unit", "cgroup", "job"):
             value = getattr(self, key)
             if value is not None:
@@ -317,11 +325,12 @@ class Jsonl(_Table):
 
 
 class Settings(BaseSettings):
-    """Everything of costgov.toml, checked. Frozen; made by load_settings."""
+    """All of costgov.toml, checked. Frozen; load_settings constructs it."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    observe: bool = False  # Decide and record, touch nothing, whatever the policies say.
+    # Decide and record but change nothing, whatever the policies say.
+    observe: bool = False
     node: Node = Field(default_factory=Node)
     paths: Paths
     trainer: Trainer = Field(default_factory=Trainer)
@@ -340,10 +349,10 @@ class Settings(BaseSettings):
 def default_paths(
     given: Mapping[str, Any], environ: Mapping[str, str], uid: int, beside: str | None = None
 ) -> dict[str, Any]:
-    """Fill what is left out of [paths]: what systemd assigned, else the system's directories, else the user's.
+    """Fill what [paths] leaves out: systemd's assignment, else the system's directories, else the user's.
 
-    The system's directories are taken by root and by whoever may write there (the service's own user). `beside` names
-    a run that has a governor of its own: its directories are below those, so that neither disturbs the other.
+    Root, and a user who may write the system's directories (the service's own), gets those. `beside` names a run with
+    its own governor: its directories are below those, so that neither governor disturbs the other.
     """
     home = environ.get("HOME") or pwd.getpwuid(uid).pw_dir
     state_home = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
@@ -353,7 +362,8 @@ def default_paths(
         assigned = environ.get("STATE_DIRECTORY", "").split(":")[0]  # Set by systemd; several are joined by colons.
         paths["state_dir"] = (assigned or _system(SYSTEM_STATE_DIR, uid) or f"{state_home}/costgov") + below
     if "recordings_dir" not in paths:
-        # Of all runs of a user together: what is kept of them is bounded together. One mistake is told once.
+        # All recordings of a user share one directory, because one limit bounds them together. A wrong path is reported
+        # once.
         state_dir = str(paths["state_dir"])
         above = state_dir.removesuffix(below) if state_dir.startswith("/") else SYSTEM_STATE_DIR
         paths["recordings_dir"] = f"{above}/recordings"

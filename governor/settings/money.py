@@ -1,4 +1,4 @@
-"""[[budget]] of costgov.toml: a ceiling for a run, a stage, a label's value, the UTC day or the node."""
+"""The [[budget]] and [[line]] tables of costgov.toml: ceilings, and what is billed beside the machine."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def _tokens(value: object) -> object:
 
 
 class BudgetTable(BaseModel):
-    """One of them. It halts whatever the policies' mode is; only `observe = true` of the node keeps it from that."""
+    """One budget. It halts in every mode of the policies; only the node's `observe = true` prevents that."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     scope: Annotated[Scope, BeforeValidator(_scope)]
-    ceiling_usd: Annotated[int, BeforeValidator(_ceiling)]  # Micro-dollars once it is read.
+    ceiling_usd: Annotated[int, BeforeValidator(_ceiling)]  # In micro-dollars once parsed.
     alert_at: Annotated[tuple[float, ...] | None, BeforeValidator(_fractions)] = None
     tokens: Annotated[int | None, BeforeValidator(_tokens)] = None
 
@@ -74,7 +74,7 @@ class BudgetTable(BaseModel):
 
 
 def one_of_each(tables: Sequence[BudgetTable]) -> Any:
-    """ValueError where two tables are of one scope."""
+    """ValueError if two tables have the same scope."""
     scopes = [table.scope.text for table in tables]
     twice = next((scope for scope in scopes if scopes.count(scope) > 1), None)
     if twice is not None:
@@ -82,16 +82,17 @@ def one_of_each(tables: Sequence[BudgetTable]) -> Any:
     return tables
 
 
-# The [[line]] tables of costgov.toml: what is billed beside the machine itself, in its owner's words.
+# --- [[line]]: what is billed beside the machine itself, in its owner's words ---------------------------
 
 
-LINES_MAX: Final = 16  # Each is metered at every tick, for every run, and is a row of its own in every hour.
+# Each is metered at every tick for every run, and is a row in every hour.
+LINES_MAX: Final = 16
 GB_MAX: Final = 10**6  # A petabyte on one machine is a mistake in the unit.
 
 _Text = Annotated[str, Field(min_length=1, max_length=TEXT_CHARS_MAX)]
 _Usd = Annotated[float, Field(gt=0, lt=1e6, allow_inf_nan=False)]
 
-# Price key -> what it is for, and whose line it is.
+# Price key -> its unit and its kind of line.
 _UNITS: Final = {
     "price_usd_per_hour": Unit.HOUR,
     "price_usd_per_gb_month": Unit.GB_MONTH,
@@ -106,19 +107,21 @@ _PRICES_OF: Final = {
 
 
 class LineTable(BaseModel):
-    """One thing that is billed: a disk, what is paid by the hour or by the launch, or checkpoints' bytes."""
+    """One billed item: a disk, a fixed price by the hour or by the launch, or the egress of checkpoints."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True)
 
     kind: Literal["storage", "fixed", "egress"]
-    name: _Text  # In every charge. A disk's first word is its id in the provider's bill: "vol-0abc gp3".
+    # In every charge. A disk's first word is its id in the provider's bill: "vol-0abc gp3".
+    name: _Text
     gb: int | None = Field(default=None, ge=1, le=GB_MAX)
     price_usd_per_hour: _Usd | None = None
     price_usd_per_gb_month: _Usd | None = None
     price_usd_per_launch: _Usd | None = None
     price_usd_per_gb: _Usd | None = None
     source: _Text = "costgov.toml"
-    as_of: _Text | None = None  # The day of that price; None: it is said anew at every start.
+    # The day of that price. None: it is restated at every start.
+    as_of: _Text | None = None
 
     @field_validator("as_of")
     @classmethod
@@ -150,7 +153,7 @@ class LineTable(BaseModel):
 
 
 def named_apart(tables: tuple[LineTable, ...]) -> tuple[LineTable, ...]:
-    """Charges are told apart by kind and name, and a meter is found again by its name."""
+    """Refuse equal names: kind and name identify a charge, and a name identifies its meter."""
     seen = {NODE_LINE}
     for table in tables:
         if table.name in seen:
@@ -160,7 +163,7 @@ def named_apart(tables: tuple[LineTable, ...]) -> tuple[LineTable, ...]:
 
 
 def lines_of(tables: Iterable[LineTable], today: Day) -> Lines:
-    """What the core meters. A price without a date is of today."""
+    """The lines that the core meters. A price without a date is today's."""
     known = [(table.line(today), table.gb or 1) for table in tables]
     return Lines(
         hourly=tuple(Metered(line, gb) for line, gb in known if line.unit in (Unit.HOUR, Unit.GB_MONTH)),

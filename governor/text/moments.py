@@ -1,4 +1,4 @@
-"""An incident's timeline in words: one moment a line, the same for the terminal and for the written report."""
+"""An incident's timeline in words, one moment a line, for the terminal and for the written report."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Snapshot = Mapping[str, Any]
 Detail = Mapping[str, Any]
 
 RUNGS: Final = {0: "stop", 1: "forced stop", 2: "terminate"}
-# Ranks answer one by one; what matters is when the last one had.
+# Ranks answer one by one. Only the last answer of each kind matters.
 _PER_RANK: Final = frozenset({"received", "agreed", "saving", "saved", "rank_saved"})
 _BYTES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """`since_ns` counts from the origin asked for; `by_wall`: across a reboot, where only wall clocks compare."""
+    """`since_ns` counts from the chosen origin. `by_wall`: across a reboot, where only wall clocks compare."""
 
     since_ns: int
     what: str
@@ -32,7 +32,7 @@ class Moment:
 
 
 def moments(snapshot: Snapshot, origin_mono_ns: int | None = None) -> list[Moment]:
-    """Return the timeline since the verdict, or since `origin_mono_ns` (the moment of the fault, where it is known)."""
+    """Return the timeline since the verdict, or since `origin_mono_ns` (the moment of the fault, if known)."""
     opened: int = snapshot["opened_mono_ns"]
     origin = opened if origin_mono_ns is None else origin_mono_ns
     entries: list[Mapping[str, Any]] = list(snapshot["timeline"])
@@ -54,7 +54,7 @@ def _since(entry: Mapping[str, Any], snapshot: Snapshot, origin: int) -> tuple[i
     mono: int = entry["mono_ns"]
     if mono >= snapshot["opened_mono_ns"]:
         return mono - origin, False
-    # Another boot: its monotonic clock says nothing about ours, only the labels can be compared.
+    # An entry of another boot has another monotonic clock, so wall times are compared.
     return entry["wall_ns"] - snapshot["opened_wall_ns"] + snapshot["opened_mono_ns"] - origin, True
 
 
@@ -234,7 +234,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[Detail, Snapshot], str]]]] = {
 }
 
 
-# --- pieces that both reports use ---------------------------------------------------------------------------
+# --- parts of both reports ---------------------------------------------------------------------------------
 
 
 def ranks_text(ranks: list[int]) -> str:
@@ -247,7 +247,7 @@ def ranks_text(ranks: list[int]) -> str:
 
 
 def processes_text(snapshot: Snapshot) -> str:
-    """ "launcher and 2 ranks", from the kill set that was recorded."""
+    """ "launcher and 2 ranks", from the recorded kill set."""
     roles = [str(target.get("role", "process")) for target in snapshot.get("targets", [])]
     unlisted = int(snapshot.get("targets_unlisted", 0))
     counted = [(role, roles.count(role)) for role in dict.fromkeys(roles)]
@@ -278,7 +278,7 @@ def since_text(since_ns: int) -> str:
 
 
 def spent_text(snapshot: Snapshot) -> str:
-    """What the run has cost, what of it came after the verdict, and where the price is from."""
+    """The run's spend, the part of it after the verdict, and the source of the price."""
     rate = snapshot.get("spend_rate_usd_micros_per_hour")
     if rate is None:
         return "unknown: no price is known for this machine"
@@ -291,7 +291,7 @@ def spent_text(snapshot: Snapshot) -> str:
 
 
 def stays_billed_text(snapshot: Snapshot) -> str:
-    """What goes on costing money. Where the end of billing was not observed, the machine itself comes first."""
+    """What stays billed. If the end of billing was not observed, the machine itself comes first."""
     listed = [str(item) for item in snapshot["stays_billed"]]
     verified = any(entry["what"] == "verified" for entry in snapshot["timeline"])
     if stop_target(snapshot) != "processes" and not verified:

@@ -1,4 +1,4 @@
-"""A self-contained page of HTML: drawings, tables and words. Nothing in it is fetched from anywhere."""
+"""A self-contained HTML page of drawings, tables and words. It fetches nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def page(title: str, inner: str) -> str:
 
 
 def section(title: str, inner: str, told: str = "") -> str:
-    """Nothing where there is nothing to show."""
+    """A section of the page. Empty if `inner` is empty."""
     return f"<section><h2>{html.escape(title)}</h2>{quiet(told)}{inner}</section>\n" if inner else ""
 
 

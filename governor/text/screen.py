@@ -1,4 +1,4 @@
-"""Where text is shown: how wide that is, and whether it may be coloured. Everything else about it is plain text."""
+"""Where text is shown: the width, and whether colour is allowed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TextIO
 
-COLUMNS_UNKNOWN: Final = 80  # Of a terminal that does not say.
-HANG: Final = 2  # How far the second line of a broken text stands to the right of its first.
+COLUMNS_UNKNOWN: Final = 80  # For a terminal that does not report its width.
+# The indent of the continuation lines of a wrapped text.
+HANG: Final = 2
 _CODES: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Screen(NamedTuple):
-    """`columns` is None for a file or a pipe: it has no width, so nothing is broken into lines there."""
+    """`columns` is None for a file or a pipe: it has no width, so nothing is wrapped."""
 
     columns: int | None
     is_coloured: bool
@@ -25,7 +26,7 @@ FILE: Final = Screen(None, False)
 
 
 class Styled(str):
-    """A text with the style that it has on a coloured screen, such as "bold red"."""
+    """A text with its style on a coloured screen, such as "bold red"."""
 
     __slots__ = ("style",)
     style: str
@@ -37,7 +38,7 @@ class Styled(str):
 
 
 def screen_of(stream: TextIO | None) -> Screen:
-    """What `stream` is written to. NO_COLOR (no-color.org) and a terminal that calls itself dumb turn colour off."""
+    """The screen of `stream`. NO_COLOR (no-color.org) and TERM=dumb turn colour off."""
     if stream is None or stream.closed or not stream.isatty():
         return FILE
     is_coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -62,12 +63,12 @@ def styled(text: str, style: str, screen: Screen) -> str:
 
 
 def show(text: str, screen: Screen) -> str:
-    """The text in its own style, where it has one."""
+    """The text in its own style, if it has one."""
     return styled(text, text.style, screen) if isinstance(text, Styled) else text
 
 
 def shown_lines(text: str, screen: Screen, hang: int = HANG) -> list[str]:
-    """The text in as many lines as the screen needs for it, in its own style. A file has it in one."""
+    """The text in its own style, in as many lines as the screen needs. A file gets one line."""
     if screen.columns is None or width(text) <= screen.columns:
         return [show(text, screen)]
     lead = len(text) - len(text.lstrip(" "))
@@ -79,7 +80,7 @@ def shown_lines(text: str, screen: Screen, hang: int = HANG) -> list[str]:
 
 
 def flow(parts: Sequence[str], screen: Screen, gap: str = "  ") -> list[str]:
-    """Parts beside one another, each in its style; what does not fit any more begins another line."""
+    """Parts side by side, each in its style. A part that does not fit begins another line."""
     lines: list[list[str]] = [[]]
     for part in parts:
         used = sum(width(one) + len(gap) for one in lines[-1]) + (HANG if len(lines) > 1 else 0)
@@ -97,7 +98,7 @@ def flow(parts: Sequence[str], screen: Screen, gap: str = "  ") -> list[str]:
 
 
 def width(text: str) -> int:
-    """How many columns of a terminal: a Chinese character takes two, an accent that joins a letter none."""
+    """The width in terminal columns. A Chinese character takes two, a combining accent none."""
     if text.isascii():
         return len(text)
     return sum(_width_of(char) for char in text)
@@ -114,8 +115,8 @@ def without_colour(text: str) -> str:
 
 
 def wrapped(text: str, columns: int, first: int | None = None) -> list[str]:
-    """Lines of at most so many columns (the first: of `first`), broken between words, or inside one that is longer."""
-    columns = max(columns, 2)  # The widest character must have room.
+    """Lines of at most `columns` columns (the first: `first`), wrapped between words, or inside an overlong word."""
+    columns = max(columns, 2)  # The widest character must fit.
     lines = [""]
     for word in text.split(" "):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
@@ -127,7 +128,7 @@ def wrapped(text: str, columns: int, first: int | None = None) -> list[str]:
 
 
 def _pieces(word: str, columns: int) -> list[str]:
-    """A long name breaks behind one of its marks, where one stands in the second half of the line."""
+    """A long name breaks after one of its marks, if one is in the second half of the line."""
     pieces = []
     while width(word) > columns:
         end = columns

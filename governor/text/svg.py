@@ -1,4 +1,4 @@
-"""Drawings as SVG that fetches nothing: a plot of curves, points and bands over two axes, and stacked bars."""
+"""SVG drawings that fetch nothing: curves, points and bands over two axes, and stacked bars."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-WIDTH: Final = 1_000  # Of a drawing, in SVG units; it grows and shrinks with the page.
-LABELS: Final = 210  # Room for what stands left of the bars.
+WIDTH: Final = 1_000  # In SVG units; the drawing scales with the page.
+LABELS: Final = 210  # Room left of the bars.
 BAR: Final = 22
 GAP: Final = 12
-LINE: Final = 15  # Two names nearer than this would lie over each other.
-# Okabe and Ito's colours, which people who see few colours tell apart, on light and on dark ground.
+LINE: Final = 15  # Names nearer than this would overlap.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, on light and dark backgrounds.
 COLOURS: Final = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a300", "#888888", "#7f4fc9",
     "#8b5a2b", "#00b3b3", "#a4262c", "#6b8e23", "#ff7fa7",
@@ -28,7 +28,7 @@ STYLE: Final = """svg text { font: 12px system-ui, sans-serif; fill: currentColo
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high`; `marks` are values with their names, chosen here where none are given."""
+    """From `low` to `high`. `marks` are named values, chosen here if none are given."""
 
     low: float
     high: float
@@ -37,11 +37,11 @@ class Axis:
     marks: Sequence[tuple[float, str]] | None = None
 
     def part(self, value: float) -> float:
-        """How far along the axis a value lies, 0 to 1."""
+        """The position of a value along the axis, 0 to 1."""
         low, high = self.low, self.high
         if self.is_log:
             low, high, value = math.log(low), math.log(high), math.log(value)
-        # Halves: the difference of the largest numbers there are would be infinite.
+        # Both terms are halved because the difference of the largest floats would be infinite.
         return (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
 
     def marked(self) -> Sequence[tuple[float, str]]:
@@ -49,7 +49,7 @@ class Axis:
 
 
 def axis_over(values: Sequence[float], title: str) -> Axis:
-    """A logarithmic axis a little longer than the values need: what is twice as much is as far away everywhere."""
+    """A logarithmic axis, a little longer than the values need. Equal ratios have equal lengths."""
     low, high = min(values), max(values)
     around = 1.3 if high < 1.5 * low else 1.08
     return Axis(low / around, high * around, title, is_log=True)
@@ -57,7 +57,7 @@ def axis_over(values: Sequence[float], title: str) -> Axis:
 
 @dataclass(slots=True)
 class Plot:
-    """Two axes with their marks and grid, and what is put between them, in that order."""
+    """Two axes with marks and grid, and the parts drawn between them, in order."""
 
     x: Axis
     y: Axis
@@ -104,7 +104,7 @@ class Plot:
         self._parts.append(f'<polyline class="curve" points="{self._points(points)}" stroke="{colour}"/>')
 
     def dots(self, points: Sequence[tuple[float, float, str]], colour: str, radius: float) -> None:
-        """Each with what a pointer tells of it."""
+        """Points, each with its tooltip."""
         self._parts += [
             f'<circle cx="{self._across(x):.1f}" cy="{self._up(y):.1f}" r="{radius}" fill="{colour}">'
             f"<title>{html.escape(told)}</title></circle>"
@@ -112,30 +112,30 @@ class Plot:
         ]
 
     def band(self, columns: Sequence[tuple[float, float, float]], colour: str) -> None:
-        """From the lowest to the highest of each place: a spike of one step is as tall as it was."""
+        """From the lowest to the highest value at each x, so that a spike of one step keeps its height."""
         upper = self._points([(x, high) for x, _, high in columns])
         lower = self._points([(x, low) for x, low, _ in reversed(columns)])
         self._parts.append(f'<polygon points="{upper} {lower}" fill="{colour}" fill-opacity=".35" stroke="{colour}"/>')
 
     def upright(self, x: float, colour: str, told: str, *, is_dashed: bool) -> None:
-        """A place that something happened at."""
+        """A vertical line at an event."""
         dash = ' stroke-dasharray="4 3"' if is_dashed else ""
         at, long = self._across(x), self.height - self.bottom - self.top
         title = f"<title>{html.escape(told)}</title>"
         self._parts.append(f'<path d="M{at:.1f} {self.top} v{long}" stroke="{colour}"{dash}>{title}</path>')
 
     def triangle(self, x: float, colour: str) -> None:
-        """A place whose value cannot be drawn, above the plot."""
+        """A mark above the plot, for a value that cannot be drawn."""
         self._parts.append(f'<path d="M{self._across(x):.1f} {self.top} l-4 -8 h8 z" fill="{colour}"/>')
 
     def rule(self, y: float, name: str) -> None:
-        """A value that divides good from bad."""
+        """A horizontal line at a value that divides good from bad."""
         up, edge = self._up(y), self.width - self.right
         self._parts.append(f'<path class="rule" d="M{self.left} {up:.1f}H{edge}"/>')
         self._parts.append(_text(edge - 4, up - 4, name, "end", "quiet"))
 
     def names(self, ends: Sequence[tuple[float, str, str]]) -> None:
-        """(y, name, colour) at the right of where each curve ends, or as little below as it takes to be read."""
+        """(y, name, colour) at the right end of each curve, moved down just enough to be readable."""
         lowest, edge = -math.inf, self.width - self.right
         for y, name, colour in sorted(ends, key=lambda end: self._up(end[0])):
             lowest = max(self._up(y), lowest + LINE)
@@ -150,7 +150,7 @@ class Plot:
 
 
 def standalone(plots: Sequence[Plot]) -> str:
-    """A file of its own with the plots below one another, dark on white wherever it is shown."""
+    """A separate file with the plots below one another, dark on white in every viewer."""
     wide, tall = max(plot.width for plot in plots), sum(plot.height for plot in plots)
     drawn, y = [], 0
     for plot in plots:
@@ -168,12 +168,13 @@ def standalone(plots: Sequence[Plot]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points (x, y, what a pointer tells), joined where `is_line`."""
+    """Points (x, y, tooltip), joined if `is_line`."""
 
     name: str
     points: Sequence[tuple[float, float, str]]
     is_line: bool = True
-    is_edge: bool = False  # The border of a cloud of other series: in the colour of the text.
+    # The border of a cloud of other series, drawn in the colour of the text.
+    is_edge: bool = False
 
 
 def colours_of(names: Sequence[str]) -> dict[str, str]:
@@ -188,7 +189,7 @@ def legend(colours: Mapping[str, str]) -> str:
 
 
 def curves(series: Sequence[Series], x_title: str, y_title: str, height: int = 340) -> str:
-    """Both scales are logarithmic."""
+    """Curves over two logarithmic scales."""
     points = [point for one in series for point in one.points]
     if not points:
         return ""
@@ -208,7 +209,7 @@ def curves(series: Sequence[Series], x_title: str, y_title: str, height: int = 3
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Parts beside one another, by name. `limit`: a mark; `told`: what stands behind the bar."""
+    """Named parts side by side. `limit`: a mark; `told`: the text after the bar."""
 
     label: str
     parts: Mapping[str, float]
@@ -217,7 +218,7 @@ class Bar:
 
 
 def stacked(bars: Sequence[Bar], colours: Mapping[str, str], unit: str) -> str:
-    """A bar a row, all to one scale."""
+    """One bar a row, all to one scale."""
     room = WIDTH - LABELS - 150
     most = max((max(sum(bar.parts.values()), bar.limit or 0.0) for bar in bars), default=0.0) or 1.0
     drawn = []
@@ -244,7 +245,7 @@ def stacked(bars: Sequence[Bar], colours: Mapping[str, str], unit: str) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 of each power of ten; of many powers, the powers alone; of less than one, more of them."""
+    """1, 2, 5 of each power of ten. Over many powers, the powers alone; within one power, more steps."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1,) if high > 1e5 * low else (1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 4, 5, 7)
     ticks = [step * 10.0**power for power in powers for step in steps]

@@ -1,7 +1,7 @@
-"""A table as a person reads it, of any length. Every text from a trainer is made printable first.
+"""A table for people, of any length. Text from trainers is made printable first.
 
-Nothing is ever cut. Where a terminal is too narrow, texts break within their column; where that is not enough, the
-last columns drop to a second line of the row, and their titles to a second line of titles.
+Nothing is ever cut. On a narrow terminal, texts wrap within their column. If that is not enough, the last columns
+move to a second line of the row, and their titles to a second line of titles.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Final, NamedTuple
 from governor.text.screen import HANG, Screen, Styled, show, shown_lines, styled, width, wrapped
 
 GAP: Final = 2  # Columns of space between two columns.
-TEXT_COLUMNS_MIN: Final = 12  # Less of a name tells two of them no longer apart.
-LINES_MAX: Final = 3  # A text that would need more lines in its column has the column drop instead.
+# In fewer columns, two names can no longer be distinguished.
+TEXT_COLUMNS_MIN: Final = 12
+# A text that needs more lines moves its column to the second line instead.
+LINES_MAX: Final = 3
 
 
 class Head(NamedTuple):
-    """A column's title. Numbers stand to the right and never break; of the others, those that `may_wrap`."""
+    """A column's title. Numbers are right-aligned and never wrap; other columns wrap if `may_wrap`."""
 
     title: str
     is_number: bool = False
@@ -25,7 +27,7 @@ class Head(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Which columns stand on each line of a row, and how wide every column is."""
+    """The columns on each line of a row, and the width of every column."""
 
     lines: Sequence[Sequence[int]]
     widths: Sequence[int]
@@ -34,16 +36,16 @@ class _Layout(NamedTuple):
 def render_rows(
     heads: Sequence[Head], rows: Sequence[Sequence[str]], *, total: bool, screen: Screen, notes: Sequence[str] = ()
 ) -> str:
-    """A table as text that ends with a newline; with `total` its last row is set apart as a sum.
+    """A table as text that ends with a newline. `total`: the last row is set apart as a sum.
 
-    Cells that a trainer had a say in are made printable here; a cell may be `Styled`.
+    Cells are made printable here. A cell may be `Styled`.
     """
-    # Column by column: a row at a time takes a hundred times as long for ten thousand of them.
+    # Column by column: row by row takes a hundred times as long for ten thousand rows.
     columns = [_plain_column(column) for column in zip([head.title for head in heads], *rows, strict=True)]
     natural = [max(map(width, column)) for column in columns]
     layout = _layout(heads, natural, screen.columns)
     is_plain = not screen.is_coloured or not any(isinstance(cell, Styled) for column in columns for cell in column)
-    # Where each character is one column wide and nothing breaks, Python's own form does.
+    # If each character is one column wide and nothing wraps, Python's own formatting does.
     if is_plain and len(layout.lines) == 1 and layout.widths == natural and all(map(_is_narrow, columns)):
         lines = [[line] for line in _even_lines(columns, heads, natural)]
     else:
@@ -58,7 +60,7 @@ def render_rows(
 
 
 def fits(heads: Sequence[Head], rows: Sequence[Sequence[str]], screen: Screen) -> bool:
-    """Whether each row is one line of the screen, broken texts aside."""
+    """Whether each row takes one line of the screen, apart from wrapped texts."""
     natural = [max(map(width, column)) for column in zip([head.title for head in heads], *rows, strict=True)]
     return len(_layout(heads, natural, screen.columns).lines) == 1
 
@@ -69,7 +71,8 @@ def _layout(heads: Sequence[Head], natural: Sequence[int], columns: int | None) 
         return _Layout(every, natural)
     widths = list(natural)
     excess = sum(widths) + GAP * (len(widths) - 1) - columns
-    for column in reversed(range(len(widths))):  # The last text matters least.
+    # From the right: the last text matters least.
+    for column in reversed(range(len(widths))):
         spared = max(0, min(excess, widths[column] - _least(heads[column], natural[column])))
         widths[column] -= spared
         excess -= spared
@@ -81,7 +84,7 @@ def _least(head: Head, natural: int) -> int:
 
 
 def _folded(heads: Sequence[Head], natural: Sequence[int], columns: int) -> _Layout:
-    """As many columns on each line as it holds, in their order."""
+    """As many columns on each line as fit, in their order."""
     lines: list[list[int]] = [[]]
     widths = []
     left = columns
@@ -128,7 +131,7 @@ def _filled(cell: str, columns: int, is_number: bool, screen: Screen) -> str:
 
 
 def _plain_column(cells: Sequence[str]) -> Sequence[str]:
-    """plain() of each, which changes none where all of them together are one printable line of single spaces."""
+    """plain() of each cell, skipped if all cells together are one printable line of single spaces."""
     line = "|".join(cells)
     is_plain = line.isprintable() and not any(space in line for space in ("  ", "| ", " |")) and line == line.strip()
     return cells if is_plain else [_plain_cell(cell) for cell in cells]
@@ -139,12 +142,12 @@ def _plain_cell(cell: str) -> str:
 
 
 def _is_narrow(column: Sequence[str]) -> bool:
-    """Whether each of its characters takes one column of a terminal."""
+    """Whether each of its characters takes one terminal column."""
     text = "".join(column)
     return text.isascii() or all(width(char) == 1 for char in set(text))
 
 
 def plain(text: object) -> str:
-    """One printable line: a run's name or an operator's reason must not steer anyone's terminal."""
+    """One printable line: a run's name or an operator's reason must not steer a terminal."""
     line = " ".join(str(text).split())
     return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)

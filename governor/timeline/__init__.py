@@ -1,1 +1,1 @@
-"""Timelines: a few lines of text stand for hours of training, and a policy is judged by what it makes of them."""
+"""Timelines: a few lines of text describe hours of training, and a test compares a policy's verdicts on them."""

@@ -1,11 +1,11 @@
-"""A file of tests: TOML text -> cases, each a series and what is expected of a policy at its end and on the way.
+"""A file of tests: TOML text -> cases, each a series and the expected results of a policy along it and at its end.
 
     policy = "default.toml"             # relative to this file; or rules = \"\"\"…\"\"\"; a case may name its own
     [[case]]
     name = "the first NaN halts"
     series = ["hello", "steps 30 every 2s loss=2.0", "steps 1 every 2s loss=nan"]
     verdicts = ["1m2s nonfinite loss_nan halt"]         # all that come, in order; quiet = true: none
-    findings = ["10s hang quiet", "62s nonfinite firing loss_nan"]     # what triggers say at a time
+    findings = ["10s hang quiet", "62s nonfinite firing loss_nan"]     # triggers' findings at a time
     readings = { hang = "quiet" }                       # … and at the end
 
 Every error names file, line and key. Pure: the policies that cases name are read elsewhere.
@@ -24,7 +24,7 @@ from governor.policies.reader import Reader, alone
 from governor.timeline.player import Decided
 from governor.wire.toml_file import KeyPath
 
-RANKS_MAX: Final = 64  # Of a test: every rank beats every second, and each beat is an event.
+RANKS_MAX: Final = 64  # In a test: every rank beats every second, and each beat is an event.
 FILE_KEYS: Final = ("policy", "rules", "case")
 CASE_KEYS: Final = (
     "name", "policy", "rules", "ranks", "world_size", "log", "stage", "labels",
@@ -34,14 +34,14 @@ EXPECTATIONS: Final = ("verdicts", "findings", "readings", "quiet")
 
 
 class Line(NamedTuple):
-    """A line of a series, and where it stands in the file."""
+    """A line of a series, and its line in the file."""
 
     text: str
     number: int
 
 
 class Expected(NamedTuple):
-    """What a rule's trigger must say at a time; `reason` "": whatever the reason."""
+    """The expected finding of a rule's trigger at a time. `reason` "": any reason."""
 
     at_ns: int
     rule: str
@@ -51,7 +51,7 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Where the rules of a case come from: files beside the test, or text of its own."""
+    """The source of a case's rules: files beside the test, or the test's own text."""
 
     files: tuple[str, ...]
     text: str
@@ -60,7 +60,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One test. `verdicts` None: not looked at."""
+    """One test. `verdicts` None: not checked."""
 
     file: str
     line: int
@@ -78,7 +78,7 @@ class Case:
 
 
 def read_cases(file: str, text: str) -> tuple[list[Case], list[PolicyError]]:
-    """Read one file. Cases are empty when anything is wrong."""
+    """Read one file. Returns no cases if anything is wrong."""
     reader = Reader(alone(file, text))
     if reader.errors:
         return [], reader.errors
@@ -154,7 +154,7 @@ def _series(reader: Reader, path: KeyPath, table: Mapping[str, Any], lines: Sequ
         said = "is not a list of lines" if "series" in table else "is missing"
         reader.fail((*path, "series"), f'{said}; write for example series = ["hello", "quiet 90s"]')
         return
-    # tomllib keeps no lines: each element is looked for from where the one before it was found.
+    # tomllib retains no line numbers, so the search for each element starts where the previous one was found.
     number = reader.line((*path, "series"))
     for text in texts:
         at = number

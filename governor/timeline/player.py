@@ -1,6 +1,6 @@
-"""One run under one policy, on a clock that moves only when it is told to: events go in, verdicts come out.
+"""One run under one policy, on a clock that only the caller moves: events go in, verdicts come out.
 
-What a timeline's lines do, without their text (governor.timeline.series). Bookkeeping is the engine's own.
+Performs what a timeline's lines say, without their text (governor.timeline.series). The engine does the bookkeeping.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from governor.core.runs.state import Run
 
 BEAT_NS: Final = NS_PER_S
 GPU_BYTES: Final = 80 * 2**30
-GPU_LOOK_NS: Final = 2 * NS_PER_S  # As the daemon looks.
-# What follows a verdict: the rule's response, that it only observes, or what stands in the way of a halt.
+GPU_LOOK_NS: Final = 2 * NS_PER_S  # The daemon's own period.
+# What follows a verdict: the rule's response, observation only, or what prevents a halt.
 OBSERVES: Final = "observe"
-OBSTACLES: Final = {"halt_held": "held", "breaker_open": "breaker"}  # As the engine calls them -> as a test does.
+OBSTACLES: Final = {"halt_held": "held", "breaker_open": "breaker"}  # The engine's name -> a test's name.
 ACTS: Final = (*(response.value for response in Response), OBSERVES, *OBSTACLES.values())
 Settings = Mapping[str, str]
 
 
 class Decided(NamedTuple):
-    """A verdict: when, of which rule, why, and what follows; `acts` "": whatever follows."""
+    """A verdict: its time, rule, reason and consequence. `acts` "": any consequence."""
 
     at_ns: int
     rule: str
@@ -58,7 +58,7 @@ class Decided(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Decided:
-        """Read "AT RULE REASON [ACTS]". ValueError says what is accepted."""
+        """Read "AT RULE REASON [ACTS]". The ValueError states what is accepted."""
         words = text.split()
         if not 3 <= len(words) <= 4:
             raise ValueError(f'"{text}" is no verdict; write "AT RULE REASON", for example "12s nonfinite loss_nan"')
@@ -68,7 +68,7 @@ class Decided(NamedTuple):
 
 
 class Player:
-    """Plays a run of some ranks, or a log (`log`: no connections, no beats). `verdicts` fills as time goes by."""
+    """Plays a run of some ranks, or a log (`log`: no connections, no beats). `verdicts` fills as time passes."""
 
     def __init__(
         self,
@@ -81,25 +81,25 @@ class Player:
         labels: Mapping[str, str] | None = None,
         recorded: Collection[str] = (),
     ) -> None:
-        """`recorded`: rules whose findings are kept as they change, in `history`."""
+        """`recorded`: rules whose findings are recorded in `history` as they change."""
         self.policy = policy
         self.ranks = range(ranks)
         self.world_size = world_size
         self.log = log
         self.now = 0
         self.step = 0
-        self.seq = 0  # Progress: of all ranks alike.
+        self.seq = 0  # Progress, the same on all ranks.
         self.run = Run(
             "run", uid=1000, first_seen_at=MonoNs(0), jsonl_only=log,
             world_size=world_size, stage=stage, labels=dict(labels or {}),
         )  # fmt: skip
         self.rules = Rules(policy, self.run)
-        # What a verdict leads to is decided as in the daemon: halts are opened here, and go no further.
+        # A verdict's consequence is decided as in the daemon. Halts are opened here and go no further.
         self._node = new_node(NodeFacts("test", "boot"), PolicySet((policy,), ""), BootNs(0), WallNs(0))
         self._managed = ManagedRun(self.run, policy, self.rules)
         self.verdicts: list[Decided] = []
-        self.accrues = False  # The ledger charges the run at its rate, with each tick.
-        self.gpus_busy: tuple[float | None, ...] = ()  # As the driver, or the log, says from now on.
+        self.accrues = False  # The ledger charges the run at its rate with each tick.
+        self.gpus_busy: tuple[float | None, ...] = ()  # As the driver or the log reports from now on.
         self.history: dict[str, list[tuple[int, Finding]]] = {rule: [] for rule in recorded}
         self._attempt = 0
         self._tokens_total = 0
@@ -119,7 +119,7 @@ class Player:
             self.rules.observe(hello)
 
     def attempt(self) -> None:
-        """The run is launched again; where it was halted, that is over."""
+        """Launch the run again. A previous halt is over."""
         self._attempt += 1
         self._managed.drop_latch()
         self.hello()
@@ -131,8 +131,9 @@ class Player:
     ) -> None:  # fmt: skip
         """Progress at the start of each micro-step, beats in between, the step frames at the end.
 
-        `fields` are those of core.events.Step, and `of_rank` what single ranks say in their place; "skipped" counts
-        the updates skipped in this step.
+        `fields` are those of core.events.Step; `of_rank` overrides them for single ranks. "skipped" counts the updates
+        skipped
+        in this step.
         """
         start = self.now
         events: list[Event] = []
@@ -152,7 +153,7 @@ class Player:
         self.let_pass(dt_ns, events)
 
     def _totals(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The step's fields, with what the trainer counts over all steps."""
+        """The step's fields, plus the trainer's counts over all steps."""
         values = dict(fields)
         if "skipped" in values:
             self._skipped += values.pop("skipped")
@@ -163,7 +164,7 @@ class Player:
         return values
 
     def beats(self, duration_ns: int, by_rank: Mapping[int, Settings], *, moves: bool) -> None:
-        """Beats alone for a while; with `moves`, progress with them. A rank that is `silent` sends none."""
+        """Beats alone for a while; with `moves`, progress too. A `silent` rank sends none."""
         self.let_pass(duration_ns, self._beats(self.now, duration_ns, by_rank, moves=moves))
 
     def _beats(self, since: int, duration_ns: int, by_rank: Mapping[int, Settings], *, moves: bool) -> Iterator[Beat]:
@@ -208,33 +209,33 @@ class Player:
         self.rules.observe(Bye(MonoNs(self.now), connection_of(rank), "run", rank, 9))
 
     def saved(self) -> None:
-        """A good checkpoint now."""
+        """Record a good checkpoint now."""
         self.run.set_last_good(self.step, None, MonoNs(self.now))
 
     # --- what the governor does ---------------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """The governor is: the rules are saved, thrown away and restored."""
+        """Restart the governor: the rules are saved, discarded and restored."""
         saved = json.dumps(self.rules.snapshot(), allow_nan=False)
         self.rules = Rules(self.policy, self.run)
         self.rules.restore(json.loads(saved))
         self._managed.set_rules(self.rules)
 
     def hold(self, duration_ns: int) -> None:
-        """An operator's: no rule halts the run for so long."""
+        """Hold the run as an operator does: no rule halts it for so long."""
         self._managed.history.hold(MonoNs(self.now + duration_ns), "hold")
 
     def put_cap(self, cap: Cap) -> None:
-        """One a scope; the newest counts."""
+        """Put a cap on the run. Each scope has one; the newest replaces it."""
         self.run.set_caps((*(known for known in self.run.caps if known.scope != cap.scope), cap))
         self.judge()
 
     # --- time ---------------------------------------------------------------------------------------------------
 
     def let_pass(self, duration_ns: int, events: Iterable[Event] = ()) -> None:
-        """Let time pass: events (in their order) at their times, ticks on their grid, events first.
+        """Let time pass: events in their order at their times, ticks on their grid, events first.
 
-        Made as they are due: a quiet week is two million ticks.
+        The ticks are generated lazily: a quiet week is two million ticks.
         """
         start, end = self.now, self.now + duration_ns
         looks = map(self._gpu_sample, _grid(start, end, GPU_LOOK_NS) if self.gpus_busy else ())
@@ -245,12 +246,12 @@ class Player:
         self.now = end
 
     def _gpu_sample(self, at: MonoNs) -> GpuSample:
-        """A log's list names no GPU; the driver does, and the engine has shown the run its own."""
+        """A sample of the run's GPUs. A log's list names no GPU; the driver's does, as the engine assigned them."""
         uuids = () if self.log else tuple(f"GPU-{place}" for place in range(len(self.gpus_busy)))
         return GpuSample(at, "run", self.gpus_busy, uuids, memory_total_bytes=tuple(GPU_BYTES for _ in uuids))
 
     def apply(self, event: Event) -> None:
-        """Enter an event and show it to the rules; a step and a tick are judged."""
+        """Apply an event and show it to the rules. A step and a tick are judged."""
         run = self.run
         if isinstance(event, Step):
             intake.apply_step(run, None if self.log else run.ranks[event.rank], event)
@@ -289,7 +290,7 @@ class Player:
             self.verdicts[-1] = self.verdicts[-1]._replace(acts=OBSTACLES[effect.data["by"]])
 
     def _retry(self) -> None:
-        """A halt that was held back, and still stands: it comes without another verdict."""
+        """Open a halt that was held back and still applies. It comes without another verdict."""
         before = self._managed.incident
         verdicts.retry_held_back(self._node, self._managed, MonoNs(self.now))
         incident = self._managed.incident
@@ -297,7 +298,7 @@ class Player:
             self.verdicts.append(Decided(self.now, incident.rule, incident.reason, Response.HALT.value))
 
     def findings(self) -> Mapping[str, Finding]:
-        """What each rule's trigger says now."""
+        """The present finding of each rule's trigger."""
         return self.rules.findings
 
 
@@ -319,7 +320,7 @@ def connection_of(rank: int) -> ConnectionId:
 
 
 def clock(at_ns: int) -> str:
-    """A time as one writes it into a test, exactly: "79.25s", and from ten minutes on "16m45s", "2h0.5s"."""
+    """A time as written in a test, exactly: "79.25s", and from ten minutes on "16m45s", "2h0.5s"."""
     if at_ns < 10 * NS_PER_MINUTE:
         return f"{_decimal(at_ns)}s"
     hours, rest_ns = divmod(at_ns, NS_PER_HOUR)

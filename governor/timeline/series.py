@@ -3,27 +3,27 @@
     hello                            every rank connects (0 .. ranks-1 of world_size)
     steps 30 every 2s loss=1.5       30 steps on every rank; a beat at each full second within a step
     steps 4 every 2s micro=128       progress inside the step as well
-    steps 9 every 2s 1: data_s=0.9   rank 1 says something else than the others
+    steps 9 every 2s 1: data_s=0.9   rank 1 reports other values than the rest
     steps 9 every 2s stride=10       only each tenth step is reported
     stand 29s in_step device_wait=wait   beats go on, progress stands still
     stand 29s 0: phase=eval 1: in_step   the same, rank by rank; `silent`: this rank does not even beat
     work 40m phase=eval              beats go on and progress with them
-    phase eval 0: 1:                 a phase frame now, of these ranks or of all
-    quiet 90s                        nobody says anything; time passes
+    phase eval 0: 1:                 a phase frame now, from these ranks or from all
+    quiet 90s                        no rank sends anything; time passes
     blind 90s                        the governor itself does not run
     lose 1 / bye 0                   a rank's connection is lost / it leaves
-    restart                          the governor is: its rules are saved, thrown away and restored
+    restart                          the governor restarts: its rules are saved, discarded and restored
     attempt                          the run is launched again
-    rewind 50                        the same trainer goes on from 50 steps earlier
-    money spend=49.5 reserve=0.5 rate=98.32     dollars, as the ledger would say; with `accrues` they grow at that rate
+    rewind 50                        the same trainer continues from 50 steps earlier
+    money spend=49.5 reserve=0.5 rate=98.32     dollars, as in the ledger; with `accrues` they grow at that rate
     cap scope=day spend=9 reserve=1 ceiling=10  a budget of several runs, as the engine would put it on this one
     saved                            a good checkpoint now
-    hold 2h                          an operator's: no rule halts for so long; `hold 0s` lifts it
-    gpus 0.97 0.03                   from now on the run's two GPUs are seen every 2 s, so busy; `gpus`: not any more
+    hold 2h                          an operator's hold: no rule halts for so long; `hold 0s` lifts it
+    gpus 0.97 0.03                   from now on the run's two GPUs are seen every 2 s, so busy; `gpus`: no longer
     memory 4 of 64                   GiB of the machine's main memory that are left; `memory 1 of 8 group`: of its limit
-    spot terminate 110s              the provider takes the machine back then; `spot none`: it has announced nothing
+    spot terminate 110s              the provider reclaims the machine then; `spot none`: it has announced nothing
 
-Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. After a # comes a comment.
+Values of `steps` may be cycles: loss=2.0/nan. `absent` leaves a field out. Text after a # is a comment.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ from governor.core.money.budgets import Cap
 from governor.timeline.player import Player
 from trainer_shim.wire import PHASES
 
-STEPS_MAX: Final = 1_000_000  # Of one line; a million steps are a minute of playing.
-DURATION_MAX: Final = "7d"  # Ticks come four times a second: half a minute of playing.
-# What a `steps` line may say of a step, beside how it is played.
+# In one line. A million steps are a minute of playing.
+STEPS_MAX: Final = 1_000_000
+# Ticks come four times a second: half a minute of playing.
+DURATION_MAX: Final = "7d"
+# What a `steps` line may set in a step, besides how it is played.
 STEP_FIELDS: Final = frozenset({field.name for field in fields(Step)} - {"at", "connection", "run", "rank", "step"})
-# By what they hold; what is neither whole nor a flag is any number, NaN and infinities included. Written out;
-# a test holds both to the annotations of a step.
+# Fields by their type. A field that is neither whole nor a flag is any number, NaN and infinities included. The sets
+# are explicit; a test compares both with the annotations of a step.
 WHOLE_FIELDS: Final = frozenset(
     {"attempt_step", "tokens", "tokens_total", "skipped_steps", "progress_seq"}
     | {"mem_allocated_bytes", "mem_reserved_bytes", "rss_bytes"}
@@ -59,7 +61,7 @@ class SeriesError(ValueError):
 
 
 def play(player: Player, line: str) -> None:
-    """Play one line; a blank one and a comment do nothing. SeriesError says what is wrong with it."""
+    """Play one line. A blank line or a comment does nothing. Raises SeriesError."""
     word, _, rest = line.split("#")[0].strip().partition(" ")
     if not word:
         return
@@ -239,7 +241,7 @@ def _nothing_more(word: str, words: Sequence[str]) -> None:
 
 
 def _connected(player: Player, word: str) -> None:
-    """A log has no ranks; everybody else says hello first."""
+    """Require a hello first, except in a log, which has no ranks."""
     if not player.log and not player.run.ranks:
         raise SeriesError(f'{word}: no rank is connected; begin with "hello", or write log = true for a log')
 
@@ -287,7 +289,7 @@ def _settings(word: str, words: Sequence[str], known: Sequence[str] | Set[str]) 
 
 
 def _by_rank(player: Player, word: str, words: Sequence[str]) -> dict[int, dict[str, str]]:
-    """Settings for each rank."""
+    """The settings of each rank."""
     common, own = _split(player, word, words)
     by_rank = {rank: _settings(word, [*common, *own.get(rank, [])], _BEAT_SETTINGS) for rank in player.ranks}
     for settings in by_rank.values():
@@ -298,7 +300,7 @@ def _by_rank(player: Player, word: str, words: Sequence[str]) -> dict[int, dict[
 
 
 def _split(player: Player, word: str, words: Sequence[str]) -> tuple[list[str], dict[int, list[str]]]:
-    """What stands before the first "N:" is everyone's, the rest of rank N."""
+    """Words before the first "N:" apply to every rank, the rest to rank N."""
     common: list[str] = []
     own: dict[int, list[str]] = {}
     into = common
@@ -333,7 +335,7 @@ def _pick(value: str, index: int) -> str | None:
 
 
 def _value(name: str, text: str) -> Any:
-    """A field's value. SeriesError where a trainer could never have said it: it would test nothing."""
+    """A field's value. SeriesError if no trainer could send it: it would test nothing."""
     if name in FLAG_FIELDS:
         if text not in ("true", "false"):
             raise SeriesError(f'steps: {name}: "{text}" is not true, false or absent')

@@ -1,4 +1,4 @@
-"""A CSV file with a header, row by row. Whatever is wrong with it is one line that names the file and the row."""
+"""Reads CSV files with a header, and providers' bills. Each error is one line that names the file and the row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class TableError(Exception):
-    """The message is one line: file, row, column where there is one, what is wrong."""
+    """The message is one line: file, row, column if known, what is wrong."""
 
     def __init__(self, file: str, text: str, *, row: int | None = None, column: str | None = None) -> None:
         place = f"{file}:{row}" if row is not None else file
@@ -39,7 +39,7 @@ def opened_csv(stream: io.RawIOBase, file: str) -> Iterator[CsvTable]:
 
 
 class CsvTable:
-    """`columns`, and `rows()` once: the number of the row's last line in the file, and its cells by column."""
+    """`columns`, and `rows()`, which runs once. A row is the number of its last line and its cells by column."""
 
     def __init__(self, text: IO[str], file: str) -> None:
         """Read the header."""
@@ -54,7 +54,7 @@ class CsvTable:
                 raise TableError(file, "this column stands there twice", row=1, column=name)
 
     def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
-        """Raises `TableError` at the first row that is none, and at the end when there was no row."""
+        """Yield the rows. Raises `TableError` at the first malformed row, and at the end if there was no row."""
         count = 0
         for number, cells in self._read():
             if len(cells) != len(self.columns):
@@ -66,7 +66,7 @@ class CsvTable:
             raise TableError(self.file, "a header and no row")
 
     def _read(self) -> Iterator[tuple[int, list[str]]]:
-        """Rows that are not blank. The reader decodes ahead, so a bad byte lies in the row named or soon after it."""
+        """Rows that are not blank. The reader decodes ahead, so a bad byte lies in the named row or soon after it."""
         try:
             for cells in self._reader:
                 if cells:
@@ -80,12 +80,13 @@ class CsvTable:
             raise TableError(self.file, f"cannot be read: {error}") from None
 
 
-# Bills of providers: FOCUS rows, and AWS CUR rows of either generation. Errors name file, row and column.
+# --- providers' bills: FOCUS rows, and AWS CUR rows of either generation ---------------------------------
 
 
-# Each hour of 270 machines over a month: ten seconds and 250 MB to compare, measured.
+# One month of 270 machines, hour by hour: ten seconds and 250 MB to compare, measured.
 ROWS_MAX: Final = 200_000
-AMOUNT_MAX: Final = 10**15  # Dollars or pieces: beyond it stands a number of another kind.
+# Dollars or units. A larger number is of another kind.
+AMOUNT_MAX: Final = 10**15
 CURRENCY: Final = "USD"
 
 _NUMBER: Final = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,2})?")
@@ -113,7 +114,7 @@ _FOCUS_CATEGORIES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A kind of bill: its columns, by the names used here, and how a row of it is classified."""
+    """A kind of bill: its columns under our names, and how its rows are classified."""
 
     name: str
     required: tuple[str, ...]
@@ -125,13 +126,14 @@ class _Form:
     quantity: str
     unit: str
     period: tuple[str, str]
-    identity: tuple[str, ...]  # Columns that tell one row from all others; none: all of them together.
+    # Columns that identify a row. Empty: all columns together identify it.
+    identity: tuple[str, ...]
     kind: Callable[[Mapping[str, str]], BillKind]
     committed: Callable[[Mapping[str, str]], bool]
 
 
 def read_bill(stream: io.RawIOBase, file: str, form: str = "auto", *, rows_max: int = ROWS_MAX) -> Bill:
-    """Read a bill: form "focus", "cur", or "auto" by its columns. Raises `TableError`, one line."""
+    """Read a bill. `form` is "focus", "cur", or "auto" (by its columns). Raises `TableError`, one line."""
     with opened_csv(stream, file) as table:
         if "x_ChargeId" in table.columns:
             text = "this is an export of costgov's own ledger, not a provider's bill"
@@ -155,7 +157,7 @@ def _lines(table: CsvTable, form: _Form, rows_max: int) -> Iterator[BillLine]:
 
 
 class _Row:
-    """A row's cells by our names of the columns; what is not in the file is ""."""
+    """A row's cells under our names of the columns. A column that the file lacks is ""."""
 
     def __init__(self, file: str, number: int, names: Mapping[str, str], cells: Mapping[str, str]) -> None:
         self._file, self._number, self._names = file, number, names
@@ -194,7 +196,7 @@ def _form_of(table: CsvTable, wanted: str) -> _Form:
 
 
 def _named(form: _Form, table: CsvTable) -> dict[str, str]:
-    """Our name of each column that is used -> its name in the file. CUR has two spellings, and both are right."""
+    """Our name of each column that is used -> its name in the file. CUR has two valid spellings."""
     by_name: dict[str, str] = {}
     for name in table.columns:
         by_name.setdefault(_snake(name), name)
@@ -206,12 +208,12 @@ def _named(form: _Form, table: CsvTable) -> dict[str, str]:
 
 
 def _snake(name: str) -> str:
-    """lineItem/UsageStartDate, line_item_usage_start_date: one name."""
+    """Maps lineItem/UsageStartDate and line_item_usage_start_date to one name."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("/", "_").lower()
 
 
 def _once(row: _Row, form: _Form, seen: set[bytes]) -> None:
-    """A row that is there twice would be counted twice."""
+    """Refuse a repeated row, which would be counted twice."""
     identity = [row.cells[name] for name in form.identity if row.cells.get(name)]
     text = "\x1f".join(identity if identity and len(identity) == len(form.identity) else row.raw.values())
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
@@ -241,7 +243,7 @@ def _line(row: _Row, form: _Form) -> BillLine:
 
 
 def _billing_period(row: _Row, form: _Form, start: int) -> tuple[int, int]:
-    """What the row says, else the month in which its charge begins."""
+    """The period in the row, else the month in which its charge begins."""
     first, last = form.period
     if not (row.cells.get(first) and row.cells.get(last)):
         return month_of(start)
@@ -265,7 +267,7 @@ def _focus_kind(cells: Mapping[str, str]) -> BillKind:
         return BillKind.COMMITMENT
     unit = cells.get("PricingUnit", "").lower()
     category = cells.get("ServiceCategory", "")
-    # Some providers file a machine's disks and traffic under compute: the unit tells them apart.
+    # Some providers file a machine's disks and traffic under compute. The unit distinguishes them.
     if short_resource(cells["ResourceId"]).startswith("vol-") or category == "Storage":
         return BillKind.STORAGE
     if category == "Networking" or (category == "Compute" and unit == "gb"):
@@ -327,7 +329,7 @@ CUR: Final = _Form(
     period=("bill/BillingPeriodStartDate", "bill/BillingPeriodEndDate"),
     identity=("identity/LineItemId", "identity/TimeInterval"),
     kind=_cur_kind,
-    # A covered hour of a savings plan stands there at the full price; a row of its own takes it off again.
+    # A savings plan lists a covered hour at the full price and takes it off again in a separate row.
     committed=lambda cells: cells["lineItem/LineItemType"] == "DiscountedUsage",
 )
 

@@ -1,4 +1,4 @@
-"""Asking a governor: the client's side of the control socket. Standard library only, so that commands start fast."""
+"""The client's side of the control socket. Standard library only, so that commands start fast."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 SYSTEM_SOCKET: Final = "/run/costgov/control.sock"
-RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024  # Twice what a governor sends; beyond it this is not one.
-GOVERNORS_MAX: Final = 16  # `costgov run` beside each GPU of the widest node.
+# Twice what a governor sends. Anything longer does not come from a governor.
+RESPONSE_BYTES_MAX: Final = 16 * 1024 * 1024
+GOVERNORS_MAX: Final = 16  # One `costgov run` beside each GPU of the widest node.
 TIMEOUT_S: Final = 5.0  # A live governor answers within one turn of its loop (250 ms).
-INCIDENTS_MAX: Final = 1_000  # A journal keeps no more of them.
+INCIDENTS_MAX: Final = 1_000  # A journal retains no more of them.
 _CHUNK_BYTES: Final = 64 * 1024
-_LEAST_S: Final = 0.001  # What a call gets when its time is over: an answer that is there is still read.
+# What a call gets after the deadline, so that an answer already there is still read.
+_LEAST_S: Final = 0.001
 _TIMEVAL: Final = struct.Struct("@ll")
 
 Snapshot = Mapping[str, Any]
@@ -27,7 +29,7 @@ Snapshot = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `code` is "" when ok, else the governor's code or one of ours: no_governor, silent, garbled."""
+    """A response. `code` is "" if ok, else the governor's code or one of ours: no_governor, silent, garbled."""
 
     ok: bool
     data: Any = None
@@ -36,8 +38,10 @@ class Answer:
 
 
 def socket_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return where a governor may listen, first choice first: what the environment names alone, else the system's
-    and the user's. The names are those of the settings, which a governor started in it obeys.
+    """Return where a governor may listen, first choice first.
+
+    A path in the environment is the only choice; without one, the system's and the user's paths are. The variables are
+    those of the settings, so a governor started in the same environment uses the same path.
     """
     given = environ.get("COSTGOV_PATHS__CONTROL_SOCKET") or environ.get("COSTGOV_CONTROL")
     if given:
@@ -53,7 +57,7 @@ def socket_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _beside(runtime_dir: str) -> list[str]:
-    """The governors of `costgov run`, each in a directory of its own."""
+    """The governors of `costgov run`, each in its own directory."""
     return sorted(glob.glob(f"{glob.escape(runtime_dir)}/runs/*/control.sock"))[:GOVERNORS_MAX]
 
 
@@ -71,7 +75,8 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
         except TimeoutError:
             return _silent(path, timeout_s)
         except OSError:
-            pass  # It hung up on us: what it said before, if anything, is still there to be read.
+            # The governor hung up. Anything it sent before can still be read.
+            pass
         received = bytearray()
         while not received.endswith(b"\n") and len(received) <= RESPONSE_BYTES_MAX:
             sock.settimeout(max(_LEAST_S, deadline_s - time.monotonic()))
@@ -88,26 +93,26 @@ def ask(path: str, request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> 
 
 
 def _connect(sock: socket.socket, path: str, timeout_s: float) -> None:
-    """Wait for a place in a queue that is full: the governor empties it at its next turn. EAGAIN after `timeout_s`.
+    """Connect, waiting while the backlog is full: the governor empties it at its next turn. EAGAIN after `timeout_s`.
 
-    Not by settimeout(): a socket that does not block gets that EAGAIN at once (unix(7)).
+    SO_SNDTIMEO, not settimeout(): a non-blocking socket gets EAGAIN at once (unix(7)).
     """
-    micros = max(1, round(timeout_s * 1e6))  # 0 would be for ever.
+    micros = max(1, round(timeout_s * 1e6))  # 0 would mean for ever.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(*divmod(micros, 1_000_000)))
     sock.connect(path)
 
 
 def ask_each(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> list[Answer]:
-    """Ask every governor that is there. Empty when none is."""
+    """Ask every governor. Empty if there is none."""
     answers = (ask(path, request, timeout_s) for path in paths)
     return [answer for answer in answers if answer.code != "no_governor"]
 
 
 def ask_first(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> Answer:
-    """Ask one governor after the other until one does it. Else the answer is the most telling refusal.
+    """Ask one governor after another until one succeeds. Otherwise return the most informative refusal.
 
-    When none is there, it names every place that was tried. A governor that may not be asked, or refuses, outranks
-    those that do not know the run: it may well be the one.
+    If there is no governor, the answer names every path tried. A governor that refuses, or may not be asked, outranks
+    those that do not know the run: it may be the right one.
     """
     telling: Answer | None = None
     for path in paths:
@@ -120,7 +125,7 @@ def ask_first(paths: tuple[str, ...], request: Mapping[str, Any], timeout_s: flo
 
 
 def nobody(paths: tuple[str, ...]) -> str:
-    """What to say when no governor answers anywhere."""
+    """The message if no governor answers anywhere."""
     return f"no governor at {' or '.join(paths)}: start it with `systemctl start costgov` or `costgov run -- CMD`"
 
 
@@ -152,7 +157,7 @@ def _read(path: str, received: bytes) -> Answer:
 
 
 def matching(found: Sequence[Snapshot], wanted: str) -> list[Snapshot]:
-    """Those whom a person may mean: "last" is the newest, a full id that one, else every id that begins so."""
+    """The incidents that a person may mean: "last" is the newest, an exact id only itself, else ids by prefix."""
     if wanted == "last":
         return [max(found, key=lambda snapshot: int(snapshot["opened_wall_ns"]))] if found else []
     exact = [snapshot for snapshot in found if snapshot["incident_id"] == wanted]

@@ -1,7 +1,7 @@
 """Packets of the trainer socket → events, and the governor's answers → packets.
 
-Whatever arrives was written by a stranger: every packet ends as an event or as a list of faults, never as an exception.
-Who sent it comes from the connection; no field of a message is taken for an identity.
+Packets are untrusted: each becomes an event or a list of faults, never an exception. The connection identifies the
+sender; no field of a message counts as identity.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from trainer_shim.wire import (
 )
 
 DROPPED_BY_SENDER = "dropped by the sender"
-FAULTS_MAX = 8  # A frame that is wrong everywhere is described well enough by its first few faults.
-PROCESSES_REMEMBERED_MAX = 1_024  # Drop counts by sender: four times the connections that the inbox admits.
+# The first few faults describe a frame that is wrong everywhere.
+FAULTS_MAX = 8
+# Drop counts by sender: four times the connections that the inbox admits.
+PROCESSES_REMEMBERED_MAX = 1_024
 
-# What a hello may ask us to ring with: nobody's SIGKILL. 0 = letter only, then SIGUSR1, SIGUSR2 and the real-time ones.
+# The signals that a hello may ask us to send: never SIGKILL. 0: the checkpoint request only. Then SIGUSR1, SIGUSR2 and
+# the real-time signals.
 DOORBELLS = frozenset((0, 10, 12, *range(34, 65)))
 
 Frame = dict[str, Any]
 
-# json.loads() looks for whitespace around and for options first: a fifth of the cost of a step.
+# json.loads() first looks for whitespace and options, which is a fifth of the cost of a step.
 _read_json = json.JSONDecoder().raw_decode
 _JSON_SPACE = " \t\n\r"
 
@@ -56,7 +59,7 @@ class PacketLike(Protocol):
 
 
 def decode(packet: PacketLike, at: MonoNs, run: str | None) -> Event | list[str]:
-    """Return the packet's event, or what is wrong with it. `run` is that of the connection's hello, None before it."""
+    """Return the packet's event, or its faults. `run` is the one in the connection's hello, None before it."""
     frame = parse(packet)
     return frame if isinstance(frame, list) else build(frame, packet, at, run)
 
@@ -71,9 +74,10 @@ def parse(packet: PacketLike) -> Frame | list[str]:
         if end != len(text):
             return ["not JSON: something follows the object"]
         if "\\" in text and ("\\ud" in text or "\\uD" in text):
-            # A lone half of a surrogate pair is legal JSON and poison to every later encoder.
+            # A lone half of a surrogate pair is legal JSON, but every later encoder rejects it.
             json.dumps(frame, ensure_ascii=False).encode("utf-8")
-    except (ValueError, RecursionError) as error:  # Also UnicodeError, and integers of thousands of digits.
+    # Also UnicodeError, and integers of thousands of digits.
+    except (ValueError, RecursionError) as error:
         return [f"not JSON: {type(error).__name__}"]
     if _is_valid(frame):
         return frame  # type: ignore[no-any-return]
@@ -81,7 +85,7 @@ def parse(packet: PacketLike) -> Frame | list[str]:
 
 
 def build(frame: Frame, packet: PacketLike, at: MonoNs, run: str | None) -> Event | list[str]:
-    """Turn a frame that `parse` returned into its event, or say what its values contradict."""
+    """Turn a frame from `parse` into its event, or return what its values contradict."""
     if frame["rank"] < 0:
         return ["rank is negative"]
     kind = frame["kind"]
@@ -93,15 +97,18 @@ def build(frame: Frame, packet: PacketLike, at: MonoNs, run: str | None) -> Even
 
 
 class FrameReader:
-    """Reads the packets of all connections: remembers each one's run, and counts what was lost on the way."""
+    """Reads the packets of all connections, remembers each connection's run, and counts lost frames."""
 
     def __init__(self) -> None:
         self._runs: dict[ConnectionId, str] = {}
-        self._dropped: dict[Any, int] = {}  # By process: the shim counts since attach, over its reconnects.
+        # By process: the shim counts since attach, across its reconnects.
+        self._dropped: dict[Any, int] = {}
 
     def read(self, packet: PacketLike, at: MonoNs) -> list[Event]:
-        """Return the packet's event; `FramesLost` stands for a faulty packet and for what the sender dropped,
-        `BadHello` for a faulty hello of who has not said a good one yet."""
+        """Return the packet's event, with `FramesLost` for a faulty packet and for what the sender dropped.
+
+        `BadHello` stands for a faulty hello on a connection without a good one.
+        """
         run = self._runs.get(packet.connection)
         frame = parse(packet)
         event = frame if isinstance(frame, list) else build(frame, packet, at, run)
@@ -120,7 +127,7 @@ class FrameReader:
         return self._runs.get(connection)
 
     def forget(self, connection: ConnectionId) -> None:
-        """The connection is closed."""
+        """Drop what is known of a closed connection."""
         self._runs.pop(connection, None)
 
     def _newly_dropped(self, frame: Frame, packet: PacketLike) -> int:
@@ -136,7 +143,7 @@ class FrameReader:
 
 
 def _is_hello(packet: PacketLike) -> bool:
-    """Whether a packet that is no valid frame was meant as a hello."""
+    """Whether a packet that is not a valid frame was meant as a hello."""
     try:
         frame = json.loads(packet.data)
     except (ValueError, RecursionError):
@@ -175,8 +182,11 @@ _INT_MIN, _INT_END = -(2**63), 2**63
 
 
 def _is_valid(frame: Any) -> bool:
-    """As `not faults(frame, FRAMES)`, walking the frame instead of the table, and without a call for each number: most
-    fields of a step are numbers, and a call for each was a tenth of the cost of a frame."""
+    """Equals `not faults(frame, FRAMES)`, but faster.
+
+    It walks the frame instead of the table and avoids a call per number. Most fields of a step are numbers, and those
+    calls were a tenth of the cost of a frame.
+    """
     if not isinstance(frame, dict) or frame.get("v") != WIRE_VERSION:
         return False
     kind = frame.get("kind")
@@ -254,8 +264,8 @@ def _step(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Step 
 def step_values(frame: Mapping[str, Any]) -> dict[str, Any]:
     """Return the optional fields of a step whose kinds were checked.
 
-    Losses, norms and scales keep their NaN and infinities, which are the news. A duration or a count that is negative
-    or not finite says nothing: it becomes absent, so that one bad clock does not cost the loss beside it.
+    Losses, norms and scales retain NaN and infinities, which matter. A duration or a count that is negative or not
+    finite carries no information and becomes absent, so that one bad clock does not cost the loss beside it.
     """
     values: dict[str, Any] = {}
     get = frame.get
@@ -315,7 +325,8 @@ def _beat(frame: Frame, connection: ConnectionId, at: MonoNs, run: str) -> Beat 
         rank=frame["rank"],
         progress_seq=frame["progress_seq"],
         phase=frame["phase"],
-        phase_since=MonoNs(max(0, min(frame["phase_since_ns"], at))),  # A time to come would be a negative age.
+        # A future time would give a negative age.
+        phase_since=MonoNs(max(0, min(frame["phase_since_ns"], at))),
         step=_count(frame.get("step")),
         in_step=frame.get("in_step") is True,
         last_hook=_shown(frame.get("last_hook")),
@@ -372,7 +383,7 @@ def _count(value: int | None) -> int | None:
 
 
 def _printable(text: str) -> str:
-    """Replace what could steer a terminal or break a line of a log."""
+    """Replace characters that could steer a terminal or break a line of a log."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

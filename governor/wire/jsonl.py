@@ -1,4 +1,7 @@
-"""When a record of a log happened: its time as a number, or written out as a date with a time of day."""
+"""Reads one line of a metrics stream: its record, its time, and the names under which trainers log each field.
+
+wire.records makes events of the records.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 TIME_KEYS: Final = ("t", "elapsed_s", "_runtime", "_timestamp", "timestamp")
-# Here only a date is a clock: a number under these names may as well be how long a step took.
+# Under these names only a date is a time: a number may be how long a step took.
 DATE_KEYS: Final = ("time", "asctime", "ts", "@timestamp")
-EPOCH_BOUND_S: Final = 1e11  # The year 5138: from here on it is milliseconds since 1970, or micro-, or nanoseconds.
+# The year 5138. Larger numbers are milliseconds since 1970, or micro- or nanoseconds.
+EPOCH_BOUND_S: Final = 1e11
 SUBUNITS: Final = 3
-SECONDS_BOUND: Final = 1e20  # Above the nanoseconds of today: no time at all.
+SECONDS_BOUND: Final = 1e20  # Above today's nanoseconds: not a time.
 
 
 def time_of(record: Mapping[str, Any]) -> float | None:
-    """A record's time in seconds, since whenever its clock began or since 1970; None where it has none."""
+    """A record's time in seconds, since its clock's start or since 1970. None if it has no time."""
     for key in TIME_KEYS:
         value = record.get(key)
         if value is not None:
@@ -30,7 +34,7 @@ def time_of(record: Mapping[str, Any]) -> float | None:
 
 
 def seconds_of(time: object) -> float | None:
-    """A number of seconds, also one in words; None for anything else."""
+    """A number of seconds, also as text. None for anything else."""
     if isinstance(time, bool) or not isinstance(time, int | float | str):
         return None
     try:
@@ -47,27 +51,30 @@ def seconds_of(time: object) -> float | None:
 
 
 def date_seconds(text: str) -> float | None:
-    """Seconds since 1970 of ISO 8601, also as Python's logging writes it; None for anything else. A day alone is no
-    clock: it stands still for a day, and then leaps."""
+    """Seconds since 1970 from ISO 8601, also as Python's logging writes it. None for anything else.
+
+    A date without a time of day is not a time: it stands still for a day and then jumps.
+    """
     if ":" not in text:
         return None
     try:
         when = datetime.fromisoformat(text.strip())
     except ValueError:
         return None
-    # Where it names no zone, any will do: only differences count.
+    # Only differences count, so any zone will do where the text names none.
     return (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
 
 
-# One line of a metrics stream → a record, and under which names trainers log what. wire.records makes events of it.
+# --- one line -> a record; which names fields have ------------------------------------------------------
 
 
-SAMPLED: Final = "Train/Samples/"  # DeepSpeed's monitor: what these stand beside are samples, not steps.
+# DeepSpeed's monitor: records with these keys count samples, not steps.
+SAMPLED: Final = "Train/Samples/"
 ELAPSED: Final = SAMPLED + "elapsed_time_ms_"
 
 # Our field -> the names under which trainers commonly log it, in order of preference. Keys that end in `_ms` hold
-# milliseconds, as do those of DeepSpeed's timers. A bare "tokens" is this step's, as on our own wire; totals have names
-# of their own. Names with a slash, a dash or a bracket are tags of TensorBoard and W&B.
+# milliseconds, and so do DeepSpeed's timers. A bare "tokens" counts one step, as on our own wire; totals have their own
+# names. Names with a slash, a dash or a bracket are tags of TensorBoard and W&B.
 DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
     "step": (
         "step", "global_step", "global_steps", "iteration", "iter", "train/step", "train/global_step",
@@ -110,12 +117,13 @@ DEFAULT_FIELDS: Mapping[str, Sequence[str]] = {
     "tokens_per_second": ("tokens_per_second", "tokens_per_sec", "tok/s", "tokens/s", "tps", "throughput_tokens"),
     "overflow": ("overflow",),
     "phase": ("phase",),
-    "gpu_util": ("gpu_util_each", "gpu_util"),  # Percent: a list of all GPUs, or one figure, their mean.
+    # Percent: a list for all GPUs, or one number, their mean.
+    "gpu_util": ("gpu_util_each", "gpu_util"),
 }  # fmt: skip
 
 
 def field_map(overrides: Mapping[str, str | Sequence[str]]) -> Mapping[str, Sequence[str]]:
-    """Return the defaults with the user's names in front. ValueError names a field that we do not have."""
+    """Return the defaults with the user's names in front. ValueError names an unknown field."""
     merged = dict(DEFAULT_FIELDS)
     for field, names in overrides.items():
         if field not in merged:
@@ -125,11 +133,12 @@ def field_map(overrides: Mapping[str, str | Sequence[str]]) -> Mapping[str, Sequ
 
 
 def parse_line(line: bytes) -> dict[str, Any] | list[str] | None:
-    """Return the line's record, what is wrong with the line, or None for a blank one."""
+    """Return the line's record, a list of its faults, or None for a blank line."""
     if not line.strip():
         return None
     try:
-        record = json.loads(line.decode("utf-8"))  # The stdlib reads bare NaN and Infinity, which trainers write.
+        # The stdlib reads bare NaN and Infinity, which trainers write.
+        record = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         return [f"not JSON: {type(error).__name__}"]
     return record if isinstance(record, dict) else ["not an object"]

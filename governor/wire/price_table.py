@@ -1,7 +1,7 @@
-"""The built-in price table, governor/data/prices.csv: every row with its date and source; and how a machine is found.
+"""The built-in price table, governor/data/prices.csv: every row has its date and source.
 
-A list price of some day is the last resort: `governor.core.money.prices.choose`
-takes it only where neither the provider nor the user has said anything.
+A dated list price is the last resort: `governor.core.money.prices.choose` takes it only if neither the provider nor
+the user has stated one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COLUMNS: Final = (
     *("provider", "instance", "gpu", "gpus", "usd_per_instance_hour", "usd_per_gpu_hour"),
     *("kind", "date", "source", "notes"),
 )
-# The last three are for orientation: an index and a range are nobody's price, and serverless is no machine of ours.
+# The last three are for orientation: an index and a range are not prices of a machine, and serverless is no machine.
 KINDS: Final[dict[str, PriceKind | None]] = {
     "on-demand": PriceKind.ON_DEMAND,
     "spot": PriceKind.SPOT,
@@ -32,7 +32,7 @@ KINDS: Final[dict[str, PriceKind | None]] = {
     "index": None,
     "range": None,
 }
-# What NVML (and the providers that repeat it) calls a GPU -> what the table calls it.
+# A GPU's name in NVML (and at providers that repeat it) -> its name in the table.
 _NVML_NAMES: Final = {
     "NVIDIA A100-SXM4-40GB": "A100-SXM-40GB",
     "NVIDIA A100-SXM4-80GB": "A100-SXM-80GB",
@@ -48,17 +48,18 @@ _NVML_NAMES: Final = {
 
 
 class PriceTableError(ValueError):
-    """The table cannot be read: file, row (as an editor counts) and column, and what is wrong there."""
+    """The table cannot be read. The message has the file, the row as an editor counts, the column and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
     row: int
     provider: str
-    instance: str  # May be empty: then the row is about the GPU.
+    # May be empty; then the row is about the GPU.
+    instance: str
     gpu: str
     gpus: int
-    usd_micros_per_hour: UsdMicros  # Of all its GPUs.
+    usd_micros_per_hour: UsdMicros  # For all its GPUs.
     kind_text: str
     kind: PriceKind | None  # None: never a machine's price.
     date: str  # The source's own words: "2026-11-09", "2025", "2025-2026".
@@ -68,7 +69,7 @@ class PriceRow:
 
 @dataclass(frozen=True, slots=True)
 class PriceTable:
-    compiled: Day  # No row can have been read later than that.
+    compiled: Day  # No row is newer than this.
     compiled_text: str
     rows: tuple[PriceRow, ...]
 
@@ -84,7 +85,7 @@ def built_in() -> PriceTable:
 
 
 def parse_table(text: str, file: str = FILE) -> PriceTable:
-    """Read the table: "#" lines with `compiled` and `rows`, the columns, the rows. PriceTableError names the fault."""
+    """Read the table: "#" lines with `compiled` and `rows`, the columns, the rows. Raises PriceTableError."""
     lines = text.splitlines()
     head = [line for line in lines if line.startswith("#")]
     manifest = dict(line[1:].strip().split(": ", 1) for line in head if ": " in line)
@@ -155,15 +156,16 @@ def _usd(text: str, wrong: Callable[[str], NoReturn]) -> Decimal:
 
 
 def _last_digit(value: Decimal) -> Decimal:
-    """What one in the last digit written is worth, at most a cent: 6.88 was rounded to 0.01, and so was 2.5."""
+    """The value of one unit in the last digit written, at most a cent: 6.88 was rounded to 0.01, and so was 2.5."""
     exponent = value.as_tuple().exponent
     return Decimal(1).scaleb(min(-2, exponent if isinstance(exponent, int) else 0))
 
 
 def look_up(table: PriceTable, machine: Machine) -> Quote | None:
-    """The newest price of that kind: of the instance type, else of as many such GPUs, else of another number of them.
+    """The newest price of that kind: by instance type, else by the same number of such GPUs, else by another number.
 
-    Newest is what cannot be older: "2026-05" is newer than "2026". Of several the dearest: a ceiling then holds.
+    "2026-05" is newer than "2026": the newest is the one that cannot be older. The highest of several
+    prices is taken, so that a ceiling holds.
     """
     kind = machine.kind or PriceKind.ON_DEMAND
     rows = [row for row in table.rows if row.kind is kind and key(row.provider) == key(machine.provider)]
@@ -198,12 +200,12 @@ def _quote(table: PriceTable, row: PriceRow, gpus: int | None) -> Quote:
 
 
 def key(name: str) -> str:
-    """Names are compared without case and without what stands in brackets: "p5.48xlarge (after cut)"."""
+    """A name for comparison: case and text in brackets are ignored, as in "p5.48xlarge (after cut)"."""
     return name.partition(" (")[0].strip().casefold()
 
 
 def select(table: PriceTable, provider: str | None, instance: str | None) -> Iterator[PriceRow]:
-    """The rows to show: of a provider, and of instance types or GPUs whose name contains a text."""
+    """The rows to show: of one provider, and of instance types or GPUs whose name contains a text."""
     for row in table.rows:
         if provider is not None and key(provider) not in (key(row.provider), row.provider.casefold()):
             continue

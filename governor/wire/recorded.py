@@ -1,4 +1,7 @@
-"""The segments of a recording on one clock: with each boot of a machine its monotonic clock begins anew."""
+"""Reads recordings back: the segments on one clock, and their frames as events.
+
+Each boot of a machine restarts its monotonic clock.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +18,24 @@ from governor.wire.frames import FAULTS_MAX, build
 from governor.wire.recording import FORMAT, NOTE
 from trainer_shim.wire import FRAMES, WIRE_VERSION, faults
 
-PAUSE_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S  # Longer than this no run is away: one of the wall clocks was wrong.
-# Every time that a line may hold, all of one clock.
+# No run pauses longer than this, so one of the wall clocks was wrong.
+PAUSE_MAX_NS: Final = 30 * 24 * 3600 * NS_PER_S
+# Every time that a line may hold. All are of one clock.
 _TIMES: Final = ("at_ns", "mono_ns", "started_mono_ns", "phase_since_ns", "last_hook_ns")
 _TIMES_WITHIN: Final = (("last_good", "mono_ns"), ("collective", "entered_ns"))
 
 
 class RecordedClock:
-    """Puts the lines of later boots behind those of the first, as far as the wall clock was between them."""
+    """Puts the lines of later boots after those of the first, as far apart as the wall clock says."""
 
     def __init__(self) -> None:
         self.last_ns = 0
         self._boot: Any = None
-        self._wall_ahead_ns = 0  # Of the first boot's monotonic clock.
+        self._wall_ahead_ns = 0  # The wall clock minus the first boot's monotonic clock.
         self._shift_ns = 0
 
     def begin(self, meta: Mapping[str, Any]) -> str | None:
-        """A segment begins. Returns what is wrong with its first line."""
+        """Begin a segment. Returns the fault of its first line, or None."""
         mono_ns, wall_ns, boot = meta.get("mono_ns"), meta.get("wall_ns"), meta.get("boot_id")
         if meta.get("recording") != FORMAT:
             return f"recording format {meta.get('recording')!r:.20}: this costgov knows {FORMAT}"
@@ -67,20 +71,20 @@ class RecordedClock:
         return value + self._shift_ns if type(value) is int else value
 
 
-# Frames of a recorded connection, one a line, of all ranks in one log → events, as the inbox would have told them.
+# --- frames, one per line, as the events that the inbox would have given ------------------------------------
 #
-# A plain log of frames holds what ranks said and nothing of who they were: each attempt of a rank gets a process of
-# its own. A governor's recording (`wire.recording`) has also the connection, the process, and notes of what no frame
-# says.
+# A plain log of frames identifies no process, so each attempt of a rank gets its own. A governor's recording
+# (`wire.recording`) also has the connection, the process, and notes.
 
 
-FIRST_PID: Final = 1_000  # Of nobody: no signal is ever sent by it.
+FIRST_PID: Final = 1_000  # A placeholder: no signal is ever sent to it.
 GPUS_MAX: Final = 64  # More than any node has.
 SPEAKERS_MAX: Final = 256  # Connections of one node at a time, as the inbox admits them.
 
 Events = tuple[Event, ...]
 Faults = list[str]
-_Place = tuple[str, int]  # Where a line was heard: a recorded connection, or of a plain log its rank.
+# Where a line came from: a recorded connection or, in a plain log, its rank.
+_Place = tuple[str, int]
 
 
 def is_frame(record: dict[str, Any]) -> bool:
@@ -99,18 +103,18 @@ def is_halt(record: dict[str, Any]) -> bool:
 
 
 def is_gap(record: dict[str, Any]) -> bool:
-    """Whether nobody listened from this time on until the next record."""
+    """Whether no governor listened from this time until the next record."""
     return record.get("note") == "gap" and is_note(record)
 
 
 def break_note(at_ns: int) -> dict[str, Any]:
-    """As if the recording itself said that nobody was heard from then on."""
+    """A gap note, for a gap that the recording itself does not state."""
     return {"v": WIRE_VERSION, "kind": NOTE, "note": "gap", "at_ns": at_ns}
 
 
 @dataclass(frozen=True, slots=True)
 class _Packet:
-    """What decoding asks of a packet."""
+    """What decoding needs of a packet."""
 
     connection: ConnectionId
     peer: Peer
@@ -123,11 +127,12 @@ class RecordedRanks:
 
     def __init__(self, run: str) -> None:
         self.run = run
-        self._speakers: dict[_Place, tuple[str, _Packet]] = {}  # The attempt of each, and what it speaks from.
+        # Each speaker's attempt and its connection.
+        self._speakers: dict[_Place, tuple[str, _Packet]] = {}
         self._counted = 0
 
     def read(self, frame: dict[str, Any], at: MonoNs) -> Events | Faults:
-        """The line's events, or what is wrong with it."""
+        """The line's events, or its faults."""
         if frame["kind"] == NOTE:
             return self._read_note(frame, at)
         found = faults(frame, FRAMES)
@@ -138,7 +143,7 @@ class RecordedRanks:
         known = self._speakers.get(place)
         if frame["kind"] == "hello":
             if frame.get("again") is True and known is not None:
-                return ()  # For whoever reads from there on alone.
+                return ()  # Repeated for readers that begin there.
             fault = self._fault(frame)
             if fault is not None:
                 return [fault]
@@ -150,7 +155,7 @@ class RecordedRanks:
         return event if isinstance(event, list) else (event,)
 
     def break_off(self, at: MonoNs) -> Events:
-        """Nobody is heard from here on: each has to say hello again."""
+        """Disconnect every rank: each has to send a hello again."""
         ends = tuple(Disconnected(at, packet.connection) for _, packet in self._speakers.values())
         self._speakers.clear()
         return ends
@@ -166,7 +171,8 @@ class RecordedRanks:
         self._counted += 1
         pid, ticks = hello.get("pid"), hello.get("start_ticks")
         if type(pid) is int and type(ticks) is int:
-            process = ProcessId(pid, ticks, "replay")  # The same one after it had to connect again.
+            # The same process after a reconnect.
+            process = ProcessId(pid, ticks, "replay")
         else:
             process = ProcessId(FIRST_PID + self._counted, 1, "replay")
         if len(self._speakers) >= SPEAKERS_MAX:
@@ -177,7 +183,8 @@ class RecordedRanks:
 
     def _read_note(self, note: dict[str, Any], at: MonoNs) -> Events | Faults:
         what = note.get("note")
-        if what in ("gap", "halted"):  # What follows a halt is the halt's doing, and was not recorded.
+        # What follows a halt is the halt's doing and was not recorded.
+        if what in ("gap", "halted"):
             return self.break_off(at)
         if what == "lost":
             ended = self._speakers.pop(("conn", note["conn"]), None) if type(note.get("conn")) is int else None
@@ -186,13 +193,13 @@ class RecordedRanks:
             return (TrainerExited(at, self.run, None),)
         read = _MACHINE.get(what) if isinstance(what, str) else None
         if read is None:
-            return ()  # A newer governor's.
+            return ()  # From a newer governor.
         event = read(note, at, self.run)
         return (event,) if event is not None else [f"note {what}: its values are not as a governor writes them"]
 
 
 def _gpus(note: Mapping[str, Any], at: MonoNs, _run: str) -> Event | None:
-    """As of a node that has no other GPUs: the engine finds them to be the run's by the ways in which it did then."""
+    """The sample as of a node with no other GPUs. The engine assigns them to the run as it did then."""
     busy = note.get("busy_frac")
     if not isinstance(busy, list) or len(busy) > GPUS_MAX:
         return None

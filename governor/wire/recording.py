@@ -1,4 +1,4 @@
-"""How a recording lies on disk: a directory a run, in it numbered segments that are each replayable by themselves."""
+"""How a recording lies on disk: one directory per run, with numbered segments that are each replayable alone."""
 
 from __future__ import annotations
 
@@ -21,47 +21,50 @@ def segment_name(number: int) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """None for what is no segment."""
+    """The segment's number, or None if the name is not a segment's."""
     found = _SEGMENT.fullmatch(name)
     return int(found[1]) if found is not None else None
 
 
 def segments(directory: Path) -> list[Path]:
-    """In the order in which they were written. OSError when the directory cannot be read."""
+    """The segments in the order of writing. OSError if the directory cannot be read."""
     found = [(number, path) for path in directory.iterdir() if (number := number_of(path.name)) is not None]
     return [path for _, path in sorted(found)]
 
 
-# The lines of a recording: what a run's ranks said, when it came, and what else its rules were shown.
+# --- the lines of a recording -------------------------------------------------------------------------------
 #
-# A frame stands as it came, with two keys more: `at_ns`, the governor's CLOCK_MONOTONIC at its arrival, by which it
-# was judged, and `conn`, the connection that it came on. A hello has also the kernel's word of who said it. Hellos
-# and acks lack what might hold a secret. A note is a line of our own: what no frame says. `wire.recorded` reads them.
+# A frame is stored as it came, with two more keys: `at_ns`, the governor's CLOCK_MONOTONIC at its arrival, by which it
+# was judged, and `conn`, its connection. A hello also has its process as the kernel reported it. Hellos and acks lack
+# fields that might hold a secret. A note is our own line, for facts that no frame states. `wire.recorded` reads them.
 
 
 FORMAT: Final = 1  # `recording` of a segment's first line.
 NOTE: Final = "note"  # The kind of our own lines.
-# A command line and paths may hold a key; what a rank knows of an old incident is the incident's.
+# A command line and paths may hold a key. What a rank knows of an old incident belongs to that incident.
 LEFT_OUT: Final = frozenset({"resume_argv", "cwd", "checkpoint_dir", "open_incident"})
 LAST_GOOD_KEPT: Final = ("step", "tokens_total", "mono_ns")
 SAVED_KEPT: Final = ("kind", "tokens_total", "files", "bytes", "hashed")
-_HELLO: Final = frozenset(FRAMES["hello"]) - LEFT_OUT  # A newer shim's own fields may hold anything.
-_ACK: Final = frozenset(FRAMES["ack"]) - {"reason"}  # Of a failure: the error's words, which name files.
+# A newer shim's own fields may hold anything.
+_HELLO: Final = frozenset(FRAMES["hello"]) - LEFT_OUT
+# The reason of a failure is the error's text, which names files.
+_ACK: Final = frozenset(FRAMES["ack"]) - {"reason"}
 
 
 class Heard(NamedTuple):
-    """A frame that was judged, as it came. `process`: of a hello, who the kernel says it is."""
+    """A judged frame, as it came. `process` is set for a hello: the process that the kernel reports."""
 
     at: MonoNs
     connection: ConnectionId
     data: bytes
     process: ProcessId | None = None
-    is_again: bool = False  # Said before, and repeated for whoever reads on from here.
+    # A repeated hello, for readers that begin here.
+    is_again: bool = False
     is_ack: bool = False
 
 
 def line(heard: Heard) -> bytes:
-    """`data` has been parsed: it is one JSON object. A line break in it can only be space between its parts."""
+    """The line of a frame. `data` is one JSON object, so a line break in it is only space between its parts."""
     if heard.process is not None:
         return _hello_line(heard, heard.process)
     if heard.is_ack:
@@ -84,7 +87,7 @@ def _ack_line(heard: Heard) -> bytes:
 
 
 def _kept(data: bytes, names: Collection[str], inner: str, names_within: Sequence[str]) -> dict[str, Any]:
-    """Of a frame the fields of these names, and of its record `inner` those within."""
+    """The frame's fields in `names`, with `inner` reduced to the fields in `names_within`."""
     frame = {name: value for name, value in json.loads(data).items() if name in names}
     if isinstance(frame.get(inner), dict):
         frame[inner] = {name: frame[inner].get(name) for name in names_within}
@@ -92,8 +95,11 @@ def _kept(data: bytes, names: Collection[str], inner: str, names_within: Sequenc
 
 
 def head(run: str, facts: Mapping[str, Any], *, mono_ns: int, wall_ns: int, continues: bool) -> bytes:
-    """A segment's first line. The two times are of one moment: another boot's monotonic clock began anew.
-    `continues`: nothing was missed since the segment before."""
+    """A segment's first line.
+
+    The two times are of one moment, because another boot's monotonic clock starts anew. `continues`: nothing was missed
+    since the segment before.
+    """
     meta = {
         "recording": FORMAT, "run": run, **facts, "mono_ns": mono_ns, "wall_ns": wall_ns, "continues": continues,
     }  # fmt: skip
@@ -109,17 +115,17 @@ def exited(at: MonoNs) -> bytes:
 
 
 def halted(at: MonoNs, incident_id: str) -> bytes:
-    """What ranks do from here on is the halt's doing."""
+    """A note that what ranks do from here on is the halt's doing."""
     return _note("halted", at, incident=incident_id)
 
 
 def gap(at: MonoNs, lines: int) -> bytes:
-    """From here on so many lines could not be kept; 0: nobody was there to hear any."""
+    """A note that so many lines from here on were not stored. 0: no governor was running."""
     return _note("gap", at, lines=lines)
 
 
 def gpus(sample: GpuSample) -> bytes:
-    """Those of the run alone."""
+    """A sample of the run's own GPUs."""
     return _note(
         "gpus",
         sample.at,

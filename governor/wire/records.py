@@ -1,8 +1,8 @@
-"""One parsed record of a metrics log → events: what the daemon reads from a stream, and what replay reads from a log.
+"""One parsed record of a metrics log → events, for the daemon's streams and for replay.
 
 A record is one of our own frames or any flat object with a field map. A reader remembers a little of its log, because
-three things cannot be told from one record: whether a bare "tokens" is this step's or a running total, over how many
-steps an overflow count runs, and what kind of record each set of keys is.
+one record does not tell three things: whether a bare "tokens" counts one step or is a running total, how many steps an
+overflow count covers, and what kind of record each set of keys is.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from trainer_shim.wire import FRAMES, PHASES, faults, number
 Events = tuple[Event, ...]
 Faults = list[str]
 
-KEYS_MAX: Final = 256  # Of a set of keys worth remembering.
-GPUS_MAX: Final = 64  # Of one log's record: more than any node has.
-SHAPES_MAX: Final = 256  # Sets of keys remembered; a log has a handful. Beyond it each record is looked at anew.
-TOKENS_OF_A_STEP_MAX: Final = 2**30  # Global batches end at some 10^8 tokens: a "tokens" above this is a total.
-RISES_OF_A_TOTAL: Final = 8  # Counts of a step that rise so often in a row by chance: once in 40,000 logs.
+KEYS_MAX: Final = 256  # The largest set of keys that is remembered.
+GPUS_MAX: Final = 64  # In one record of a log: more than any node has.
+# Sets of keys remembered. A log has a handful; further sets are examined at every record.
+SHAPES_MAX: Final = 256
+# Global batches end at some 10^8 tokens, so a larger "tokens" is a total.
+TOKENS_OF_A_STEP_MAX: Final = 2**30
+# Counts of single steps rise this often in a row by chance once in 40,000 logs.
+RISES_OF_A_TOTAL: Final = 8
 
 _WHOLE = frozenset((
     "step", "attempt_step", "skipped_steps", "tokens", "tokens_total",
@@ -42,9 +45,10 @@ _DONE = ("_stop", "_end", "_done")
 _MARKS: Mapping[str, tuple[str, ...]] = {
     **{phase: (phase,) for phase in PHASES},
     **{phase + begin: (phase,) for phase in PHASES for begin in ("_start", "_begin")},
-    # Its end says that there was one, also where nothing said that it began; then it trains again.
+    # The end of a phase implies that there was one, even if its beginning was not logged. Training follows it.
     **{phase + end: (phase, "train") for phase in PHASES for end in _DONE},
-    "eval_value": _EVALUATED,  # MLPerf logs: a result, often the only sign of the evaluation.
+    # MLPerf logs: a result, often the only sign of the evaluation.
+    "eval_value": _EVALUATED,
     "run_start": ("init",),
     "run_stop": ("finish",),
 }
@@ -56,18 +60,21 @@ _Value = tuple[str, str, Callable[[Any], Any]]  # Field, key, reader.
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a record with one set of keys holds: which key is which field, and how its value is read."""
+    """What a record with one set of keys holds: the field of each key, and how its value is read."""
 
     step: str | None
-    figures: tuple[_Value, ...]  # For which a finite float from 0 up stands for itself; most values are of this kind.
-    counts: tuple[_Value, ...]  # Whose reader has to look at every value.
+    # Fields for which a finite float from 0 up is used as it is. Most values are of this kind.
+    figures: tuple[_Value, ...]
+    counts: tuple[_Value, ...]  # Fields whose reader must examine every value.
     phase: str | None
     gpu: str | None
-    is_aside: bool  # It has a value of validation, and no loss beside it.
-    asides: tuple[str, ...]  # Keys of validation that stand beside one of a loss: tables have each key in each row.
-    is_plain: bool  # Nothing but a step.
+    # It has a validation value and no loss.
+    is_aside: bool
+    # Validation keys beside a loss key: a table has every key in every row.
+    asides: tuple[str, ...]
+    is_plain: bool  # It has a step only.
     is_involved: bool  # One of its values cannot be read alone.
-    is_sampled: bool  # Its step is a count of samples.
+    is_sampled: bool  # Its step counts samples.
 
     @property
     def is_empty(self) -> bool:
@@ -84,17 +91,18 @@ class RecordReader:
         self._tokens = _Tokens(named=fields["tokens"] is not DEFAULT_FIELDS["tokens"])
         self._samples = _Samples()
         self._step: int | None = None
-        self._overflows = 0  # Counted by the log over intervals of several steps.
+        # Overflows that the log counts over intervals of several steps.
+        self._overflows = 0
 
     def read_line(self, line: bytes, at: MonoNs) -> Events | Faults:
-        """As `read`, of a line's bytes. A blank line holds no events."""
+        """Read one line's bytes; see `read`. A blank line holds no events."""
         record = parse_line(line)
         if record is None:
             return ()
         return record if isinstance(record, list) else self.read(record, at)
 
     def read(self, record: dict[str, Any], at: MonoNs) -> Events | Faults:
-        """The record's events, none for a record that is no news of training (metadata); or what is wrong with it."""
+        """The record's events, or its faults. A record without news of training (metadata) has no events."""
         if "v" in record and is_frame(record):
             return _own(record, at, self.run)
         keys = tuple(record)
@@ -126,7 +134,7 @@ class RecordReader:
         if phases and (phases != _TRAINS or shape.is_empty):
             return self._phases(phases, step, at)
         if step is None or (word is not None and shape.is_empty):
-            return ()  # A mark that we do not know is not a step.
+            return ()  # An unknown mark is not a step.
         if step < 0:
             return ["step is negative"]
         return (*self._phases(phases, step, at), self._read_step(record, shape, step, at))
@@ -141,7 +149,8 @@ class RecordReader:
             if type(value) is not float or not 0.0 <= value < math.inf:
                 value = read(value)
                 if value is None:
-                    if field == "loss":  # The key is there and its value has vanished: NaN turned into null.
+                    # The key is present without a value: NaN was written as null.
+                    if field == "loss":
                         values["loss_expected"] = True
                     continue
             values[field] = value
@@ -167,15 +176,16 @@ class RecordReader:
         strides = self._step is not None and stride > 1
         if count == 1 and not strides:
             values["applied"] = False
-        elif 1 <= count <= stride:  # So many updates of this interval were skipped. More than it has are a total.
+        # That many updates of this interval were skipped. A count beyond the interval is a total.
+        elif 1 <= count <= stride:
             self._overflows += int(count)
             values.setdefault("skipped_steps", self._overflows)
 
 
 class _Samples:
-    """Steps of a log that counts samples: each new count is one, since DeepSpeed's monitor tells of every step.
+    """Steps of a log that counts samples. Each new count is one step: DeepSpeed's monitor logs every step.
 
-    A batch size would say more, and is not in the log; it may grow during a run.
+    The log has no batch size, which may also grow during a run.
     """
 
     def __init__(self) -> None:
@@ -183,7 +193,7 @@ class _Samples:
         self._batch: int | None = None
 
     def step(self, samples: int) -> int:
-        """The step, from 1; launched anew from a checkpoint, it goes back as far as the samples do."""
+        """The step, counted from 1. A relaunch from a checkpoint moves it back as far as the samples move."""
         if self._last is None:
             self._last = samples, 1
             return 1
@@ -198,22 +208,23 @@ class _Samples:
 
 
 class _Tokens:
-    """Whether a log's bare "tokens" is of each step, as on our own wire, or a total that only ever rises."""
+    """Decides whether a log's bare "tokens" counts each step, as on our own wire, or is a total that only rises."""
 
     def __init__(self, *, named: bool) -> None:
-        self._is_total: bool | None = False if named else None  # Whoever names the field knows what it is.
+        # A user who names the field knows what it is.
+        self._is_total: bool | None = False if named else None
         self._last: tuple[int, int] | None = None  # Step and tokens of the last record.
         self._rises = 0
 
     def settle(self, values: dict[str, Any], step: int) -> None:
-        """Leave the count where it belongs, or take it out while that cannot be told."""
+        """Leave the count in its field, or remove it while its meaning is unknown."""
         tokens = values["tokens"]
         if self._is_total is None:
             self._learn(step, tokens)
         if self._is_total:
             values.setdefault("tokens_total", values.pop("tokens"))
         elif self._is_total is None and self._rises:
-            del values["tokens"]  # Risen and not yet settled: unknown is unknown.
+            del values["tokens"]  # It rises and is not settled yet.
 
     def _learn(self, step: int, tokens: int) -> None:
         last, self._last = self._last, (step, tokens)
@@ -237,7 +248,8 @@ def _own(frame: dict[str, Any], at: MonoNs, run: str) -> Events | Faults:
         return (Step(at=at, connection=None, run=run, rank=frame["rank"], step=frame["step"], **step_values(frame)),)
     if frame["kind"] == "phase" and frame["phase"] in PHASES:
         return (PhaseChange(at=at, connection=None, run=run, rank=frame["rank"], phase=frame["phase"]),)
-    return ()  # Beats, hellos and acks mean something only on a connection.
+    # Heartbeats, hellos and acks mean something only on a connection.
+    return ()
 
 
 def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _Shape:
@@ -259,12 +271,12 @@ def _shape(record: Mapping[str, Any], fields: Mapping[str, Sequence[str]]) -> _S
 
 
 def is_aside(name: str) -> bool:
-    """Whether a key is of validation: `eval/loss`, and `lm loss validation` as Megatron has it."""
+    """Whether a key is of validation: `eval/loss`, or Megatron's `lm loss validation`."""
     return name.removeprefix(SAMPLED).startswith(_ASIDE) or "validation" in name
 
 
 def _is_evaluation(read: Step, record: Mapping[str, Any], shape: _Shape) -> bool:
-    """Whether a row of a table is of validation alone: a critic's `value_loss` stands in rows of training, too."""
+    """Whether a table's row is of validation alone. A critic's `value_loss` also appears in training rows."""
     is_of_training = read.loss is not None or read.tells_of_training
     return not is_of_training and any(record[name] is not None for name in shape.asides)
 
@@ -280,7 +292,7 @@ def _reader(field: str, name: str) -> Callable[[Any], Any]:
 
 
 def _number(value: Any) -> float | None:
-    """A number, NaN and infinities included: there they are the news. None for what is no number."""
+    """A number, NaN and infinities included, because they matter. None for anything else."""
     if type(value) is float:
         return value
     if isinstance(value, bool):
@@ -291,12 +303,12 @@ def _number(value: Any) -> float | None:
             return word if word is not None else float(value)
         value = number(value)
         return None if value is None else float(value)
-    except (ValueError, OverflowError):  # Not a number at all, or an integer beyond every float.
+    except (ValueError, OverflowError):  # Not a number, or an integer beyond every float.
         return None
 
 
 def _duration(value: Any) -> float | None:
-    """Seconds. Negative or not finite says nothing: one bad clock must not cost the loss beside it."""
+    """Seconds. None if negative or not finite: one bad clock must not cost the loss beside it."""
     seconds = value if type(value) is float else _number(value)
     return seconds if seconds is not None and 0 <= seconds < math.inf else None
 
@@ -311,7 +323,7 @@ def _flag_or_number(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    """An integer that fits the wire, also one written as a float; None for anything else."""
+    """An integer that fits the wire, also one written as a float. None for anything else."""
     if type(value) is not int:
         value = _number(value)
         if value is None or not math.isfinite(value) or value != int(value):
@@ -326,14 +338,14 @@ def _count(value: Any) -> int | None:
 
 
 def _busy_fracs(percent: Any) -> tuple[float | None, ...]:
-    """Busy fractions of percentages; None for what is none."""
+    """Busy fractions from percentages. None for a value that is not one."""
     values = percent[:GPUS_MAX] if isinstance(percent, list) else [percent]
     figures = [_number(value) for value in values]
     return tuple(figure / 100 if figure is not None and 0 <= figure <= 100 else None for figure in figures)
 
 
 def _derive(values: dict[str, Any]) -> None:
-    """Of tokens, seconds and their quotient two are enough."""
+    """Derive the missing one of tokens, seconds and tokens per second."""
     tokens_per_second = values.pop("tokens_per_second")
     if not 0 < tokens_per_second < math.inf:
         return

@@ -1,4 +1,4 @@
-"""Reading a file that a person named: what is no file is refused, instead of being waited for or read without end."""
+"""Reads a file that a person named, and finds the line of each key in a TOML text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from pathlib import Path
 
 
 def read_bounded(path: Path, bytes_max: int) -> bytes:
-    """Return at most `bytes_max + 1` bytes, so that the caller sees what is larger. Raises OSError.
+    """Return at most `bytes_max + 1` bytes, so that the caller recognises a larger file. Raises OSError.
 
-    A FIFO without a writer would hold up its reader for ever, and a device has no end.
+    Refuses what is not a regular file: a FIFO without a writer would block for ever, and a device has no end.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # Not to wait for a FIFO's writer.
+    # O_NONBLOCK: opening must not wait for a FIFO's writer.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file.read(bytes_max + 1)
 
 
-# Where each key of a TOML text stands: tomllib keeps no line numbers, and an error without one is half an error.
+# --- the line of each key: tomllib retains no line numbers ----------------------------------------------
 
 
 KeyPath = tuple[str | int, ...]  # ("rule", 1, "for"): tables by name, elements of [[arrays]] by index.
@@ -34,8 +35,8 @@ _KEY_PART = re.compile(r"\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([A-Za-z0-9_-]+)
 def key_lines(text: str) -> dict[KeyPath, int]:
     """Return the 1-based line of every table header and every `key =` of a *valid* TOML text.
 
-    Keys inside inline tables are not listed: their line is that of the table's own key. The inline tables of an array
-    are, by their index: they often stand on lines of their own.
+    Keys inside inline tables are not listed: they have the line of the table's own key. Inline tables in an array are
+    listed by index, because they often stand on separate lines.
     """
     lines: dict[KeyPath, int] = {}
     arrays: dict[KeyPath, int] = {}  # Elements seen of each [[array]].
@@ -58,7 +59,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
-    """Return the line of a key, else of the nearest thing around it, else 1."""
+    """Return the line of a key, else of its nearest enclosing key, else 1."""
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]]
@@ -66,7 +67,7 @@ def line_of(lines: dict[KeyPath, int], path: KeyPath) -> int:
 
 
 def show(path: KeyPath) -> str:
-    """Write a key path for a person: rule[1].for (counted from 1, as people count)."""
+    """Write a key path for a person, counted from 1: rule[1].for."""
     text = ""
     for part in path:
         text += f"[{part + 1}]" if isinstance(part, int) else f".{part}" if text else part
@@ -74,7 +75,7 @@ def show(path: KeyPath) -> str:
 
 
 def _enter(parts: list[str], is_array: bool, arrays: dict[KeyPath, int]) -> KeyPath:
-    """Resolve a header against the newest elements of the arrays on its way."""
+    """Resolve a header against the newest elements of the arrays in its path."""
     path: KeyPath = ()
     for depth, part in enumerate(parts):
         path = (*path, part)
@@ -86,7 +87,7 @@ def _enter(parts: list[str], is_array: bool, arrays: dict[KeyPath, int]) -> KeyP
 
 
 def _parts(text: str) -> list[str]:
-    """Split a dotted key; reading ends at "="."""
+    """Split a dotted key. Reading ends at "="."""
     parts = []
     position = 0
     while position < len(text):
@@ -101,13 +102,13 @@ def _parts(text: str) -> list[str]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, int | None]]:
-    """Yield (line, text, None) of headers and assignments, leaving out comments and what continues a value.
+    """Yield (line, text, None) for headers and assignments, without comments and continued values.
 
-    After an assignment, (line, "", index) of each inline table in its value.
+    After an assignment, yield (line, "", index) for each inline table in its value.
     """
     depth = 0  # Open brackets of a value.
-    tables = 0  # Inline tables seen in it.
-    quote = ""  # The multi-line quote we are inside of.
+    tables = 0  # Inline tables seen in the value.
+    quote = ""  # The multi-line quote that is open.
     for number, line in enumerate(text.splitlines(), start=1):
         starts = depth == 0 and not quote
         stripped = line.strip()
@@ -125,7 +126,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, int | None]]:
 
 
 def _scan(line: str, depth: int, quote: str) -> tuple[int, str, int]:
-    """Follow brackets and quotes through one line of an assignment; count the tables that open inside one bracket."""
+    """Follow brackets and quotes through one line of an assignment. Counts tables that open inside one bracket."""
     position = opened = 0
     while position < len(line):
         if quote:
@@ -147,5 +148,5 @@ def _scan(line: str, depth: int, quote: str) -> tuple[int, str, int]:
         opened += character == "{" and depth == 1
         depth += (character in "[{") - (character in "]}")
         position += 1
-    # A one-line quote cannot be open here in valid TOML.
+    # Valid TOML cannot leave a one-line quote open here.
     return depth, quote if len(quote) == 3 else "", opened

@@ -1,7 +1,7 @@
-"""Alerts from the loop to their receivers: the loop leaves them in an outbox, a thread for each receiver carries them.
+"""Alerts from the loop to their receivers: the loop fills an outbox, and one thread per receiver sends from it.
 
-The loop never waits: what it calls here takes a lock that no thread holds while it sends. A receiver that hangs has a
-thread, an outbox and connections of its own, so it delays nobody, and a thread that cannot be had costs alerts alone.
+The loop never waits: it takes a lock that no thread holds while it sends. Each receiver has its own thread, outbox and
+connections, so one that hangs delays no other. A thread that cannot be started costs alerts only.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from governor.core.views.metrics import AlertCounts
 from governor.ports import AlertReceiver, Clock
 from governor.settings.model import Alert as Table
 
-# An open halt is told again so often, as Prometheus repeats what fires: a receiver that has lost it learns it anew.
+# An open halt is repeated at this period, as Prometheus repeats what fires: a receiver that lost it receives it again.
 AGAIN_NS: Final = DurationNs(NS_PER_MINUTE)
 INCIDENTS_OPEN_MAX: Final = 64  # As many halts as runs may be under way at once.
-STAGES_TOLD_MAX: Final = 1_024  # Stages of the last hundred halts; what is forgotten is told again, under its old id.
-FLUSH_S: Final = 3.0  # Of our end: a receiver across an ocean has answered three times by then.
-FLUSH_IN_A_HALT_S: Final = 0.5  # Who resumes the halt waits for our end, and tells of it again.
+# States of the last hundred halts. A forgotten one is reported again, under its old id.
+STAGES_TOLD_MAX: Final = 1_024
+# At our end. A receiver across an ocean has answered three times by then.
+FLUSH_S: Final = 3.0
+# The governor that resumes the halt waits for our end, and reports it again.
+FLUSH_IN_A_HALT_S: Final = 0.5
 
 log = structlog.get_logger("costgov")
 
 
 @dataclass(slots=True)
 class Courier:
-    """One receiver, and the thread that carries alerts to it. `random` spreads the pauses."""
+    """One receiver, and the thread that sends alerts to it. `random` spreads the pauses."""
 
     name: str
     receiver: AlertReceiver
@@ -48,7 +51,8 @@ class Courier:
     _thread: threading.Thread | None = None
     _is_closing: bool = False
     _is_ended: bool = False
-    _failure: str = ""  # Why it takes none now. Said once, until it takes one again; likewise what is dropped.
+    # Why it takes none now. Logged once until it takes one again; so is dropping.
+    _failure: str = ""
     _is_dropping: bool = False
     _drops_seen: int = 0
 
@@ -60,7 +64,7 @@ class Courier:
         return self.receiver.replaces
 
     def offer(self, alert: Alert) -> None:
-        """Take it to be sent, if this receiver wants it. Never blocks."""
+        """Queue the alert if this receiver wants it. Never blocks."""
         if not self.route.wants(alert):
             return
         with self._changed:
@@ -72,10 +76,10 @@ class Courier:
         self._say_drops()
 
     def _start(self) -> bool:
-        """Begin the thread where there is none; True where there is none to be had. The next alert tries again."""
+        """Start the thread if there is none. True: none can be started, and the next alert tries again."""
         if self._is_closing or (self._thread is not None and self._thread.is_alive()):
             return False
-        # What a thread had in hand that died of a fault of ours is given up: it may be what it died of.
+        # Drop the alert that a crashed thread was sending: it may be the cause of the crash.
         self._outbox.settle(Delivery(Took.REFUSED, "fault"), MonoNs(self.mono()), 0)
         thread = threading.Thread(target=self._carry, name=f"alerts {self.name}", daemon=True)
         try:
@@ -91,21 +95,21 @@ class Courier:
             return AlertCounts(self.name, outbox.sent_total, outbox.failed_total, outbox.dropped_total)
 
     def trouble(self) -> str | None:
-        """What an operator should know of it now, in one line."""
+        """What an operator should know of the receiver now, in one line."""
         failure, waiting, dropped = self._failure, len(self._outbox), self._outbox.dropped_total
         if not failure:
             return None
         return f"alerts are not taken by {self.name}: {failure}; {waiting} wait, {dropped} were given up"
 
     def hurry(self) -> None:
-        """Try what waits once more, now: there will be no later."""
+        """Try the queue once more, now: we are closing."""
         with self._changed:
             self._is_closing = True
             self._outbox.hurry(MonoNs(self.mono()))
             self._changed.notify()
 
     def end(self, patience_s: float) -> None:
-        """Wait for the last attempts, no longer than this; what is left is counted, said, and lost."""
+        """Wait for the last attempts, at most `patience_s`. The rest is counted, logged and lost."""
         if self._thread is not None:
             self._thread.join(patience_s)
         with self._changed:
@@ -120,12 +124,12 @@ class Courier:
             with self._changed:
                 self._outbox.settle(delivery, MonoNs(self.mono()), self.random())
             if self._is_ended:
-                return  # It has been counted as lost.
+                return  # It was counted as lost.
             self._say(delivery)
             self._say_drops()
 
     def _await(self) -> Alert | None:
-        """The next alert that is due; None once we close and nothing is."""
+        """The next alert that is due. None once we close and none is due."""
         with self._changed:
             while True:
                 at = MonoNs(self.mono())
@@ -155,15 +159,15 @@ class Courier:
 
 @dataclass(slots=True)
 class AlertDispatcher:
-    """`ports.Observer`: tells every courier of alarms and halts."""
+    """`ports.Observer`: reports alarms and halts to every courier."""
 
     node: Node
     clock: Clock
     couriers: Sequence[Courier]
     flush_s: float = FLUSH_S
     _repeats: Repeats = field(default_factory=Repeats)
-    _open: dict[str, Alert] = field(default_factory=dict)  # Halts that are not closed, by incident.
-    _told: dict[str, None] = field(default_factory=dict)  # Ids of stages of halts; the oldest first.
+    _open: dict[str, Alert] = field(default_factory=dict)  # Open halts, by incident.
+    _told: dict[str, None] = field(default_factory=dict)  # Ids of reported states of halts, the oldest first.
     _number: int = 0
     _again_at: MonoNs = MonoNs(0)
 
@@ -191,7 +195,8 @@ class AlertDispatcher:
             if len(self._open) > INCIDENTS_OPEN_MAX:
                 del self._open[next(iter(self._open))]
         if alert.alert_id in self._told:
-            return  # Between stages there is nothing to tell; nor where a halt tries the same again.
+            # The state has not changed, or a halt tries the same again.
+            return
         self._told[alert.alert_id] = None
         self._again_at = MonoNs(self.clock.mono() + AGAIN_NS)
         if len(self._told) > STAGES_TOLD_MAX:
@@ -202,7 +207,7 @@ class AlertDispatcher:
         return tuple(courier.counts() for courier in self.couriers)
 
     def document(self) -> dict[str, Any]:
-        """For `costgov status`: how each receiver is."""
+        """The part of `costgov status` about the receivers."""
         troubles = [courier.trouble() for courier in self.couriers]
         return {
             "receivers": [asdict(counts) for counts in self.counts()],
@@ -210,7 +215,7 @@ class AlertDispatcher:
         }
 
     def problems(self) -> list[str]:
-        """What keeps receivers from being told, as far as this machine shows it: a line each."""
+        """Why receivers could not be reached, as far as this machine shows: one line each."""
         found = [(courier, courier.receiver.problem()) for courier in self.couriers]
         return [
             f"alerts to {courier.name} cannot be sent: {Delivery(Took.BUSY, problem).line}"
@@ -219,7 +224,7 @@ class AlertDispatcher:
         ]
 
     def close(self) -> None:
-        """The last attempts, all receivers at once, within one bound."""
+        """Make the last attempts, for all receivers at once, within one bound."""
         self._tell_repeats(MonoNs(self.clock.mono() + REPEAT_NS))
         ends_at = time.monotonic() + (min(FLUSH_IN_A_HALT_S, self.flush_s) if self._open else self.flush_s)
         for courier in self.couriers:

@@ -1,4 +1,4 @@
-"""What alert receivers share: one POST to one URL under one deadline, secrets from files, and what an answer means."""
+"""The shared part of alert receivers: one POST under one deadline, secrets from files, the meaning of an answer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from governor.adapters.http.client import HttpFailure, HttpReply, SecretFault, e
 from governor.adapters.plugins import ConfigError, ConfigKey
 from governor.core.alerts.outbox import Delivery, Took
 
-TIMEOUT_S: Final = 10.0  # Receivers are asked to answer first and work then; nobody but this receiver waits for it.
-ANSWER_BYTES_MAX: Final = 16 * 1024  # What an answer says beyond its status is not used.
+# Receivers are asked to answer first and work then. Only this receiver waits for it.
+TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 16 * 1024  # Only an answer's status is used.
 SECRET_FILE_BYTES_MAX: Final = 4096
-# A thread that hangs in a resolver keeps its place: a receiver has its own, so that it never takes one of a cloud's.
+# A thread stuck in a resolver keeps its place. Each receiver has its own places, so it never takes a cloud's.
 EXCHANGES_AT_ONCE_MAX: Final = 2
 
-# The receiver as a whole: not there, overloaded, or it does not know us (yet: the secret's file is read each time).
+# Statuses about the receiver as a whole: absent, overloaded, or rejecting our secret, whose file is read each time.
 BUSY: Final = frozenset({401, 403, 404, 408, 425, 429, 502, 503, 504})
 
 URL_KEYS: Final = (
@@ -35,10 +36,10 @@ URL_KEYS: Final = (
 
 
 class Post:
-    """POSTs of JSON to one URL. ConfigError when the URL is none that may be used."""
+    """POSTs of JSON to one URL. ConfigError if the URL may not be used."""
 
     def __init__(self, config: Mapping[str, Any], wall_ns: Callable[[], int], path: str = "") -> None:
-        """`path` is what the receiver's API has below the URL."""
+        """`path` is the path of the receiver's API below the URL."""
         url = _checked_url(config["url"], is_insecure=config["insecure"])
         if path and urlsplit(url).query:
             raise ConfigError(f"url holds a query, behind which {path} would be no path; leave it out")
@@ -54,7 +55,7 @@ class Post:
         return f"Post({self.where})"
 
     def client(self) -> httpx.Client | None:
-        """None: the certificates to trust cannot be read. They may be the next time."""
+        """The client. None: the certificates to trust cannot be read now."""
         if self._client is None:
             try:
                 self._client = make_client(ca_file=self._ca_file)
@@ -73,11 +74,11 @@ class Post:
         if isinstance(reply, HttpFailure):
             if reply.status is None:
                 return Delivery(Took.BUSY, reply.reason)
-            reply = HttpReply(reply.status, b"", None)  # It has answered, and then talked on.
+            reply = HttpReply(reply.status, b"", None)  # It answered, and then sent too much.
         return Delivery(took(reply.status), f"http_{reply.status}", self._retry_after_s(reply.retry_after))
 
     def _retry_after_s(self, text: str | None) -> float | None:
-        """Seconds, or a date of HTTP; anything else was not said."""
+        """Seconds, or an HTTP date. None for anything else."""
         if text is None:
             return None
         if re.fullmatch(r"\d{1,6}", text.strip()):
@@ -90,7 +91,7 @@ class Post:
 
 
 def took(status: int) -> Took:
-    """What an HTTP status means for the alert: every status has one answer."""
+    """The meaning of an HTTP status for the alert. Every status has one."""
     if 200 <= status < 300:
         return Took.TAKEN
     if status in BUSY:
@@ -99,7 +100,7 @@ def took(status: int) -> Took:
 
 
 def read_secret(path: str) -> list[str] | str:
-    """The lines of the file, anew each time: a secret may be changed without a restart. Else the reason."""
+    """The lines of the file, read each time, so that a secret changes without a restart. A string is the reason."""
     found = read_secret_file(Path(path), SECRET_FILE_BYTES_MAX)
     if isinstance(found, SecretFault):
         return f"secret_{found.value}"
@@ -111,11 +112,12 @@ def _checked_url(url: str | None, *, is_insecure: bool) -> str:
         raise ConfigError("url is missing; add it")
     try:
         parts, port = urlsplit(url), urlsplit(url).port
-        # The second is what a resolver makes of the name. UnicodeError, a ValueError, where it is none.
+        # The second value is what a resolver makes of the name. It raises UnicodeError (a ValueError) for an invalid
+        # name.
         _ = httpx.URL(url).host, (parts.hostname or "").encode("idna")
     except (ValueError, httpx.InvalidURL):
         parts, port = None, None
-    # What is wrong is named, not shown: the path of such a URL may be its secret.
+    # The fault is named and the URL is not shown: its path may be its secret.
     if parts is None or parts.scheme not in ("https", "http") or not parts.hostname or port == 0 or parts.fragment:
         raise ConfigError('url must be an https URL such as "https://alerts.example.org/costgov"')
     if parts.username is not None or parts.password is not None:

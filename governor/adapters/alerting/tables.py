@@ -1,4 +1,4 @@
-"""The [[alert]] tables of costgov.toml: each a receiver with a name, and which alerts it wants."""
+"""The [[alert]] tables of costgov.toml: each is a receiver with a name and the alerts that it wants."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Problem:
 
 
 def read(tables: Sequence[Table]) -> tuple[list[Addressee], list[Problem]]:
-    """Build every receiver, or say what keeps it from being one. Touches nothing, not even a secret's file."""
+    """Build every receiver, or state its problem. Reads nothing, not even a secret's file."""
     found: list[Addressee] = []
     problems: list[Problem] = []
     for place, table in enumerate(tables):

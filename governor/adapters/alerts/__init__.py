@@ -1,7 +1,7 @@
 """Alert receivers: one module in this directory for each kind, found by a sorted scan.
 
-A receiver's module is a `plugins.Module[AlertReceiver]`. Its NAME is the `kind` of an [[alert]] table of costgov.toml,
-its KEYS are the other keys of that table. A ConfigError of its `build` begins with the key: "url must be …".
+A receiver's module is a `plugins.Module[AlertReceiver]`. Its NAME is the `kind` of an [[alert]] table of costgov.toml.
+Its KEYS are the other keys of that table. A ConfigError of its `build` begins with the key: "url must be …".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ names, module = RECEIVERS.names, RECEIVERS.module
 def load(
     kind: str, config: Mapping[str, Any], table: str = "alert", surroundings: Surroundings | None = None
 ) -> AlertReceiver:
-    """As `Kind.load`, for one of many tables: an error begins with its `table`, as alert[2]. No secret is read yet."""
+    """See `Kind.load`; an error begins with `table`, such as alert[2]. No secret is read yet."""
     try:
         found = module(kind)
     except ConfigError as error:

@@ -1,11 +1,11 @@
 """Prometheus' Alertmanager, by `POST /api/v2/alerts` (its OpenAPI document; tried with Alertmanager 0.25).
 
-A halt is one alert from its verdict to its end: told again every minute while it is open, and resolved when it is
-closed; one that took less than a quarter of an hour stands as long as an alarm, or whoever waits for a group would be
-told nothing of it. An alarm is an event: it stands for a quarter of an hour after it was taken. Which one is which is
-told by the labels (`alertname`, `severity`, `node`, `run`, `stage`, `incident`, and the run's own); the text, the stage
-of the halt and the money are annotations. Of several Alertmanagers that stand in for one another each has a table of
-its own, as Prometheus has it.
+A halt is one alert from its verdict to its end. It is repeated every minute while it is open, and resolved when it is
+closed. A halt of less than a quarter of an hour fires as long as an alarm does; otherwise Alertmanager would never
+send it to a receiver that groups. An alarm is an event: it fires for a quarter of an hour after it was accepted. The
+labels identify an alert (`alertname`, `severity`, `node`, `run`, `stage`, `incident`, and the run's own). The text,
+the state of the halt and the money are annotations. Each of several replicated Alertmanagers has its own table, as in
+Prometheus.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ KEYS = (
 )
 
 PATH: Final = "/api/v2/alerts"
-# Three times Alertmanager's usual group_interval: whoever groups is told before it is over. A halt that is not told of
-# again for so long has lost its governor, and its machine's own alerts speak then.
+# Three times Alertmanager's usual group_interval, so that a grouped alert is sent before it ends. A halt that is not
+# repeated for so long has lost its governor, and then its machine's own alerts fire.
 STANDS_NS: Final = DurationNs(15 * NS_PER_MINUTE)
-PREFIX: Final = "costgov_"  # Of every alertname: an Alertmanager has other clients.
+# The prefix of every alertname: an Alertmanager has other clients.
+PREFIX: Final = "costgov_"
 _TOKEN: Final = re.compile(r"[!-~]{1,4096}")
 
 
@@ -57,7 +58,7 @@ class Alertmanager:
         return "ca_not_readable" if self._post.client() is None else None
 
     def _headers(self) -> dict[str, str] | str:
-        """With the token, where there is one; or the reason why it cannot be had."""
+        """The headers, with the token if there is one. A string is the reason why it cannot be read."""
         if self._token_file is None:
             return {}
         lines = read_secret(self._token_file)
@@ -76,7 +77,7 @@ class Alertmanager:
 
 
 def posted(alert: Alert, wall: int) -> dict[str, Any]:
-    """The alert as Alertmanager takes it, at this moment. What has an end that is past is resolved."""
+    """The alert in Alertmanager's form, at this moment. An end in the past means resolved."""
     of = alert.incident
     labels = {_label(name): value for name, value in alert.labels.items()}
     labels |= {
@@ -97,7 +98,7 @@ def posted(alert: Alert, wall: int) -> dict[str, Any]:
         "id": alert.alert_id,
     }
     ends: int = wall + STANDS_NS
-    # Nobody is told of an alert that is over before its group is: of a halt that took seconds, nothing at all.
+    # Alertmanager sends no alert that ends before its group is sent, so a halt of seconds would never be seen.
     if alert.state is State.RESOLVED and alert.ended_wall is not None and alert.ended_wall - alert.wall >= STANDS_NS:
         ends = alert.ended_wall
     return {
@@ -109,7 +110,7 @@ def posted(alert: Alert, wall: int) -> dict[str, Any]:
 
 
 def _label(name: str) -> str:
-    """A label of the run's as a label of Prometheus'."""
+    """A label of the run as a Prometheus label."""
     plain = re.sub(r"[^a-zA-Z0-9_]", "_", name)
     return plain if re.match(r"[a-zA-Z_]", plain) else f"_{plain}"
 

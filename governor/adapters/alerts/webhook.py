@@ -1,9 +1,9 @@
-"""A JSON document by POST, signed as the Standard Webhooks specification 1.0.0 has it (standardwebhooks.com).
+"""A JSON document by POST, signed after the Standard Webhooks specification 1.0.0 (standardwebhooks.com).
 
-`webhook-id` is the alert's and the same over all attempts: a receiver that knows it has the alert already.
+`webhook-id` is the alert's id and the same over all attempts: a receiver that knows it has the alert already.
 `webhook-timestamp` is the attempt's, in seconds. `webhook-signature` is `v1,` and the base64 of HMAC-SHA256 over
-`id.timestamp.body`. The secret is a line of `secret_file`: `whsec_` and the base64 of 24 to 64 random bytes. While it
-is being changed the file may hold the new and the old one, a line each: then every request bears both signatures.
+`id.timestamp.body`. The secret is a line of `secret_file`: `whsec_` and the base64 of 24 to 64 random bytes. During
+a change of the secret the file may hold the new and the old one, a line each; then every request has both signatures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEYS = (
 
 PREFIX: Final = "whsec_"
 KEY_BYTES: Final = range(24, 65)  # The specification's bounds.
-SECRETS_MAX: Final = 4  # The present one, and those that it takes the place of.
+SECRETS_MAX: Final = 4  # The present one, and those that it replaces.
 
 
 class Webhook:
@@ -56,7 +56,7 @@ class Webhook:
         return "ca_not_readable" if self._post.client() is None else None
 
     def _keys(self) -> list[bytes] | str:
-        """The keys to sign with, or the reason why there is none."""
+        """The signing keys. A string is the reason why there is none."""
         lines = read_secret(self._secret_file)
         if isinstance(lines, str):
             return lines

@@ -1,9 +1,9 @@
 """AWS EC2: stops the instance it runs on, and no other.
 
-The id comes from the metadata service and is asked for again before every effect. "Accepted" is never "ended": only
-DescribeInstances saying `stopped` or `terminated` is. A capacity reservation bills on without its instance; that is
-not the instance's billing and stands in `stays_billed`. The metadata service is asked every five seconds whether
-EC2 takes a spot instance back: it says so two minutes ahead at best, and before a hibernation not at all.
+The metadata service gives the id, and is asked again before every effect. "Accepted" is never "ended": only
+DescribeInstances with `stopped` or `terminated` is. A capacity reservation stays billed without its instance; that is
+not the instance's billing and is listed in `stays_billed`. The metadata service is asked every five seconds whether
+EC2 reclaims a spot instance. It announces that two minutes ahead at best, and before a hibernation not at all.
 """
 
 from __future__ import annotations
@@ -71,16 +71,19 @@ class AwsCloud:
         self._metadata = metadata
         self._api = api
         self._identity: Identity | None = None
-        self._instance: Instance | None = None  # As last seen; helps when EC2 answers the stop but not the question.
+        # As last seen; used if EC2 answers the stop but not the question.
+        self._instance: Instance | None = None
         self._spot: SpotRequest | None = None
-        self._seen_id: str | None = None  # EC2 has shown us that this id exists, here, under these credentials.
+        # EC2 has confirmed that this id exists, here, under these credentials.
+        self._seen_id: str | None = None
 
     def preflight(self) -> Preflight:
         identity = self._who()
         if isinstance(identity, str):
             return preflight.without_identity(identity, self._expected_id)
         instance, reply = self._describe(identity)
-        if reply.code in CLOCK_CODES:  # Once more, by the provider's clock: then the rest can be learned, too.
+        # Once more, by the provider's clock, so that the rest can be learned too.
+        if reply.code in CLOCK_CODES:
             instance, reply = self._describe(identity)
         if instance is None:
             return preflight.without_instance(identity, reply)
@@ -104,7 +107,7 @@ class AwsCloud:
         if instance is not None and BILLING_BY_STATE.get(instance.state) is BillingAnswer.ENDED:
             gone = instance.state == "terminated"
             return StopReply(StopAnswer.ACCEPTED, retryable=False, reason=f"already_{instance.state}", destroys=gone)
-        # Not told now? What EC2 said last is still better than treating a spot instance as any other.
+        # If EC2 does not answer now, its last answer is better than treating a spot instance as any other.
         instance = instance or self._instance
         may_terminate = instance is not None and instance.is_spot
         *prepare, final = stop_calls(instance, identity.instance_id, self._spot, rung, self._terminate)
@@ -119,7 +122,7 @@ class AwsCloud:
             self._api.call(Call("ModifyInstanceAttribute", attribute), identity.region, incident_id)
             reply = self._api.call(final, identity.region, incident_id)
         if reply.code == "UnsupportedOperation" and may_terminate:
-            # Neither type of spot request promises that a stop is possible; for spot, termination is the stop.
+            # Neither type of spot request guarantees that a stop is possible. For spot, termination is the stop.
             final = Call("TerminateInstances", (("InstanceId.1", identity.instance_id),))
             reply = self._api.call(final, identity.region, incident_id)
         destroys = reply.ok and final.action in TERMINATING
@@ -136,16 +139,17 @@ class AwsCloud:
         if instance is not None:
             return BillingReply(BILLING_BY_STATE.get(instance.state, BillingAnswer.UNKNOWN), instance.state)
         if reply.code == "InvalidInstanceID.NotFound" and (destroyed or self._seen_id == identity.instance_id):
-            # EC2 forgets a terminated instance after about an hour. An id never seen may be a wrong region, unless
+            # EC2 forgets a terminated instance after about an hour. An id never seen may mean a wrong region, unless an
+            # earlier governor's termination was accepted.
             # a governor before us had its termination accepted.
             return BillingReply(BillingAnswer.ENDED, reply.code)
         return BillingReply(BillingAnswer.UNKNOWN, "absent" if reply.ok else reply.code)
 
     def _who(self) -> Identity | str:
-        """Return who the metadata service says we are, or the reason why nothing may be done."""
+        """Return our identity from the metadata service, or the reason why nothing may be done."""
         found = self._metadata.identity()
         if isinstance(found, MetadataFailure):
-            # A process does not move between machines: what was learned once in it stays true.
+            # A process does not move between machines, so an identity learned once stays true.
             return self._identity or f"metadata_{found.reason}"
         if self._expected_id is not None and found.instance_id != self._expected_id:
             return "instance_id_mismatch"
@@ -187,7 +191,7 @@ def build(config: Mapping[str, Any], surroundings: Surroundings) -> Cloud:
 
 
 def connected(config: Mapping[str, Any], surroundings: Surroundings, timeout_s: float) -> tuple[Metadata, Ec2Api]:
-    """Whom a table's keys name. Nothing is asked yet. `timeout_s` is of one call."""
+    """The services that a table's keys name. Nothing is asked yet. `timeout_s` is for one call."""
     metadata = Metadata(config["metadata_endpoint"])
     credentials = CredentialCache(credential_sources(config, surroundings, metadata), surroundings.wall_ns)
     api = Ec2Api(

@@ -1,6 +1,6 @@
-"""A stop command of the user's own: the road to every provider that has no adapter here.
+"""The user's own stop command, for every provider without an adapter here.
 
-Exit 0 of the stop command means accepted, never stopped. Only `verify_command` can say that billing has ended.
+Exit 0 of the stop command means accepted, never stopped. Only `verify_command` can confirm that billing has ended.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ KEYS = (
 
 _PLACEHOLDERS: Final = ("incident", "instance", "rung")
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
-# Ours alone: with them a child could answer the service manager in our name.
+# Variables for us only: with them a child could answer the service manager in our name.
 _NOT_INHERITED: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID"})
-_REAP_S: Final = 5.0  # After SIGKILL; longer means uninterruptible sleep, which must not hold our worker.
+# After SIGKILL. Longer means uninterruptible sleep, which must not hold our worker.
+_REAP_S: Final = 5.0
 
 _ENDED, _RUNNING = 0, 1
 
@@ -59,7 +60,7 @@ class CommandCloud:
         self._environ = {name: value for name, value in environ.items() if name not in _NOT_INHERITED}
 
     def preflight(self) -> Preflight:
-        """Look at the commands, and run `verify_command`, which must see billing run now: it only reads."""
+        """Check the commands, and run `verify_command`, which only reads and must find billing running now."""
         missing = [
             f"cloud.command.{key}: {argv[0]} is not an executable file on PATH; install it or correct the path"
             for key, argv in (("argv", self._argv), ("verify_command", self._verify))
@@ -68,7 +69,7 @@ class CommandCloud:
         problems = missing + ([] if missing else self._verify_problems())
         read_back = f"read back by {self._verify[0]}" if self._verify else "not read back"
         return Preflight(
-            # A stop that nobody can read back still stops; a missing or lying command does not work at all.
+            # A stop that cannot be read back still stops. A missing or wrong command does not work at all.
             ok=not missing and not (problems and self._verify),
             instance_id=self._instance_id,
             will=f"run {self._argv[0]} ({read_back})",
@@ -88,15 +89,16 @@ class CommandCloud:
             return StopReply(StopAnswer.UNKNOWN, retryable=True, reason=f"signal_{-outcome}")
         if outcome == "timeout":
             return StopReply(StopAnswer.UNKNOWN, retryable=True, reason="timeout")
-        # Not started: a mistyped path does not heal, a busy machine (EAGAIN, ENOMEM) does.
+        # Not started: a mistyped path does not recover, a busy machine (EAGAIN, ENOMEM) does.
         return StopReply(StopAnswer.REFUSED, retryable=outcome in ("EAGAIN", "ENOMEM"), reason=f"not_started_{outcome}")
 
     def notice(self) -> Notice | None:
         return None
 
     def billing(self, *, destroyed: bool = False) -> BillingReply:
-        """Ask `verify_command`; without one this is never more than UNKNOWN."""
-        del destroyed  # What it means that a machine is unknown, the command alone can say.
+        """Ask `verify_command`. Without one, the answer is never more than UNKNOWN."""
+        # Only the command knows what it means that a machine is unknown.
+        del destroyed
         if self._verify is None:
             return BillingReply(BillingAnswer.UNKNOWN, "no_verify_command")
         outcome = self._run(self._filled(self._verify, "", 0))
@@ -124,9 +126,9 @@ class CommandCloud:
         return [_PLACEHOLDER.sub(lambda match: values[match.group(1)], word) for word in argv]
 
     def _run(self, argv: list[str]) -> int | str:
-        """Return the exit status (negative: the signal), or "timeout", or the errno's name when it cannot start.
+        """Return the exit status (negative: the signal), or "timeout", or the errno's name if it cannot start.
 
-        Its output is dropped: it is not ours to print, and may hold what the command was trusted with.
+        Its output is dropped: it may hold secrets of the command.
         """
         try:
             process = subprocess.Popen(
@@ -135,7 +137,7 @@ class CommandCloud:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=self._environ,
-                start_new_session=True,  # So that a timeout reaches what it started, too.
+                start_new_session=True,  # A timeout then also ends its children.
             )
         except OSError as error:
             return _errno_name(error)
@@ -147,12 +149,13 @@ class CommandCloud:
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    # The leader is ours and not yet reaped, so its group id cannot have changed hands.
+    # The leader is our child and not yet reaped, so its group id cannot have been reused.
     os.killpg(process.pid, signal.SIGKILL)
     try:
         process.wait(_REAP_S)
     except subprocess.TimeoutExpired:
-        pass  # In uninterruptible sleep: subprocess reaps it at a later call.
+        # In uninterruptible sleep: subprocess reaps it at a later call.
+        pass
 
 
 def _errno_name(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""No cloud: a halt ends processes, and this adapter says plainly that the machine goes on being billed."""
+"""No cloud: a halt ends processes, and reports plainly that the machine stays billed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The Prometheus endpoint: the loop leaves a snapshot, threads of their own answer scrapers.
+"""The Prometheus endpoint: the loop leaves a snapshot, separate threads answer scrapers.
 
-The library's HTTP server, with a bound on everything that a scraper can make it hold: connections (each has a thread),
-bytes of a request, and seconds from the first byte to the last.
+The library's HTTP server, with bounds on what a scraper can occupy: connections (each has a thread), bytes of a
+request, and seconds from the first byte to the last.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ from governor.core.views.metrics import (
 )
 
 CONNECTIONS_MAX: Final = 16  # Two Prometheus servers and a person, several times over.
-BACKLOG: Final = 128  # Wait in the kernel to be accepted; beyond it a client tries again only after a second.
+# Connections waiting in the kernel. Beyond it, a client retries only after a second.
+BACKLOG: Final = 128
 REQUEST_BYTES_MAX: Final = 8 * 1024  # Prometheus sends some 300 bytes.
-CONNECTION_S_MAX: Final = 10.0  # Prometheus's own default scrape timeout: later nobody listens.
+CONNECTION_S_MAX: Final = 10.0  # Prometheus's own default scrape timeout.
 READ_BYTES: Final = 4096
-ROOM_S_MAX: Final = 1.0  # For a thread to notice that we have hung up: far above what it takes.
+# For a thread to notice that we closed its connection: far above what it takes.
+ROOM_S_MAX: Final = 1.0
 WAKE_PERIOD_S: Final = 3600.0  # Nothing waits for it: close() wakes the server itself.
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"  # Understood by every Prometheus since 0.0.4.
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"  # Every Prometheus since 0.0.4 reads it.
 _FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 class MetricsUnavailable(Exception):  # noqa: N818 - the condition is the name.
-    """The endpoint cannot be opened: one line, what and what to do."""
+    """The endpoint cannot be opened. The message is one line: what is wrong and what to do."""
 
 
 class ScrapeServer(ThreadingHTTPServer):
@@ -57,24 +59,25 @@ class ScrapeServer(ThreadingHTTPServer):
 
     def __init__(self, address: str, port: int, render: Callable[[], bytes], content_type: str) -> None:
         super().__init__((address, port), _Scrape, bind_and_activate=False)
-        self.socket.close()  # The library's own bind asks DNS for our name, and takes no IPv6.
+        # The library's own bind looks our name up in DNS and takes no IPv6.
+        self.socket.close()
         self.socket = _listen(address, port)
         self.address, self.port = self.socket.getsockname()[:2]
         self.content_type = content_type
         self._render = render
         self._rendering = threading.Lock()
-        self._scrapers: dict[socket.socket, threading.Thread] = {}  # In order of age; the acceptor's own.
+        self._scrapers: dict[socket.socket, threading.Thread] = {}  # In order of age. Only the acceptor uses it.
         self._acceptor = threading.Thread(
             target=self.serve_forever, args=(WAKE_PERIOD_S,), name="metrics", daemon=True
         )  # fmt: skip
         self._acceptor.start()
 
     def render(self) -> bytes:
-        with self._rendering:  # One at a time: many at once would take the loop's turns.
+        with self._rendering:  # One at a time: many at once would delay the loop.
             return self._render()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer it on a thread of its own. Beyond the bound the oldest connection makes room: it has had its time."""
+        """Answer on a separate thread. Beyond the bound, the oldest connection is closed."""
         self._scrapers = {one: thread for one, thread in self._scrapers.items() if thread.is_alive()}
         if len(self._scrapers) == CONNECTIONS_MAX:
             oldest, thread = next(iter(self._scrapers.items()))
@@ -89,16 +92,17 @@ class ScrapeServer(ThreadingHTTPServer):
         try:
             thread.start()
             self._scrapers[request] = thread
-        except RuntimeError:  # No thread is to be had.
+        except RuntimeError:  # No thread can be started.
             self.shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # It hung up, or took too long. The rest is a fault of ours.
+        # The client hung up or took too long. Any other error is our own fault.
+        if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def close(self) -> None:
-        """Hang up on everybody. No thread is left."""
-        with contextlib.suppress(OSError):  # Closed before.
+        """Close all connections and end all threads."""
+        with contextlib.suppress(OSError):  # It was closed before.
             self.socket.shutdown(socket.SHUT_RDWR)  # Wakes the acceptor.
         self.shutdown()
         self._acceptor.join()
@@ -109,7 +113,7 @@ class ScrapeServer(ThreadingHTTPServer):
 
 
 class _Scrape(BaseHTTPRequestHandler):
-    """One request, and the connection ends."""
+    """Handles one request and closes the connection."""
 
     server: ScrapeServer
 
@@ -121,11 +125,11 @@ class _Scrape(BaseHTTPRequestHandler):
         elif head:
             self.rfile.close()
             self.rfile = io.BytesIO(head)
-            self._bound(ends_at)  # For all of the answer.
+            self._bound(ends_at)  # One bound for the whole answer.
             self.handle_one_request()
 
     def _head(self, ends_at: float) -> bytes:
-        """The request up to its empty line, or too much; nothing where the client hangs up before. Raises OSError."""
+        """The request up to its empty line, or more than the limit; empty if the client hangs up. Raises OSError."""
         head = b""
         while not _is_whole(head) and len(head) <= REQUEST_BYTES_MAX:
             self._bound(ends_at)
@@ -147,7 +151,7 @@ class _Scrape(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the library's name.
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Whatever the library finds wrong with a request."""
+        """Answer a request that the library rejects."""
         if code in (414, 431):
             self._reply("431 Request Header Fields Too Large", b"too large\n")
         else:
@@ -160,7 +164,7 @@ class _Scrape(BaseHTTPRequestHandler):
         self.wfile.write(head if is_head else head + body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: a scrape every few seconds is no news."""
+        """Logs nothing: a scrape every few seconds is no news."""
 
 
 def _is_whole(head: bytes) -> bool:
@@ -168,14 +172,14 @@ def _is_whole(head: bytes) -> bool:
 
 
 def _hang_up(request: socket.socket) -> None:
-    """Its thread wakes, and closes it."""
+    """Shut the connection down. Its thread wakes and closes it."""
     with contextlib.suppress(OSError):  # It has ended meanwhile.
         request.shutdown(socket.SHUT_RDWR)
 
 
 def _listen(address: str, port: int) -> socket.socket:
     try:
-        # A number, not a name: looking one up may take a minute, and start-up has no minute.
+        # Only a number: looking a name up may take a minute, and start-up must not wait that long.
         family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
         return socket.create_server((address, port), family=family, backlog=BACKLOG)
     except (OSError, ValueError) as error:
@@ -184,10 +188,10 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 class SnapshotCollector(Collector):
-    """Turns the newest snapshot into metric families. Before the first one there are none."""
+    """Turns the newest snapshot into metric families. Before the first snapshot there are none."""
 
     def __init__(self) -> None:
-        self.snapshot: MetricsSnapshot | None = None  # Replaced as a whole: no lock.
+        self.snapshot: MetricsSnapshot | None = None  # Replaced as a whole, so no lock is needed.
         self._metrics = (*METRICS, build_info(version("costgov")))
 
     def describe(self) -> Iterable[Family]:
@@ -209,9 +213,9 @@ class SnapshotCollector(Collector):
 
 
 class PrometheusExporter:
-    """`ports.Observer`. `health` is asked on the loop's thread at every tick and must not block.
+    """`ports.Observer`. `health` runs on the loop's thread at every tick and must not block.
 
-    MetricsUnavailable when the address cannot be bound: metrics are worth a line, never a start.
+    MetricsUnavailable if the address cannot be bound: missing metrics are reported and never prevent a start.
     """
 
     def __init__(
@@ -234,7 +238,7 @@ class PrometheusExporter:
         self.url = f"http://{f'[{address}]' if ':' in address else address}:{self._server.port}/metrics"
 
     def publish(self, snapshot: MetricsSnapshot) -> None:
-        """Show this from now on."""
+        """Serve this snapshot from now on."""
         self._collector.snapshot = snapshot
 
     def render(self) -> bytes:

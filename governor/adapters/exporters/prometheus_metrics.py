@@ -1,6 +1,6 @@
-"""Every metric of costgov, once: name, type, labels, meaning and where its value comes from.
+"""Every metric of costgov, once: name, type, labels, meaning and the source of its value.
 
-The exposition and docs/reference/metrics.md are both made from `METRICS`. Absent is absent: no value, no sample.
+The exposition and docs/reference/metrics.md are both made from `METRICS`. An absent value has no sample.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from governor.core.base.units import MICROS_PER_USD, NS_PER_S, UsdMicros
 from governor.core.halt.state import HaltState
 from governor.core.views.metrics import AlertCounts, BudgetReading, MetricsSnapshot, RunReading
 
-RUNS_SHOWN_MAX: Final = 32  # A node holds a handful; 32 x 30 series is still a small scrape.
+RUNS_SHOWN_MAX: Final = 32  # A node holds a handful. 32 x 30 series is still a small scrape.
 LABEL_CHARS_MAX: Final = 128
-OTHER_RUNS: Final = "_other"  # Takes the sums of runs beyond RUNS_SHOWN_MAX.
+OTHER_RUNS: Final = "_other"  # Holds the sums of runs beyond RUNS_SHOWN_MAX.
 
 NODE_LABELS: Final = ("node", "cloud_instance")
 RUN_LABELS: Final = ("run", "stage", "node", "cloud_instance", "scheduler_job")
@@ -27,7 +27,7 @@ Sample = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`samples` yields label values in the order of `labels`. A histogram's samples are made by the collector."""
+    """`samples` yields label values in the order of `labels`. The collector makes a histogram's samples."""
 
     name: str
     type: str  # gauge | counter | histogram
@@ -37,9 +37,9 @@ class Metric:
 
 
 def shown(snapshot: MetricsSnapshot) -> MetricsSnapshot:
-    """Bound and clean what labels will carry: few runs, short printable names, no two alike.
+    """Bound and clean the labels: few runs, short printable names, all distinct.
 
-    Two samples with the same labels make a scraper refuse the whole page, so a run that would collide is summed up.
+    A scraper refuses the whole page if two samples have the same labels, so a run that would collide is summed.
     """
     kept: dict[str, RunReading] = {}
     others: list[RunReading] = []
@@ -68,12 +68,12 @@ def _summed(others: list[RunReading]) -> RunReading:
 
 
 def clean(label: str) -> str:
-    """Return a label value that every exposition can carry: valid UTF-8 and not endless."""
+    """Return a label value that every exposition can carry: valid UTF-8 and bounded."""
     return label[:LABEL_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 def number(value: float) -> float:
-    """Return a float, also of an integer that is too large for one."""
+    """Return a float, also for an integer that is too large for one."""
     try:
         return float(value)
     except OverflowError:
@@ -91,7 +91,7 @@ def _of_runs(pick: Callable[[RunReading], float | None]) -> Callable[[MetricsSna
 
 
 def _stop_stages(snapshot: MetricsSnapshot) -> Iterable[Sample]:
-    """As of a run's halt, for the stop of a node that nobody uses."""
+    """The states of the stop of an unused node, in the form of a run's halt."""
     for stage in HaltState if snapshot.stop_stage is not None else ():
         yield (snapshot.node, snapshot.cloud_instance, stage.value), float(stage.value == snapshot.stop_stage)
 
@@ -153,7 +153,7 @@ def _of_budgets(pick: Callable[[BudgetReading], int]) -> Callable[[MetricsSnapsh
 
 
 def clean_scope(scope: str) -> str:
-    """A scope is short by its own bound (core.group_spend): two of them are never cut to the same."""
+    """A scope is bounded already (core.group_spend), so no two scopes are cut to the same text."""
     return scope.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""Incident reports as files: `<incident>.md` and `.json` in the state directory, replaced as the halt goes on."""
+"""Incident reports as files: `<incident>.md` and `.json` in the state directory, replaced as the halt proceeds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ log = structlog.get_logger("costgov")
 
 @dataclass(slots=True)
 class ReportFiles:
-    """`ports.Observer`. A report that cannot be written is said and costs nothing else: the journal has it all."""
+    """`ports.Observer`. A report that cannot be written is logged and costs nothing else: the journal has it."""
 
     directory: Path
-    _stages: dict[str, str] = field(default_factory=dict)  # By incident; the oldest is forgotten, and written again.
+    # State by incident. The oldest is forgotten and written again.
+    _stages: dict[str, str] = field(default_factory=dict)
 
     def tick(self, node: Any, at: MonoNs) -> None:
         pass
@@ -35,7 +36,8 @@ class ReportFiles:
         incident_id, stage = str(snapshot["incident_id"]), str(snapshot["halt_stage"])
         if self._stages.pop(incident_id, None) == stage:
             self._stages[incident_id] = stage
-            return  # Between stages the journal is enough; a report is for reading.
+            # Between states the journal is enough.
+            return
         self._stages[incident_id] = stage
         if len(self._stages) > INCIDENTS_REMEMBERED_MAX:
             del self._stages[next(iter(self._stages))]
@@ -44,7 +46,7 @@ class ReportFiles:
             self.directory.mkdir(parents=True, exist_ok=True)
             for suffix, text in ((".json", incident_json(dict(snapshot))), (".md", incident_markdown(dict(snapshot)))):
                 draft = self.directory / f".{stem}{suffix}.new"
-                # A command line is bytes, not always of UTF-8: what is not shows as \udcXX and costs no halt.
+                # A command line is bytes, not always UTF-8. Other bytes show as \udcXX and cost no halt.
                 draft.write_text(text, encoding="utf-8", errors="backslashreplace")
                 os.replace(draft, self.directory / f"{stem}{suffix}")
         except OSError as error:

@@ -1,7 +1,7 @@
-"""One HTTP exchange with an end, and a secret's file: what every adapter that asks over the network needs.
+"""A bounded HTTP exchange, and reading a secret's file: what every adapter on the network needs.
 
-An exchange has a deadline, a size limit, and a failure that says whether the request went out. Of a secret's file what
-is checked is what is read, and one that others may read is refused.
+An exchange has a deadline, a size limit, and a failure that says whether the request went out. A secret's file is
+checked on the open descriptor, and refused if other users may read it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import httpx
 
 
 class SecretFault(Enum):
-    """Why there is no secret. The values stand in reasons, behind whatever names the file."""
+    """Why there is no secret. The values are part of reasons, after the file's name."""
 
     NOT_FOUND = "not_found"
     NOT_A_FILE = "not_a_file"
@@ -34,9 +34,9 @@ class SecretFault(Enum):
 
 
 def read_secret_file(path: Path, bytes_max: int) -> bytes | SecretFault:
-    """Return at most `bytes_max` bytes; never raises OSError. Its group may read it: that is the service's own."""
+    """Return at most `bytes_max` bytes. Never raises OSError. The file's group may read it: it is the service's own."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # A FIFO would hold us.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # A FIFO would block.
         with open(fd, "rb") as file:
             mode = os.fstat(fd).st_mode
             if not stat.S_ISREG(mode):
@@ -54,7 +54,7 @@ def read_secret_file(path: Path, bytes_max: int) -> bytes | SecretFault:
 
 CONNECT_S: Final = 3.0  # A metadata service answers in ms, an API across an ocean in 0.3 s.
 
-# More than the governor has calls in flight; a thread left in a resolver ends by the resolver's own timeouts.
+# More than the governor has calls in flight. A thread stuck in a resolver ends by the resolver's own timeouts.
 EXCHANGES_AT_ONCE_MAX: Final = 32
 
 
@@ -62,23 +62,25 @@ EXCHANGES_AT_ONCE_MAX: Final = 32
 class HttpReply:
     status: int
     body: bytes
-    date: str | None  # The server's Date header: shows our clock's error.
+    date: str | None  # The server's Date header, which shows our clock's error.
     retry_after: str | None = None  # Seconds or a date, as the server wrote it.
 
 
 @dataclass(frozen=True, slots=True)
 class HttpFailure:
-    """`reason` is one of a fixed set, so that no URL, header or body can reach a log through it."""
+    """A failed exchange. `reason` is one of a fixed set, so that no URL, header or body can reach a log through it."""
 
-    reason: str  # timeout | broken_off | too_large; connect_failed: the request has certainly not gone out.
-    status: int | None = field(default=None, compare=False)  # Of a body that is too large: the head had come.
+    # timeout | broken_off | too_large | connect_failed, which means that the request has certainly not gone out.
+    reason: str
+    # Set if the body is too large: the head had arrived.
+    status: int | None = field(default=None, compare=False)
 
 
 def make_client(*, proxy: str | None = None, ca_file: str | None = None) -> httpx.Client:
-    """Return a client that ignores HTTP_PROXY and friends: they would send a metadata call to the proxy (measured).
+    """Return a client that ignores HTTP_PROXY and the like: they would send a metadata call to the proxy (measured).
 
-    `ca_file`: the only roots to trust; OSError when it cannot be read, or holds none. Connections are not kept: calls
-    are rare, and a connection that died between two of them looks like a lost reply.
+    `ca_file`: the only roots to trust; OSError if it cannot be read or holds none. Connections are not reused: calls
+    are rare, and a connection that died between two calls looks like a lost reply.
     """
     return httpx.Client(
         trust_env=False,
@@ -91,11 +93,12 @@ def make_client(*, proxy: str | None = None, ca_file: str | None = None) -> http
 
 @cache
 def _tls() -> ssl.SSLContext:
-    return httpx.create_ssl_context(trust_env=False)  # Reading the roots takes 20 ms and a megabyte: once is enough.
+    # Reading the roots takes 20 ms and a megabyte, so it happens once.
+    return httpx.create_ssl_context(trust_env=False)
 
 
 class _Attempt:
-    """The thread's side of one exchange, which its caller may give up at any moment."""
+    """The thread's side of one exchange. The caller may abandon it at any moment."""
 
     def __init__(self) -> None:
         self.answers: queue.SimpleQueue[HttpReply | HttpFailure] = queue.SimpleQueue()
@@ -103,20 +106,21 @@ class _Attempt:
         self._socket: socket.socket | None = None
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """httpcore's trace hook: learns the socket, and ends a thread that comes out of a resolver too late."""
+        """httpcore's trace hook: stores the socket, and ends a thread that leaves a resolver too late."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._socket = info["return_value"].get_extra_info("socket")
         if self._is_given_up and event.endswith((".complete", "send_request_headers.started")):
-            raise httpx.ReadTimeout("given up")  # Nothing may go out behind the back of whoever was told "timeout".
+            # Nothing may go out after the caller was told "timeout".
+            raise httpx.ReadTimeout("given up")
 
     def give_up(self) -> None:
         self._is_given_up = True
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # Wakes a thread that reads what a server drips.
+            with contextlib.suppress(OSError):  # Wakes a thread that reads from a slow server.
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
-_threads = threading.BoundedSemaphore(EXCHANGES_AT_ONCE_MAX)  # Of whoever brings no places of their own.
+_threads = threading.BoundedSemaphore(EXCHANGES_AT_ONCE_MAX)  # For callers without their own places.
 
 
 def exchange(
@@ -130,12 +134,17 @@ def exchange(
     body_bytes_max: int,
     places: threading.BoundedSemaphore = _threads,
 ) -> HttpReply | HttpFailure:
-    """Send once, never retry. Ends within `deadline_s` in all: a resolver that hangs, a connection, a header or a body
-    that drips have only timeouts of their own for each piece, so all of it runs on a thread that can be left behind."""
+    """Send once, never retry. Ends within `deadline_s` in all.
+
+    A resolver that hangs, and a connection, header or body that arrives in small pieces, have timeouts for each piece
+    only.
+    So everything runs on a thread that can be abandoned.
+    """
     if not places.acquire(blocking=False):
-        return HttpFailure("connect_failed")  # So many hang already: this one has not begun.
+        return HttpFailure("connect_failed")  # That many exchanges hang already; this one has not begun.
     attempt = _Attempt()
-    plain = {"Accept-Encoding": "identity", **headers}  # Nothing to inflate, so the size limit is the size.
+    # No compression, so the size limit applies to the size received.
+    plain = {"Accept-Encoding": "identity", **headers}
 
     def work() -> None:
         try:
@@ -149,7 +158,7 @@ def exchange(
 
     try:
         threading.Thread(target=work, name="http", daemon=True).start()
-    except RuntimeError:  # No thread is to be had (RLIMIT_NPROC, TasksMax).
+    except RuntimeError:  # No thread can be started (RLIMIT_NPROC, TasksMax).
         places.release()
         return HttpFailure("connect_failed")
     try:
@@ -178,5 +187,6 @@ def _send(
         return HttpFailure("connect_failed")
     except httpx.TimeoutException:
         return HttpFailure("timeout")
-    except (httpx.RequestError, UnicodeError):  # The latter of a name that no resolver takes, ours or a Location's.
+    # UnicodeError: no resolver takes the name, ours or a Location's.
+    except (httpx.RequestError, UnicodeError):
         return HttpFailure("broken_off")

@@ -1,6 +1,6 @@
-"""What the price look-ups share: JSON over HTTP under one deadline, keys that cannot be printed, exact amounts.
+"""The shared part of the price look-ups: JSON over HTTP under one deadline, unprintable keys, exact amounts.
 
-A look-up never sends anything but a read, and only to the host that it was configured for.
+A look-up sends only reads, and only to its configured host.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from governor.ports import PriceAnswer, PriceSource
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # A page of a hundred list prices is some 80 KB.
 KEY_FILE_BYTES_MAX: Final = 4096  # A key is a line.
-DEADLINE_S: Final = 10.0  # For a whole question: a start waits for it, and a node without a price still starts.
+# For a whole question. A start waits for it, and a node without a price still starts.
+DEADLINE_S: Final = 10.0
 ABSURD_USD: Final = 10**12
 
 TIMEOUT_KEY: Final = ConfigKey("timeout_s", "seconds", DEADLINE_S, "For the whole question, all its pages included.")
-_KEY: Final = re.compile(r"[!-~]{1,512}")  # One printable word; anything else cannot stand in a header.
+_KEY: Final = re.compile(r"[!-~]{1,512}")  # One printable word; nothing else fits a header.
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # It becomes part of a path.
 
 _EXPLAINED: Final[Mapping[str, str]] = {
@@ -55,14 +56,14 @@ _EXPLAINED: Final[Mapping[str, str]] = {
 
 
 def explained(reason: str) -> str:
-    """One line for a reason of the fixed set; a status that is not in it speaks for itself."""
+    """One line for a reason of the fixed set. An unknown status stands for itself."""
     known = _EXPLAINED.get(reason) or ("the provider has trouble" if reason.startswith("http_5") else "refused")
     return f"{known} ({reason})"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`reason` is one of a fixed set, so that no URL, header or body can reach a log through it."""
+    """A failed question. `reason` is one of a fixed set, so that no URL, header or body can reach a log through it."""
 
     reason: str
 
@@ -73,7 +74,7 @@ class ApiKey:
 
 
 def read_key(file: str | None, variable: str, name: str, surroundings: Surroundings) -> ApiKey | Failure:
-    """The key from its file, else from `name` in $CREDENTIALS_DIRECTORY, else from the environment: anew each time."""
+    """The key from its file, else from `name` in $CREDENTIALS_DIRECTORY, else from the environment. Read each time."""
     directory = surroundings.environ.get("CREDENTIALS_DIRECTORY")
     path = Path(file) if file else Path(directory) / name if directory else None
     if path is not None and (file or path.exists()):
@@ -101,7 +102,7 @@ def instance_id(configured: str | None, variable: str | None, surroundings: Surr
 
 
 class JsonApi:
-    """GETs of JSON from one host, one question after the other."""
+    """GETs of JSON from one host, one question after another."""
 
     def __init__(self, endpoint: str, timeout_s: float) -> None:
         self.endpoint = endpoint.rstrip("/")
@@ -109,14 +110,14 @@ class JsonApi:
         self._client = make_client()
 
     def begin(self) -> float:
-        """Begin a question: all its requests end by what this returns (time.monotonic)."""
+        """Begin a question. All its requests end by the returned time (time.monotonic)."""
         return time.monotonic() + self._timeout_s
 
     def get(self, target: str, ends_at: float, headers: Mapping[str, str], key: ApiKey | None = None) -> Any | Failure:
-        """GET a path of the endpoint, or a whole URL that lies there. Numbers come as int and Decimal, exact."""
+        """GET a path of the endpoint, or a whole URL below it. Numbers are int and Decimal, exact."""
         url = target if "://" in target else self.endpoint + target
         if _origin(url) != _origin(self.endpoint):
-            return Failure("malformed")  # A link to somewhere else is not ours to follow.
+            return Failure("malformed")  # A link to another host is not followed.
         left_s = ends_at - time.monotonic()
         if left_s <= 0:
             return Failure("timeout")
@@ -131,18 +132,20 @@ class JsonApi:
             return Failure(f"http_{reply.status}")
         try:
             return json.loads(reply.body, parse_float=Decimal, parse_constant=_not_json)
-        except (ValueError, ArithmeticError, RecursionError):  # An exponent beyond Decimal's, a nest beyond Python's.
+        # An exponent beyond Decimal's, or nesting beyond Python's.
+        except (ValueError, ArithmeticError, RecursionError):
             return Failure("malformed")
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an answer says about one machine."""
+    """What an answer states about one machine."""
 
     instance: Mapping[str, Any]
-    instance_id: object  # To be compared with the one that was asked for.
+    instance_id: object  # Compared with the requested id.
     machine: Machine
-    runs: bool  # Else its price now is not what it costs.
+    # The present price of a stopped machine is not what it costs.
+    runs: bool
     price: UsdMicros | Failure
     source: str
     basis: str
@@ -150,15 +153,15 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class KeyedLookUp:
-    """A look-up that asks one question about this machine, with a key: what most providers' look-ups are.
+    """A look-up that asks one question about this machine, with a key. Most providers' look-ups are of this kind.
 
-    `{id}` in `target` is replaced. `read` is of the answer's object.
+    `{id}` in `target` is replaced. `read` gets the answer's object.
     """
 
     name: str
     target: str
     read: Callable[[Mapping[str, Any]], Said | Failure]
-    id_variable: str  # Where the environment has the machine's id.
+    id_variable: str  # The environment variable with the machine's id.
     id_meaning: str
     key_variable: str
     endpoint: str
@@ -203,7 +206,7 @@ class _KeyedSource:
             return unanswered(Failure("other_machine" if "id" in said.instance else "malformed"))
         price = said.price if said.runs else Failure("not_running")
         if isinstance(price, Failure):
-            return unanswered(price, said.machine)  # It is known all the same.
+            return unanswered(price, said.machine)  # The machine is known all the same.
         kind, gpus = said.machine.kind or PriceKind.ON_DEMAND, said.machine.gpus
         quote = Quote(price, said.source, today(self._surroundings), kind, said.basis, Origin.MACHINE, gpus)
         return PriceAnswer(quote, machine=said.machine)
@@ -214,19 +217,19 @@ def unanswered(failure: Failure, machine: Machine | None = None) -> PriceAnswer:
 
 
 def _not_json(constant: str) -> NoReturn:
-    raise ValueError(constant)  # NaN and Infinity are no JSON, and no price.
+    raise ValueError(constant)  # NaN and Infinity are not JSON and not prices.
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
-    except ValueError:  # A port that is no number.
+    except ValueError:  # The port is not a number.
         return "", None, None
 
 
 def checked_endpoint(name: str, url: str) -> str:
-    """https, or plain http on a loopback or link-local address. ConfigError otherwise."""
+    """Accept https, or plain http on a loopback or link-local address. ConfigError otherwise."""
     scheme, host, port = _origin(url)
     try:
         address = ipaddress.ip_address(host or "")
@@ -239,7 +242,7 @@ def checked_endpoint(name: str, url: str) -> str:
 
 
 def usd_micros(value: object, units_per_usd: int = 1) -> UsdMicros | Failure:
-    """An amount as micro-dollars, rounded to the nearest. 0 and less pass: `choose` refuses them, in a line."""
+    """An amount as micro-dollars, rounded to the nearest. 0 and less pass: `choose` refuses them with a line."""
     if isinstance(value, str):
         value = _decimal(value)
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
@@ -258,12 +261,12 @@ def count_of(value: object) -> int | None:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """The object, or an empty one where the provider sent something else."""
+    """The object, or an empty one if the provider sent something else."""
     return value if isinstance(value, dict) else {}
 
 
 def text_of(value: object) -> str | None:
-    """A name that the provider sent, fit to be shown, or None."""
+    """A name from the provider if it can be shown, else None."""
     return value if isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable() else None
 
 

@@ -1,6 +1,6 @@
-"""The journal's file: opened for reading, told from a damaged one, and checked as a whole.
+"""Opening the journal's file for reading, telling damage from other errors, and checking the whole file.
 
-Whole by SQLite's own check, and by what a start reads of it.
+The check is SQLite's own, plus what a start reads of the file.
 """
 
 from __future__ import annotations
@@ -12,33 +12,36 @@ from contextlib import closing
 from typing import Final
 
 SCHEMA_VERSION: Final = 2
-# A column whose name has changed is none to SQLite's check.
+# SQLite's check does not notice a renamed column.
 _SHAPE: Final = (
     "SELECT seq, kind, run, incident_id, mono_ns, wall_ns, boot_id, data FROM journal LIMIT 0",
     "SELECT incident_id, seq, first_seq, open, snapshot FROM incidents LIMIT 0",
     "SELECT run, seq, snapshot FROM runs LIMIT 0",
     "SELECT charge_id, seq, run, from_wall_ns, to_wall_ns, usd_micros, data FROM charges LIMIT 0",
 )
-# As bytes: what is no UTF-8 would be an error of the query.
+# As bytes: text that is not UTF-8 would fail the query.
 _RESUMED: Final = """
 SELECT CAST(run AS BLOB), CAST(snapshot AS BLOB) FROM runs
 UNION ALL SELECT CAST(incident_id AS BLOB), CAST(snapshot AS BLOB) FROM incidents WHERE open"""
 
 
 def open_read_only(path: str) -> sqlite3.Connection:
-    """A connection that changes nothing; each query is a transaction of its own. Raises sqlite3.Error."""
+    """A connection that changes nothing. Each query is its own transaction. Raises sqlite3.Error."""
     uri = f"file:{urllib.parse.quote(path)}?mode=ro"
     return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
 
 
 def is_corruption(error: sqlite3.Error) -> bool:
-    """The file is damaged, or no database at all; not merely full, locked or forbidden."""
+    """True if the file is damaged or no database; False if it is merely full, locked or forbidden."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_whole(path: str) -> bool:
-    """False: not to be told without writing. Who may write moves the WAL into the file as he closes it: even into one
-    that is damaged, of which it may be the better half. Raises sqlite3.Error for one that is."""
+    """Whether the file passes the check read-only. False also if that cannot be decided without writing.
+
+    A writer moves the WAL into the file when it closes, even into a damaged file whose WAL is the better half. Raises
+    sqlite3.Error for a damaged file.
+    """
     try:
         with closing(open_read_only(path)) as connection:
             check(connection)
@@ -53,7 +56,8 @@ def check(connection: sqlite3.Connection) -> None:
     """Raises sqlite3.Error for what is damaged."""
     try:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except UnicodeDecodeError:  # Of what SQLite would say, which has the damaged names in it.
+    # SQLite's message would hold the damaged names.
+    except UnicodeDecodeError:
         raise corrupt("its schema cannot be read") from None
     if verdict != "ok":
         raise corrupt(str(verdict))
@@ -62,7 +66,7 @@ def check(connection: sqlite3.Connection) -> None:
         return
     for query in _SHAPE if version == SCHEMA_VERSION else ():
         connection.execute(query)
-    # SQLite has no sums of what stands in a page. One byte amiss here would stop every start, or a halt's going on.
+    # SQLite has no checksums of a page's contents. One wrong byte here would stop every start, or a halt's resumption.
     for name, snapshot in connection.execute(_RESUMED):
         try:
             name.decode()

@@ -1,4 +1,7 @@
-"""The journal's SQLite file: schema, migration, corruption set aside, retention. Used by one thread at a time."""
+"""The journal's SQLite file: schema, migration, replacement of a damaged file, retention.
+
+One thread at a time uses it.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ from governor.adapters.journal.salvage import Taken, salvage, take_over
 from governor.adapters.machine import lock_file
 
 _SUFFIXES = ("-wal", "-shm", "")
-CORRUPT_KEPT_MAX = 3  # A disk that corrupts again and again must not be filled with the evidence of it.
-FILE_MODE = 0o640  # The group (costgov) may read history without the daemon; nobody else may.
-WAL_BYTES_MAX = 4 * 1024 * 1024  # A WAL that once grew would otherwise keep its size for good.
-WAL_BYTES_LAID_OUT = 1024 * 1024  # About twenty commits of a halt beside a minute of chatter.
-ROOM_BYTES_MIN = 64 * WAL_BYTES_LAID_OUT  # On a smaller disk rows need the room more than a halt its milliseconds.
+CORRUPT_KEPT_MAX = 3  # Repeated corruption must not fill the disk with copies.
+FILE_MODE = 0o640  # The group costgov reads history without the daemon; other users may not.
+WAL_BYTES_MAX = 4 * 1024 * 1024  # Without a limit, a WAL that once grew keeps its size for good.
+WAL_BYTES_LAID_OUT = 1024 * 1024  # About twenty commits of a halt beside a minute of other rows.
+# On a smaller disk, rows need the room more than a halt needs the milliseconds.
+ROOM_BYTES_MIN = 64 * WAL_BYTES_LAID_OUT
 
 _MIGRATIONS = {
     0: """
@@ -47,7 +51,7 @@ _MIGRATIONS = {
     CREATE INDEX charges_by_time ON charges (from_wall_ns);
     """,
 }
-# A row is told by its seq, a snapshot by its name and age: writing any of them twice changes nothing.
+# A row is identified by its seq, a snapshot by its name and seq. Writing either twice changes nothing.
 _INSERT = {
     "journal": """
     INSERT INTO journal (seq, kind, run, incident_id, mono_ns, wall_ns, boot_id, data)
@@ -90,7 +94,7 @@ _SEQ_OF = {
 }
 _LAST_SEQ = """
 SELECT max(coalesce((SELECT max(seq) FROM journal), 0), coalesce((SELECT max(seq) FROM incidents), 0),
-           coalesce((SELECT max(seq) FROM runs), 0))"""  # Charges are numbered before the runs they are kept with.
+           coalesce((SELECT max(seq) FROM runs), 0))"""  # Charges are numbered before the runs of their commit.
 
 
 class JournalUnavailable(Exception):  # noqa: N818 - the condition is the name.
@@ -103,20 +107,21 @@ class JournalLocked(JournalUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much history is kept; the oldest goes first."""
+    """How much history is retained. The oldest goes first."""
 
-    rows: int = 200_000  # ~100 MB: months of verdicts and transitions of a busy node. Beside those of the next:
-    # ~120 MB (400 bytes each, measured): the 240B tokens of the longest stage in windows of 1M, which a stage's cost
-    # per token is made of, and a quarter more.
+    rows: int = 200_000  # About 100 MB: months of verdicts and transitions of a busy node.
+    # Windows need about 120 MB (400 bytes each, measured): the 240B tokens of the longest stage in windows of 1M, plus
+    # a quarter. A stage's cost per token is computed from them.
     rows_of_kind: Mapping[str, int] = field(default_factory=lambda: {"window": 300_000})
-    incident_rows: int = 100_000  # Evidence outlives the chatter around it: ~1,000 halts.
-    incidents: int = 1_000  # Closed ones; the breaker allows a handful a day: about a year.
-    charges: int = 500_000  # ~350 MB. One a run, line and hour: three years of eight runs with two lines each.
-    runs: int = 1_000  # A run unseen for a thousand other runs will not come back to its budget.
+    incident_rows: int = 100_000  # Evidence outlives other rows: about 1,000 halts.
+    incidents: int = 1_000  # Closed ones: about a year of a handful a day, which the breaker allows.
+    # About 350 MB. A charge covers one run, one line and one hour: three years of eight runs with two lines each.
+    charges: int = 500_000
+    runs: int = 1_000  # A run unseen for a thousand others is not expected back.
 
 
 class JournalReader:
-    """Read a journal file, also beside a running governor. Raises sqlite3.Error."""
+    """Reads a journal file, also beside a running governor. Raises sqlite3.Error."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -153,17 +158,17 @@ class JournalReader:
 
 
 class Database(JournalReader):
-    """An open journal file. Raises `JournalUnavailable` where the file cannot be had, sqlite3.Error afterwards."""
+    """An open journal file. Raises `JournalUnavailable` if the file cannot be opened, sqlite3.Error afterwards."""
 
     def __init__(
         self, path: str, limits: Limits | None = None, known: Callable[[], Sequence[Entry]] = lambda: ()
     ) -> None:
-        """`known`: where the file is damaged, what is known of it beside what can be read of it."""
+        """`known` returns what other sources have of the journal; it is used only if the file is damaged."""
         self._limits = limits or Limits()
         self._known = known
-        self.notice: str | None = None  # One line when the file found was corrupt and a fresh one was begun.
+        self.notice: str | None = None  # One line if a corrupt file was replaced by a fresh one.
         self._lock_fd = lock(path)
-        self.is_new = not os.path.lexists(path)  # Nobody has written here, or somebody has removed it.
+        self.is_new = not os.path.lexists(path)  # Never written, or removed.
         try:
             super().__init__(path)
         except BaseException:
@@ -171,7 +176,7 @@ class Database(JournalReader):
             raise
 
     def write(self, entries: Sequence[Entry], *, full: bool) -> None:
-        """Commit the entries in one transaction; `full` means on disk on return. Known entries change nothing."""
+        """Commit the entries in one transaction; `full`: they are on disk on return. Known entries change nothing."""
         connection = self._connection
         connection.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
         connection.execute("BEGIN IMMEDIATE")
@@ -184,13 +189,14 @@ class Database(JournalReader):
                 connection.execute("ROLLBACK")
 
     def take_over(self, entries: Sequence[Entry]) -> Taken:
-        """Commit what a file that lacks its last commits does not have; what charges it had is made up for."""
+        """Commit the entries to a file that lost its last commits. Charges that are missing are reconstructed."""
         return take_over(entries, self._connection, _INSERT)
 
     def checkpoint(self) -> None:
-        """Move the WAL's pages home and begin it anew. Slow, so not left to whichever commit fills it: that of a halt.
+        """Copy the WAL's pages into the file and restart the WAL.
 
-        The write that begins a WAL syncs its header; this one does, with what the file says already.
+        It is slow, so it must not fall to the commit that fills the WAL, which may be a halt's. The first write into a
+        restarted WAL syncs its header. Setting `user_version` to its present value is that write.
         """
         self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -209,11 +215,11 @@ class Database(JournalReader):
             connection.execute(_PRUNE_CHARGES, {"limit": limits.charges})
 
     def last_seq(self) -> int:
-        """Return the highest number in use: rows written later must sort behind it."""
+        """Return the highest number in use. Rows written later must sort after it."""
         return int(self._connection.execute(_LAST_SEQ).fetchone()[0])
 
     def lacks(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Which of these, of runs and incidents, are newer than what the file has of the same."""
+        """Return the entries (runs and incidents) that are newer than the file's own."""
         return [entry for entry in entries if entry["seq"] > self._seq_of(entry)]
 
     def _seq_of(self, entry: Entry) -> int:
@@ -222,13 +228,14 @@ class Database(JournalReader):
 
     def close(self) -> None:
         super().close()
-        os.close(self._lock_fd)  # The file stays, as the journal does: a full disk has no room for a new one.
+        # The lock file stays, as the journal does: a full disk has no room for a new one.
+        os.close(self._lock_fd)
 
     def _open(self) -> sqlite3.Connection:
         try:
             return _connect(self.path)
         except sqlite3.Error as error:
-            # Nothing is asked yet but what the file is: also a plain error is about what stands in it.
+            # Only opening has happened so far, so SQLITE_ERROR is also about the file's contents.
             if not is_corruption(error) and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_ERROR:
                 return self._open_alone(error)
         try:
@@ -242,8 +249,8 @@ class Database(JournalReader):
             ) from error
 
     def _open_alone(self, reason: sqlite3.Error) -> sqlite3.Connection:
-        # A disk without room for the 32 KiB that readers share still has our history. Alone we need no such file, and
-        # the lock above says that we are.
+        # A full disk has no room for the 32 KiB index that readers share, but it still has our history. An exclusive
+        # connection needs no such index, and the lock above shows that we are alone.
         try:
             return _connect(self.path, exclusive=True)
         except sqlite3.Error:
@@ -251,7 +258,7 @@ class Database(JournalReader):
 
 
 def lock(path: str) -> int:
-    """Take the lock beside the journal, making its directory. Raises `JournalLocked` with the holder's pid."""
+    """Take the lock beside the journal and create its directory. Raises `JournalLocked` with the holder's pid."""
     name = path + ".lock"
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
@@ -265,7 +272,7 @@ def lock(path: str) -> int:
 def _connect(path: str, *, exclusive: bool = False) -> sqlite3.Connection:
     _make(path)
     is_checked = not exclusive and is_whole(path)
-    # One worker thread uses it at a time, but the thread that opens is not always the one that closes.
+    # One worker thread uses it at a time. The thread that opens it is not always the one that closes it.
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=1.0)
     try:
         connection.row_factory = sqlite3.Row
@@ -288,7 +295,7 @@ def _make(path: str) -> None:
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         with contextlib.suppress(FileExistsError):
-            # Paths and command lines stand in it. SQLite gives its WAL and index the mode of the file that it finds.
+            # The file holds paths and command lines. SQLite gives its WAL and index the mode of this file.
             os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE))
             return
         fd = os.open(path, flags)
@@ -302,16 +309,18 @@ def _make(path: str) -> None:
         raise JournalUnavailable(f"{path}: {error.strerror}; make it writable for us") from error
     if not stat.S_ISREG(found.st_mode):
         raise JournalUnavailable(f"{path}: is no file; move it away")
-    if (
-        found.st_size == 0
-    ):  # SQLite would take it for a new one. We write its head as we make it, so something has emptied it.
+    # SQLite would treat an empty file as a new one. We write the header when we create it, so something has emptied it.
+    if found.st_size == 0:
         raise corrupt("the file is empty")
 
 
 def _lay_out_wal(path: str) -> None:
-    """Give the WAL its blocks now: a commit that overwrites waits for its own pages, one that makes the file longer
-    for the file system's journal, which carries everybody's work. SQLite reads no further than its frames are good."""
-    with contextlib.suppress(OSError):  # Without it commits are as slow as they were.
+    """Allocate the WAL's blocks now, so that commits overwrite instead of extending the file.
+
+    A commit that overwrites waits for its own pages only. One that extends the file also waits for the file system's
+    journal, which carries the work of every process. SQLite reads the WAL only as far as its frames are valid.
+    """
+    with contextlib.suppress(OSError):  # Without it, commits are only slower.
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             room = os.fstatvfs(fd)
@@ -336,16 +345,16 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
 
 
 def _begin_anew(path: str, known: Sequence[Entry]) -> str:
-    """Put a fresh file with what can still be read in the place of the damaged one, which is kept. Returns the notice.
+    """Replace the damaged file by a fresh one with what can still be read. Returns the notice.
 
-    Until the fresh one is whole the damaged one stands in its place: whoever is interrupted here begins here again.
-    Raises `JournalUnavailable`, sqlite3.Error and OSError.
+    The damaged file is retained under another name. It stays in place until the fresh one is whole, so an interrupted
+    attempt starts over. Raises `JournalUnavailable`, sqlite3.Error and OSError.
     """
     fresh = path + ".new"
-    _remove(fresh)  # Of who was interrupted here; it has taken room.
+    _remove(fresh)  # An interrupted attempt may have left it, and it takes room.
     _check_room(path)
     try:
-        with contextlib.closing(_connect(fresh)) as connection:  # Whose end takes the WAL with it.
+        with contextlib.closing(_connect(fresh)) as connection:  # Closing removes the WAL.
             taken = salvage(path, connection, _INSERT, known)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except BaseException:
@@ -356,7 +365,7 @@ def _begin_anew(path: str, known: Sequence[Entry]) -> str:
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             _link(path + suffix, aside + suffix)
-    for suffix in _SUFFIXES[:-1]:  # Its WAL must not be taken for that of the fresh one.
+    for suffix in _SUFFIXES[:-1]:  # The old WAL must not be taken for the fresh file's.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + suffix)
     os.rename(fresh, path)
@@ -373,9 +382,8 @@ def _remove(path: str) -> None:
 
 def _check_room(path: str) -> None:
     room = os.statvfs(os.path.dirname(path) or ".")
-    needed = 2 * sum(  # What is read goes through a WAL as long as itself.
-        os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix)
-    )
+    # The rows pass through a WAL as long as the file itself.
+    needed = 2 * sum(os.path.getsize(path + suffix) for suffix in ("", "-wal") if os.path.exists(path + suffix))
     if room.f_bavail * room.f_frsize < needed:
         text = f"corrupt, and no room for what can still be read of it: free {needed / 1e6:.0f} MB"
         raise JournalUnavailable(f"{path}: {text}")
@@ -384,5 +392,6 @@ def _check_room(path: str) -> None:
 def _link(path: str, name: str) -> None:
     try:
         os.link(path, name)
-    except PermissionError:  # A file system without links. Who is interrupted now finds the copy, and no journal.
+    # The file system has no links. An interruption from here on leaves the copy and no journal.
+    except PermissionError:
         os.rename(path, name)

@@ -1,9 +1,9 @@
-"""The rows of a journal that SQLite will not open: read page by page, from whatever is whole in the file and its WAL.
+"""Reads the rows of a journal that SQLite will not open, page by page, from the whole pages of the file and its WAL.
 
-SQLite gives a file up for one bad page. Its leaf pages stand for themselves: each has the rows that it holds in full,
-but for the tail of a long one (https://www.sqlite.org/fileformat2.html, sections 1.6 and 2). Every row of ours says
-twice who it is, in columns and in its JSON, and one that does not agree with itself is not taken. Pages that were given
-up for newer ones show rows as they once were; the number of each tells the newest.
+SQLite rejects a file for one bad page. Each leaf page holds its rows in full, except the tail of a long row
+(https://www.sqlite.org/fileformat2.html, sections 1.6 and 2). Each of our rows states its identity twice, in columns
+and in its JSON; a row whose two statements differ is skipped. Superseded pages hold older versions of rows; each
+row's number tells the newest.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from governor.adapters.journal.runtime_files import Entry
 from governor.core.money.charges import charge_of
 
 PAGE_SIZES: Final = tuple(2**power for power in range(9, 17))
-PAGE_SIZE_USUAL: Final = 4096  # Where the file's head does not say.
-RECORD_BYTES_MAX: Final = 64 * 1024 * 1024  # More than an incident has ever had; a torn length asks for terabytes.
+# Used if the file's header does not say.
+PAGE_SIZE_USUAL: Final = 4096
+# More than any incident has had. A torn length may ask for terabytes.
+RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 _LEAF: Final = 0x0D
 _WAL_HEAD: Final = 32
 _FRAME_HEAD: Final = 24
@@ -27,13 +29,13 @@ _INT_BYTES: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 class _Torn(Exception):  # noqa: N818 - the condition is the name.
-    """Not a record, or not all of one."""
+    """A record that is invalid or incomplete."""
 
 
 def rows_of(path: str, tables: Collection[str]) -> Iterator[Entry]:
-    """Yield the rows of these tables that can be read, in no order, some more than once in different ages.
+    """Yield the readable rows of these tables, in no order. A row may appear more than once, in different versions.
 
-    Raises nothing for what is torn; OSError when the file cannot be opened at all.
+    Torn data raises nothing. OSError: the file cannot be opened at all.
     """
     with _opened(path) as main, contextlib.ExitStack() as beside:
         wal = None
@@ -53,7 +55,7 @@ class _File(NamedTuple):
     length: int
 
     def read(self, at: int, length: int) -> bytes:
-        """Less, or nothing, where the file ends or the disk fails. Not by a map: a bad sector would end the process."""
+        """Returns less, or nothing, where the file ends or the disk fails. With mmap, a bad sector would kill us."""
         try:
             return os.pread(self.fd, length, at)
         except OSError:
@@ -62,7 +64,8 @@ class _File(NamedTuple):
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[_File]:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # A pipe would wait for its writer.
+    # O_NONBLOCK: a pipe would wait for its writer.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         yield _File(fd, os.fstat(fd).st_size)
     finally:
@@ -77,15 +80,17 @@ def _page_size(main: _File) -> int:
 
 class Page(NamedTuple):
     data: bytes
-    begin: int  # Of the page's own head: the first page has the file's before it.
+    # Where the page's own header begins. The first page has the file's header before it.
+    begin: int
 
 
 class _Pages:
-    """Every page of the file and every frame of its WAL, current or not; and by number, as the newest frame has it."""
+    """Every page of the file and every frame of its WAL, current or not. By number: the page's newest frame."""
 
     def __init__(self, main: _File, wal: _File | None, size: int) -> None:
         self._main, self._wal, self.size = main, wal, size
-        self._newest: dict[int, int] = {}  # Page number -> where its newest frame begins, of the WAL's last beginning.
+        # Page number -> offset of its newest frame since the WAL was last restarted.
+        self._newest: dict[int, int] = {}
         if wal is not None:
             salts = wal.read(16, 8)
             for at in self._frames():
@@ -122,7 +127,7 @@ def _cells(page: Page) -> Iterator[int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number there and where the next thing begins."""
+    """The number at `at`, and the offset behind it."""
     value = 0
     for offset in range(8):
         byte = data[at + offset]
@@ -136,7 +141,7 @@ def _record(page: Page, cell: int, pages: _Pages) -> tuple[int, list[Any]]:
     """The row's number in its table, and its columns."""
     length, at = _varint(page.data, cell)
     rowid, at = _varint(page.data, at)
-    if rowid >= 2**63:  # A negative one, as it is written. Ours count up from one.
+    if rowid >= 2**63:  # Negative. Our numbers count up from one.
         raise _Torn
     payload = _payload(page.data, at, length, pages)
     head, at = _varint(payload, 0)
@@ -183,10 +188,10 @@ def _value(payload: bytes, at: int, kind: int) -> tuple[Any, int]:
         return int.from_bytes(payload[at:end], "big", signed=True), end
     if kind in (0, 8, 9):
         return {0: None, 8: 0, 9: 1}[kind], at
-    raise _Torn  # Ours have no floats.
+    raise _Torn  # Our rows hold no floats.
 
 
-# --- our tables, told by the number of their columns, and checked against themselves ------------------------
+# --- our tables: identified by their number of columns, checked against their own JSON ----------------------
 
 
 def _entry(rowid: int, values: list[Any]) -> Entry | None:

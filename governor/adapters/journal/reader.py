@@ -1,6 +1,6 @@
-"""Charges and token windows of a journal, read beside a running governor. The journal's own reader keeps to halts.
+"""Charges and token windows of a journal, read beside a running governor. `db.JournalReader` reads the halts.
 
-Every reader here opens the file, translates its errors and goes through its rows in the same way: `reading`, `paged`.
+`reading` opens the file and translates errors for every reader here; `paged` goes through the rows.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from governor.core.money.reports.cost import exact_usd
 from governor.core.money.token_windows import TokenMeter, Window
 
 JOURNAL_NAME: Final = "costgov.db"
-JOURNALS_MAX: Final = 1_000  # One for each `costgov run` that ever had a name of its own; newest first.
-# Each page is a transaction of its own: a reader that is slow to print must not keep the governor's WAL from shrinking.
+# One for each `costgov run` that ever had its own name. The newest come first.
+JOURNALS_MAX: Final = 1_000
+# Each page is its own transaction: a reader that is slow to print must not keep the governor's WAL from shrinking.
 PAGE_ROWS: Final = 5_000  # Half a year of one run.
-LONG_PAGE_ROWS: Final = 20_000  # For who does nothing else between two pages: 20 ms.
+# For readers that do nothing between two pages: 20 ms each.
+LONG_PAGE_ROWS: Final = 20_000
 
-WHAT_CHARS_MAX: Final = 120  # Of an error's own words, which may quote the row.
-NUMBER_MIN: Final = -(2**63)  # Of a row, and of wall time.
+# An error's own words may quote the row.
+WHAT_CHARS_MAX: Final = 120
+NUMBER_MIN: Final = -(2**63)  # The bounds of a row number and of wall time.
 NUMBER_MAX: Final = 2**63 - 1
-# What decoding a row raises where the row is none of ours. AttributeError: of a cell that holds no text.
+# Decoding raises these for a row that we did not write. AttributeError: a cell that holds no text.
 NOT_OURS: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 _HAS_TABLE: Final = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table"
@@ -42,7 +45,7 @@ class ChargesUnreadable(Exception):  # noqa: N818 - the condition is the name.
 
     @classmethod
     def of(cls, path: str, error: sqlite3.Error | UnicodeDecodeError) -> ChargesUnreadable:
-        # The latter is of what SQLite says of a damaged schema, names included.
+        # SQLite's message about a damaged schema may hold names that are not UTF-8, hence UnicodeDecodeError.
         if isinstance(error, UnicodeDecodeError) or is_corruption(error):
             what = "the governor keeps it aside at its next start and takes over what can still be read"
             return cls(f"{path}: corrupt ({error}); {what}")
@@ -51,7 +54,7 @@ class ChargesUnreadable(Exception):  # noqa: N818 - the condition is the name.
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A row whose data cannot be read, and what its columns say of it; None where not even they are what they were."""
+    """A row whose data cannot be read, with what its columns say. A column that cannot be read either is None."""
 
     path: str
     name: str
@@ -67,16 +70,16 @@ class Unreadable:
         return f"{self.path}: {self.name}{whose}{when}{usd}: cannot be read ({self.what})"
 
 
-Unreadables = Callable[[Unreadable], None]  # Who is told of them.
+Unreadables = Callable[[Unreadable], None]
 
 
 def refuse(row: Unreadable) -> None:
-    """For who has no use for less than all. Raises `ChargesUnreadable`."""
+    """The handler of callers that need every row. Raises `ChargesUnreadable`."""
     raise ChargesUnreadable(f"{row.text()}; did a newer costgov write it?")
 
 
 def journal_paths(state_dir: Path) -> list[str]:
-    """The journals below a state directory, the one written last first."""
+    """The journals below a state directory, the last written first."""
     beside = glob.glob(f"{glob.escape(str(state_dir))}/runs/*/{JOURNAL_NAME}")
     found: list[tuple[float, str]] = []
     for path in (str(state_dir / JOURNAL_NAME), *beside):
@@ -94,10 +97,11 @@ def journal_paths(state_dir: Path) -> list[str]:
 
 @contextmanager
 def reading(path: str) -> Iterator[sqlite3.Connection]:
-    """An open journal, closed at the end also of a generator that is left early. Raises `ChargesUnreadable`."""
+    """An open journal. It is also closed if a generator is left early. Raises `ChargesUnreadable`."""
     try:
         with closing(open_read_only(path)) as connection:
-            # Decoded where a row is read: what is no UTF-8 would be an error of the query.
+            # We decode cells row by row. SQLite's own decoding would fail the whole query for one cell that is not
+            # UTF-8.
             connection.text_factory = bytes
             yield connection
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -105,12 +109,12 @@ def reading(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def has_table(connection: sqlite3.Connection, table: str) -> bool:
-    """False in a journal of a version that had none of these."""
+    """False in a journal from a version without this table."""
     return connection.execute(_HAS_TABLE, {"table": table}).fetchone() is not None
 
 
 def window_of(since: int | None, until: int | None) -> dict[str, int]:
-    """The bounds of wall time as parameters of a query; None is no bound."""
+    """The bounds of wall time as parameters of a query. None: no bound."""
     return {"since": NUMBER_MIN if since is None else since, "until": NUMBER_MAX if until is None else until}
 
 
@@ -118,9 +122,10 @@ def paged(
     connection: sqlite3.Connection, query: str, bounds: Mapping[str, int], place: Mapping[str, object], rows: int,
     each: str | None = None,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
-    """Yield the rows of a query, page by page. `place` names its first columns, and says where to begin behind.
+    """Yield the rows of a query, page by page.
 
-    `each`: the query for a page with a row that is no JSON, which is an error of the whole of it.
+    `place` names the query's first columns and the values after which to begin. `each` is a slower query, used for a
+    page in which a row is not JSON, because that fails the whole page.
     """
     while True:
         values = {**bounds, **place, "rows": rows}
@@ -141,18 +146,19 @@ def what_of(error: Exception) -> str:
 
 
 def text_in(cell: bytes) -> str:
-    """A cell's text. UnicodeDecodeError, a ValueError; AttributeError where it holds none."""
-    return cell.decode("utf-8", "surrogatepass")  # JSON may have half surrogates, and SQLite takes them as they are.
+    """A cell's text. Raises UnicodeDecodeError (a ValueError), or AttributeError if the cell holds no text."""
+    # JSON may hold half surrogates, and SQLite stores them unchanged.
+    return cell.decode("utf-8", "surrogatepass")
 
 
 def shown(cell: object) -> str:
-    """Whatever stands in a cell, for people."""
+    """Any cell, as text for people."""
     return cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else str(cell)
 
 
 # --- charges, one by one -----------------------------------------------------------------------------------
 
-# In the order of time. A charge that grows keeps its name and its beginning, so no page holds it twice.
+# In order of time. A growing charge retains its name and its beginning, so no two pages hold it.
 _CHARGES: Final = """
 SELECT from_wall_ns, charge_id, rowid, data, usd_micros FROM charges
 WHERE from_wall_ns < :until AND (to_wall_ns > :since OR from_wall_ns >= :since)
@@ -166,8 +172,8 @@ def read_charges(
 ) -> Iterator[Charge]:
     """Yield the charges that touch [since, until) of wall time, uncut, in the order of their beginnings.
 
-    None in a journal of a version without charges. `unread` is told of each row that is no charge. Raises
-    `ChargesUnreadable` where the file itself cannot be read, on.
+    Yields none for a journal from a version without charges. Calls `unread` for each row that is not a charge. Raises
+    `ChargesUnreadable` if the file itself cannot be read; the error may come between two rows.
     """
     with reading(path) as connection:
         if not has_table(connection, "charges"):
@@ -182,9 +188,10 @@ def read_charges(
 def charge_in(
     path: str, connection: sqlite3.Connection, rowid: int, data: bytes, micros: int, unread: Unreadables
 ) -> Charge | None:
-    """The charge of a row; None of one that is none, of which `unread` is told.
+    """The charge of a row. None, after a call to `unread`, if the row is not a charge.
 
-    `micros`: its amount as the column has it. A row says it twice, and SQLite has no sums of what stands in a page.
+    `micros` is the amount in the row's column. It must equal the amount in the row's JSON: SQLite has no checksums of a
+    page's contents.
     """
     try:
         charge = charge_of(json.loads(data))
@@ -197,9 +204,9 @@ def charge_in(
 
 
 def unreadable(path: str, connection: sqlite3.Connection, rowid: int, error: Exception) -> Unreadable:
-    """What the columns of a charge say of it, whose data says nothing."""
+    """Describe a charge by its columns, because its data cannot be read."""
     found = connection.execute(_IDENTITY, {"rowid": rowid}).fetchone()
-    # None: let go for its age since, or its number in the tree is damaged too.
+    # None: retention has deleted it meanwhile, or its number in the tree is damaged too.
     charge_id, run, begin, micros = found or (b"(not found again)", b"", None, None)
     return Unreadable(path, f"charge {shown(charge_id)}", shown(run), _number(begin), _number(micros), what_of(error))
 
@@ -210,7 +217,7 @@ def _number(cell: object) -> int | None:
 
 # --- windows of tokens -------------------------------------------------------------------------------------
 
-# What thousands of windows have in common is decoded once.
+# Thousands of windows share these fields, so they are decoded once.
 _ALIKE: Final = (
     "stage",
     "attempt",
@@ -237,9 +244,9 @@ def read_windows(
     path: str, runs: Collection[str] = (), since: int | None = None, until: int | None = None,
     unread: Unreadables = refuse,
 ) -> Iterator[tuple[str, WindowRow]]:  # fmt: skip
-    """Yield (run, window) of those that closed in [since, until) of wall time, in that order; no runs named: of all.
+    """Yield (run, window) of the windows that closed in [since, until) of wall time, in order. No runs named: all runs.
 
-    `unread` is told of each row that is no window. Raises `ChargesUnreadable` where the file itself cannot be read, on.
+    Calls `unread` for each row that is not a window. Raises `ChargesUnreadable` if the file itself cannot be read.
     """
     known: dict[bytes, WindowRow] = {}
     bounds = window_of(since, until)
@@ -267,7 +274,7 @@ def _row(cells: list[Any], known: dict[bytes, WindowRow]) -> WindowRow:
 
 
 def _like(alike: bytes) -> WindowRow:
-    """A row with the fields that windows share, and a window of no account."""
+    """A row with the shared fields and a placeholder window."""
     fields = dict(zip(_ALIKE, json.loads(text_in(alike)), strict=True))
     window = {"from_tokens": 0, "to_tokens": 1, "duration_ns": 0, "usd_micros": 0, "wasted_tokens": 0}
     return row_of(fields | window)
@@ -285,9 +292,10 @@ def _window(figures: list[Any]) -> Window:
 def read_open(
     path: str, runs: Collection[str] = (), since: int | None = None, unread: Unreadables = refuse
 ) -> Iterator[tuple[str, str | None, TokenMeter]]:
-    """Yield (run, stage, meter) of each run as it was kept last, every ten seconds while it lived, if after `since`.
+    """Yield (run, stage, meter) from each run's last snapshot, if it is later than `since`.
 
-    `unread` is told of each whose state cannot be read. Raises `ChargesUnreadable`.
+    A run is persisted every ten seconds while it lives. Calls `unread` for each state that cannot be read. Raises
+    `ChargesUnreadable`.
     """
     with reading(path) as connection:
         kept = connection.execute(_RUNS).fetchall() if has_table(connection, "journal") else []
@@ -298,7 +306,7 @@ def read_open(
         try:
             found = json.loads(snapshot)
             wall, tokens = found.get("wall_ns"), found.get("tokens")
-            # None: it has shown no tokens. One that was kept last before the asked time has ended before it.
+            # None: the run has reported no tokens. A run last persisted before `since` ended before it.
             if tokens is None or (since is not None and wall is not None and wall < since):
                 continue
             meter = TokenMeter.restored(tokens, same_boot=False)

@@ -1,6 +1,7 @@
-"""What the journal has in the runtime directory (tmpfs): rows that its disk does not take, and the newest state.
+"""The journal's files in the runtime directory (tmpfs).
 
-`Fallback` is a fixed file for the rows, `Mirror` the newest state of runs and halts: what heals a torn journal.
+`Fallback` takes the rows that the disk does not take. `Mirror` copies the newest state of runs and halts, which
+repairs a journal that lost its last commits.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from governor.core.base.units import MonoNs, WallNs
 from governor.ports import Row
 
 FALLBACK_NAME = "journal-fallback.jsonl"
-FALLBACK_BYTES_MAX = 8 * 1024 * 1024  # tmpfs is memory: about 15,000 rows, some hundred halts.
+# tmpfs is memory. This is about 15,000 rows, some hundred halts.
+FALLBACK_BYTES_MAX = 8 * 1024 * 1024
 CHATTER_BYTES_MAX = FALLBACK_BYTES_MAX // 2  # Rows that need no durability must not displace a halt's.
-# In memory, where the file has no room: a charge that is closed is told once, and everything else chatter will repeat.
-CHARGES_HELD_MAX = 5_000  # About 5 MB: half a year of one run, a month of eight. The oldest go first.
+# Charges stay in memory while the file has no room: a closed charge is reported only once, other rows repeat.
+# About 5 MB: half a year of one run, a month of eight. The oldest go first.
+CHARGES_HELD_MAX = 5_000
 
 Entry = dict[str, Any]  # {"seq": int, "table": a key of COLUMNS, …that table's columns}
 
@@ -34,7 +37,7 @@ COLUMNS = {
 
 
 class Fallback:
-    """Append-only JSON lines, bounded, safe to share between the loop and the journal's worker.
+    """Append-only JSON lines, bounded. The loop and the journal's worker share it safely.
 
     Nothing is synced: tmpfs outlives the governor, and nothing outlives the machine.
     """
@@ -46,15 +49,17 @@ class Fallback:
         with contextlib.suppress(OSError):
             os.makedirs(directory, mode=0o755, exist_ok=True)
             self._bytes = os.stat(self.path).st_size
-        self._held: dict[str, Entry] = {}  # Charges by name, as they were told last, oldest first.
-        self.lost_total = 0  # Entries that not even this file could take: they went to stderr.
+        # The newest entry of each charge by charge_id, the oldest first.
+        self._held: dict[str, Entry] = {}
+        # Entries that this file could not take. They went to stderr.
+        self.lost_total = 0
 
     @property
     def is_empty(self) -> bool:
         return self._bytes == 0
 
     def append(self, entries: list[Entry], *, full: bool) -> bool:
-        """Write the entries behind what is there. False: they could not be written and stand on stderr."""
+        """Append the entries. Returns False if they could not be written and went to stderr."""
         block = b"".join(json.dumps(entry, separators=(",", ":")).encode() + b"\n" for entry in entries)
         limit = FALLBACK_BYTES_MAX if full else CHATTER_BYTES_MAX
         with self._lock:
@@ -62,31 +67,32 @@ class Fallback:
                 self._bytes += len(block)
                 return True
             self.lost_total += len(entries) - self._hold(entries)
-        if full:  # The last resort is whoever keeps our stderr: systemd's journal, a terminal.
+        # systemd's journal or a terminal retains stderr.
+        if full:
             with contextlib.suppress(OSError, ValueError):
                 sys.stderr.write(block.decode())
         return False
 
     def held(self) -> list[Entry]:
-        """Charges that the file could not take. They stand here until `let_go` says where else they stand."""
+        """Charges that the file could not take. They stay here until `let_go`."""
         with self._lock:
             return list(self._held.values())
 
     def let_go(self, entries: list[Entry]) -> None:
-        """These are in the database now; what was told of the same charges meanwhile is held on."""
+        """Release entries that the database has. A newer entry of the same charge stays held."""
         with self._lock:
             for entry in entries:
                 if self._held.get(entry["charge_id"]) is entry:
                     del self._held[entry["charge_id"]]
 
     def write_held(self) -> None:
-        """We end: what memory alone holds goes into the part of the file that is kept for halts, or to stderr."""
+        """At exit, write the held charges to the part of the file reserved for halts, or to stderr."""
         held = self.held()
         if held and self.append(held, full=True):
             self.let_go(held)
 
     def _hold(self, entries: list[Entry]) -> int:
-        """Keep the charges among the entries; return how many more are kept for it than were given up."""
+        """Hold the charges among the entries. Returns the number held now, less those given up for them."""
         charges = [entry for entry in entries if entry["table"] == "charges"]
         for charge in charges:
             self._held.pop(charge["charge_id"], None)
@@ -97,7 +103,7 @@ class Fallback:
         return len(charges) - excess
 
     def read(self) -> tuple[list[Entry], int]:
-        """Return the whole lines and how many bytes of the file they account for. Torn lines are passed over."""
+        """Return the whole lines and the bytes of the file that they cover. Torn lines are skipped."""
         with self._lock:
             try:
                 with open(self.path, "rb", opener=_no_follow) as file:
@@ -113,12 +119,12 @@ class Fallback:
         return entries, len(content)
 
     def forget(self, size: int) -> None:
-        """Remove the first `size` bytes, which now stand in the database."""
+        """Remove the first `size` bytes, which the database has now."""
         with self._lock, contextlib.suppress(OSError):
             with open(self.path, "rb", opener=_no_follow) as file:
                 file.seek(size)
                 rest = file.read(FALLBACK_BYTES_MAX)
-            # By rename: a crash in between leaves the old file, whose rows are merely imported once more.
+            # A rename: after a crash in between, the old file remains, and its rows are imported once more.
             with open(self.path + ".new", "wb", opener=_no_follow) as file:
                 file.write(rest)
             os.rename(self.path + ".new", self.path)
@@ -138,8 +144,8 @@ class Fallback:
 
 
 def is_entry(entry: Any) -> bool:
-    """Is it one that the journal can write?"""
-    # Another version of costgov may have left lines of a shape that we do not know.
+    """Whether the journal can write this entry."""
+    # Another version of costgov may have left lines of an unknown shape.
     if not isinstance(entry, dict) or not isinstance(entry.get("seq"), int):
         return False
     columns = COLUMNS.get(entry.get("table", ""))
@@ -150,18 +156,19 @@ def _no_follow(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
-# --- what the journal is told, as its files keep it: plain text and numbers, bounded ---------------------
+# --- entries as the files store them: plain text and numbers, bounded -------------------------------------
 
-ROW_BYTES_MAX = 256 * 1024  # A row is evidence, not an archive; the largest are stacks of every rank.
+# A row is evidence, not an archive. The largest hold the stacks of every rank.
+ROW_BYTES_MAX = 256 * 1024
 
 
 def storable(name: str | None) -> str | None:
-    # SQLite takes no half surrogates, and a log that was read with `surrogateescape` may hold some.
+    # SQLite takes no half surrogates. A log read with `surrogateescape` may hold some.
     return None if name is None else name.encode("utf-8", "backslashreplace").decode()
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    # Anything that is not JSON becomes its text: a record may lose its shape, a halt may not fail over it.
+    # A value that is not JSON becomes its text: losing its shape is better than failing a halt.
     return json.dumps(dict(data), default=str, separators=(",", ":"))
 
 
@@ -176,26 +183,28 @@ def row_of(entry: Entry) -> Row:
     )  # fmt: skip
 
 
-# --- the mirror; believed only beside a journal's own file: one that was removed begins anew -------------
+# --- the mirror: used only beside its journal's own file, never for one that was removed -----------------
 
 MIRROR_NAME: Final = "journal-mirror.jsonl"
-SNAPSHOTS_MAX: Final = 256  # As many as the journal has in memory; about 500 KB.
-CLOSED_MAX: Final = 16  # Of a file that lacks its last commits a halt that has ended would begin again.
-MIRROR_BYTES_MAX: Final = 4 * 1024 * 1024  # tmpfs is memory. An incident with the stacks of every rank has 100 KB.
+SNAPSHOTS_MAX: Final = 256  # As many as the journal has in memory: about 500 KB.
+# Closed halts are mirrored so that a file without its last commits does not resume a halt that has ended.
+CLOSED_MAX: Final = 16
+# tmpfs is memory. An incident with the stacks of every rank has 100 KB.
+MIRROR_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Mirror:
-    """For one thread. Nothing in it raises: it is the second copy of everything that it has."""
+    """For one thread. It never raises: it holds a second copy only."""
 
     def __init__(self, directory: str, journal: str) -> None:
         self.path = os.path.join(directory, MIRROR_NAME)
         self._journal = journal
-        # In the order in which they make room: what a restart resumes goes last.
+        # Closed incidents make room first, open ones last, because a restart resumes them.
         kinds = ("closed", "runs", "open")
         self._lines: dict[str, OrderedDict[tuple[str, str], bytes]] = {kind: OrderedDict() for kind in kinds}
 
     def keep(self, entries: Iterable[Entry]) -> None:
-        """Take up what is newer of runs and incidents, and write it all where anything was."""
+        """Take the newer snapshots of runs and incidents. If there were any, write the whole file."""
         touched = False
         for entry in entries:
             if entry["table"] not in ("runs", "incidents"):
@@ -211,11 +220,11 @@ class Mirror:
             self._write()
 
     def forget(self) -> None:
-        """What the governor before us has left is of a journal that is there no more."""
+        """Discard what the previous governor left: its journal is gone."""
         self._write()
 
     def read(self) -> list[Entry]:
-        """What the governor before us has kept of this very journal, oldest first."""
+        """What the previous governor mirrored of this same journal, oldest first."""
         try:
             with open(self.path, "rb", opener=_no_follow) as file:
                 head, *lines = file.read(MIRROR_BYTES_MAX + 4096).splitlines() or [b"{}"]
@@ -249,6 +258,7 @@ class Mirror:
                 for lines in self._lines.values():
                     file.writelines(lines.values())
             os.rename(self.path + ".new", self.path)
-        except OSError:  # A full tmpfs; the journal has it all, and the rows of a halt need what room there is.
+        # tmpfs is full. The journal has everything, and a halt's rows need the remaining room.
+        except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(self.path + ".new")

@@ -1,8 +1,8 @@
-"""What a damaged journal still has, into a fresh one: no run gets its budget twice because a disk lost a page.
+"""Copies what a damaged journal still has into a fresh one: a lost page must not give a run its budget twice.
 
-Charges are the record of what was spent and come over as they are. A run whose snapshot is lost goes on with the sum of
-its charges; one whose snapshot is older than they are, too. What a run had spent and no charge says any more becomes a
-reconstructed charge of its own: the charges of a run add up to its spend again.
+Charges record what was spent and are copied unchanged. A run whose snapshot is lost, or older than its charges,
+continues with the sum of its charges. Spend that no charge covers any more becomes a reconstructed charge. So a run's
+charges add up to its spend again.
 """
 
 from __future__ import annotations
@@ -33,26 +33,32 @@ from governor.core.money.charges import (
 )
 from governor.core.money.reports.cost import decimal_text
 
-RUNS_MAX: Final = 1_000  # As many budgets as a journal keeps; the newest.
-# Half of what a journal keeps: with more, what has no charge may have grown old and been let go.
+RUNS_MAX: Final = 1_000  # As many runs as a journal retains; the newest.
+# Half of what a journal retains. With more charges, retention may have deleted the missing ones.
 CHARGES_SURE_MAX: Final = 250_000
 WALL_MAX: Final = 2**62  # The year 2116.
-Kept = tuple[int, dict[str, Any]]  # The number of a run's row, and its snapshot.
+Kept = tuple[int, dict[str, Any]]  # A run's row number and snapshot.
 _SUMS: Final = "SELECT run, sum(usd_micros), max(to_wall_ns), max(seq) FROM charges GROUP BY run ORDER BY max(seq) DESC"
-_SPEND: Final = {True: "unallocated_usd_micros", False: "spend_usd_micros"}  # By whether it is the node's own.
+_SPEND: Final = {
+    True: "unallocated_usd_micros",
+    False: "spend_usd_micros",
+}  # The snapshot's key: True for the node itself.
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What came over."""
+    """What was copied."""
 
     charges: int
     usd_micros: int
     runs: int
-    missing_usd_micros: int  # Spent by the runs' own account, and in no charge that can be read.
-    is_entered: bool  # As charges, which say that they are reconstructed.
+    # What runs report as spent and no readable charge covers.
+    missing_usd_micros: int
+    # Whether the missing spend was entered as reconstructed charges.
+    is_entered: bool
     has_node: bool
-    until: int | None  # Wall time: up to here the node's time is charged.
+    # Wall time up to which the node's time is charged.
+    until: int | None
 
     def text(self) -> str:
         """The end of a sentence that has named the file."""
@@ -74,14 +80,14 @@ class Taken:
 
 
 def salvage(path: str, into: sqlite3.Connection, insert: Mapping[str, str], known: Sequence[Entry]) -> Taken:
-    """Write what can be read of the file at `path`, and what is `known` beside it; see take_over()."""
+    """Write what can be read of the file at `path`, and the `known` entries beside it. See take_over()."""
     return take_over(chain(rows_of(path, COLUMNS), known), into, insert)
 
 
 def take_over(entries: Iterable[Entry], into: sqlite3.Connection, insert: Mapping[str, str]) -> Taken:
-    """Write these entries, and make every run's spend and charges agree, in one transaction.
+    """Write these entries, and make each run's spend and charges agree, in one transaction.
 
-    `insert`: a statement for each table, of which a newer row wins. Raises sqlite3.Error and OSError.
+    `insert` holds one statement per table; a newer row replaces an older one. Raises sqlite3.Error and OSError.
     """
     into.execute("BEGIN IMMEDIATE")
     try:
@@ -96,7 +102,7 @@ def take_over(entries: Iterable[Entry], into: sqlite3.Connection, insert: Mappin
 
 
 def newest_snapshots(path: str) -> list[Entry]:
-    """Runs and incidents of a file that cannot be opened now, oldest first; none where it cannot even be read."""
+    """Runs and incidents of a file that cannot be opened now, oldest first. Empty if it cannot be read at all."""
     newest: dict[tuple[str, str], Entry] = {}
     try:
         for entry in rows_of(path, ("runs", "incidents")):
@@ -109,7 +115,7 @@ def newest_snapshots(path: str) -> list[Entry]:
 
 
 def _settle(into: sqlite3.Connection, insert: Mapping[str, str]) -> Taken:
-    """Make snapshots and charges agree, as they did in every commit."""
+    """Make snapshots and charges agree, as in every normal commit."""
     kept: dict[str, Kept] = {}
     for run, seq, snapshot in into.execute("SELECT run, seq, snapshot FROM runs").fetchall():
         kept[run] = int(seq), json.loads(snapshot)
@@ -142,13 +148,13 @@ def _settle(into: sqlite3.Connection, insert: Mapping[str, str]) -> Taken:
 
 
 def _is_sound(snapshot: Mapping[str, Any], micros: int) -> bool:
-    """Numbers that a charge can have; those of a torn file can be any."""
+    """Whether the numbers are ones that a charge can have. A torn file may hold any."""
     wall = snapshot.get("wall_ns")
     return type(wall) is int and 0 <= wall < WALL_MAX and micros < CEILING_MAX_USD_MICROS
 
 
 def _enter(into: sqlite3.Connection, insert: str, kept: Mapping[str, Kept], missing: Mapping[str, int]) -> None:
-    """Say as a charge what each of these runs had spent and no other charge says: of one moment, without hours."""
+    """Enter each run's uncovered spend as a charge of one moment, without hours."""
     place = _place(into)
     for run, micros in missing.items():
         seq, snapshot = kept[run]
@@ -167,11 +173,12 @@ def _enter(into: sqlite3.Connection, insert: str, kept: Mapping[str, Kept], miss
 
 
 def _place(into: sqlite3.Connection) -> Place:
-    """Where the newest charge that can be read was made."""
+    """The place of the newest readable charge."""
     newest = into.execute("SELECT data FROM charges ORDER BY to_wall_ns DESC LIMIT 1").fetchone()
     try:
         return charge_of(json.loads(newest[0])).place
-    except (KeyError, TypeError, ValueError, AttributeError):  # None, or another version's.
+    # There is no charge, or another version wrote it.
+    except (KeyError, TypeError, ValueError, AttributeError):
         return Place("(unknown)")
 
 
@@ -179,7 +186,7 @@ def _settle_node(
     into: sqlite3.Connection, insert: str, kept: tuple[int, dict[str, Any]] | None, own: tuple[int, int, int],
     last: int | None,
 ) -> None:  # fmt: skip
-    """Up to where the node's time is charged: a governor that goes on from there charges none of it twice."""
+    """Set the time up to which the node is charged, so that a resumed governor charges none of it twice."""
     if kept is None:
         node = {
             "run": UNALLOCATED, "salvaged": True, "boot_id": "", "boot_ns": 0, "wall_ns": last, "carry": 0,

@@ -1,7 +1,7 @@
-"""A journal's charges added up as they are read: what `costgov cost` needs of a year of them, in a tenth of the time.
+"""A journal's charges, summed as they are read: `costgov cost` reads a year in a tenth of the time.
 
-Charges that agree in what they are grouped by and in their line come as one; those that a bound of the asked time or
-midnight cuts come by themselves, for the pure code to cut. `core.cost.tally` over `read_charges` says the same.
+Charges with the same group and line become one sum. A charge that midnight or a bound of the requested time cuts is
+yielded alone, and the pure code cuts it. `core.cost.tally` over `read_charges` gives the same result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from governor.core.money.reports.cost import LABEL, STAGE_OF_RUN, Sum
 
 _LINE: Final = ("line", "name", "unit", "price_usd_micros", "price_source", "price_as_of", "reconstructed")
 
-# By rowid, which no growing charge changes: nothing here needs an order, and to sort 160,000 rows costs a third.
+# By rowid, which does not change as a charge grows. No order is needed, and sorting 160,000 rows costs a third.
 _WINDOW: Final = """
 FROM charges WHERE rowid > :after
 AND from_wall_ns < :until AND (to_wall_ns > :since OR from_wall_ns >= :since)
@@ -42,17 +42,17 @@ SELECT rowid, data ->> 'quantity', usd_micros,
        json_extract(data, {line}), CASE WHEN :is_daily THEN from_wall_ns / :day_ns ELSE 0 END {fields}"""
 _EACH: Final = "SELECT rowid, 0, usd_micros, data"
 
-_Like = tuple[Line, Payer, Place, bool]  # In what the charges of a sum agree.
+_Like = tuple[Line, Payer, Place, bool]  # What the charges of one sum share.
 
 
 def read_sums(
     path: str, by: str, runs: Collection[str] = (), since: int | None = None, until: int | None = None,
     unread: Unreadables = refuse,
 ) -> Iterator[Sum]:  # fmt: skip
-    """Yield the charges that touch [since, until) of wall time and belong to these runs (none named: all), added up.
+    """Yield sums of the charges that touch [since, until) of wall time and belong to these runs (none named: all runs).
 
-    None in a journal of a version without charges. `unread` is told of each row that is no charge. Raises
-    `ChargesUnreadable` where the file itself cannot be read, on.
+    Yields none for a journal from a version without charges. Calls `unread` for each row that is not a charge. Raises
+    `ChargesUnreadable` if the file itself cannot be read; the error may come between two rows.
     """
     fields = _fields(by, runs)
     columns = "".join(f", json_extract(data, '$.{name}')" for name in fields)
@@ -92,7 +92,10 @@ def read_sums(
 
 
 def _fields(by: str, runs: Collection[str]) -> list[str]:
-    """Which fields of a charge's row say its group and whether it was asked for; midnight and the line do so alone."""
+    """The fields of a charge's row that decide its group and whether its run was requested.
+
+    Midnight and the line need no field.
+    """
     if by == STAGE_OF_RUN:
         return ["stage", "run"]
     group = "labels" if by.startswith(LABEL) else by
@@ -101,7 +104,7 @@ def _fields(by: str, runs: Collection[str]) -> list[str]:
 
 
 class _Alike:
-    """What stands in the rows of a sum, decoded. Thousands of sums share a line, or a payer."""
+    """Decodes the rows of a sum. Thousands of sums share a line or a payer, so each is decoded once."""
 
     def __init__(self, fields: Sequence[str]) -> None:
         self._fields = fields
@@ -109,7 +112,7 @@ class _Alike:
         self._whose: dict[tuple[Any, ...], tuple[Payer, Place]] = {}
 
     def of(self, key: tuple[Any, ...]) -> _Like:
-        """KeyError, TypeError, ValueError or AttributeError: it is none of ours."""
+        """Raises KeyError, TypeError, ValueError or AttributeError for a row that is not ours."""
         cells, _, *fields = key
         line = self._lines.get(cells)
         if line is None:

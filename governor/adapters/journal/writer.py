@@ -1,6 +1,6 @@
-"""The journal: one SQLite file written by one worker thread, so that no disk can hold up a halt.
+"""The journal: one SQLite file, written by one worker thread, so that no disk can hold up a halt.
 
-Everything written in this session also stands in memory (bounded), so reads answer while the disk does not.
+Everything written in this session also stays in memory (bounded), so reads work while the disk does not answer.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from governor.ports import Row
 
 __all__ = ["JournalLocked", "JournalUnavailable", "SqliteJournal", "open_journal"]
 
-COMMIT_BOUND_S = 0.25  # A halt waits no longer for a disk: a healthy FULL commit takes under a millisecond.
-OPEN_BOUND_S = 10.0  # A cold disk and a check of 100 MB; longer means frozen, and the daemon starts without it,
-SALVAGE_BOUND_S = 60.0  # unless rows are being read out of a damaged file: 350 MB of them take 15 s.
-READ_BOUND_S = 2.0  # Reports and status can wait this long before they take the memory's word.
-RETRY_PERIOD_S = 5.0  # How soon after a full disk has room the fallback rows move home.
-CHECKPOINT_PERIOD_S = 60.0  # A minute's chatter is a tenth of what SQLite itself would let the WAL grow to.
-PRUNE_PERIOD_ROWS = 1_000  # Often enough to hold the limits within a percent, seldom enough not to be felt.
-JOBS_QUEUED_MAX = 1_000  # Only a stalled disk lets them pile up; then rows go to the fallback file instead.
+COMMIT_BOUND_S = 0.25  # A halt waits no longer. A healthy FULL commit takes under a millisecond.
+OPEN_BOUND_S = 10.0  # A cold disk and a check of 100 MB. Then the daemon starts without the file.
+SALVAGE_BOUND_S = 60.0  # While rows are read from a damaged file: 350 MB take 15 s.
+READ_BOUND_S = 2.0  # Then reports and status use the rows in memory.
+RETRY_PERIOD_S = 5.0  # How soon fallback rows move to a disk that has room again.
+CHECKPOINT_PERIOD_S = 60.0  # A minute's rows are a tenth of SQLite's own limit of the WAL.
+PRUNE_PERIOD_ROWS = 1_000  # Holds the limits within a percent without slowing the writer.
+JOBS_QUEUED_MAX = 1_000  # Only behind a stalled disk. Further rows go to the fallback file.
 ROWS_IN_MEMORY_MAX = 4_096  # Some tens of incidents, about 3 MB.
 SNAPSHOTS_IN_MEMORY_MAX = 256  # Incidents and runs of this session.
-READ_ROWS_MAX = 10_000  # What one question can return; a report of one incident has hundreds.
+READ_ROWS_MAX = 10_000  # The most that one question returns. A report of one incident has hundreds.
 
 
 class _Job:
-    """Something for the worker. `settled` is set once it is known to have worked or failed."""
+    """One job of the worker. `settled` is set once the job is known to have worked or failed."""
 
     def __init__(self, entries: list[Entry], full: bool, read: Callable[[Database], list[Entry]] | None = None) -> None:
         self.entries = entries
@@ -49,10 +49,10 @@ class _Job:
 
 
 def open_journal(path: str, runtime_dir: str) -> tuple[SqliteJournal, str | None]:
-    """Return the journal and, when something is wrong with its file, one line that says what and what to do.
+    """Return the journal and, if its file has a problem, one line that says what is wrong and what to do.
 
-    With a problem the journal still works, on the runtime directory and memory, and keeps trying the file.
-    Raises `JournalLocked` when another governor holds it: two must not act on one node.
+    A journal with a problem still works on the runtime directory and memory, and retries the file. Raises
+    `JournalLocked` if another governor holds the file: two must not act on one node.
     """
     journal = SqliteJournal(path, runtime_dir)
     if not journal.opened.wait(OPEN_BOUND_S) and not (
@@ -67,13 +67,13 @@ def open_journal(path: str, runtime_dir: str) -> tuple[SqliteJournal, str | None
 
 
 class SqliteJournal:
-    """`ports.Journal`. Only `open_journal` makes one."""
+    """`ports.Journal`. Only `open_journal` constructs it."""
 
     def __init__(self, path: str, runtime_dir: str) -> None:
         self.problem: str | None = None
         self.locked_by_other: JournalLocked | None = None
-        self.opened = threading.Event()  # The first attempt to open the file is over, well or not.
-        self.is_salvaging = False  # What can be read of a damaged file is taken over.
+        self.opened = threading.Event()  # Set when the first attempt to open the file has ended.
+        self.is_salvaging = False  # True while rows are read from a damaged file.
         self._path = path
         self._fallback = Fallback(runtime_dir)
         self._mirror = Mirror(runtime_dir, os.path.abspath(path))
@@ -81,12 +81,12 @@ class SqliteJournal:
         self._rows: deque[Entry] = deque(maxlen=ROWS_IN_MEMORY_MAX)
         self._snapshots: dict[str, OrderedDict[str, Entry]] = {"incidents": OrderedDict(), "runs": OrderedDict()}
         self._last_seq = 0
-        self._file_seq = 0  # The highest number in the file, told by the worker.
-        self._stalled = False  # The worker did not answer within its bound and has not committed since.
+        self._file_seq = 0  # The highest number in the file. The worker sets it.
+        self._stalled = False  # A commit missed its bound, and none has succeeded since.
         self._closing = False
         self._wake = threading.Condition()
         self._jobs: deque[_Job] = deque()
-        left_over, _ = self._fallback.read()  # Of a session that ended before its disk came back.
+        left_over, _ = self._fallback.read()  # A session left them whose disk did not recover.
         for entry in left_over:
             self._remember(entry)
         self._worker = threading.Thread(target=self._work, name="journal", daemon=True)
@@ -138,16 +138,17 @@ class SqliteJournal:
         return {entry["run"]: json.loads(entry["snapshot"]) for entry in self._merged("runs", lambda db: db.runs())}
 
     def recall(self) -> None:
-        """The file says nothing: take up runs and halts from what the runtime directory has of them."""
+        """Load runs and halts from the runtime directory, because the file has none."""
         self._remember_newer(self._mirror.read())
 
     def close(self) -> None:
-        """Write what is queued, within the bounds of a commit, and let go of the file."""
+        """Write what is queued, within the bounds of a commit, and release the file."""
         with self._wake:
             self._closing = True
             self._wake.notify()
         self._worker.join(READ_BOUND_S)
-        for job in list(self._jobs):  # The disk is stuck: what it did not take must not die with us.
+        # The disk is stuck. What it has not taken goes to the fallback file.
+        for job in list(self._jobs):
             self._fall_back(job)
         self._fallback.write_held()
 
@@ -165,7 +166,7 @@ class SqliteJournal:
         for entry in entries:
             self._remember(entry)
         job = _Job(entries, full)
-        # Behind a stalled disk waiting would cost every row of a halt the bound anew.
+        # Waiting for a stalled disk would cost the bound for every row of a halt.
         if self._stalled or not self._enqueue(job):
             self._fall_back(job)
             return False
@@ -173,11 +174,11 @@ class SqliteJournal:
             return True
         if not job.settled.wait(COMMIT_BOUND_S):
             self._stalled = True
-            # With all that waits before it: a brake is kept first, and then the row whose commit answers for it.
+            # Include the jobs before this one: a hold is persisted first, and a later row's commit confirms it.
             with self._wake:
                 waiting = [one for one in self._jobs if not one.committed]
             for one in waiting:
-                self._fall_back(one)  # It may commit yet; then the second writing changes nothing.
+                self._fall_back(one)  # It may still commit. A second write changes nothing.
         return job.committed
 
     def _enqueue(self, job: _Job) -> bool:
@@ -195,9 +196,9 @@ class SqliteJournal:
         return job.found or []
 
     def _merged(self, table: str, read: Callable[[Database], list[Entry]]) -> list[Entry]:
-        """Snapshots from disk, overlaid by this session's, in the order in which each name was first seen."""
+        """Snapshots from disk, overlaid by this session's, in the order in which each name first appeared."""
         found = {_name(table, entry): entry for entry in self._read(read)}
-        for name, entry in list(self._snapshots[table].items()):  # In one go: a reader may be on another thread.
+        for name, entry in list(self._snapshots[table].items()):  # A copy: a reader may run on another thread.
             known = found.get(name)
             if known is None:
                 found[name] = entry
@@ -208,7 +209,7 @@ class SqliteJournal:
     def _remember(self, entry: Entry) -> None:
         self._last_seq = max(self._last_seq, entry["seq"])
         if entry["table"] == "charges":
-            return  # Nothing of the governor's reads them back.
+            return  # The governor never reads charges back.
         if entry["table"] == "journal":
             self._rows.append(entry)
             return
@@ -218,13 +219,13 @@ class SqliteJournal:
             entry["first_seq"] = _first_seq_of(snapshots[name])
         snapshots[name] = entry
         if len(snapshots) > SNAPSHOTS_IN_MEMORY_MAX:
-            # An open incident is what a restart resumes: only closed ones and runs make room.
+            # A restart resumes open incidents, so only closed ones and runs make room.
             oldest = next((n for n, e in snapshots.items() if not e.get("open") and n != name), None)
             if oldest is not None:
                 del snapshots[oldest]
 
     def _remember_newer(self, entries: Iterable[Entry]) -> None:
-        """Of snapshots only what is newer than what is known: the fallback file may have been the last to be told."""
+        """Take only snapshots newer than the known ones: the fallback file may be newer than the journal."""
         for entry in sorted(entries, key=_seq_of):
             known = self._snapshots[entry["table"]].get(_name(entry["table"], entry))
             if known is None or known["seq"] < entry["seq"]:
@@ -236,7 +237,7 @@ class SqliteJournal:
             self._fallback.append(job.entries, full=job.full)
 
     def _next_seq(self) -> int:
-        # Wall time keeps the order across sessions even when the file of the last one cannot be read.
+        # Wall time preserves the order across sessions, even if the last session's file cannot be read.
         self._last_seq = max(self._last_seq + 1, self._file_seq + 1, time.time_ns())
         return self._last_seq
 
@@ -266,8 +267,8 @@ class SqliteJournal:
         database = self._try_open()
         self.opened.set()
         tried_at = time.monotonic()
-        unpruned = PRUNE_PERIOD_ROWS  # Once at the start: limits may have shrunk with an upgrade.
-        checkpoint_at = tried_at  # Once at the start, too: the WAL may be a dead governor's, and long.
+        unpruned = PRUNE_PERIOD_ROWS  # The first pass prunes: an upgrade may have lowered the limits.
+        checkpoint_at = tried_at  # And checkpoints: a dead governor may have left a long WAL.
         while True:
             with self._wake:
                 if not self._jobs and not self._closing:
@@ -281,18 +282,18 @@ class SqliteJournal:
             database = self._serve(database, batch)
             unpruned += sum(len(job.entries) for job in batch)
             if database is not None and unpruned >= PRUNE_PERIOD_ROWS:
-                with contextlib.suppress(sqlite3.Error):  # A full disk cannot delete either; the next thousand may.
+                with contextlib.suppress(sqlite3.Error):  # A full disk cannot delete either: later rows try again.
                     database.prune()
                 unpruned = 0
             if database is not None and not batch and time.monotonic() >= checkpoint_at:
-                with contextlib.suppress(sqlite3.Error):  # SQLite's own, within a commit, is the next best.
+                with contextlib.suppress(sqlite3.Error):  # SQLite's own checkpoint within a commit replaces it.
                     database.checkpoint()
                 checkpoint_at = time.monotonic() + CHECKPOINT_PERIOD_S
         if database is not None:
             database.close()
 
     def _serve(self, database: Database | None, batch: list[_Job]) -> Database | None:
-        """Write the batch in one transaction and answer its reads. Returns the database, or None when it is lost."""
+        """Write the batch in one transaction and answer its reads. Returns the database, or None if it is lost."""
         if database is not None:
             try:
                 self._write(database, batch)
@@ -317,22 +318,23 @@ class SqliteJournal:
         entries = [entry for job in batch for entry in job.entries]
         try:
             if entries:
-                held = self._fallback.held()  # In the same commit: a spend is the sum of its charges.
+                # Held charges go into the same commit: a run's spend is the sum of its charges.
+                held = self._fallback.held()
                 database.write([*held, *entries], full=any(job.full for job in batch))
                 self._fallback.let_go(held)
             for job in batch:
                 job.committed = True
                 if job.read is None:
-                    job.settled.set()  # Nobody waits for more than the own rows.
+                    job.settled.set()  # Callers wait only for their own rows.
             self._stalled = False
         finally:
             for job in batch:
-                if job.read is not None:  # A disk that takes nothing can still be read.
+                if job.read is not None:  # A disk that takes no writes can still be read.
                     job.found = job.read(database)
                     job.settled.set()
 
     def _move_home(self, database: Database) -> None:
-        """Put the fallback file's rows into the database; their numbers make a second time harmless."""
+        """Move the fallback file's rows into the database. Their numbers make a second move harmless."""
         if not self._fallback.is_empty:
             entries, size = self._fallback.read()
             database.write(entries, full=True)
@@ -348,7 +350,8 @@ class SqliteJournal:
             return None
         except (JournalUnavailable, sqlite3.Error, OSError) as error:
             self.problem = str(error)
-            if not self.opened.is_set():  # Nobody uses it yet. Budgets and halts go on from what can be read.
+            # Startup still waits for us. Budgets and halts resume from what can be read.
+            if not self.opened.is_set():
                 self._remember_newer([*newest_snapshots(self._path), *self._known()])
             return None
         kept = [{"table": "incidents" if "incident_id" in entry else "runs", **entry} for entry in kept]
@@ -361,13 +364,16 @@ class SqliteJournal:
         return database
 
     def _catch_up(self, database: Database) -> list[Entry]:
-        """A file that lacks its last commits is a whole one to SQLite: a torn WAL, a copy of yesterday put in place."""
+        """Bring a file that lacks its last commits up to the mirror; return the newer entries.
+
+        SQLite finds such a file whole. A torn WAL, or yesterday's copy put in place, causes it.
+        """
         newer = database.lacks(self._mirror.read())
         if newer:
             said = (
                 f"{self._path}: its last commits are lost; runs and halts go on from the copy in the runtime directory"
             )
-            with contextlib.suppress(sqlite3.Error):  # Then memory alone has them.
+            with contextlib.suppress(sqlite3.Error):  # On failure only memory has them.
                 taken = database.take_over(newer)
                 said += f"; {taken.missing_text()}" if taken.missing_usd_micros else ""
             self._remember_newer(newer)

@@ -1,6 +1,6 @@
-"""The node's accelerators: whether there are any, by the kernel's word, who computes on them, and how busy they are.
+"""The node's accelerators: which ones the kernel lists, which processes compute on them, and how busy they are.
 
-A missing driver is not a missing GPU, and whom nobody announced is a tenant all the same.
+A missing driver is not a missing GPU, and an unannounced process is a tenant too.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from governor.core.events.machine import GpuProcessesSeen, GpuSample
 from governor.ports import GpuReading, Gpus, Processes
 
 PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
-# PCI classes: displays (of vendors whose displays compute: servers have others for consoles), processing accelerators.
+# PCI classes: displays (only of vendors whose displays compute; servers have others for consoles) and processing
+# accelerators.
 DISPLAY: Final = "0x03"
 ACCELERATOR: Final = "0x12"
 COMPUTING_VENDORS: Final = frozenset({"0x10de", "0x1002"})  # NVIDIA, AMD.
 
 
 def accelerators(devices: Path = PCI_DEVICES) -> list[str] | None:
-    """The PCI addresses of accelerators; None where the kernel does not tell."""
+    """The PCI addresses of accelerators. None if the kernel does not list its devices."""
     try:
         found = sorted(devices.iterdir())
         return [device.name for device in found if _computes(device)]
@@ -39,18 +40,19 @@ def _computes(device: Path) -> bool:
     return kind.startswith(ACCELERATOR) or (kind.startswith(DISPLAY) and vendor in COMPUTING_VENDORS)
 
 
-# --- who computes there and how busy they are, as events -------------------------------------------------
+# --- who computes on them and how busy they are, as events ----------------------------------------------
 
-LOOK_PERIOD_NS: Final = 2 * NS_PER_S  # A halt that is decided now relies on who was there this recently.
-COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices come and go with a reboot, or a person.
+# A halt relies on a view of the GPU processes that is this recent.
+LOOK_PERIOD_NS: Final = 2 * NS_PER_S
+COUNT_PERIOD_NS: Final = 60 * NS_PER_S  # Devices change only with a reboot, or by hand.
 UNLISTED: Final = "the kernel does not list the machine's devices"
 
 
 @dataclass(slots=True)
 class GpuWatch:
-    """A source of the loop. That nobody computes is said where the driver says so, or where there is no GPU.
+    """A source of the loop. It reports that no process computes only if the driver says so or there is no GPU.
 
-    `command`: what `costgov run` launched. Whoever computes below it is its own, also who has never said hello.
+    `command`: what `costgov run` launched. A process that computes below it belongs to it, even without a hello.
     """
 
     gpus: Gpus
@@ -59,7 +61,7 @@ class GpuWatch:
     accelerators: Callable[[], Sequence[str] | None] = accelerators
     _look_at: MonoNs = MonoNs(0)
     _count_at: MonoNs = MonoNs(0)
-    _counted: int | None = None  # None also where the kernel does not list them.
+    _counted: int | None = None  # None also if the kernel does not list them.
 
     def poll(self, at: MonoNs) -> list[Event]:
         if at < self._look_at:
@@ -73,13 +75,13 @@ class GpuWatch:
             return [GpuProcessesSeen(at, frozenset(), problem=problem), _sample(at, readings)]
         pids = frozenset(pid for reading in readings for pid in reading.pids or ())
         unnamed = sum(_is_held(reading) for reading in readings)
-        # Whom we see is a tenant, however many more there are whom we do not.
+        # A visible process is a tenant, however many others stay hidden.
         hidden = self._hidden(at, len(readings))
         seen = GpuProcessesSeen(at, pids, unnamed, hidden, own=self._own(pids), is_read=self._counted is None)
         return [seen, _sample(at, readings)]
 
     def _hidden(self, at: MonoNs, shown: int) -> str | None:
-        """A container with some of a machine's GPUs does not see who computes on the others."""
+        """Why processes may be hidden: a container with some of a machine's GPUs does not see the others' processes."""
         if at >= self._count_at:
             self._count_at = MonoNs(at + COUNT_PERIOD_NS)
             found = self.accelerators()
@@ -91,7 +93,7 @@ class GpuWatch:
         )
 
     def _problem(self) -> str | None:
-        """None where there is nothing to look at. A driver that is away may leave GPUs, and trainers, behind."""
+        """Why the GPUs cannot be read, or None. An absent driver may leave GPUs and trainers behind."""
         if self.gpus.fileno() is not None:
             return self.gpus.status
         found = self.accelerators()
@@ -104,21 +106,21 @@ class GpuWatch:
         if not command or not pids:
             return frozenset()
         try:
-            # Their lines alone: a scan of the whole of /proc, every two seconds, would be felt.
+            # Only their ancestors: a scan of all of /proc every two seconds would cost too much.
             table = self._lines((*pids, *(process.pid for process in command)))
         except OSError:
-            return frozenset()  # No descriptors: whom we cannot see belongs to somebody else.
+            return frozenset()  # No descriptors: an unseen process is not ours.
         return frozenset(pid for pid in pids if pid in table and descends(table, table[pid].process, command))
 
     def _lines(self, pids: tuple[int, ...]) -> dict[int, ProcessFacts]:
-        """These processes and everybody above them."""
+        """These processes and their ancestors."""
         table: dict[int, ProcessFacts] = {}
         for pid in pids:
             above = pid
             for _ in range(ANCESTORS_MAX):
                 facts = self.processes.facts(above) if above not in table else None
                 if facts is None:
-                    break  # Gone; or known, and so is the rest of its line.
+                    break  # Gone; or known already, with its ancestors.
                 table[above] = facts
                 above = facts.ppid
         return table
@@ -137,7 +139,7 @@ def _sample(at: MonoNs, readings: Sequence[GpuReading]) -> GpuSample:
 
 
 def _is_held(reading: GpuReading) -> bool:
-    """Somebody uses it whom the driver does not name, or may: a container's MIG shows neither memory nor load."""
+    """Whether an unnamed process uses the GPU, or may: a container's MIG shows neither memory nor load."""
     if reading.pids:
         return False
     if reading.memory_used_bytes is None and reading.busy_frac is None:

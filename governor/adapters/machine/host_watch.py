@@ -1,6 +1,6 @@
-"""What the machine shows beside its processes: memory that is left, notices of its provider, other governors.
+"""What the machine shows beside its processes: free memory, the provider's notices, other governors.
 
-Whatever may block is asked on a thread of its own: the loop takes what was answered and never waits.
+Questions that may block run on a separate thread. The loop takes the answers and never waits.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Answer = TypeVar("Answer")
 
 
 class Poller(Generic[Answer]):
-    """Asks every `period_s`, from the first `take` on. An answer that nobody has taken gives way to the next one."""
+    """Asks every `period_s`, from the first `take` on. A newer answer replaces one that was not taken."""
 
     def __init__(self, name: str, period_s: float, ask: Callable[[], Answer | None]) -> None:
-        """`ask` may block for as long as its own bounds let it. None: there is no answer this time."""
+        """`ask` may block within its own bounds. None: there is no answer this time."""
         self._name = name
         self._period_s = period_s
         self._ask = ask
@@ -35,7 +35,7 @@ class Poller(Generic[Answer]):
         self._thread: threading.Thread | None = None
 
     def take(self) -> Answer | None:
-        """The newest answer, once; None when there is no new one."""
+        """The newest answer, once. None if there is no new one."""
         if (self._thread is None or not self._thread.is_alive()) and not self._closing.is_set():
             self._begin()
         with self._lock:
@@ -43,14 +43,14 @@ class Poller(Generic[Answer]):
         return newest
 
     def close(self) -> None:
-        """Ask no more. A question that is under way is left behind: its thread ends with it."""
+        """Stop asking. A pending question is abandoned: its thread ends with it."""
         self._closing.set()
 
     def _begin(self) -> None:
         thread = threading.Thread(target=self._go_on, name=self._name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # No thread is to be had: the next time, then.
+        except RuntimeError:  # No thread can be started; the next call tries again.
             return
         self._thread = thread
 
@@ -63,16 +63,19 @@ class Poller(Generic[Answer]):
                         self._newest = answer
                 self._closing.wait(self._period_s)
         except BaseException:
-            self._closing.wait(self._period_s)  # The fault is printed with the thread's end; who takes begins another.
+            # The thread's end prints the fault. The next `take` starts another thread.
+            self._closing.wait(self._period_s)
             raise
 
 
-# --- main memory: of the machine by psutil, of the control groups above each run by their own files ---------
+# --- main memory: the machine's from psutil, that of each run's control groups from their files --------
 
-MEMORY_PERIOD_S: Final = 5.0  # A leak takes minutes; what goes faster is over before anybody can act.
+# A leak takes minutes. Anything faster is over before anybody can act.
+MEMORY_PERIOD_S: Final = 5.0
 PROC: Final = Path("/proc")
 CGROUPS: Final = Path("/sys/fs/cgroup")
-DEPTH_MAX: Final = 32  # Control groups above one another; systemd, Kubernetes and Slurm nest up to ten.
+# Nested control groups; systemd, Kubernetes and Slurm nest up to ten.
+DEPTH_MAX: Final = 32
 STAT_BYTES_MAX: Final = 64 * 1024
 
 Pids = Mapping[str, int]  # One process of each run.
@@ -85,16 +88,16 @@ class Left(NamedTuple):
 
 
 def machine() -> Left | None:
-    """Main memory by the kernel's word; None where it does not say."""
+    """The machine's main memory. None if the kernel does not report it."""
     try:
         found = psutil.virtual_memory()
-    except (OSError, ValueError, LookupError):  # /proc/meminfo is hidden, or it is none.
+    except (OSError, ValueError, LookupError):  # /proc/meminfo is hidden or malformed.
         return None
     return Left(found.available, found.total) if found.total else None
 
 
 def group_of(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Left | None:
-    """The control group (v2) with the least part left of its limit, at or above the process; None without a limit."""
+    """The control group (v2), at or above the process, with the least free part of its limit. None without a limit."""
     path = _path_of(proc / str(pid) / "cgroup")
     if path is None:
         return None
@@ -108,7 +111,7 @@ def _path_of(file: Path) -> str | None:
     except OSError:
         return None  # Gone.
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-    # Beside the root of our own view, as in another container: its limit is not to be seen, and ours is not its own.
+    # The path lies outside our own view, as of another container: its limit cannot be read, and ours is not its own.
     return None if path is not None and path.startswith("/..") else path
 
 
@@ -124,7 +127,7 @@ def _left(cgroups: Path, group: str) -> Left | None:
     if not limit or used is None:
         return None  # "max": no limit of its own.
     parts = dict(_figures(directory / "memory.stat"))
-    # Caches go before a process does; pages of a mapped data set that are read again and again count as active.
+    # The kernel drops caches before it kills a process. Pages of a mapped data set, read repeatedly, count as active.
     droppable = parts.get("inactive_file", 0) + parts.get("active_file", 0)
     return Left(max(0, min(limit, limit - used + droppable)), limit, group)
 
@@ -151,9 +154,9 @@ def _figures(file: Path) -> Iterator[tuple[str, int]]:
 
 @dataclass(slots=True)
 class MemoryWatch:
-    """A source of the loop, which it never holds up: files are read on a thread of its own."""
+    """A source of the loop. A separate thread reads the files, so it never holds up the loop."""
 
-    pids: Callable[[], Pids]  # Of the runs that live now, on this machine.
+    pids: Callable[[], Pids]  # The live runs on this machine.
     proc: Path = PROC
     cgroups: Path = CGROUPS
     _wanted: Pids = field(default_factory=dict)
@@ -170,7 +173,7 @@ class MemoryWatch:
         return [HostMemory(at, left.available_bytes, left.total_bytes, run, left.group) for run, left in found.items()]
 
     def look(self) -> Mapping[str | None, Left]:
-        """Look now. None stands for the machine."""
+        """Look now. The key None is the machine."""
         found: dict[str | None, Left] = {}
         whole = machine()
         if whole is not None:
@@ -185,9 +188,10 @@ class MemoryWatch:
         self._poller.close()
 
 
-# --- whether the provider takes this machine back -----------------------------------------------------------
+# --- whether the provider reclaims this machine ----------------------------------------------------------
 
-NOTICE_PERIOD_S: Final = 5.0  # AWS asks for this; of two minutes it is little, and of Google's half a minute, too.
+# AWS asks for this period. It is a small part of two minutes, and of Google's half a minute.
+NOTICE_PERIOD_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -215,15 +219,17 @@ class NoticeWatch:
             self._poller.close()
 
 
-# --- other governors of this machine: what they watch is not ours to know, and not ours to stop ---------------
+# --- other governors of this machine: their runs are unknown to us, and not ours to stop ----------------
 
-GOVERNORS_LOOK_PERIOD_NS: Final = 5 * NS_PER_S  # A scan of /proc costs milliseconds; a launch lasts longer.
-WORDS_LOOKED_AT: Final = 6  # "python", "-u", "-m", "governor" and the command, with one option more.
+# A scan of /proc costs milliseconds, and a launch lasts longer.
+GOVERNORS_LOOK_PERIOD_NS: Final = 5 * NS_PER_S
+# "python", "-u", "-m", "governor" and the command, with one more option.
+WORDS_LOOKED_AT: Final = 6
 
 
 @dataclass(slots=True)
 class GovernorWatch:
-    """A source of the loop. To the service, each `costgov run` is somebody; beside one command, the service is too."""
+    """A source of the loop. The service reports each `costgov run`; beside one command, the service is reported too."""
 
     processes: Processes
     kinds: Collection[str]  # "run", "daemon".
@@ -238,19 +244,20 @@ class GovernorWatch:
             table = self.processes.table()
         except OSError as error:
             return [GovernorsSeen(at, (), f"the process table cannot be read: {error.strerror}")]
-        if self.processes.is_stuck:  # Whoever was started since has no command line to be known by.
+        # Processes started since then have no command line to recognise them by.
+        if self.processes.is_stuck:
             why = "some process's memory map is locked, or the machine is too busy"
             return [GovernorsSeen(at, (), f"command lines cannot be read: {why}")]
         found = [
             pid
             for pid, facts in table.items()
             if self.own_pid not in (pid, facts.ppid) and governs(facts.argv) in self.kinds
-        ]  # A child that has not become its program yet still carries our command line.
+        ]  # A forked child carries our command line until it executes its program.
         return [GovernorsSeen(at, tuple(sorted(found)))]
 
 
 def governs(argv: Sequence[str]) -> str | None:
-    """ "run" or "daemon" where this is the command line of a governor, and not of one who starts it (sudo, timeout)."""
+    """ "run" or "daemon" if this is a governor's command line, not that of its starter (sudo, timeout)."""
     words = list(argv[:WORDS_LOOKED_AT])
     if not words or not PurePath(words[0]).name.startswith(("python", "costgov")):
         return None

@@ -1,4 +1,4 @@
-"""A lock beside a file: it names its holder. Two governors must not share a socket or a journal."""
+"""A lock beside a file, which names its holder. Two governors must not share a socket or a journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import fcntl
 import os
 from typing import Final
 
-TRIES_MAX: Final = 16  # Each lost to a holder that left in the same instant; so many at once are holders.
+# Each try loses to a holder that left in the same instant. So many losses mean that it is held.
+TRIES_MAX: Final = 16
 _PID_BYTES_MAX: Final = 32
 
 
@@ -16,7 +17,7 @@ class LockHeld(Exception):  # noqa: N818 - the condition is the name.
 
 
 def take(path: str) -> int:
-    """Return a descriptor that holds the lock until it is closed, or `drop`. Raises LockHeld, or OSError."""
+    """Return a descriptor that holds the lock until it is closed, or until `drop`. Raises LockHeld or OSError."""
     for _ in range(TRIES_MAX):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -28,9 +29,10 @@ def take(path: str) -> int:
         except OSError:
             os.close(fd)
             raise
-        # Its last holder may have removed it since we opened it: a lock on a file without a name keeps nobody out.
+        # The last holder may have removed the file since we opened it. A lock on an unlinked file excludes no process.
         if _is_named(fd, path):
-            with contextlib.suppress(OSError):  # A full disk may not take even the pid; the lock holds all the same.
+            # A full disk may not take even the pid. The lock holds all the same.
+            with contextlib.suppress(OSError):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, str(os.getpid()).encode(), 0)
             return fd
@@ -39,7 +41,7 @@ def take(path: str) -> int:
 
 
 def drop(path: str, fd: int) -> None:
-    """Remove the file while we still hold it, then let go."""
+    """Remove the file while we still hold the lock, then release it."""
     with contextlib.suppress(OSError):
         if _is_named(fd, path):
             os.unlink(path)

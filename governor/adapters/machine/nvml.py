@@ -1,7 +1,7 @@
-"""GPU readings by NVML, sampled in a process of its own: a wedged driver blocks in the kernel, where no thread dies.
+"""GPU readings by NVML, sampled in a separate process: a wedged driver blocks in the kernel, where no thread can end.
 
-Run as `python -m governor.adapters.machine.nvml` it is that process: one JSON object per line on
-stdout, until stdin ends.
+`python -m governor.adapters.machine.nvml` is that process. It writes one JSON object per line to stdout until stdin
+ends.
 """
 
 from __future__ import annotations
@@ -21,18 +21,22 @@ from governor.adapters.machine.clock import SystemClock
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.ports import Clock, GpuReading
 
-SAMPLE_PERIOD_S = 2.0  # NVML averages busy over up to a second: half of the time is missed, and minutes are judged.
-SILENT_AFTER_S = 10.0  # Five samples missed: older figures would be taken for now.
-RESTART_PERIOD_S = 30.0  # A driver being reinstalled comes back in minutes; a crash loop must cost nothing.
+# NVML averages busy over up to a second. Half of the time is missed, but rules judge minutes.
+SAMPLE_PERIOD_S = 2.0
+# Five missed samples: older figures would pass for present ones.
+SILENT_AFTER_S = 10.0
+# A driver being reinstalled is back in minutes. A crash loop must cost nothing.
+RESTART_PERIOD_S = 30.0
 LINE_BYTES_MAX = 256 * 1024  # 16 GPUs × 128 processes are below 64 KiB.
 PROCESSES_PER_GPU_MAX = 128
 NO_DRIVER = "no NVIDIA driver"
 _SAMPLER_MODULE = "governor.adapters.machine.nvml"
-_NO_DRIVER_EXIT_CODE = 3  # Told from a crash, after which it is worth starting again.
+# Distinct from a crash, after which a restart is worthwhile.
+_NO_DRIVER_EXIT_CODE = 3
 
 
 class NvmlSampler:
-    """`ports.Gpus`. Starts the sampler at once and again when it crashed; never more than one at a time."""
+    """`ports.Gpus`. Starts the sampler at once and after each crash; never more than one at a time."""
 
     def __init__(self, command: Sequence[str] | None = None, clock: Clock | None = None) -> None:
         self._command = tuple(command or (sys.executable, "-m", _SAMPLER_MODULE))
@@ -52,7 +56,8 @@ class NvmlSampler:
         return self._event_fd if self._has_driver else None
 
     def read(self) -> Sequence[GpuReading] | None:
-        with contextlib.suppress(BlockingIOError):  # Nothing new: the newest sample stands until it is too old.
+        # Nothing new: the newest sample counts until it is too old.
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event_fd)
         with self._lock:
             return None if self._silence_s() > SILENT_AFTER_S else self._readings
@@ -66,7 +71,7 @@ class NvmlSampler:
             return self._word
 
     def close(self) -> None:
-        """End the sampler. One that is stuck in the driver is left behind: it ends when the driver lets go."""
+        """End the sampler. One that is stuck in the driver is abandoned: it ends when the driver releases it."""
         self._closing.set()
         with self._lock:
             child = self._child
@@ -92,7 +97,8 @@ class NvmlSampler:
             self._closing.wait(RESTART_PERIOD_S)
 
     def _follow_one(self) -> int:
-        root = str(Path(__file__).parents[3])  # A checkout that is not installed can run it, too.
+        # A checkout that is not installed can run it, too.
+        root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
         with subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -100,7 +106,8 @@ class NvmlSampler:
         ) as child:  # fmt: skip
             with self._lock:
                 self._child = child
-            if self._closing.is_set():  # close() may have looked for a child just before there was one.
+            # close() may have looked for a child just before this one started.
+            if self._closing.is_set():
                 child.kill()
             stdout = child.stdout
             assert stdout is not None
@@ -137,7 +144,7 @@ def _reading(gpu: dict[str, Any]) -> GpuReading:
 
 
 def main(stdin: IO[bytes], stdout: IO[bytes]) -> int:
-    """Sample until stdin ends (the governor did). Exit code 3: there is nothing to sample on this machine."""
+    """Sample until stdin ends, that is, until the governor ends. Exit code 3: this machine has nothing to sample."""
     try:
         import pynvml
     except ImportError:
@@ -162,7 +169,8 @@ def _sample(nvml: Any, handle: Any) -> dict[str, Any]:
     def ask(question: Callable[[Any], Any]) -> Any:
         try:
             return question(handle)
-        except nvml.NVMLError:  # Not supported by this GPU, or the GPU is lost: absent, the others still stand.
+        # This GPU does not support it, or is lost: its value is absent, the other GPUs' stay.
+        except nvml.NVMLError:
             return None
 
     busy = ask(nvml.nvmlDeviceGetUtilizationRates)

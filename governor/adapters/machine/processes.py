@@ -1,7 +1,7 @@
 """The process table of this machine, and signals that cannot hit the wrong process.
 
-Reads only what a process of another uid shows to CAP_KILL alone: stat, status, cmdline and cgroup. Never environ,
-fd, cwd or exe. Under `hidepid` identity cannot be read; such a process is reported as DENIED, never as gone.
+Reads only stat, status, cmdline and cgroup, which CAP_KILL alone suffices to read for processes of another uid.
+Never reads environ, fd, cwd or exe. Under `hidepid` identity cannot be read; such a process is DENIED, never gone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import NamedTuple, TypeVar
 from governor.core.base.identity import ProcessFacts, ProcessId
 from governor.ports import Sent
 
-ARGV_BYTES_MAX = 64 * 1024  # Above any real command line; a process may write megabytes into its own.
-PROC_BYTES_MAX = 16 * 1024  # stat, status and cgroup are below 4 KiB; deep cgroup trees may be longer.
-# A table of 10,000 processes takes half of it; a halt can afford one such wait. Beside ten busy loops on one core,
-# one of a hundred took 0.4 s: what ends the wait may also be a machine that gives us no turn.
+# More than any real command line. A process may write megabytes into its own.
+ARGV_BYTES_MAX = 64 * 1024
+# stat, status and cgroup are below 4 KiB. Deep cgroup trees may be longer.
+PROC_BYTES_MAX = 16 * 1024
+# A table of 10,000 processes takes half of this, and a halt can afford one such wait. Beside ten busy loops on one
+# core, a table of a hundred took 0.4 s, so a machine that does not schedule us can exceed the bound too.
 LOOK_BOUND_S = 1.0
 _UNKNOWN_CGROUP = ""
-_PF_KTHREAD = 0x00200000  # include/linux/sched.h; unchanged since it was introduced.
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h; unchanged since its introduction.
 
 T = TypeVar("T")
 
@@ -41,16 +43,16 @@ class Stat(NamedTuple):
 
 
 def parse_stat(raw: bytes) -> Stat | None:
-    """Read /proc/PID/stat. The command name may hold spaces and parentheses: fields count from its last one."""
+    """Read /proc/PID/stat. Fields count from the last parenthesis: a command name may hold spaces and parentheses."""
     fields = raw[raw.rfind(b")") + 2 :].split()
-    if len(fields) < 20:  # Torn: the process vanished while it was read.
+    if len(fields) < 20:  # Torn: the process vanished during the read.
         return None
     state, ppid, pgid, sid = fields[0].decode("ascii"), int(fields[1]), int(fields[2]), int(fields[3])
     return Stat(state, ppid, pgid, sid, int(fields[19]), bool(int(fields[6]) & _PF_KTHREAD))
 
 
 def parse_cgroup(raw: bytes) -> str:
-    """Return the unified path; where that hierarchy is empty (hybrid machines), systemd's named one."""
+    """Return the unified path, or systemd's named path if the unified hierarchy is empty (hybrid machines)."""
     unified = named = _UNKNOWN_CGROUP
     for line in raw.decode("utf-8", "surrogateescape").splitlines():
         hierarchy, _, rest = line.partition(":")
@@ -65,21 +67,22 @@ def parse_cgroup(raw: bytes) -> str:
 class LinuxProcesses:
     """`ports.Processes` over /proc and pidfds of the running boot.
 
-    Reading a command line needs the memory map of its process, which a wedged driver or file system can hold for ever
-    (`ps` hangs then). It happens on a thread of its own; past its bound we go on with the command lines seen before.
-    `table` and `facts` raise OSError when we ourselves are out of descriptors or memory: blind is not empty.
+    Reading a command line needs the memory map of its process. A wedged driver or file system can hold that map for
+    ever
+    (`ps` hangs then). So a separate thread reads them. Past its bound, tables use the command lines seen before.
+    `table` and `facts` raise OSError if we ourselves are out of descriptors or memory: blind is not empty.
     """
 
     def __init__(self, boot_id: str, proc: str = "/proc", look_bound_s: float = LOOK_BOUND_S) -> None:
         self._boot_id = boot_id
         self._proc = proc
         self._look_bound_s = look_bound_s
-        self._argvs: dict[ProcessId, tuple[str, ...]] = {}  # Of the newest table; as large as the machine is busy.
+        self._argvs: dict[ProcessId, tuple[str, ...]] = {}  # From the newest table.
         self._stuck: threading.Thread | None = None
 
     @property
     def is_stuck(self) -> bool:
-        """Command lines cannot be read now: a memory map is locked, or we get no turn. Tables show earlier ones."""
+        """Command lines cannot be read: a memory map is locked, or we are not scheduled. Tables show earlier ones."""
         return self._stuck is not None and self._stuck.is_alive()
 
     def table(self) -> Mapping[int, ProcessFacts]:
@@ -91,19 +94,21 @@ class LinuxProcesses:
         return self._bounded(lambda with_argv: self._look(pid, with_argv))
 
     def _bounded(self, look: Callable[[bool], T]) -> T:
-        """Return look(True), run beside us within the bound, else look(False), which cannot hang."""
+        """Return look(True) if its thread ends within the bound, else look(False), which cannot hang."""
         if self.is_stuck:  # At most one thread is ever lost to the kernel.
             return look(False)
         seen: list[T] = []
 
         def look_beside() -> None:
-            with contextlib.suppress(OSError):  # Out of descriptors: the second look raises it where it is heard.
+            # Out of descriptors: the second look raises the error in the caller's thread.
+            with contextlib.suppress(OSError):
                 seen.append(look(True))
 
         thread = threading.Thread(target=look_beside, name="proc", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # No thread is to be had: whoever forks so much may be whom a halt is about.
+        # No thread can be started. The process that forks so much may be the one to halt.
+        except RuntimeError:
             return look(False)
         thread.join(self._look_bound_s)
         if seen:
@@ -123,7 +128,7 @@ class LinuxProcesses:
 
     def _look(self, pid: int, with_argv: bool) -> ProcessFacts | None:
         try:
-            # The directory stays this process's, whoever gets its number meanwhile: all reads speak of one process.
+            # The open directory stays this process's even if its pid is reused, so all reads concern one process.
             directory = os.open(f"{self._proc}/{pid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             _raise_if_blind(error)
@@ -138,7 +143,7 @@ class LinuxProcesses:
         if stat is None:
             return None
         process = ProcessId(pid, stat.start_ticks, self._boot_id)
-        if stat.is_kernel_thread:  # Hundreds on a large machine, and nobody's to end.
+        if stat.is_kernel_thread:  # A large machine has hundreds, and no halt ends one.
             return ProcessFacts(process, stat.ppid, 0, stat.pgid, stat.sid, stat.state, (), _UNKNOWN_CGROUP)
         uid = _status_field(_read("status", directory), b"\nUid:")
         if uid is None:
@@ -150,7 +155,8 @@ class LinuxProcesses:
         return ProcessFacts(
             process=process,
             ppid=stat.ppid,
-            uid=int(uid.split()[1]),  # Effective, as SO_PEERCRED reports it: sudo below a trainer is not the trainer's.
+            # The effective uid, as SO_PEERCRED reports it: sudo below a trainer is not the trainer's process.
+            uid=int(uid.split()[1]),
             pgid=stat.pgid,
             sid=stat.sid,
             state=stat.state,
@@ -163,7 +169,8 @@ class LinuxProcesses:
             return Sent.GONE
         try:
             with _pidfd(target.pid) as pidfd:
-                # Compared after the handle exists, so the pid cannot change hands between look and deed.
+                # The comparison follows the opening of the handle, so the pid cannot be reused between check and
+                # signal.
                 stat = self.stat(target.pid)
                 if stat is None:
                     return Sent.GONE if has_exited(pidfd) else Sent.DENIED
@@ -174,7 +181,8 @@ class LinuxProcesses:
         except ProcessLookupError:
             return Sent.GONE
         except OSError as error:
-            # EINVAL: the number now names a thread of somebody else. The rest is "not now": EPERM, EMFILE, seccomp.
+            # EINVAL: the number now names a thread of another process. The rest means "not now": EPERM, EMFILE,
+            # seccomp.
             return Sent.NOT_OURS if error.errno == errno.EINVAL else Sent.DENIED
 
     def is_gone(self, target: ProcessId) -> bool:
@@ -185,12 +193,13 @@ class LinuxProcesses:
                 stat = self.stat(target.pid)
                 if stat is not None and stat.start_ticks != target.start_ticks:
                     return True
-                # The pidfd speaks for the whole thread group: a main thread can be a zombie while others hold the GPU.
+                # The pidfd stands for the whole thread group: a main thread can be a zombie while others hold the GPU.
                 return has_exited(pidfd)
         except ProcessLookupError:
             return True
         except OSError as error:
-            return error.errno == errno.EINVAL  # Anything else leaves it unknown, and unknown is not gone.
+            # Any other error leaves it unknown, and unknown is not gone.
+            return error.errno == errno.EINVAL
 
     def catches(self, target: ProcessId, signum: signal.Signals) -> bool | None:
         try:
@@ -204,7 +213,7 @@ class LinuxProcesses:
         return bool(int(caught, 16) >> (signum - 1) & 1)
 
     def watch(self, target: ProcessId) -> int | None:
-        """As the port says; None also when no descriptor is to be had, so ask `is_gone` before believing it."""
+        """See the port. None also if no descriptor is free, so ask `is_gone` before concluding that it ended."""
         if target.boot_id != self._boot_id:
             return None
         try:
@@ -224,7 +233,7 @@ class LinuxProcesses:
         return stat is not None and stat.start_ticks == target.start_ticks and not has_exited(pidfd)
 
     def stat(self, pid: int) -> Stat | None:
-        """Identity and parentage alone: a quarter of the price of `facts`. OSError when we are out of descriptors."""
+        """Identity and parentage alone: a quarter of the cost of `facts`. OSError if we are out of descriptors."""
         return parse_stat(_read(f"{self._proc}/{pid}/stat") or b"")
 
 
@@ -244,9 +253,9 @@ def _read(path: str, directory: int | None = None, bytes_max: int = PROC_BYTES_M
 
 
 def _raise_if_blind(error: OSError) -> None:
-    """Vanished or forbidden: nothing is there to see. That it is we who cannot look is another matter."""
+    """Raise the error if the fault is ours. A process that vanished or is forbidden raises nothing."""
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        raise error  # A table without its processes would pass for "all are gone".
+        raise error  # A table without its processes would mean "all are gone".
 
 
 def _status_field(status: bytes | None, label: bytes) -> bytes | None:
@@ -262,7 +271,7 @@ def _status_field(status: bytes | None, label: bytes) -> bytes | None:
 def _split_argv(raw: bytes) -> tuple[str, ...]:
     if not raw:
         return ()
-    # setproctitle leaves one string padded with NULs or spaces: the padding is no argument.
+    # setproctitle leaves one string padded with NULs or spaces. The padding is not an argument.
     return tuple(part.decode("utf-8", "surrogateescape") for part in raw.rstrip(b"\0").split(b"\0"))
 
 

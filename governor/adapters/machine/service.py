@@ -1,6 +1,6 @@
-"""Being a service of this machine: what start-up proves before it promises a halt, and what systemd is told.
+"""The machine's service side: the self-test before start-up promises a halt, and messages to systemd.
 
-Proven are the kill path, on a child of our own, and sight and reach of other users' processes.
+The self-test proves the kill path on our own child, and sight and reach of other users' processes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from typing import Final
 from governor.core.base.units import NS_PER_S
 from governor.ports import Processes, Sent
 
-EXIT_BOUND_S = 10.0  # A signal takes microseconds; a machine that needs longer cannot halt anything either.
+# A signal takes microseconds. A machine that needs longer cannot halt anything either.
+EXIT_BOUND_S = 10.0
 CAP_KILL = 5
 HIDEPID_ADVICE = "mount /proc without hidepid for the governor"
 CAP_ADVICE = "give it CAP_KILL (AmbientCapabilities=CAP_KILL) or run it as the trainer's user"
 _US_PER_S: Final = 1_000_000
 _NS_PER_US: Final = NS_PER_S // _US_PER_S
 
-Result = tuple[str, bool, str]  # name, ok, one line.
+Result = tuple[str, bool, str]  # Name, ok, one line.
 
 
 def run_selftest(processes: Processes, *, other_uids: bool = False) -> list[Result]:
-    """Return (name, ok, line) for each test. Touches nobody but a child that it starts, and signals 0 to pid 1.
+    """Return (name, ok, line) for each test. It signals only its own child, and sends signal 0 to pid 1.
 
-    `other_uids`: runs of other users are to be halted, so lacking the right to is a failure and not merely said.
+    `other_uids`: runs of other users are to be halted, so a missing right to signal them is a failure.
     """
     return [_kill_path(processes), _sight(processes), _reach(processes, required=other_uids)]
 
@@ -81,7 +82,8 @@ def _reach(processes: Processes, *, required: bool) -> Result:
         try:
             pidfd = os.pidfd_open(1)
             try:
-                signal.pidfd_send_signal(pidfd, 0)  # Signal 0 asks for permission and delivers nothing.
+                # Signal 0 checks the permission and delivers nothing.
+                signal.pidfd_send_signal(pidfd, 0)
             finally:
                 os.close(pidfd)
         except OSError as error:
@@ -102,15 +104,15 @@ def _has_cap_kill() -> bool:
     return bool(int(effective, 16) >> CAP_KILL & 1)
 
 
-# --- sd_notify(3): outside systemd nothing happens ---------------------------------------------------------
+# --- sd_notify(3): does nothing outside systemd -----------------------------------------------------------
 
 
 class SystemdNotifier:
-    """`ports.ServiceManager` over $NOTIFY_SOCKET. Never blocks, never raises: a deaf service manager costs no halt."""
+    """`ports.ServiceManager` over $NOTIFY_SOCKET. Never blocks or raises: an absent service manager costs no halt."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         name = environ.get("NOTIFY_SOCKET", "")
-        # A leading @ is an abstract socket; anything else but a path (vsock:) is not for processes of this machine.
+        # A leading @ is an abstract socket. Any other non-path (vsock:) is not for processes of this machine.
         self._address = "\0" + name[1:] if name.startswith("@") else name if name.startswith("/") else None
         self._watchdog_period_s = _watchdog_period_s(environ)
         self.failed_total = 0
@@ -119,13 +121,14 @@ class SystemdNotifier:
         if self._address is None:
             return
         if "RELOADING=1" in lines and not any(line.startswith("MONOTONIC_USEC=") for line in lines):
-            # Type=notify-reload tells this reload's READY=1 from an earlier one's by the time.
+            # The time lets Type=notify-reload distinguish this reload's READY=1 from an earlier one's.
             lines += (f"MONOTONIC_USEC={time.monotonic_ns() // _NS_PER_US}",)
         message = "\n".join(line.replace("\n", " ") for line in lines).encode("utf-8", "replace")
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as sock:
                 sock.sendto(message, self._address)
-        except OSError:  # Its queue is full or it restarts; the next WATCHDOG=1 is seconds away.
+        # Its queue is full or it restarts. The next WATCHDOG=1 follows in seconds.
+        except OSError:
             self.failed_total += 1
 
     @property

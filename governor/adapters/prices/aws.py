@@ -1,10 +1,10 @@
-"""AWS: what a spot instance costs now, from `DescribeSpotPriceHistory`; of any other, its type for the built-in table.
+"""AWS: the present price of a spot instance, from `DescribeSpotPriceHistory`; for others, their type for the table.
 
-The current spot price of the type in its zone is what every spot instance there is charged. On-demand prices are not
-asked for: they need a second API, and a permission that a training node has no other use for. Which kind of instance
-this is, its metadata says, else DescribeInstances. Uses [cloud.aws], its credentials and its signer.
+Every spot instance of a type in a zone is charged the current spot price there. On-demand prices are not asked for:
+they need a second API, and a permission that a training node needs for nothing else. The metadata service states the
+kind of this instance, else DescribeInstances does. Uses [cloud.aws], its credentials and its signer.
 Read: EC2's service model as botocore ships it (names, the set of products, that the last change before the start time
-is included and is the price in effect). Answered by moto and by our own XML; not verified against the real API.
+is included and is the price in effect). Tested against moto and our own XML; not verified against the real API.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ KEYS = tuple(
 )
 
 QUESTION_S: Final = 10.0  # For the whole question, whatever cloud.aws.timeout_s grants a stop.
-CALL_S: Final = 4.0  # An API across an ocean answers in 0.3 s; a price is not worth waiting longer for.
+# An API across an ocean answers in 0.3 s. A price is not worth a longer wait.
+CALL_S: Final = 4.0
 PRODUCTS: Final = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")  # The same price under two names.
 LIFECYCLES: Final[Mapping[str, PriceKind]] = {
     "on-demand": PriceKind.ON_DEMAND,
@@ -87,7 +88,7 @@ class AwsPrices:
         return self._spot(machine, name)
 
     def _kind(self, identity: Identity) -> PriceKind | None:
-        """By the metadata service, else by EC2; None when neither says."""
+        """By the metadata service, else by EC2. None if neither states it."""
         said = self._metadata.get("/latest/meta-data/instance-life-cycle")
         if isinstance(said, bytes) and (known := LIFECYCLES.get(said.decode("ascii", "replace").strip())):
             return known
@@ -102,7 +103,8 @@ class AwsPrices:
             ("AvailabilityZone", zone),
             ("InstanceType.1", machine.instance or ""),
             *products,
-            ("StartTime", now.strftime("%Y-%m-%dT%H:%M:%SZ")),  # From now on: the price in effect, and no history.
+            # Starting now: the price in effect, without history.
+            ("StartTime", now.strftime("%Y-%m-%dT%H:%M:%SZ")),
         )
         reply = self._api.call(Call("DescribeSpotPriceHistory", params), machine.region or "")
         if reply.root is None:
@@ -130,7 +132,7 @@ def _refused(reply: ApiReply) -> str:
 
 
 def _newest(root: ElementTree.Element, instance_type: str, zone: str) -> tuple[str, str | None] | Failure:
-    """(since when, the amount) of the youngest price for exactly this type, zone and one of our products."""
+    """(since when, the amount) of the newest price for exactly this type and zone and one of our products."""
     found = [
         (stamp, text(item, "spotPrice"))
         for item in named(root, "item")
@@ -139,13 +141,13 @@ def _newest(root: ElementTree.Element, instance_type: str, zone: str) -> tuple[s
         and text(item, "productDescription") in PRODUCTS
         and (stamp := text(item, "timestamp")) is not None
     ]
-    # ISO 8601 in UTC sorts as text. The stamp is shown: it must be one.
+    # ISO 8601 in UTC sorts as text. The stamp is shown, so its form is checked.
     found = [(stamp, amount) for stamp, amount in found if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{5,20}Z", stamp)]
     return max(found, key=lambda one: one[0]) if found else Failure("no_price")
 
 
 def _wall(stamp: str) -> WallNs | None:
-    """When it came into force, to the second."""
+    """When the price came into force, to the second."""
     try:
         seconds = datetime.fromisoformat(stamp[:19]).replace(tzinfo=UTC).timestamp()
     except ValueError:

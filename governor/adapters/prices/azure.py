@@ -1,10 +1,10 @@
 """Azure: the public list price of this VM's size in its region, from the Retail Prices API. It needs no key.
 
-A list price, not this customer's: costgov.toml is believed before it. Spot and low-priority rows are left out, as are
-those with a Windows licence, which differ by their productName alone. The price of a Spot VM is not known here.
-Read: Microsoft's "Azure Retail Prices overview" ($filter, Items, NextPageLink, priceType; values are case-sensitive)
-and the shapes of ND H100 v5 rows in public clients. The VM's metadata (vmSize, location, priority) is from memory of
-its documentation. Not verified against the real API.
+It is a list price, not this customer's, so a price in costgov.toml takes precedence. Spot and low-priority rows are
+left out, and so are rows with a Windows licence, which differ by their productName alone. The price of a Spot VM is
+not known here. Read: Microsoft's "Azure Retail Prices overview" ($filter, Items, NextPageLink, priceType; values are
+case-sensitive) and the shapes of ND H100 v5 rows in public clients. The VM's metadata (vmSize, location, priority) is
+from memory of its documentation. Not verified against the real API.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ KEYS = (
 )
 
 PAGES_MAX: Final = 10  # One size in one region has some ten rows; a page holds a hundred.
-_SIZE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # It becomes part of a filter: no quotes, no blanks.
+# It becomes part of a filter, so no quotes and no spaces.
+_SIZE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REGION: Final = re.compile(r"[a-z0-9]{1,32}")
 _METADATA: Final = "/metadata/instance/compute?api-version=2021-02-01"
 _OTHER_SKUS: Final = ("spot", "low priority")
@@ -101,7 +102,7 @@ class AzurePrices:
 
     def _read(self, rows: list[Mapping[str, Any]], machine: Machine) -> PriceAnswer:
         ours = [row for row in rows if _is_ours(row, machine)]
-        # A meter may be listed again for the regions that it is not billed in.
+        # A meter may also be listed for regions in which it is not billed.
         ours = [row for row in ours if row.get("isPrimaryMeterRegion") is True] or ours
         prices = {price_lookup.usd_micros(row.get("retailPrice")) for row in ours}
         for price in prices:

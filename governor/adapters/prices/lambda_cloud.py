@@ -2,7 +2,7 @@
 
 Read: Lambda's public OpenAPI document 1.8.3 (path, Bearer key, `data`) and a recorded answer in a public client's tests
 (id, status, instance_type with name, price_cents_per_hour and specs.gpus). Not verified against the real API. It allows
-one request a second for a whole account: many nodes that start at once may be told http_429.
+one request a second for a whole account: many nodes that start at once may get http_429.
 """
 
 from __future__ import annotations

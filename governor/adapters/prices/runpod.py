@@ -1,8 +1,8 @@
-"""RunPod: what this pod costs now, from `GET /v2/pods/{id}`, field `cost` (USD an hour of the whole pod).
+"""RunPod: this pod's present price, from `GET /v2/pods/{id}`, field `cost` (USD an hour of the whole pod).
 
 Read: the pod schema of RunPod's public OpenAPI document for API v2 (id, status, cost, gpu.id and gpu.count). Not
-verified against the real API. Others have seen stopped pods there with a cost above 0, so only a pod that runs is
-believed. The schema has no word on interruptible pods: the price is called on-demand.
+verified against the real API. Others have seen stopped pods there with a cost above 0, so only the cost of a running
+pod counts. The schema does not mention interruptible pods, so every price is called on-demand.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Vast.ai: what this instance costs now, from `GET /api/v0/instances/{id}/`, field `dph_total` (USD an hour).
+"""Vast.ai: this instance's present price, from `GET /api/v0/instances/{id}/`, field `dph_total` (USD an hour).
 
 Read: Vast.ai's public OpenAPI document (path, Bearer key, `{"instances": {…} or null}`). It leaves the object open:
 `dph_total`, `num_gpus`, `gpu_name` and `cur_state` are as public clients read them, `is_bid` is from memory. Not
-verified against the real API. The key that every container is given is enough: it may read its own instance.
+verified against the real API. The key in every container suffices: it may read its own instance.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any, Final
 from governor.adapters.http.price_lookup import Failure, KeyedLookUp, Said, count_of, mapping, text_of, usd_micros
 from governor.core.money.prices import Machine, PriceKind
 
-ENDED: Final = frozenset({"stopped", "unloaded"})  # Of `cur_state`: the contract, not the container.
+# Values of `cur_state`, which describes the contract, not the container.
+ENDED: Final = frozenset({"stopped", "unloaded"})
 
 
 def _read(reply: Mapping[str, Any]) -> Said | Failure:
     if "instances" in reply and reply["instances"] is None:
-        return Failure("http_404")  # Said with a 200.
+        return Failure("http_404")  # The API sends this with status 200.
     instance = mapping(reply.get("instances"))
     contract = str(instance.get("id"))
     kind = PriceKind.SPOT if instance.get("is_bid") is True else PriceKind.ON_DEMAND

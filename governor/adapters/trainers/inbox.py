@@ -1,4 +1,4 @@
-"""The trainer socket: one SEQPACKET listener, packets in, letters out, identities from the kernel alone."""
+"""The trainer socket: a SEQPACKET listener. Packets in, checkpoint requests out, identities from the kernel."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.ports import Arrival, Closed, Opened, Packet, Rejected
 from trainer_shim.wire import FRAME_BYTES_MAX, WIRE_VERSION, encode
 
-CONNECTIONS_MAX = 256  # 16 GPUs × 16 runs; above it somebody opens connections and forgets them.
+# 16 GPUs × 16 runs. Beyond this, some process leaks connections.
+CONNECTIONS_MAX = 256
 CONNECTIONS_PER_UID_MAX = 128  # One user's leak must leave room for another user's run.
-CONNECTIONS_PER_RECEIVE = 32  # epoll moves served connections to the end of its list: the next call goes on from there.
-PACKETS_PER_CONNECTION = 8  # Per receive(): a flooding rank waits its turn. 32 × 8 × 64 KiB bounds memory to 16 MiB.
-ACCEPTS_PER_RECEIVE = 16  # A connect loop must not keep packets of others waiting.
+# epoll moves served connections to the end of its list, so the next call continues with the others.
+CONNECTIONS_PER_RECEIVE = 32
+# Per receive(): a flooding rank waits its turn. 32 × 8 × 64 KiB bounds memory to 16 MiB.
+PACKETS_PER_CONNECTION = 8
+ACCEPTS_PER_RECEIVE = 16  # A connect loop must not delay other packets.
 
-SO_PEERPIDFD = 77  # Linux 6.5; the constant is not in Python's socket module.
-_DONTWAIT = int(socket.MSG_DONTWAIT)  # As a plain number: the enum's member is looked into at every call.
+SO_PEERPIDFD = 77  # Linux 6.5. Python's socket module lacks the constant.
+_DONTWAIT = int(socket.MSG_DONTWAIT)  # A plain int: the enum's member costs a lookup at every call.
 
 PID_NAMESPACE_REASON = (
     "your pid is not visible to the governor (it sits in another pid namespace): run it with the host's pids "
@@ -40,10 +43,10 @@ class _Connection:
 
 
 class SeqpacketInbox:
-    """`ports.Inbox` on a Unix socket. `close` is the caller's own act and yields no `Closed` arrival.
+    """`ports.Inbox` on a Unix socket. A connection that the caller closes yields no `Closed` arrival.
 
-    `allow_uids` None admits every uid that the socket's mode lets in. Raises `SocketUnavailable` when the path
-    cannot be had (see `listener`).
+    `allow_uids` None admits every uid that the socket's mode admits. Raises `SocketUnavailable` if the path cannot be
+    had (see `listener`).
     """
 
     def __init__(
@@ -60,7 +63,8 @@ class SeqpacketInbox:
         self._fds: dict[ConnectionId, int] = {}
         self._ids: dict[int, ConnectionId] = {}
         self._next_id = itertools.count(1)
-        self._buffer = memoryview(bytearray(FRAME_BYTES_MAX + 1))  # One more: what fills it was larger.
+        # One byte more than allowed: a packet that fills the buffer was too large.
+        self._buffer = memoryview(bytearray(FRAME_BYTES_MAX + 1))
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -87,7 +91,8 @@ class SeqpacketInbox:
             return False
         try:
             return self._connections[fd].sock.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == len(packet)
-        except OSError:  # Full, reset, gone: all mean "not now", and receive() reports a loss of the connection.
+        # Full, reset or gone: all mean "not now", and receive() reports a lost connection.
+        except OSError:
             return False
 
     def close(self, connection: ConnectionId, reason: str) -> None:
@@ -114,7 +119,8 @@ class SeqpacketInbox:
         peer = self._identify(sock, pid, uid)
         reason = self._refusal(uid) if isinstance(peer, Peer) else peer
         if reason is not None or not isinstance(peer, Peer):
-            with contextlib.suppress(OSError):  # It may be gone already; the arrival tells us why either way.
+            # It may be gone already. The arrival states the reason either way.
+            with contextlib.suppress(OSError):
                 refusal = {"v": WIRE_VERSION, "kind": "refuse", "reason": reason}
                 sock.send(encode(refusal), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             sock.close()
@@ -143,7 +149,7 @@ class SeqpacketInbox:
         pidfd = _peer_pidfd(sock, pid)
         try:
             stat = self._processes.stat(pid)
-            # Alive after its start was read: the number was this process's all along.
+            # The process is alive after its start time was read, so the number was its own all along.
             if has_exited(pidfd):
                 raise ProcessLookupError(errno.ESRCH, "ended")
         finally:
@@ -160,24 +166,26 @@ class SeqpacketInbox:
         return None if self._listener.has_room() else OUT_OF_DESCRIPTORS
 
     def _take(self, fd: int, arrivals: list[Arrival]) -> None:
-        """Take one packet, or the end. That there is no other one is asked of epoll, once for all connections: here it
-        would be an exception for each."""
+        """Take one packet, or the end.
+
+        epoll reports once for all connections that no packet is left. Asking here would cost an exception for each.
+        """
         connection = self._connections[fd]
         try:
-            # Without an ancillary buffer the kernel discards descriptors that a hostile peer may send along.
+            # Without an ancillary buffer, the kernel discards descriptors that a hostile peer may send along.
             size = connection.sock.recv_into(self._buffer, 0, _DONTWAIT)
         except BlockingIOError:
             size = -1
         except OSError as error:
             if error.errno == errno.ECONNRESET and not connection.was_reset:
-                # It closed without reading our letter. What it sent before still stands in the queue behind this.
+                # The peer closed without reading our checkpoint request. What it sent before is still queued.
                 connection.was_reset = True
                 return
             size = 0
         if size > 0:
             data = bytes(self._buffer[: min(size, FRAME_BYTES_MAX)])
             arrivals.append(Packet(self._ids[fd], connection.peer, data, size > FRAME_BYTES_MAX))
-        # Zero is end of file; an empty packet looks the same, and nobody honest sends one.
+        # Zero is end of file. An empty packet looks the same, but no honest peer sends one.
         elif size == 0 or connection.was_reset:
             arrivals.append(Closed(self._ids[fd], "connection reset" if connection.was_reset else "peer closed"))
             self._forget(fd)
@@ -190,10 +198,11 @@ class SeqpacketInbox:
 
 
 def _peer_pidfd(sock: socket.socket, pid: int) -> int:
-    """Return a pidfd of the connector. OSError when it is gone."""
+    """Return a pidfd of the connecting process. Raises OSError if it is gone."""
     try:
         return sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
             raise
-    return os.pidfd_open(pid)  # Before Linux 6.5: by number, with the moment since connect() as the gap.
+    # Before Linux 6.5: by number. The pid may be reused between connect() and here.
+    return os.pidfd_open(pid)

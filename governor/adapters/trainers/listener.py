@@ -12,9 +12,9 @@ import struct
 
 from governor.adapters.machine import lock_file
 
-BACKLOG = 128  # Every rank of a large node reconnecting at once after our restart.
-# Descriptors that connections leave free: what a halt opens at once is the process table, a pidfd, its report, a
-# checkpoint with its manifest, the journal's fallback file, and a call to the provider with name service and roots.
+BACKLOG = 128  # Every rank of a large node may reconnect at once after our restart.
+# Descriptors that connections leave free. A halt opens at once: the process table, a pidfd, its report, a checkpoint
+# with its manifest, the journal's fallback file, and a call to the provider with name service and root certificates.
 DESCRIPTORS_KEPT = 16
 OUT_OF_DESCRIPTORS = "the governor is out of file descriptors: raise its LimitNOFILE"
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path less its terminator.
@@ -28,7 +28,7 @@ class SocketUnavailable(Exception):  # noqa: N818 - the condition is the name.
 class Listener:
     """Bind `path` with exactly `mode`. The file appears complete: bound, listening, permissions set.
 
-    Raises `SocketUnavailable`. A lock file beside the socket tells a live governor from a dead one's leftovers.
+    Raises `SocketUnavailable`. A lock file beside the socket distinguishes a live governor from a dead one's leftovers.
     """
 
     def __init__(self, path: str, kind: socket.SocketKind, mode: int) -> None:
@@ -49,7 +49,7 @@ class Listener:
             self._release()
             raise
         self._inode = os.lstat(path).st_ino
-        self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # -1: given up, and none to be had since.
+        self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)  # -1: given up, and not regained yet.
         self._epoll: select.epoll | None = None
         self._is_paused = False
 
@@ -57,27 +57,27 @@ class Listener:
         return self._sock.fileno()
 
     def watch_with(self, epoll: select.epoll) -> None:
-        """Be readable there while somebody waits who can be accepted."""
+        """Make `epoll` readable while a connection waits that can be accepted."""
         self._epoll = epoll
         epoll.register(self.fileno(), select.EPOLLIN)
 
     def look_again(self) -> None:
-        """Try those once more who could not be accepted for want of descriptors. Call it a few times a second."""
+        """Retry connections that could not be accepted for want of descriptors. Call it a few times a second."""
         if self._is_paused and self._epoll is not None:
             self._is_paused = False
             self._epoll.modify(self.fileno(), select.EPOLLIN)
             self._take_spare()
 
     def accept(self) -> socket.socket | None:
-        """Return the next connection (non-blocking), or None when none waits."""
+        """Return the next connection (non-blocking), or None if none waits."""
         try:
             return self._accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE) and not self._shed() and self._epoll is not None:
-                # Who waits keeps us readable and cannot even be turned away: until look_again(), do not listen.
+                # The waiting connection keeps us readable and cannot even be closed. Stop listening until look_again().
                 self._is_paused = True
                 self._epoll.modify(self.fileno(), 0)
-            return None  # Nobody waits, or the connector gave up meanwhile.
+            return None  # No connection waits, or the peer gave up.
 
     def has_room(self) -> bool:
         """Whether another connection leaves the descriptors free that a halt needs."""
@@ -102,8 +102,9 @@ class Listener:
         return sock
 
     def _shed(self) -> bool:
-        # Out of descriptors: the waiting connection would keep the listener readable and us spinning. Give up the
-        # spare one, take the connection with it, and hang up: its shim tries again later. False: not even that.
+        # Out of descriptors, the waiting connection would keep the listener readable and the loop spinning. Close the
+        # spare descriptor, accept the connection with it, and hang up; its shim retries later. False: not even that
+        # worked.
         with contextlib.suppress(OSError):
             os.close(self._spare_fd)
         self._spare_fd = -1
@@ -118,7 +119,7 @@ class Listener:
                 self._spare_fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
 
     def _bind(self, mode: int) -> None:
-        # Bound beside its name and renamed: no connector ever meets a file that refuses it or has the wrong mode.
+        # Bound under another name, then renamed: no peer ever finds a socket that refuses it or has the wrong mode.
         fresh = self.path + ".new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(fresh)
@@ -134,7 +135,7 @@ class Listener:
 
 
 def _own_directory(directory: str) -> None:
-    """Create the directory, or refuse one in which somebody else could put a socket or a link under our name."""
+    """Create the directory. Refuse one in which another user could put a socket or a link under our name."""
     os.makedirs(directory, mode=0o755, exist_ok=True)
     facts = os.lstat(directory)
     if not stat.S_ISDIR(facts.st_mode):
@@ -164,15 +165,16 @@ def _remove_stale(path: str, kind: socket.SocketKind) -> None:
         try:
             probe.connect(path)
         except ConnectionRefusedError:
-            os.unlink(path)  # Nobody listens: its governor died.
+            os.unlink(path)  # Its governor died.
             return
-        except OSError as error:  # EAGAIN: a full backlog is alive. EPROTOTYPE: a live socket of another kind.
+        # EAGAIN: a live socket with a full backlog. EPROTOTYPE: a live socket of another kind.
+        except OSError as error:
             raise SocketUnavailable(f"{path}: another program listens there ({error.strerror})") from error
         pid, _ = peer_credentials(probe)
         raise SocketUnavailable(f"{path}: process {pid} listens there")
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int]:
-    """The pid and uid of the other end, by the kernel's word as it connected. Pid 0: it lives outside our namespace."""
+    """The pid and uid of the peer at connect time, from the kernel. Pid 0: the peer is outside our pid namespace."""
     pid, uid, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return pid, uid

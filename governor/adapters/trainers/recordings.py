@@ -1,6 +1,6 @@
-"""What runs send, kept on disk by a thread of its own: the loop hands it over and never waits for a disk.
+"""Records what runs send. The loop puts lines on a bounded queue, and a thread writes them to disk.
 
-Between them is a bounded queue of lines.
+The loop never waits for a disk.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.wire.recording import Heard
 
-# Not yet taken to be written, of one run and of all. Above it lines are dropped. What is being written comes on top, at
-# most as much again: the daemon as a whole is to stay below 64 MiB.
+# The most that waits to be written, of one run and of all; beyond it, lines are dropped. What is being written comes on
+# top and is at most as much again, so that the daemon as a whole stays below 64 MiB.
 RUN_BYTES_MAX: Final = 2 * 1024 * 1024
 ALL_BYTES_MAX: Final = 3 * 1024 * 1024
 
 
 @dataclass(slots=True)
 class Batch:
-    """Of one run."""
+    """The lines of one run."""
 
     lines: list[Heard | bytes] = field(default_factory=list)
-    hellos: dict[ConnectionId, Heard] = field(default_factory=dict)  # Of who is connected now.
+    hellos: dict[ConnectionId, Heard] = field(default_factory=dict)  # One for each present connection.
     bytes_held: int = 0
-    dropped: int = 0  # Behind `lines`.
+    dropped: int = 0  # Lines dropped after `lines`.
     dropped_at: MonoNs = MonoNs(0)
     begun_at: MonoNs = MonoNs(0)
     is_urgent: bool = False
@@ -39,7 +39,8 @@ class Batch:
 
 class Pending:
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # Held for a few assignments: the loop waits for no disk here.
+        # Held for a few assignments, so the loop waits for no disk.
+        self._lock = threading.Lock()
         self._batches: dict[str, Batch] = {}
         self._bytes_held = 0
 
@@ -59,7 +60,10 @@ class Pending:
             return list(self._batch(run).hellos.values())
 
     def hold(self, run: str, line: Heard | bytes, at: MonoNs, size: int) -> bool:
-        """Whether a run has so much that it should be written soon. Once one was dropped, so is all until it is."""
+        """Take the line. Returns whether the run's lines should be written soon.
+
+        After a dropped line, every further line is dropped until the batch is written.
+        """
         with self._lock:
             batch = self._batch(run)
             is_full = batch.bytes_held + size > RUN_BYTES_MAX or self._bytes_held + size > ALL_BYTES_MAX
@@ -84,7 +88,7 @@ class Pending:
             self._batch(run).has_ended = True
 
     def take(self) -> dict[str, Batch]:
-        """Everything that is held, by run. Who is connected stays known, but of runs that have ended."""
+        """Take everything held, by run. Hellos of present connections stay, except those of ended runs."""
         with self._lock:
             taken, self._bytes_held = self._batches, 0
             going_on = {run: batch for run, batch in taken.items() if not batch.has_ended}
@@ -100,23 +104,26 @@ class Pending:
 
 # --- the thread that writes ------------------------------------------------------------------------------
 
-FLUSH_PERIOD_S: Final = 5.0  # So much a kill of the governor may cost; a halt is written at once.
-STUCK_AFTER_NS: Final = 15 * NS_PER_S  # A batch takes milliseconds; three periods are no slow disk any more.
-SWEEP_PERIOD_S: Final = 600.0  # Ages are days; what grows is swept whenever a segment begins.
-CLOSE_BOUND_S: Final = 2.0  # As the journal's: a stuck disk must not hold up our own end.
+# A kill of the governor may lose this much. A halt is written at once.
+FLUSH_PERIOD_S: Final = 5.0
+# A batch takes milliseconds. Three flush periods are more than a slow disk.
+STUCK_AFTER_NS: Final = 15 * NS_PER_S
+# Ages are days. Growth is swept whenever a segment begins.
+SWEEP_PERIOD_S: Final = 600.0
+CLOSE_BOUND_S: Final = 2.0  # As the journal's: a stuck disk must not hold up our own exit.
 
 
 class RecordingFiles:
-    """`recorder.Recordings` below a directory, one for each run. What the disk does costs lines, which are counted."""
+    """`recorder.Recordings` below a directory, one for each run. Disk faults cost lines, which are counted."""
 
     def __init__(self, root: Path, limits: Limits, facts: Mapping[str, Any]) -> None:
         self.root = root
         self.lost_total = 0  # Lines.
-        self.bytes_kept = 0  # Of all recordings there, as of the last sweep.
+        self.bytes_kept = 0  # Bytes of all recordings, as of the last sweep.
         self._limits = limits
         self._facts = facts
         self._pending = Pending()
-        self._runs: dict[str, RunSegments] = {}  # The thread's own.
+        self._runs: dict[str, RunSegments] = {}  # Only the thread uses it.
         self._fault: str | None = None
         self._busy_since_ns: int | None = None
         self._swept_s = -SWEEP_PERIOD_S
@@ -124,18 +131,18 @@ class RecordingFiles:
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    # --- of the loop's thread ------------------------------------------------------------------------------
+    # --- called by the loop's thread -------------------------------------------------------------------------
 
     @property
     def problem(self) -> str | None:
-        """One line while what is handed over is not kept."""
+        """One line while lines are not written."""
         since_ns = self._busy_since_ns
         if since_ns is not None and time.monotonic_ns() - since_ns > STUCK_AFTER_NS:
             return f"{self.root}: no answer from the disk"
         return self._fault
 
     def document(self) -> dict[str, Any]:
-        """For `status`."""
+        """The part of the `status` document."""
         return {
             "directory": str(self.root),
             "bytes": self.bytes_kept,
@@ -179,7 +186,7 @@ class RecordingFiles:
             self.begin()
 
     def begin(self) -> None:
-        """What is too old goes also while nobody trains."""
+        """Start the thread at once, so that old recordings are removed even while no run trains."""
         thread = threading.Thread(target=self._work, name="recordings", daemon=True)
         try:
             thread.start()
@@ -188,7 +195,7 @@ class RecordingFiles:
             return
         self._thread = thread
 
-    # --- of the thread -------------------------------------------------------------------------------------
+    # --- called by the writing thread -----------------------------------------------------------------------
 
     def _work(self) -> None:
         try:
@@ -216,7 +223,7 @@ class RecordingFiles:
             if batch.has_ended:
                 self._runs.pop(run, None)
         if any(batch.lines for batch in taken.values()):
-            self._fault = fault  # Only a write that was tried can tell.
+            self._fault = fault  # Only an attempted write changes the fault.
         if time.monotonic() - self._swept_s >= SWEEP_PERIOD_S:
             self._sweep()
 

@@ -1,6 +1,6 @@
-"""The segments of one run's recording, written one batch at a time; and how much of all recordings is kept.
+"""The segments of one run's recording, written one batch at a time, and the limits on all recordings.
 
-Each batch is a gzip member of its own, so that a segment is a whole file after every write, whenever we are killed.
+Each batch is its own gzip member, so a segment is a whole file after every write, even if we are killed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from governor.settings.model import Record
 from governor.wire import recording
 from governor.wire.recording import Heard, number_of, segment_name
 
-SEGMENTS_OF_A_RUN: Final = 16  # At its limit a run forgets a sixteenth of itself at a time, or less.
+SEGMENTS_OF_A_RUN: Final = 16  # A run at its limit drops at most a sixteenth at a time.
 DIRECTORY_MODE: Final = 0o700
-FILE_MODE: Final = 0o600  # Tighter than the journal's: frames hold stacks and losses of every user's runs.
-GZIP_LEVEL: Final = 1  # 27 to 1 on steps and beats, at a third of the time that level 6 takes for 35 to 1.
+# Tighter than the journal's: frames hold stacks and losses of every user's runs.
+FILE_MODE: Final = 0o600
+# 27 to 1 on steps and heartbeats, in a third of the time that level 6 takes for 35 to 1.
+GZIP_LEVEL: Final = 1
 MB: Final = 1_000_000
 BLOCK_BYTES: Final = 4096  # What the smallest file takes.
-RECORDINGS_MAX: Final = 1_000  # Of other runs: a sweep looks at each.
-FRESH_S: Final = 600.0  # Written so recently by whoever: a governor of its own may go on with it.
+RECORDINGS_MAX: Final = 1_000  # Recordings that a sweep looks at.
+# A governor may still append to a file written so recently.
+FRESH_S: Final = 600.0
 
 
 class NoRoom(OSError):  # noqa: N818 - the condition is the name.
-    """The disk has less left than what is not ours to take."""
+    """A write would use the space that the limits leave free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,42 +49,46 @@ class Limits:
 
     @property
     def segment_bytes(self) -> int:
-        """What is being written is never removed: of all runs together it must fit into the node's."""
+        """Open segments are never removed, so those of all runs together must fit the node's limit."""
         return min(self.run_bytes_max // SEGMENTS_OF_A_RUN, self.node_bytes_max // RUNS_MAX)
 
 
 def limits_of(record: Record) -> Limits:
-    """As costgov.toml has them."""
+    """The limits from costgov.toml."""
     keep_s = record.keep_days * 24 * 3600.0
     return Limits(record.run_max_mb * MB, record.node_max_mb * MB, keep_s, record.leave_free_mb * MB)
 
 
 @dataclass(slots=True)
 class RunSegments:
-    """Those of one run. `write` raises OSError where the disk does not take a batch; the next one then says so."""
+    """The segments of one run.
+
+    `write` raises OSError if the disk does not take a batch. The next batch then reports the loss.
+    """
 
     root: Path
     run: str
     limits: Limits
-    facts: Mapping[str, Any]  # Of the node, for each segment's first line.
-    path: Path | None = None  # Of the segment that is written now.
-    lines_lost: int = 0  # Since the last batch that was written.
+    # Facts of the node, for each segment's first line.
+    facts: Mapping[str, Any]
+    path: Path | None = None  # The open segment.
+    lines_lost: int = 0  # Lines lost since the last written batch.
     _lost_at: MonoNs = MonoNs(0)
     _size: int = 0
-    _hellos: Sequence[Heard] = field(default_factory=tuple)  # Who was connected when the last batch ended.
+    _hellos: Sequence[Heard] = field(default_factory=tuple)  # The connections at the end of the last batch.
 
     @property
     def directory(self) -> Path:
         return self.root / self.run
 
     def lose(self, lines: int, at: MonoNs) -> None:
-        """So many lines from then on are not written."""
+        """Count lines that are not written from `at` on."""
         if lines and not self.lines_lost:
             self._lost_at = at
         self.lines_lost += lines
 
     def write(self, batch: Sequence[Heard | bytes], hellos: Sequence[Heard], at: MonoNs, *, durably: bool) -> None:
-        """`hellos`: of who is connected behind this batch, of which the first came in `at`."""
+        """Write the batch. `hellos` belong to the connections after this batch; `at` is when its first line came."""
         before, self._hellos = self._hellos, hellos
         try:
             self._append(batch, before, at, durably=durably)
@@ -105,9 +112,8 @@ class RunSegments:
         try:
             self._put(self.path, gzip.compress(b"".join(lines), GZIP_LEVEL, mtime=0), durably=durably)
         except OSError as error:
-            if not self._size or isinstance(
-                error, FileNotFoundError
-            ):  # Without its first line, or somebody removed it.
+            # The segment has no first line yet, or it was removed.
+            if not self._size or isinstance(error, FileNotFoundError):
                 self.path.unlink(missing_ok=True)
                 self.path = None
             raise
@@ -135,7 +141,8 @@ class RunSegments:
                 while rest:
                     rest = rest[os.write(fd, rest) :]
             except OSError:
-                os.ftruncate(fd, begun)  # Half a member would hide whatever comes behind it.
+                # Half a gzip member would hide everything after it.
+                os.ftruncate(fd, begun)
                 raise
             self._size = begun + len(data)
             if durably:
@@ -144,14 +151,15 @@ class RunSegments:
             os.close(fd)
 
     def forget_oldest(self) -> None:
-        """Keep to the run's own limit, a segment at a time."""
+        """Remove the oldest segments until the run is within its limit."""
         kept = _kept(self.directory)
         total = sum(one.size for one in kept)
         for one in kept:
             if total <= self.limits.run_bytes_max or Path(one.path) == self.path:
                 return
             total -= one.size
-            with contextlib.suppress(OSError):  # Another governor of this user has swept it.
+            # Another governor of this user has swept it.
+            with contextlib.suppress(OSError):
                 os.unlink(one.path)
 
 
@@ -164,8 +172,10 @@ class _Kept:
 
 
 def sweep(root: Path, limits: Limits, live: Sequence[Path], now_s: float) -> int:
-    """Remove what is too old or too much; returns the bytes that are left. Whoever has most gives first: a run that
-    floods its own recording pushes out no other's. `live`: the segments that we are writing, each counted in full.
+    """Remove what is too old or too much. Returns the bytes that are left.
+
+    The largest recording gives first, so a run that floods its own recording displaces no other's. `live` names the
+    segments that we are writing; each counts in full.
     """
     runs = {directory.name: _kept(directory) for directory in _recordings(root)}
     for name in sorted(runs, key=lambda name: _written_s(runs[name]), reverse=True)[RECORDINGS_MAX:]:
@@ -181,7 +191,8 @@ def sweep(root: Path, limits: Limits, live: Sequence[Path], now_s: float) -> int
         if not _remove(runs, name, 1, live, now_s):
             stuck.add(name)
         sizes[name] = sum(_counted(one, reserved, limits) for one in runs[name])
-    return sum(one.size for kept in runs.values() for one in kept)  # Sizes of blocks, as disks count them.
+    # Sizes in blocks, as disks count them.
+    return sum(one.size for kept in runs.values() for one in kept)
 
 
 def kept_bytes(root: Path) -> int:
@@ -197,7 +208,7 @@ def _written_s(kept: Sequence[_Kept]) -> float:
 
 
 def _remove(runs: dict[str, list[_Kept]], name: str, count: int, live: Sequence[Path], now_s: float) -> int:
-    """Remove so many of a run's oldest segments, and its directory with the last. Returns how many went."""
+    """Remove a run's `count` oldest segments, and its directory with the last. Returns how many were removed."""
     removed = 0
     while removed < count and (kept := runs[name]):
         is_last = len(kept) == 1
@@ -210,7 +221,7 @@ def _remove(runs: dict[str, list[_Kept]], name: str, count: int, live: Sequence[
         directory = os.path.dirname(kept.pop(0).path)
         removed += 1
         if is_last:
-            with contextlib.suppress(OSError):  # Somebody keeps something else there.
+            with contextlib.suppress(OSError):  # The directory holds other files.
                 os.rmdir(directory)
     return removed
 
@@ -223,7 +234,7 @@ def _recordings(root: Path) -> Iterator[Path]:
 
 
 def _kept(directory: Path) -> list[_Kept]:
-    """Oldest first."""
+    """The segments, oldest first."""
     kept = []
     with contextlib.suppress(OSError):
         for number, entry in _segments(directory):

@@ -1,6 +1,6 @@
-"""What trainers leave on disk: JSONL files, which are followed line by line, and checkpoints, which are looked at.
+"""What trainers leave on disk: JSONL files, followed line by line, and checkpoints.
 
-Of a file that somebody else writes torn last lines, rotation, truncation and replacement are normal.
+Another process writes these files, so torn last lines, rotation, truncation and replacement are normal.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from governor.wire.records import RecordReader
 from trainer_shim.saving.checkpoint import read_manifest, verify_manifest
 
 LINE_BYTES_MAX = 256 * 1024  # The longest real metrics line we know is 40 kB (a histogram).
-READ_BYTES_PER_POLL = 1024 * 1024  # Four polls a second: 4 MB/s, and no file can hold up the loop.
-HEAD_BYTES = 64  # The first bytes tell a file that was emptied and outgrew us between two polls.
+# Four polls a second make 4 MB/s, so no file can hold up the loop.
+READ_BYTES_PER_POLL = 1024 * 1024
+# The first bytes reveal a file that was emptied and grew past our offset between two polls.
+HEAD_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a file has been read. The inode and the first bytes tell that file from a successor of its name."""
+    """How far a file has been read. Inode and first bytes distinguish it from a successor of the same name."""
 
     inode: int
     head: bytes
@@ -40,7 +42,7 @@ class Position:
 
     @staticmethod
     def of(row: Mapping[str, Any] | None) -> Position | None:
-        """The position of a journal's row; None where it is not one of ours."""
+        """The position in a journal row, or None if the row does not hold one."""
         try:
             found = None if row is None else Position(int(row["inode"]), bytes.fromhex(row["head"]), int(row["offset"]))
         except (KeyError, TypeError, ValueError):
@@ -51,8 +53,8 @@ class Position:
 class JsonlTail:
     """Yields the events of one file's new lines at each `poll`. One instance per configured stream.
 
-    What stands in the file at the first poll is history and is skipped unless `from_start`, or unless `go_on` was told
-    where an earlier reader stopped; files that appear or replace it later are read whole.
+    The file's content at the first poll is history. It is skipped, unless `from_start` is set or `go_on` has given the
+    position of an earlier reader. Files that appear or replace it later are read whole.
     """
 
     def __init__(
@@ -61,8 +63,8 @@ class JsonlTail:
         self.path = path
         self.run = run
         self.lines_total = 0
-        self.faulty_total = 0  # Malformed or oversized: counted, never guessed.
-        self.status: str | None = None  # One line while the file cannot be read: then data is missing.
+        self.faulty_total = 0  # Malformed or oversized lines: counted, never guessed.
+        self.status: str | None = None  # One line while the file cannot be read, so data is missing.
         self._reader = RecordReader(run, fields)
         self._skip_history = not from_start
         self._fd = -1
@@ -70,7 +72,7 @@ class JsonlTail:
         self._offset = 0
         self._head = b""
         self._partial = b""
-        self._resume: Position | None = None  # Where to go on in a file that we had to let go.
+        self._resume: Position | None = None  # Where to resume a file that we had to close.
         self._oversized = False  # Inside a line that is too long: skip to its end.
 
     def poll(self, at: MonoNs) -> list[Event]:
@@ -80,7 +82,8 @@ class JsonlTail:
         self.status = None
         try:
             self._read_new(lines)
-        except OSError as error:  # A network file system that went away under us, as well as a file that is not ours.
+        # A network file system may go away under us, or the file may be forbidden to us.
+        except OSError as error:
             self.status = f"{self.path}: {error.strerror}"
             self._resume = self.position
             self.close()
@@ -96,7 +99,7 @@ class JsonlTail:
             self._fd = -1
 
     def go_on(self, left_at: Position) -> None:
-        """Before the first poll: begin there. A file that is no longer the one of then is news, and is read whole."""
+        """Begin at `left_at`; call it before the first poll. A file that has been replaced since is read whole."""
         assert self._fd < 0, "reading has begun"
         self._resume, self._skip_history = left_at, False
 
@@ -114,7 +117,7 @@ class JsonlTail:
             return
         lines += self._drain()
         if named is not None and (named.st_dev, named.st_ino) != self._inode and not self._has_more():
-            # Rotated, and the old file is read to its end. Its torn last line will never be completed.
+            # The file was rotated, and the old one is read to its end. Its torn last line will never be completed.
             self.faulty_total += bool(self._partial)
             self.close()
             self._skip_history = False
@@ -122,17 +125,18 @@ class JsonlTail:
                 lines += self._drain()
 
     def _named(self) -> os.stat_result | None:
-        """What the name stands for now; None, and why, when we cannot tell."""
+        """What the path names now. None, with the reason in `status`, if that is unknown."""
         try:
             return os.stat(self.path)
         except OSError as error:
             self.status = f"{self.path}: {error.strerror}"
             if self._fd < 0 and isinstance(error, FileNotFoundError):
-                self._skip_history = False  # Whatever appears under this name from now on is news.
+                # Any file that appears under this name from now on is new.
+                self._skip_history = False
             return None
 
     def _open(self) -> bool:
-        # Never block on a FIFO that somebody put under the name.
+        # O_NONBLOCK: a FIFO may stand under the name.
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
@@ -152,13 +156,13 @@ class JsonlTail:
 
     @property
     def position(self) -> Position | None:
-        """Where the first line that is not whole yet begins; what we had last, while no file is open."""
+        """Where the first incomplete line begins. While no file is open: the last known position."""
         if self._fd < 0:
             return self._resume
         return Position(self._inode[1], self._head, self._offset - len(self._partial))
 
     def _goes_on(self, fd: int, left_at: Position) -> bool:
-        """Whether this is the file that we left, grown or as it was: then nothing of it is read twice."""
+        """Whether this is the file that we left, possibly grown. Then nothing of it is read twice."""
         facts = os.fstat(fd)
         if facts.st_ino != left_at.inode or facts.st_size < left_at.offset:
             return False
@@ -166,7 +170,7 @@ class JsonlTail:
 
     def _begin(self, fd: int, offset: int) -> None:
         head = os.pread(fd, HEAD_BYTES, 0)
-        # Entered in the middle of a line: its first half is history.
+        # Reading begins inside a line, whose first half is history.
         oversized = offset > 0 and os.pread(fd, 1, offset - 1) != b"\n"
         self._offset, self._head, self._partial, self._oversized = offset, head, b"", oversized
 
@@ -176,13 +180,14 @@ class JsonlTail:
     def _drain(self) -> list[bytes]:
         size = os.fstat(self._fd).st_size
         if size < self._offset or os.pread(self._fd, len(self._head), 0) != self._head:
-            self.faulty_total += bool(self._partial)  # Truncated or written anew in place.
+            self.faulty_total += bool(self._partial)  # Truncated, or rewritten in place.
             self._begin(self._fd, 0)
         chunk = os.pread(self._fd, READ_BYTES_PER_POLL, self._offset)
         offset = self._offset + len(chunk)
         if len(self._head) < HEAD_BYTES:
             self._head = os.pread(self._fd, HEAD_BYTES, 0)[:offset]
-        self._offset = offset  # After the last read that can fail: what was not split is read again.
+        # Set after the last read that can fail: bytes that were not split are read again.
+        self._offset = offset
         return self._split(chunk)
 
     def _split(self, chunk: bytes) -> list[bytes]:
@@ -199,30 +204,32 @@ class JsonlTail:
         return [line for line in lines if len(line) <= LINE_BYTES_MAX]
 
 
-# --- a trainer without the shim: its metrics file is its voice, its owner says which processes it is ---------
+# --- a trainer without the shim: it reports by a metrics file, and its owner names its processes ---------
 
-LOOK_PERIOD_NS: Final = 5 * NS_PER_S  # A scan of /proc costs milliseconds; a pidfile changes once a launch.
+# A scan of /proc costs milliseconds. A pidfile changes once per launch.
+LOOK_PERIOD_NS: Final = 5 * NS_PER_S
 PIDFILE_BYTES_MAX: Final = 64
-PIDFILE_SLACK_S: Final = 2.0  # Of file systems that round times to seconds, and of clocks that are being slewed.
+# Some file systems round times to seconds, and clocks may be slewed.
+PIDFILE_SLACK_S: Final = 2.0
 
 Table = Mapping[int, ProcessFacts]
 
 
 @dataclass(frozen=True, slots=True)
 class LeftAt:
-    """What the journal knows of a stream: how far it had been read, and whose it was then."""
+    """What the journal has of a stream: the position read, and the processes at that time."""
 
     position: Mapping[str, Any] | None
     processes: tuple[ProcessId, ...]
 
 
 class Stream:
-    """One `[[jsonl]]` entry: polls the file, and keeps telling which processes a halt would end.
+    """One `[[jsonl]]` entry: polls the file and reports which processes a halt would end.
 
-    What was written while no governor ran is read, and judged as if it came now, when it is still the voice of a
-    process that wrote it then. Otherwise (launched anew, or nobody was named) it is history, and only what comes from
-    now on counts: a NaN of yesterday's launch must not end today's. Lines are judged once: the position is kept with
-    the state of the rules, every ten seconds, and a crash takes both back to the same line.
+    Lines written while no governor ran are judged as if they came now, if a process that wrote then still writes.
+    Otherwise (a new launch, or no process is named) they are history and are skipped: yesterday's NaN must not end
+    today's launch. Each line is judged once. The position is persisted with the state of the rules every ten seconds,
+    so a crash takes both back to the same line.
     """
 
     def __init__(self, entry: Jsonl, processes: Processes, left_at: LeftAt | None = None) -> None:
@@ -230,7 +237,7 @@ class Stream:
         self._processes = processes
         self._tail = JsonlTail(str(entry.path), entry.run, field_map(entry.fields) if entry.fields else DEFAULT_FIELDS)
         self._find = _finder(entry)
-        self._named: tuple[ProcessId, ...] | None = None  # None until we could look.
+        self._named: tuple[ProcessId, ...] | None = None  # None until the first look.
         self._left_at = left_at or LeftAt(None, ())
         self._look_at = MonoNs(0)
         self._was_read = left_at is not None
@@ -240,7 +247,8 @@ class Stream:
     def poll(self, at: MonoNs) -> list[Event]:
         looked = self._look(at)
         if self._named is None:
-            return looked  # Whose voice it is decides where to begin.
+            # The process that writes the file decides where reading begins.
+            return looked
         read = self._tail.poll(at)
         return [*looked, *self._state(at), *read, *self._position(at)]
 
@@ -248,7 +256,7 @@ class Stream:
         self._tail.close()
 
     def _state(self, at: MonoNs) -> list[Event]:
-        """Say when the file becomes unreadable and when it is back. One not yet written by nobody is only awaited."""
+        """Report when the file becomes unreadable and when it is back. Without a process, a new file is awaited."""
         self._was_read = self._was_read or self._tail.status is None
         problem = self._tail.status if self._was_read or self._named else None
         if problem == self._problem:
@@ -270,14 +278,15 @@ class Stream:
         try:
             found = self._find(self._processes) if self._find is not None else ()
         except OSError:
-            return []  # Out of descriptors: not seeing them is not their end.
+            return []  # Out of descriptors: not seeing the processes does not mean that they ended.
         first, known = self._named is None, self._left_at.processes if self._named is None else self._named
         named = tuple(facts.process for facts in found)
         if not first and named == known:
             return []
         living = tuple(process for process in known or () if not self._processes.is_gone(process))
         if not found and living and not first:
-            return []  # A pidfile that was removed or emptied: its process lives, and is still the run.
+            # The pidfile was removed or emptied. Its process lives and is still the run.
+            return []
         self._named = named or living
         ended = [TrainerExited(at, self._entry.run, None)] if known and not self._named else []
         if ended and not first:
@@ -289,7 +298,7 @@ class Stream:
         return [StreamOpened(at, entry.run, uid, entry.stage, dict(entry.labels), self._named), *ended]
 
     def _go_on(self) -> None:
-        """Read on where a governor before us stopped, if one of the processes of then still writes."""
+        """Continue where an earlier governor stopped, if one of the processes of that time still writes."""
         left_at = Position.of(self._left_at.position)
         if left_at is not None and set(self._left_at.processes) & set(self._named or ()):
             self._tail.go_on(left_at)
@@ -308,7 +317,7 @@ def _finder(entry: Jsonl) -> Callable[[Processes], Sequence[ProcessFacts]] | Non
     how, value = named
     if how == "pidfile":
         return lambda processes: _by_pidfile(Path(value), processes)
-    # A unit and a Slurm step are control groups too: their name is one part of the path.
+    # Units and Slurm steps are control groups too: their name is one part of the path.
     part = {"unit": value, "job": f"job_{value}", "cgroup": value.removeprefix("/sys/fs/cgroup").strip("/")}[how]
     return lambda processes: [f for f in processes.table().values() if f"/{part}/" in f"{f.cgroup.rstrip('/')}/"]
 
@@ -322,21 +331,25 @@ def _by_pidfile(path: Path, processes: Processes) -> Sequence[ProcessFacts]:
         return []
     facts = processes.facts(pid) if pid > 1 else None
     if facts is None or _started_s(facts.process) > written_s + PIDFILE_SLACK_S:
-        return []  # Gone; or younger than the file, so the number has changed hands since.
+        # The process is gone, or it is younger than the file, so its pid was reused.
+        return []
     return [facts]
 
 
 def _started_s(process: ProcessId) -> float:
-    """Wall time at which a process of this boot began, by the present clock. Set forward, it names nobody: safe."""
+    """Wall time at which a process of this boot began, by the present clock.
+
+    A clock that was set forward makes the process look younger than its pidfile, so no process is named: safe.
+    """
     since_boot_s = process.start_ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
 
 
-# --- checkpoints: the manifest's format is the shim's, whose reader is stdlib only --------------------------
+# --- checkpoints: the shim defines the manifest's format; its reader needs only the stdlib ---------------
 
 
 class DiskCheckpoints:
-    """`ports.Checkpoints`: reads as the daemon's own user, so another user's 0700 directory is UNKNOWN, not torn."""
+    """`ports.Checkpoints`. Reads as the daemon's own user, so another user's 0700 directory is UNKNOWN, not torn."""
 
     def read(self, path: str, manifest: str) -> CheckpointLook:
         if not os.access(manifest, os.R_OK):

@@ -1,6 +1,6 @@
-"""The EC2 and Auto Scaling Query APIs: one call, and what each answer means for a stop.
+"""The EC2 and Auto Scaling Query APIs: one call, and the meaning of each answer for a stop.
 
-The meanings are one table, complete over HTTP statuses; the codes are those of AWS's "Error codes for the Amazon EC2
+One table holds the meanings and covers every HTTP status. The codes are those of AWS's "Error codes for the Amazon EC2
 API" and of the service models shipped with botocore.
 """
 
@@ -35,7 +35,7 @@ _OPEN = Meaning(StopAnswer.UNKNOWN, retryable=True)  # It may have stopped: only
 
 BY_CODE: Final[Mapping[str, Meaning]] = {
     "ok": _ACCEPTED,
-    # Ours, from the exchange itself.
+    # Our own codes, from the exchange itself.
     "connect_failed": _WAIT,
     "timeout": _OPEN,
     "broken_off": _OPEN,
@@ -53,10 +53,10 @@ BY_CODE: Final[Mapping[str, Meaning]] = {
     "InsufficientCapacity": _WAIT,
     "ResourceContention": _WAIT,
     "ScalingActivityInProgress": _WAIT,
-    # Failed inside: nobody says how far it got.
+    # Failed inside: how far it got is unknown.
     "InternalError": _OPEN,
     "InternalFailure": _OPEN,
-    # Credentials: the next attempt fetches them anew.
+    # Credentials: the next attempt fetches new ones.
     "AuthFailure": _WAIT,
     "ExpiredToken": _WAIT,
     "ExpiredTokenException": _WAIT,
@@ -64,10 +64,10 @@ BY_CODE: Final[Mapping[str, Meaning]] = {
     "SignatureDoesNotMatch": _WAIT,
     "InvalidClientTokenId": _WAIT,
     "InvalidAccessKeyId": _WAIT,
-    # On its way between two states, or already going.
+    # Between two states, or already ending.
     "IncorrectInstanceState": _WAIT,
     "IncorrectSpotRequestState": _WAIT,
-    # Somebody has to grant, unlock or correct something.
+    # A person has to grant, unlock or correct something.
     "UnauthorizedOperation": _NO,
     "AccessDenied": _NO,
     "AccessDeniedException": _NO,
@@ -87,7 +87,7 @@ BY_CODE: Final[Mapping[str, Meaning]] = {
     "MissingParameter": _NO,
     "UnknownParameter": _NO,
     "ValidationError": _NO,
-    # A dry run that passed. As the answer to a real call it would be a contradiction: nothing was stopped.
+    # A dry run that passed. A real call with this answer stopped nothing.
     "DryRunOperation": _NO,
 }
 
@@ -108,7 +108,7 @@ _WAIT_STATUSES: Final = frozenset({401, 408, 421, 423, 425, 429, 503})
 
 
 def meaning(code: str, status: int) -> Meaning:
-    """Classify an answer. A code that is not in the table is judged by its HTTP status (0: no answer)."""
+    """Classify an answer. An unknown code is judged by its HTTP status (0: no answer)."""
     known = BY_CODE.get(code)
     return known if known is not None else by_status(status)
 
@@ -125,7 +125,8 @@ def by_status(status: int) -> Meaning:
 # --- the Query APIs of EC2 and Auto Scaling: one signed POST per call ------------------------------------
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # One instance with all its volumes is some 20 KB.
-SKEW_TELLING_S: Final = 60  # Below it, delay and the header's own second explain the difference.
+# A smaller difference is explained by delay and the header's resolution of a second.
+SKEW_TELLING_S: Final = 60
 VERSIONS: Final[Mapping[str, str]] = {"ec2": "2016-11-15", "autoscaling": "2011-01-01"}
 
 # A provider's code is printed and journalled; a message would not be safe (it may quote the request).
@@ -141,8 +142,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ApiReply:
-    code: str  # "ok", the provider's own code, "http_502", or "timeout" and its like.
-    status: int  # 0: there was no answer.
+    code: str  # "ok", the provider's own code, "http_502", "timeout" and the like.
+    status: int  # 0: no answer.
     root: ElementTree.Element | None = None
     credentials_reason: str = ""
 
@@ -177,7 +178,7 @@ class Ec2Api:
 
     @property
     def skew_s(self) -> int:
-        """How far the provider's clock is ahead of ours, as its last answer showed; 0 within a minute."""
+        """How far the provider's clock is ahead of ours in its last answer; 0 within a minute."""
         return self._skew_s
 
     def call(self, call: Call, region: str, incident_id: str = "") -> ApiReply:
@@ -187,7 +188,7 @@ class Ec2Api:
             return ApiReply("no_credentials", 0, credentials_reason=credentials.reason)
         url = self._endpoint or _public_endpoint(call.service, region)
         body = urlencode([("Action", call.action), ("Version", VERSIONS[call.service]), *call.params]).encode()
-        # A wrong local clock must not keep a machine running: after the first answer we sign by the provider's.
+        # A wrong local clock must not keep a machine running: after the first answer we sign by the provider's clock.
         at = datetime.fromtimestamp(self._wall_ns() // NS_PER_S + self._skew_s, UTC)
         headers = signed_headers(
             credentials, host=urlsplit(url).netloc, service=call.service, region=region, body=body, at=at
@@ -223,12 +224,12 @@ def _read(answer: HttpReply | HttpFailure) -> ApiReply:
     if isinstance(answer, HttpFailure):
         return ApiReply(answer.reason, 0)
     try:
-        # Bounded above; expat itself refuses entity bombs, and the sender is the provider under TLS.
+        # The size is bounded above. expat itself refuses entity bombs, and TLS authenticates the provider.
         root = ElementTree.fromstring(answer.body)  # noqa: S314
     except (ElementTree.ParseError, ValueError):
         return ApiReply("malformed" if answer.status == 200 else f"http_{answer.status}", answer.status)
     if answer.status == 200:
-        # A captive portal answers 200 as well, but not in the provider's words.
+        # A captive portal also answers 200, but not in the provider's XML.
         is_reply = local_name(root).endswith("Response") and local_name(root) not in ("Response", "ErrorResponse")
         return ApiReply("ok" if is_reply else "malformed", 200, root if is_reply else None)
     code = next((text(error, "Code") for error in named(root, "Error")), None) or ""
@@ -243,7 +244,7 @@ def _plain(incident_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", incident_id)[:80]
 
 
-# The services differ in their XML namespace (and stand-ins from the real ones), so only local names count.
+# The services and their stand-ins differ in their XML namespace, so only local names are compared.
 
 
 def local_name(element: ElementTree.Element) -> str:
@@ -256,6 +257,6 @@ def named(element: ElementTree.Element, name: str) -> Iterator[ElementTree.Eleme
 
 
 def text(element: ElementTree.Element, path: str) -> str | None:
-    """Return the stripped text at a path of local names ("instanceState/name"), or None when absent or empty."""
+    """Return the stripped text at a path of local names ("instanceState/name"), or None if absent or empty."""
     found = element.find("/".join(f"{{*}}{part}" for part in path.split("/")))
     return (found.text or "").strip() or None if found is not None else None

@@ -1,4 +1,4 @@
-"""One EC2 instance: as DescribeInstances shows it, how its spending is ended (pure), what start-up learns of it."""
+"""One EC2 instance: as DescribeInstances shows it, the calls that end its spending (pure), and the preflight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from governor.core.base.units import NS_PER_S, WallNs
 from governor.core.events.inputs import BillingAnswer
 from governor.ports import Preflight
 
-# `stopping` and `shutting-down` are on the way and can fail there; only the two final states have ended.
+# `stopping` and `shutting-down` are transitions that can fail. Only the two final states have ended.
 BILLING_BY_STATE: Final[Mapping[str, BillingAnswer]] = {
     "pending": BillingAnswer.RUNNING,
     "running": BillingAnswer.RUNNING,
@@ -25,7 +25,8 @@ BILLING_BY_STATE: Final[Mapping[str, BillingAnswer]] = {
     "stopped": BillingAnswer.ENDED,
     "terminated": BillingAnswer.ENDED,
 }
-_STATE: Final = re.compile(r"[a-z-]{1,32}")  # It is shown and journalled: a word, whatever it says.
+# It is shown and journalled, so it must be a word.
+_STATE: Final = re.compile(r"[a-z-]{1,32}")
 ASG_TAG: Final = "aws:autoscaling:groupName"
 LIVE_SPOT_REQUEST_STATES: Final = frozenset({"open", "active", "disabled"})  # These can start a machine (again).
 VOLUMES_MAX: Final = 128  # The most that EC2 attaches to any instance type.
@@ -56,7 +57,7 @@ class Instance:
 
 
 def parse_instance(root: ElementTree.Element, instance_id: str) -> Instance | None:
-    """Return the instance of exactly this id from a DescribeInstances reply, or None when it is not in there."""
+    """Return the instance with exactly this id from a DescribeInstances reply, or None if it is absent."""
     for element in _items(root, "reservationSet", "instancesSet"):
         if text(element, "instanceId") != instance_id:
             continue
@@ -90,10 +91,10 @@ def parse_spot_request(root: ElementTree.Element, request_id: str) -> SpotReques
 def stop_calls(
     instance: Instance | None, instance_id: str, spot: SpotRequest | None, rung: int, terminate: bool
 ) -> tuple[Call, ...]:
-    """Return the calls of a rung, in order. Only `instance_id` and its own spot request ever appear in them.
+    """Return the calls of a rung, in order. They name only `instance_id` and its own spot request.
 
-    `instance` None: EC2 did not tell us; the plain stop is then the call that is never worse than none.
-    A call before the last one prepares: if it fails, a stop still makes sense, a termination would be undone.
+    `instance` None: EC2 gave no description. The plain stop is then never worse than no call. A call before the last
+    one prepares: if it fails, a stop still makes sense, but a termination would be undone.
     """
     if instance is not None and instance.asg is not None and terminate and rung < 2:
         decrement = (("InstanceId", instance_id), ("ShouldDecrementDesiredCapacity", "true"))
@@ -102,10 +103,10 @@ def stop_calls(
     ends_by_termination = terminate and rung >= 2
     if instance is not None and instance.is_spot:
         one_time = spot is not None and spot.type == "one-time"
-        # EC2 refuses to stop a one-time spot instance: terminating it is the only stop there is.
+        # EC2 refuses to stop a one-time spot instance. Termination is its only stop.
         ends_by_termination = ends_by_termination or one_time
         if not one_time and instance.spot_request_id and (spot is None or spot.state in LIVE_SPOT_REQUEST_STATES):
-            # A persistent request starts a new machine in place of a terminated one.
+            # A persistent request replaces a terminated machine by a new one.
             prepare = (Call("CancelSpotInstanceRequests", (("SpotInstanceRequestId.1", instance.spot_request_id),)),)
     if ends_by_termination:
         return (*prepare, Call("TerminateInstances", (("InstanceId.1", instance_id),)))
@@ -114,7 +115,7 @@ def stop_calls(
 
 
 def _items(element: ElementTree.Element, *sets: str) -> list[ElementTree.Element]:
-    """Return the items along a path of sets. Children only: a network interface has a tagSet of its own."""
+    """Return the items along a path of sets. Children only: a network interface has its own tagSet."""
     found = [element]
     for name in sets:
         found = [item for parent in found for group in parent.iterfind(f"{{*}}{name}") for item in group]
@@ -128,7 +129,7 @@ def _wall(stamp: str | None) -> WallNs | None:
         return None
 
 
-# --- what start-up learns of it: may we stop it, what undoes the stop, what bills on after it ------------
+# --- the preflight: may we stop it, what undoes the stop, what stays billed after it -----------------------
 
 
 def without_identity(reason: str, expected_id: str | None) -> Preflight:
@@ -176,7 +177,7 @@ def learn(
     terminate: bool,
     override_protection: bool,
 ) -> Preflight:
-    """Ask everything that a halt will depend on. Dry runs only: nothing here changes the machine."""
+    """Check everything that a halt will depend on. Dry runs only: nothing here changes the machine."""
     final = first_calls[-1].action
     ends_by_termination = final != "StopInstances"
     denied = _denied(api, identity, terminate=terminate or ends_by_termination, stop=not ends_by_termination)
@@ -209,14 +210,14 @@ def learn(
 
 
 def local_stores(sys: Path) -> tuple[str, ...]:
-    """Name the disks of the machine itself: unlike EBS they are erased by a stop."""
+    """Name the machine's local disks. Unlike EBS, a stop erases them."""
     found = []
     for model in sorted(sys.glob("block/*/device/model")):
         try:
             if "Instance Storage" in model.read_text(encoding="ascii", errors="replace"):
                 found.append(model.parts[-3])
         except OSError:
-            continue  # Gone meanwhile.
+            continue  # It vanished meanwhile.
     return tuple(found)
 
 
@@ -253,7 +254,7 @@ def _denied(api: Ec2Api, identity: Identity, *, stop: bool, terminate: bool) -> 
 
 
 def _protected(api: Ec2Api, identity: Identity, *, terminate: bool) -> str | None:
-    """Return the name of the protection that stands in the way. A refused question is no protection."""
+    """Return the name of the protection that prevents the stop. A refused question is no protection."""
     attribute = "disableApiTermination" if terminate else "disableApiStop"
     call = Call("DescribeInstanceAttribute", (("Attribute", attribute), ("InstanceId", identity.instance_id)))
     reply = api.call(call, identity.region)
@@ -286,7 +287,7 @@ def _stays_billed(api: Ec2Api, identity: Identity, instance: Instance) -> tuple[
 
 
 def _volume_sizes(api: Ec2Api, identity: Identity, instance: Instance) -> dict[str, str]:
-    """Map volume id to " (100 GiB)", or to nothing where we may not ask."""
+    """Map volume id to " (100 GiB)", or to "" if we may not ask."""
     sizes = dict.fromkeys(instance.volume_ids, "")
     if not sizes:
         return sizes

@@ -1,4 +1,4 @@
-"""The instance metadata service, version 2: who we are, the role's credentials, and the notice of a spot instance."""
+"""The instance metadata service, version 2: identity, the role's credentials, and the notice of a spot instance."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from governor.adapters.http.client import HttpFailure, HttpReply, exchange, make
 from governor.core.base.units import NS_PER_S, WallNs
 from governor.ports import Notice
 
-DEADLINE_S: Final = 2.0  # Link-local; longer means that it will not answer (hop limit 1 in a container, firewall).
+# The service is link-local. Longer means that it will not answer (hop limit 1 in a container, firewall).
+DEADLINE_S: Final = 2.0
 BODY_BYTES_MAX: Final = 64 * 1024
-_TOKEN_TTL_S: Final = 21_600  # The longest the service grants; it says 401 if it thinks otherwise.
+# The longest that the service grants. It answers 401 for an expired token.
+_TOKEN_TTL_S: Final = 21_600
 
-# The region becomes part of a host name and the id part of a request: neither is taken on trust.
+# The region becomes part of a host name, and the id part of a request: both are checked.
 _INSTANCE_ID: Final = re.compile(r"i-[0-9a-f]{8,17}")
 _REGION: Final = re.compile(r"[a-z]{2,3}(-[a-z]{2,16}){1,3}-\d{1,2}")
 
@@ -42,7 +44,7 @@ class Metadata:
         self._token: str | None = None
 
     def identity(self) -> Identity | MetadataFailure:
-        """Ask who we are. Never from memory: the answer decides which machine may be stopped."""
+        """Ask for our identity. Never cached: the answer decides which machine may be stopped."""
         body = self.get("/latest/dynamic/instance-identity/document")
         if isinstance(body, MetadataFailure):
             return body
@@ -93,12 +95,13 @@ class Metadata:
 # --- the two-minute notice of a spot instance ------------------------------------------------------------
 
 NOTICE_PATH: Final = "/latest/meta-data/spot/instance-action"
-ABSENT: Final = "http_404"  # Until there is one, and for an instance that is not spot.
+# Before a notice, and for an instance that is not spot.
+ABSENT: Final = "http_404"
 ACTION_CHARS_MAX: Final = 40
 
 
 def read_notice(metadata: Metadata) -> Notice | None:
-    """Ask now. None: the service did not answer, or not what it should."""
+    """Ask now. None: the service did not answer, or its answer is malformed."""
     body = metadata.get(NOTICE_PATH)
     if isinstance(body, MetadataFailure):
         return Notice(None) if body.reason == ABSENT else None
@@ -106,7 +109,7 @@ def read_notice(metadata: Metadata) -> Notice | None:
 
 
 def notice_of(body: bytes) -> Notice | None:
-    """Read the document; None where it is none."""
+    """Read the document. None if it is malformed."""
     try:
         fields = json.loads(body)
         action = fields["action"]
@@ -118,7 +121,7 @@ def notice_of(body: bytes) -> Notice | None:
 
 
 def _wall(text: object) -> WallNs | None:
-    """ISO 8601 in UTC; None for anything else: that the machine goes is news all the same."""
+    """ISO 8601 in UTC. None for anything else: the notice counts even without a time."""
     try:
         when = datetime.fromisoformat(text) if isinstance(text, str) else None
         if when is None or when.tzinfo is None:

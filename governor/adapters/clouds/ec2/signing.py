@@ -1,6 +1,6 @@
-"""Where the right to stop this instance comes from, and how requests are signed with it. Nothing here may be printed.
+"""The credentials that may stop this instance, and the signing of requests with them. Nothing here may be printed.
 
-The algorithm is AWS's public specification; the test suite compares it with botocore on random cases.
+The algorithm is AWS's public specification. The test suite compares it with botocore on random cases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from governor.adapters.clouds.ec2.metadata import Metadata, MetadataFailure
 from governor.adapters.http.client import SecretFault, read_secret_file
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S
 
-REFRESH_BEFORE_NS: Final = 5 * NS_PER_MINUTE  # Metadata has the next role credentials at least this early.
+# Metadata has the role's next credentials at least this early.
+REFRESH_BEFORE_NS: Final = 5 * NS_PER_MINUTE
 FILE_BYTES_MAX: Final = 64 * 1024
 
 
@@ -35,7 +36,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class NoCredentials:
-    """`reason` is a stable name per source tried: "role:no_role_attached, file:not_found"."""
+    """`reason` has a stable name per source tried: "role:no_role_attached, file:not_found"."""
 
     reason: str
 
@@ -44,7 +45,7 @@ Source = Callable[[], Credentials | NoCredentials]
 
 
 class CredentialCache:
-    """The first source that answers, kept until shortly before it expires or the provider rejects it."""
+    """The first source that answers, cached until shortly before it expires or the provider rejects it."""
 
     def __init__(self, sources: Mapping[str, Source], wall_ns: Callable[[], int]) -> None:
         self._sources = sources
@@ -64,11 +65,12 @@ class CredentialCache:
                     return found
                 reasons.append(f"{name}:{found.reason}")
             if self._kept is not None and not self._expires_within(self._kept, 0):
-                return self._kept  # Old but valid: a metadata service that is down must not cost us the stop.
+                # Old but valid: a metadata service that is down must not prevent the stop.
+                return self._kept
             return NoCredentials(", ".join(reasons))
 
     def reject(self, rejected: Credentials) -> None:
-        """The provider refused these: the next get() asks the source again."""
+        """The provider refused these. The next get() asks the source again."""
         with self._lock:
             if self._kept is rejected:
                 self._kept = None
@@ -104,7 +106,7 @@ def from_role(metadata: Metadata) -> Credentials | NoCredentials:
 
 
 def from_file(path: Path, profile: str) -> Credentials | NoCredentials:
-    """Read an AWS shared credentials file. Read anew each time, so that a rotated file counts."""
+    """Read an AWS shared credentials file. It is read each time, so that a rotated file counts."""
     found = read_secret_file(path, FILE_BYTES_MAX)
     if isinstance(found, SecretFault):
         return NoCredentials(found.value)
@@ -125,7 +127,7 @@ def from_file(path: Path, profile: str) -> Credentials | NoCredentials:
 
 
 def from_environment(environ: Mapping[str, str]) -> Credentials | NoCredentials:
-    """Read AWS_ACCESS_KEY_ID and friends: only on the user's word, since a stray variable would beat the role."""
+    """Read AWS_ACCESS_KEY_ID and the like. Only on the user's request: a stray variable would override the role."""
     try:
         return Credentials(
             access_key_id=environ["AWS_ACCESS_KEY_ID"],
@@ -137,7 +139,7 @@ def from_environment(environ: Mapping[str, str]) -> Credentials | NoCredentials:
         return NoCredentials("not_set")
 
 
-# --- Signature Version 4, for the one shape we send: a POST form to the root path ------------------------
+# --- Signature Version 4, for the only form we send: a POST form to the root path -------------------------
 
 FORM: Final = "application/x-www-form-urlencoded; charset=utf-8"
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
@@ -146,7 +148,7 @@ _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 def signed_headers(
     credentials: Credentials, *, host: str, service: str, region: str, body: bytes, at: datetime
 ) -> Mapping[str, str]:
-    """Return every header of the request. `at` is UTC; `host` as sent, with its port if it is not the scheme's own."""
+    """Return every header of the request. `at` is UTC. `host` includes its port unless that is the scheme's default."""
     stamp = at.strftime("%Y%m%dT%H%M%SZ")
     headers = {"content-type": FORM, "host": host, "x-amz-date": stamp}
     if credentials.session_token is not None:

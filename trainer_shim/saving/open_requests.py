@@ -155,8 +155,10 @@ class OpenRequests:
 
     def take_changed(self) -> bool:
         """Whether a merged request made the open one stricter since the last call."""
-        changed, self._changed = self._changed, False
-        return changed
+        if not self._changed:
+            return False  # Not cleared: the listener may set it between the reading and a clearing.
+        self._changed = False
+        return True
 
     def state(self) -> Optional[Dict[str, Any]]:
         """What hello says of an open incident after a reconnect."""

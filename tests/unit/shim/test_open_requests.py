@@ -134,3 +134,22 @@ def test_a_rank_with_a_governors_request_joins_the_scripts_round_under_the_reque
     assert (joined.incident, joined.exit_after) == ("halt", True)
     desk.requests.close("saved", step=8)
     assert desk.told() == [("halt", "received"), ("halt", "saved")]
+
+
+def test_a_request_that_arrives_amid_the_question_is_passed_on_by_the_next_one() -> None:
+    """The listener's thread may run between any two steps of the agreement thread."""
+
+    class Amid(OpenRequests):
+        is_armed = False
+
+        def __getattribute__(self, name: str) -> object:
+            value = super().__getattribute__(name)
+            if name == "_changed" and super().__getattribute__("is_armed"):
+                self.is_armed = False
+                self.receive(ask("second", "suspect"))  # Right after the flag was read.
+            return value
+
+    requests = Amid(lambda _ack: None)
+    requests.receive(ask("first"))
+    requests.is_armed = True
+    assert [requests.take_changed() for _ in range(3)].count(True) == 1

@@ -41,7 +41,7 @@ from governor.core.events.inputs import (
 from governor.core.halt import table
 from governor.core.halt.incident import Incident, process_row, rank_rows
 from governor.core.halt.table import Fact, HaltState, StopTarget
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 
 DAY_NS = 24 * NS_PER_HOUR
 # A launcher restarts a node's ranks. Of more processes only the number is noted.
@@ -186,7 +186,7 @@ def _close(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     incident.close(node.wall(at))
     note_overrun(node, managed, at)
     incident.note(at, node.wall(at), "halted")
-    move(managed.run, LifeFact.HALTED, at)
+    managed.run.move(LifeFact.HALTED, at)
 
 
 def _still_billed(node: Node, incident: Incident) -> list[Effect]:

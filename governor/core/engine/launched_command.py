@@ -26,7 +26,7 @@ from governor.core.events.inputs import CommandLaunched, LauncherExited, StreamO
 from governor.core.halt.incident import process_of, process_row
 from governor.core.money.charges import charge_of, charge_row
 from governor.core.runs import intake
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 
 # A small model has done its imports and set-up by then. For a large model the alarm only comes before the hello.
 ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
@@ -89,7 +89,7 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     managed.launch.named = managed.launch.launchers = launched.processes
     managed.launch.command = launched.command
     managed.reported.nobody_attached = False
-    move(managed.run, LifeFact.COMMAND_GOES_ON if goes_on else LifeFact.COMMAND_BEGINS, at)
+    managed.run.move(LifeFact.COMMAND_GOES_ON if goes_on else LifeFact.COMMAND_BEGINS, at)
 
 
 def _speaks(managed: ManagedRun) -> bool:

@@ -18,7 +18,7 @@ from governor.core.money.charges import UNALLOCATED, Line
 from governor.core.money.forecast import WindowRow, forecast, window_row
 from governor.core.money.lines import compute_line
 from governor.core.money.token_windows import TokenMeter
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 
 # After a crash of the governor, at most this period's spend is reconstructed.
 PERSIST_PERIOD_NS: Final = 10 * NS_PER_S
@@ -98,7 +98,7 @@ def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:
         if other is managed:
-            move(other.run, LifeFact.SPOKEN_FOR, at)
+            other.run.move(LifeFact.SPOKEN_FOR, at)
         else:
             _make_way(node, other, managed, at)
     if not node.facts.exclusive or not node.account.spoken(managed.run.run):
@@ -113,7 +113,7 @@ def _make_way(node: Node, other: ManagedRun, managed: ManagedRun, at: MonoNs) ->
     own, its = managed.history, other.history
     if its.hold_until is not None and (own.hold_until is None or its.hold_until > own.hold_until):
         own.hold(its.hold_until, its.hold_reason)
-    move(other.run, LifeFact.REPLACED, at)
+    other.run.move(LifeFact.REPLACED, at)
     if other.run.run != node.account.run:
         forget(node, other)
 

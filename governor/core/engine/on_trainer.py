@@ -33,7 +33,7 @@ from governor.core.events.inputs import (
 )
 from governor.core.halt.table import Fact, HaltState
 from governor.core.runs import intake
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 from governor.core.runs.state import RANKS_MAX, Rank
 
 _PAST_ASKING = (HaltState.TERMED, HaltState.KILLED, HaltState.STOPPING, HaltState.VERIFYING, HaltState.NEEDS_HUMAN)
@@ -58,7 +58,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
         # One connection speaks for one rank. Its previous rank would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
     is_new = managed.run.attempt != hello.attempt
-    begins = move(managed.run, LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
+    begins = managed.run.move(LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
     if begins:
         effects.extend(_begin_attempt(node, managed, hello) if is_new else _come_back(managed, hello))
     known_as = managed.run.stage, managed.run.labels
@@ -116,7 +116,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if managed is None:
         managed = track(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(managed.run, "stream", event.at)
-    elif begins := move(managed.run, _what_opened(managed, event), event.at).begins:
+    elif begins := managed.run.move(_what_opened(managed, event), event.at).begins:
         managed.drop_latch()  # The latch was the old attempt's.
         intake.relabel(managed.run, event.stage, event.labels)
         budgeting.refit(node, managed)  # A stand-in for a command had no stage and no labels.
@@ -237,7 +237,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
 def _speaks_again(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Revive a stream's run of an earlier boot without named processes: only its growing log shows that it lives."""
     close_gap(node, managed)
-    move(managed.run, LifeFact.LINE, at)
+    managed.run.move(LifeFact.LINE, at)
     intake.begin_attempt(managed.run, "stream", at)
     managed.rules.new_attempt()
     metering.charge_launch(node, managed, at)
@@ -371,7 +371,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         hand_over(node, managed, event.at)
         managed.launch.named = ()
         node.launched = None
-    move(managed.run, LifeFact.GONE, event.at)
+    managed.run.move(LifeFact.GONE, event.at)
     finished = limit.on_ended(node, managed, event.at)
     data = {"completed": managed.run.completed, "exit_code": event.exit_code, "step": managed.run.step}
     record = Record("ended", event.run, None, data)

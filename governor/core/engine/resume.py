@@ -31,7 +31,7 @@ from governor.core.money.forecast import ceiling_report_of
 from governor.core.money.token_windows import TokenMeter
 from governor.core.rules.evaluate import Rules
 from governor.core.runs import intake
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Run
 
 SUPERSEDED = "superseded_by_reboot"
@@ -193,7 +193,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
             managed.history.halts_wall.append(incident.opened_wall)
         managed.launch.launchers = incident.launchers
         managed.launch.remembered = managed.launch.remembered or incident.rank_processes
-        move(managed.run, LifeFact.HALT_RESUMED, at)
+        managed.run.move(LifeFact.HALT_RESUMED, at)
         node.enter(incident)
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)
         halt, repeated = table.resume(incident.halt, at, incident.plan)

@@ -1,7 +1,7 @@
 """The life of a run on this node: one complete table from (state, fact) to the next state. Some cells begin an attempt.
 
-Halting is no state here. The halt has its own table (core/halt), and a run may end in the middle of it. `move` alone
-writes `Run.life` and `Run.ended_at`.
+Halting is no state here. The halt has its own table (core/halt), and a run may end in the middle of it. `Run.move`
+alone writes `Run.life` and `Run.ended_at`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from itertools import product
-from typing import TYPE_CHECKING, Final
-
-from governor.core.base.units import MonoNs
-
-if TYPE_CHECKING:
-    from governor.core.runs.state import Run
+from typing import Final
 
 
 class Life(Enum):
@@ -116,14 +111,3 @@ def _table() -> dict[tuple[Life, LifeFact], Cell]:
 
 
 TRANSITIONS: Final = _table()
-
-
-def move(run: Run, fact: LifeFact, at: MonoNs) -> Cell:
-    """Put one fact to the table. Return its cell: the caller begins an attempt if the cell says so."""
-    cell = TRANSITIONS[run.life, fact]
-    run.life = cell.to
-    if cell.ends:
-        run.ended_at = at
-    elif cell.to is not Life.ENDED:
-        run.ended_at = None
-    return cell

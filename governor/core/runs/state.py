@@ -16,7 +16,7 @@ from governor.core.base.save_interval import Saves
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, UsdMicros
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.money.budgets import Cap
-from governor.core.runs.life import Life
+from governor.core.runs.life import TRANSITIONS, Cell, Life, LifeFact
 
 # Ranks of one run on one node: twice the widest node sold (DGX GH200 trays).
 RANKS_MAX = 64
@@ -149,6 +149,16 @@ class Run:
     ended_at: MonoNs | None = None  # When the run last ended.
     # A rank has completed. For a run restored from the journal: all ranks had.
     completed: bool = False
+
+    def move(self, fact: LifeFact, at: MonoNs) -> Cell:
+        """Put one fact to the table of its life. The caller begins the attempt where the cell says that one begins."""
+        cell = TRANSITIONS[self.life, fact]
+        self.life = cell.to
+        if cell.ends:
+            self.ended_at = at
+        elif cell.to is not Life.ENDED:
+            self.ended_at = None
+        return cell
 
     def trained(self) -> Trained:
         return Trained(self.step, self.tokens_total, self.counted_step, self.furthest)

@@ -30,7 +30,7 @@ from governor.core.events.inputs import (
 from governor.core.money.budgets import ScopedBudget, parse_scope
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.ledger import reserve
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 from governor.core.views.metrics import GovernorHealth, LagReading, take_snapshot
 from governor.core.views.status import run_status
 from governor.text.moments import moments
@@ -136,7 +136,7 @@ def test_a_group_counts_what_its_ended_members_spent() -> None:
     play(node, tick(0))
     join(node)
     play(node, tick(60))
-    move(node.runs[OTHER].run, LifeFact.GONE, at(60))
+    node.runs[OTHER].run.move(LifeFact.GONE, at(60))
     play(node, tick(61))
     [cap] = node.runs[ONE].run.caps
     assert cap.spend_usd_micros == node.ledger.total() == PRICE * 61 // 3600

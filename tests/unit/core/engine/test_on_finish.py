@@ -11,7 +11,7 @@ from governor.core.base.policy import Policy, PolicySet
 from governor.core.events.effects import Confirm, PersistRuns, Record
 from governor.core.events.inputs import Bye, CommandExited, CommandLaunched, OperatorHalt, TrainerExited
 from governor.core.halt.table import HaltState
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 from tests.unit.core.engine.test_step import at, hello, peer
 from tests.unit.idle_node import FACTS, Idle
 
@@ -168,7 +168,7 @@ def test_a_run_that_was_halted_did_not_end_well() -> None:
     halted = world.node.runs["llama"].incident
     assert halted is not None
     halted.halt = replace(halted.halt, stage=HaltState.HALTED, deadline=None)
-    move(world.node.runs["llama"].run, LifeFact.GONE, at(10))
+    world.node.runs["llama"].run.move(LifeFact.GONE, at(10))
     world.tell(CommandExited(at(10), "llama", 0))
     world.until(300)
     assert world.stops() == []

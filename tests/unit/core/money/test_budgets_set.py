@@ -13,7 +13,7 @@ from governor.core.engine.node import Node, new_node
 from governor.core.events.inputs import OperatorBudget
 from governor.core.money.budgets import parse_scope
 from governor.core.money.group_totals import KEYS_MAX, GroupSpend
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 from tests.unit.core.engine.test_budgeting import ONE, OTHER, alarms, budget, halted, join, make, set_live
 from tests.unit.core.engine.test_step import a_step, at, play, rule, tick
 
@@ -108,8 +108,8 @@ def test_the_counter_of_a_live_budget_is_kept_however_many_others_come() -> None
     join(node)
     play(node, tick(60))
     set_live(node, 60, "stage:stage1", 500)
-    move(node.runs[ONE].run, LifeFact.GONE, at(60))
-    move(node.runs[OTHER].run, LifeFact.GONE, at(60))
+    node.runs[ONE].run.move(LifeFact.GONE, at(60))
+    node.runs[OTHER].run.move(LifeFact.GONE, at(60))
     spent = node.ledger.groups.of_key("stage:stage1")
     for number in range(KEYS_MAX + 1):
         node.ledger.groups.allot(f"other{number}", (), 1)

@@ -21,7 +21,7 @@ from governor.core.money.charges import Payer, Place
 from governor.core.money.group_totals import FORGOTTEN_MAX
 from governor.core.money.ledger import Ledger, new_ledger
 from governor.core.money.lines import compute_line, share_on
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, only, peer, play, tick
 
 HOUR = NS_PER_HOUR
@@ -59,12 +59,12 @@ def test_a_run_that_comes_back_goes_on_with_its_budget_and_is_not_folded() -> No
 def test_a_run_forgotten_by_the_node_comes_back_to_what_it_spent() -> None:
     node = make_node(cloud="none")
     play(node, tick(0), hello(0, 0, run="mine", world_size=1), tick(3600))
-    move(node.runs["mine"].run, LifeFact.GONE, at(3600))
+    node.runs["mine"].run.move(LifeFact.GONE, at(3600))
     spent = node.ledger.spend("mine")
     for number in range(RUNS_MAX):
         name = f"r{number}"
         play(node, hello(0, 3601 + number, run=name, world_size=1, peer=peer(500 + number, uid=2000 + number % 9)))
-        move(node.runs[name].run, LifeFact.GONE, at(3601 + number))
+        node.runs[name].run.move(LifeFact.GONE, at(3601 + number))
     assert "mine" not in node.runs
     assert list(node.ledger.book.runs.forgotten) == ["mine"]
     play(node, hello(0, 4000, run="mine", world_size=1, attempt="a2"))
@@ -76,7 +76,7 @@ def forgotten_by(node: Node, when: float) -> None:
     for number in range(RUNS_MAX):
         name, who = f"r{number}", peer(500 + number, uid=2000 + number % 9)
         play(node, hello(0, when, run=name, world_size=1, peer=who, connection=ConnectionId(100 + number)))
-        move(node.runs[name].run, LifeFact.GONE, at(when))
+        node.runs[name].run.move(LifeFact.GONE, at(when))
     assert "mine" not in node.runs
 
 
@@ -137,7 +137,7 @@ def test_what_is_remembered_of_forgotten_runs_is_bounded_as_their_names_are() ->
 def test_a_run_whose_name_is_all_that_is_known_pays_no_window_with_what_it_spent_before() -> None:
     node = make_node(cloud="none")
     play(node, tick(0), hello(0, 0, run="mine", world_size=1), tick(3600))
-    move(node.runs["mine"].run, LifeFact.GONE, at(3600))
+    node.runs["mine"].run.move(LifeFact.GONE, at(3600))
     forgotten_by(node, 3600)
     spent = node.ledger.spend("mine")
     play(node, hello(0, 3600, run="mine", world_size=1, attempt="a2", peer=peer(900), connection=ConnectionId(900)))

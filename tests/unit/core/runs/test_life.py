@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from governor.core.base.units import MonoNs
-from governor.core.runs.life import TRANSITIONS, Life, LifeFact, move
+from governor.core.runs.life import TRANSITIONS, Life, LifeFact
 from governor.core.runs.state import Run
 
 HELLOS = (LifeFact.RANK, LifeFact.RANK_OF_NEW_ATTEMPT)
@@ -18,9 +18,9 @@ HELLOS = (LifeFact.RANK, LifeFact.RANK_OF_NEW_ATTEMPT)
 def a_run(life: Life) -> Run:
     run = Run("llama", 1000, MonoNs(0))
     if life is Life.STANDS_IN:
-        move(run, LifeFact.COMMAND_BEGINS, MonoNs(1))
+        run.move(LifeFact.COMMAND_BEGINS, MonoNs(1))
     elif life is Life.ENDED:
-        move(run, LifeFact.GONE, MonoNs(1))
+        run.move(LifeFact.GONE, MonoNs(1))
     assert run.life is life
     return run
 
@@ -34,7 +34,7 @@ def test_every_fact_has_a_cell_in_every_state_and_each_says_why() -> None:
 @pytest.mark.parametrize("life", Life)
 def test_whoever_says_hello_lives(life: Life, fact: LifeFact) -> None:
     run = a_run(life)
-    begins = move(run, fact, MonoNs(5)).begins
+    begins = run.move(fact, MonoNs(5)).begins
     assert (run.life, run.ended_at) == (Life.LIVE, None)
     assert begins is (life is not Life.LIVE or fact is LifeFact.RANK_OF_NEW_ATTEMPT)
 
@@ -52,5 +52,5 @@ def test_only_a_run_that_stands_in_is_replaced() -> None:
 def test_a_run_has_a_moment_of_its_end_only_while_it_is_over(facts: list[LifeFact]) -> None:
     run = Run("llama", 1000, MonoNs(0))
     for number, fact in enumerate(facts):
-        move(run, fact, MonoNs(number))
+        run.move(fact, MonoNs(number))
         assert (run.ended_at is not None) == (run.life is Life.ENDED) == (not run.alive)

@@ -23,7 +23,7 @@ GROUP_ALERT_AT: Final = (0.5, 0.8, 0.95)  # The default of [[budget]], as in the
 # Of a scope, or of an error about it. Five of each fit into one alarm.
 NAMED_CHARS_MAX: Final = 80
 # The errors of reading a row that is damaged or of another version. int() of 1e999 raises OverflowError.
-TORN: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+TORN: Final = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 SCOPES: Final = "run:NAME, stage:NAME, label:KEY=VALUE, day or node"
 
 

@@ -275,7 +275,7 @@ class Rules:
             watched.reported_at = None if reported_at is None else MonoNs(int(reported_at))
             try:
                 watched.condition.restore(saved["state"])
-            except (KeyError, TypeError, ValueError):
+            except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
                 watched.condition = condition_of(watched.rule, self.policy)
                 self._shown.clear()  # The new condition must observe the events, not the old one.
                 continue

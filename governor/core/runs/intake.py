@@ -10,7 +10,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Beat, Hello, PhaseChange, Step
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent
-from governor.core.runs.life import LifeFact, move
+from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Rank, Run, Trained
 
 # Tokens/s is a mean over so many last steps: calm enough to read, quick enough to show a collapse.
@@ -116,13 +116,16 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
     run = Run(run=str(snapshot["run"]), uid=int(snapshot["uid"]), first_seen_at=at)
     run.attempt, run.attempt_at = str(snapshot["attempt"]), at
     run.stage, run.labels = snapshot["stage"], dict(snapshot["labels"])
-    furthest = snapshot.get("furthest")
+    furthest = None
+    if snapshot.get("furthest") is not None:
+        step, total = snapshot["furthest"]
+        furthest = int(step), int(total)
     run.take_up(
         Trained(
             step=snapshot["step"],
             tokens_total=snapshot["tokens_total"],
             counted_step=snapshot.get("counted_step", snapshot["step"]),  # An older journal has none.
-            furthest=(int(furthest[0]), int(furthest[1])) if furthest is not None else None,
+            furthest=furthest,
         )
     )
     run.completed = bool(snapshot.get("completed", False))  # An older journal has none.
@@ -132,7 +135,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
         run.last_good_at = snapshot["last_good_at"]
         run.last_frame_at = at  # Silence counts from our restart: before it no governor listened.
     if not (same_boot and snapshot["alive"]):
-        move(run, LifeFact.GONE, at)
+        run.move(LifeFact.GONE, at)
     return run
 
 

@@ -218,3 +218,29 @@ def test_the_nodes_hold_is_kept_before_its_record_too() -> None:
     assert kept.runs[UNALLOCATED]["idle"]["hold_until"] == at(101)
     assert isinstance(record, Record)
     assert record.durable
+
+
+@pytest.mark.parametrize("furthest", [[], [1], [1, 2, 3]])
+def test_a_row_whose_furthest_step_is_damaged_costs_that_run_alone(furthest: list[int]) -> None:
+    node = make_node()
+    training(node)
+    reborn = make_node(boot=40)
+    effects = restore_runs(reborn, [{**a_run(node, 31), "furthest": furthest}], BootNs(at(40)), at(40))
+    assert alarms(effects) == ["run_unreadable"]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "field", "damaged"),
+    [("hang", "log_pause_ns", "1e999"), ("loss_divergence", "step", "1e999"), ("data_starvation", "ranks", "[[]]")],
+)
+def test_a_damaged_value_in_one_rules_state_costs_that_state_alone(trigger: str, field: str, damaged: str) -> None:
+    node = make_node(rule(trigger))
+    training(node)
+    kept = a_run(node, 31)
+    state = kept["rules"][f"r-{trigger}"]["state"]
+    assert field in state
+    state[field] = json.loads(damaged)
+    reborn = make_node(rule(trigger), boot=40)
+    effects = restore_runs(reborn, [kept], BootNs(at(40)), at(40))
+    assert alarms(effects) == []
+    assert reborn.ledger.spend("llama") == kept["spend_usd_micros"] > 0

@@ -6,8 +6,8 @@ import inspect
 import sys
 
 from governor.core.rules.expression_variables import VARIABLES
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Key, Trigger
 
 _HEAD = """# Triggers
 

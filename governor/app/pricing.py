@@ -20,7 +20,7 @@ from governor.core.base.units import (
     format_duration,
     parse_duration,
 )
-from governor.core.engine import node_money
+from governor.core.engine import node_journal
 from governor.core.events.inputs import Event, PriceRead
 from governor.core.money.budgets import TORN
 from governor.core.money.prices import (
@@ -78,7 +78,7 @@ def price_left(
     kind = settings.price.kind or (answer.machine.kind if answer.machine is not None else None) or PriceKind.ON_DEMAND
     basis = "as it was charged before this start"
     try:
-        line = node_money.price_left(journaled, boot_id)
+        line = node_journal.price_left(journaled, boot_id)
         if line is None:
             return None
         return Quote(UsdMicros(line.price_usd_micros), line.source, line.as_of, kind, basis, Origin.LEFT)

@@ -10,7 +10,7 @@ from governor import __version__
 from governor.app import budget_requests
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, DurationNs
 from governor.core.engine.budgeting import listed
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.events.inputs import OperatorHalt, OperatorHold
 from governor.core.views.status import lines_status, node_status, runs_status
 from governor.daemon.loop import Daemon

@@ -8,7 +8,7 @@ import click
 
 from governor.cli.common import ExitCode, ask, control_option, exits, json_option, print_json, refuse, sockets
 from governor.core.base.units import NS_PER_HOUR, format_duration, parse_duration
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.wire import control_client
 
 HOLD_MAX_NS = 7 * 24 * NS_PER_HOUR  # A governor refuses more: a forgotten hold is a missing watchdog.

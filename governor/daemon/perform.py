@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import (

@@ -12,8 +12,8 @@ from governor.core.base.policy import ALL, AT_ONCE, Member, Mode, Persistence, P
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, UsdMicros, format_duration, format_usd
 from governor.core.engine.node import NodeFacts
 from governor.core.rules.expressions import Token, never_true, tokens_of
+from governor.core.rules.trigger import Key
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Key
 from governor.policies.keys import PolicyError
 from governor.policies.loading import ceiling_fault
 from governor.policies.parse import load_policies, read_policies

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from governor.core.base.findings import Response
 from governor.core.base.policy import ALL, AT_ONCE, Budget, Mode, Persistence, PersistenceKind, Rule, WarmUp
 from governor.core.base.units import parse_count
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger import Key
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # Names become metric labels and incident ids.
 _STEPS: Final = re.compile(r"([0-9]+)(?:\s+of\s+([0-9]+))?\s+steps?")

@@ -9,7 +9,7 @@ from typing import Final
 
 from governor.core.base.policy import HALTS_PER_DAY_MAX, Budget, Expected, HaltSettings, Mode, Policy, PolicySet, Rule
 from governor.core.base.units import MTOK, DurationNs, UsdMicros, format_usd, usd
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger import Key
 from governor.policies.keys import (
     BUDGET_KEYS,
     CHECKPOINTS,

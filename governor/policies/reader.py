@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from governor.core.base.policy import ALL
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger import Key
 from governor.policies.keys import INCLUDE, NAME, PolicyError, hint
 from governor.wire.toml_file import KeyPath, key_lines, line_of, show
 

@@ -21,8 +21,8 @@ from governor.core.base.policy import (
     WarmUp,
 )
 from governor.core.base.units import DurationNs
+from governor.core.rules.trigger import Trigger, defaults
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Trigger, defaults
 from governor.policies.keys import CHECKPOINTS, DURATION, RULE_KEYS, did_you_mean, hint, parse_for, parse_warmup
 from governor.policies.reader import Reader
 from governor.wire.toml_file import KeyPath

@@ -13,8 +13,8 @@ from typing import Any, Final
 from governor.core.base.findings import Response
 from governor.core.base.policy import ALL, Mode
 from governor.core.rules import expressions
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Key, Trigger
 from governor.policies.keys import (
     BUDGET_KEYS,
     CHECKPOINTS,

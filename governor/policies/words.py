@@ -13,8 +13,8 @@ from governor.core.base.findings import Response
 from governor.core.base.policy import AT_ONCE, Budget, Mode, Persistence, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_usd
 from governor.core.money.reports.cost import exact_usd
+from governor.core.rules.trigger import Key, Trigger, defaults
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Key, Trigger, defaults
 
 
 def describe(policy: Policy) -> list[str]:

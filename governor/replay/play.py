@@ -17,7 +17,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.events.effects import Effect, Record
 from governor.core.events.inputs import Event, Step, StreamOpened, StreamState, Tick
-from governor.replay.output.trace import Trace
+from governor.replay.trace import Trace
 from governor.wire.jsonl import DEFAULT_FIELDS, SECONDS_BOUND, time_of
 from governor.wire.recorded import RecordedRanks, is_frame, is_gap, is_halt, is_note
 from governor.wire.records import Events, Faults, RecordReader

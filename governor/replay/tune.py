@@ -17,8 +17,8 @@ from typing import Final
 from governor.core.base.findings import Response
 from governor.core.base.policy import Mode, Policy, Rule
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MINUTE, NS_PER_MS, NS_PER_S, DurationNs
+from governor.core.rules.trigger import Key, defaults
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Key, defaults
 from governor.policies.words import format_span
 from governor.replay.play import Replay
 

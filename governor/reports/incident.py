@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_MS, NS_PER_S, format_duration
 from governor.core.engine.idle.messages import ABANDONED
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.engine.resume import SUPERSEDED
 from governor.reports.terminal import live_line, loss_text, timeline_lines
 from governor.text.moments import (

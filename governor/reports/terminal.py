@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, format_usd
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.text.moments import Moment, Snapshot, moments, since_text, spent_text, stays_billed_text
 from governor.text.screen import FILE, Screen, Styled, shown_lines, width
 from governor.text.table import plain

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_MS, NS_PER_S, format_duration, format_usd
 from governor.core.engine.idle.messages import ABANDONED, given_up
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.text.table import plain
 
 Snapshot = Mapping[str, Any]

@@ -15,8 +15,8 @@ from governor.core.base.policy import Budget, Expected
 from governor.core.base.units import NS_PER_HOUR, NS_PER_MS, NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.inputs import Beat, Event, Hello, PhaseChange, Step, Tick
 from governor.core.events.machine import GpuSample, HostMemory, MachineEvent, SpotNotice
+from governor.core.rules.trigger import Trigger, defaults, listens
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Trigger, defaults, listens
 from governor.core.runs import intake
 from governor.core.runs.state import Run
 from governor.policies.keys import RULE_KEYS

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from governor.core.engine.idle.messages import ABANDONED
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.events.effects import Alarm, Effect, PersistIncident, StopCompute
 from governor.core.events.inputs import Event, Hello, OperatorHold, Tick
 from governor.core.events.machine import GpuProcessesSeen

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.events.effects import Alarm, Ask, Effect, Kill, PersistIncident, StopCompute, Term
 from governor.core.events.inputs import Event
 from tests.sim.node_world import FOR_EVER, World, draw, snapshot_of

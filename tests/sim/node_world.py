@@ -16,7 +16,7 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine import step as engine
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node, NodeFacts, new_node
 from governor.core.engine.resume import restore_incidents, restore_runs
 from governor.core.events.effects import Effect, PersistIncident, PersistRuns, ReadBilling, StopCompute

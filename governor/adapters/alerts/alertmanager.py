@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.alerting.post import URL_KEYS, Post, read_secret
+from governor.adapters.http.post import URL_KEYS, Post, read_secret
 from governor.adapters.plugins import ConfigKey, Surroundings
 from governor.core.alerts.catalogue import Alert, State
 from governor.core.alerts.outbox import Delivery, Took

@@ -16,7 +16,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.alerting.post import URL_KEYS, Post, read_secret
+from governor.adapters.http.post import URL_KEYS, Post, read_secret
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.alerts.catalogue import Alert
 from governor.core.alerts.outbox import Delivery, Took

@@ -23,9 +23,9 @@ from governor.replay.compare import LabelTally, halts
 from governor.replay.logs import logs, records
 from governor.replay.output import picture
 from governor.replay.output.page import page, section
-from governor.replay.output.trace import Trace
 from governor.replay.play import Replay
 from governor.replay.readers.lines import LogUnreadable
+from governor.replay.trace import Trace
 from governor.text.screen import Screen, Styled, screen_of, show
 from governor.text.table import Head, plain, render_rows
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map

@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.engine.idle.messages import ABANDONED
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
 from governor.core.views.status import run_status
 from governor.reports.incident import incident_document, live_line, timeline_lines

@@ -22,7 +22,7 @@ from governor.adapters.journal.runtime_files import MIRROR_NAME
 from governor.adapters.machine import lock_file
 from governor.app.settings_file import paths_beside
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
 from governor.core.events.inputs import CommandExited, Event, OperatorHold
 from governor.core.halt.state import Fact

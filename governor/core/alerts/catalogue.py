@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.base.units import NS_PER_MINUTE, DurationNs, MonoNs, WallNs
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.halt.state import HaltState
 
 if TYPE_CHECKING:  # Node and its imports take a tenth of a command's start.

@@ -74,7 +74,7 @@ class Rule:
     name: str  # Unique within its policy.
     # KIND of a file in governor/core/rules/triggers; ALL for a rule with members.
     trigger: str
-    # Every key of the trigger, parsed; see triggers.base. Empty for a rule with members.
+    # Every key of the trigger, parsed; see rules.trigger. Empty for a rule with members.
     params: Mapping[str, Any]
     persistence: Persistence
     response: Response

@@ -10,7 +10,7 @@ from typing import Final
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, Rise, forget, payer_of, run_snapshot
-from governor.core.engine.node_money import boot_of, node_snapshot
+from governor.core.engine.node_journal import boot_of, node_snapshot
 from governor.core.engine.run_forecast import plan_of, tokens_goal
 from governor.core.events.effects import Alarm, Effect, PersistRuns, Record
 from governor.core.events.inputs import Ack, PriceRead, Step, Tick

@@ -9,7 +9,7 @@ from typing import Any
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.idle.state import NODE, IdleState
+from governor.core.engine.idle_state import NODE, IdleState
 from governor.core.engine.managed_run import CommandLeft, ForgottenRun, ManagedRun, SupersededRank
 from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched

@@ -11,16 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine import budgeting
-from governor.core.engine.idle import state
+from governor.core.engine import budgeting, idle_state
 from governor.core.engine.idle.limit import finish_left
-from governor.core.engine.idle.state import NODE
 from governor.core.engine.idle.stop import resume_stop
+from governor.core.engine.idle_state import NODE
 from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import keep, number_of
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import RUNS_MAX, Node, forget
-from governor.core.engine.node_money import absence_doubt, absences, restore_node
+from governor.core.engine.node_journal import absence_doubt, absences, restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.incident import process_of
@@ -124,7 +123,7 @@ def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[E
         return []
     try:
         same_boot = snapshot["boot_id"] == node.facts.boot_id
-        node.idle = state.restored(snapshot["idle"], at, same_boot=same_boot)
+        node.idle = idle_state.restored(snapshot["idle"], at, same_boot=same_boot)
     except TORN as error:
         # A hold or a finished run's wish is lost. The node goes on.
         return [_unreadable("idle", node.facts.node, error)]

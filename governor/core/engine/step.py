@@ -24,7 +24,7 @@ from governor.core.engine import (
     verdicts,
 )
 from governor.core.engine.idle import limit, occupancy, stop
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import persist
 from governor.core.engine.node import Node

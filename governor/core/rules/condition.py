@@ -13,8 +13,8 @@ from governor.core.base.findings import Finding, Reading, Verdict, firing, unkno
 from governor.core.base.policy import ALL, Persistence, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
+from governor.core.rules.trigger import Condition, Trigger, defaults, listens
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Condition, Trigger, defaults, listens
 from governor.core.runs.state import Run
 
 

@@ -14,8 +14,8 @@ from governor.core.base.policy import Mode, Policy, Rule
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Beat, Event, Step, Tick
 from governor.core.rules.condition import Attempt, PersistenceTimer, carried_on, condition_of
+from governor.core.rules.trigger import Condition, listens
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Condition, listens
 from governor.core.runs.intake import is_paused
 from governor.core.runs.state import Run
 

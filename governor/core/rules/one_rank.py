@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Disconnected, Event, Step
+from governor.core.rules.trigger import Trigger
 from governor.core.rules.trigger_state import UNKEPT
-from governor.core.rules.triggers.base import Trigger
 from governor.core.runs.state import Run
 
 # Larger values are clipped to this. Products of clipped values are still finite, and far beyond any limit.

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, format_duration
-from governor.replay.output.trace import Line, Trace
 from governor.replay.play import Replay, Told
+from governor.replay.trace import Line, Trace
 from governor.text import page as web
 from governor.text.page import quiet, table
 from governor.text.svg import Axis, Plot

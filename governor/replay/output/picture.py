@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.base.units import NS_PER_S, format_duration
 from governor.replay.output.page import COLOURS, MARKS_MAX, cells, place
-from governor.replay.output.trace import Line, Trace
 from governor.replay.play import Replay, Told
+from governor.replay.trace import Line, Trace
 from governor.text.table import plain
 
 if TYPE_CHECKING:

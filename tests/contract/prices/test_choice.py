@@ -14,7 +14,7 @@ from governor.app.settings_file import Settings, load_settings
 from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_DAY, BootNs, UsdMicros, WallNs
 from governor.core.engine.node import NodeFacts, new_node
-from governor.core.engine.node_money import node_snapshot
+from governor.core.engine.node_journal import node_snapshot
 from governor.core.money.prices import Chosen, Day, Origin, PriceKind, RemarkKind, span_of
 from governor.ports import Preflight
 from governor.wire.price_table import built_in

@@ -16,7 +16,7 @@ from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import UsdMicros
 from governor.core.engine import step as engine
-from governor.core.engine.idle.state import Finish
+from governor.core.engine.idle_state import Finish
 from governor.core.events.effects import Alarm
 from governor.core.events.inputs import CommandLaunched, Disconnected, StopAnswer, TrainerExited
 from tests.contract.fakes import FakeClock, FakeProcesses

@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 
 from governor.core.base.policy import Budget, Policy
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger import Key
 from governor.policies.parse import load_policies
 from governor.policies.words import condition_of, explain, explain_rules, sayings
 

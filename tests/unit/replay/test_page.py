@@ -10,11 +10,11 @@ import pytest
 
 from governor.core.base.findings import Response
 from governor.core.base.policy import AT_ONCE, Mode, Policy, Rule
+from governor.core.rules.trigger import defaults
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import defaults
 from governor.replay.output.page import MARKS_MAX, page, section
-from governor.replay.output.trace import COLUMNS_MAX, Line, Trace
 from governor.replay.play import Replay
+from governor.replay.trace import COLUMNS_MAX, Line, Trace
 
 
 def nan_policy(mode: Mode = Mode.ENFORCE) -> Policy:

@@ -8,7 +8,7 @@ from governor.core.base.policy import Mode, Policy
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.engine.idle.messages import cannot_stop, finish_promise, not_stopped_text, promise
 from governor.core.engine.idle.occupancy import Occupant
-from governor.core.engine.idle.state import NODE, Finish
+from governor.core.engine.idle_state import NODE, Finish
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
 from governor.core.events.effects import Alarm, Effect

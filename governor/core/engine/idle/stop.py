@@ -27,7 +27,7 @@ from governor.core.engine.idle.messages import (
     warning,
 )
 from governor.core.engine.idle.occupancy import LOOK_GAP_NS, Occupant, left_since, live, occupants, unseen
-from governor.core.engine.idle.state import NODE
+from governor.core.engine.idle_state import NODE
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import persist

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Iterable
 from functools import cache
 
-from governor.core.rules.triggers.base import Trigger
+from governor.core.rules.trigger import Trigger
 
 
 @cache

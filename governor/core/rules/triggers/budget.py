@@ -10,7 +10,7 @@ from governor.core.base.policy import Budget
 from governor.core.base.units import MonoNs, UsdMicros, format_usd
 from governor.core.events.inputs import Event, Step
 from governor.core.money.budgets import Cap
-from governor.core.rules.triggers.base import Key, Trigger
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.runs.state import Run
 
 TOKENS_REACHED: Final = "tokens_reached"  # The run is complete.

@@ -10,7 +10,7 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import MonoNs
 from governor.core.rules.expression_variables import VARIABLES
 from governor.core.rules.expressions import compiled, variables_of
-from governor.core.rules.triggers.base import Key, Trigger
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.runs.state import Run
 
 

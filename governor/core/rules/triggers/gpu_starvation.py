@@ -12,8 +12,8 @@ from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Step
 from governor.core.events.machine import GpuSample
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.rules.trigger_state import UNKEPT
-from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
 

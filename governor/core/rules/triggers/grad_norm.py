@@ -7,7 +7,7 @@ from typing import ClassVar
 from governor.core.base.findings import Finding, unknown
 from governor.core.events.inputs import Disconnected, Step
 from governor.core.rules.one_rank import Spike
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger import Key
 
 
 class GradNorm(Spike):

@@ -10,8 +10,8 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, MonoNs, format_duration
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step, Tick
+from governor.core.rules.trigger import STEP_S_MAX, Key, Trigger
 from governor.core.rules.trigger_state import ADDED, UNKEPT
-from governor.core.rules.triggers.base import STEP_S_MAX, Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Rank, Run
 
 # Ticks come every 250 ms. After a longer gap than this the governor itself did not run (suspend, frozen cgroup, swapped

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.events.inputs import Disconnected, Event, Step
 from governor.core.rules.one_rank import WARMING_UP, LevelBlocks, OneRank, RankState
-from governor.core.rules.triggers.base import Key
+from governor.core.rules.trigger import Key
 from governor.core.runs.state import Run
 
 # This many blocks must all lie above. Fewer can be one spike; more find a divergence later.

@@ -10,8 +10,8 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Event, Step
 from governor.core.events.machine import HostMemory
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.rules.trigger_state import UNKEPT
-from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Run
 
 STALE_NS: Final = DurationNs(60 * NS_PER_S)  # The daemon samples every few seconds.

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.rules.trigger_state import ADDED
-from governor.core.rules.triggers.base import Key, Trigger
 from governor.core.runs.state import RANKS_MAX, Run
 
 # After this many applied updates in a row the loss scale is found: a streak is no longer part of the search.

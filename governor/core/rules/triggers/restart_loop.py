@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Bye, Event, Hello, Step
-from governor.core.rules.triggers.base import Key, Trigger
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.runs.state import Run
 
 # The most that the key accepts, and so the most that is remembered.

@@ -10,7 +10,7 @@ from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_durati
 from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
 from governor.core.rules.gpu_idle_since import GpusIdleSince
-from governor.core.rules.triggers.base import Key, Trigger
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
 

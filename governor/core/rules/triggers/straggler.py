@@ -12,8 +12,8 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
+from governor.core.rules.trigger import Key, Trigger, is_step_time
 from governor.core.rules.trigger_state import UNKEPT
-from governor.core.rules.triggers.base import Key, Trigger, is_step_time
 from governor.core.runs.state import RANKS_MAX, Run
 
 _NO_OWN_TIMES: Final = unknown("no_own_times")

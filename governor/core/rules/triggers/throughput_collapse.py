@@ -10,8 +10,8 @@ from governor.core.base.findings import QUIET, Finding, firing, unknown
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
 from governor.core.events.inputs import Beat, Event, PhaseChange, Step
+from governor.core.rules.trigger import STEP_S_MAX, STEP_S_MIN, Key, Trigger
 from governor.core.rules.trigger_state import UNKEPT
-from governor.core.rules.triggers.base import STEP_S_MAX, STEP_S_MIN, Key, Trigger
 from governor.core.runs.state import Run
 
 _PAUSES = frozenset({"init", "compile", "eval", "checkpoint", "agree"})

@@ -15,7 +15,7 @@ from governor.core.base.units import (
     format_duration,
     format_usd,
 )
-from governor.core.rules.triggers.base import Key, Trigger
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.runs.state import Run
 
 NOT_ASKABLE: Final = unknown("nobody_to_ask")

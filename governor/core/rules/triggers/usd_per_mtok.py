@@ -12,7 +12,7 @@ from governor.core.base.policy import Expected
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, DurationNs, MonoNs, format_duration
 from governor.core.events.inputs import Event, Tick
 from governor.core.money.forecast import drift, per_mtok
-from governor.core.rules.triggers.base import Key, Trigger
+from governor.core.rules.trigger import Key, Trigger
 from governor.core.runs.state import Run
 
 SAMPLES: Final = 60  # A window moves by a sixtieth.

@@ -14,8 +14,8 @@ from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.events.inputs import Hello, Step, Tick
 from governor.core.rules.condition import PersistenceTimer
 from governor.core.rules.evaluate import Rules
+from governor.core.rules.trigger import defaults
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import defaults
 from governor.core.runs import intake
 from governor.core.runs.state import Run
 

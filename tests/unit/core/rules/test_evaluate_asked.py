@@ -16,8 +16,8 @@ from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, WallN
 from governor.core.events.inputs import Disconnected, Event, Hello, Step, Tick
 from governor.core.rules.condition import Attempt, PersistenceTimer, condition_of
 from governor.core.rules.evaluate import Rules
+from governor.core.rules.trigger import defaults, listens
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import defaults, listens
 from governor.core.runs import intake
 from governor.core.runs.state import Run
 

@@ -12,9 +12,9 @@ from governor.core.base.findings import Reading
 from governor.core.base.units import NS_PER_S, MonoNs
 from governor.core.events.inputs import Step
 from governor.core.rules.one_rank import RunningLevel
+from governor.core.rules.trigger import Trigger, defaults
 from governor.core.rules.trigger_state import to_json
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import Trigger, defaults
 from governor.core.runs.state import Run
 
 HALTING = {"loss_spike": {"factor": 100.0}, "loss_divergence": {}, "loss_vanished": {}, "overflow_storm": {}}

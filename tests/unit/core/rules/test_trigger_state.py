@@ -13,9 +13,9 @@ import pytest
 from governor.core.base.policy import Budget, Expected
 from governor.core.base.reservoir import Reservoir
 from governor.core.base.units import MonoNs
+from governor.core.rules.trigger import defaults
 from governor.core.rules.trigger_state import ADDED, UNKEPT, read_json, to_json
 from governor.core.rules.triggers import load
-from governor.core.rules.triggers.base import defaults
 
 
 @dataclass(slots=True)

@@ -24,8 +24,8 @@ from governor.core.base.policy import PolicySet
 from governor.core.base.units import NS_PER_MS, NS_PER_S, TICK_NS, MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.kill_set import descends, find_launchers
-from governor.core.engine.metering import persist
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Effect, Refuse
 from governor.core.events.inputs import (
     BadHello,

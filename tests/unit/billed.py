@@ -8,10 +8,9 @@ from typing import Any
 
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.metering import persist
 from governor.core.engine.node import NodeFacts, new_node
-from governor.core.engine.node_journal import ABSENCE_MAX_NS
-from governor.core.engine.resume import restore_runs
+from governor.core.engine.node_journal import persist
+from governor.core.engine.resume import ABSENCE_MAX_NS, restore_runs
 from governor.core.events.effects import Effect
 from governor.core.events.inputs import Ack, PriceRead
 from governor.core.money.charges import Charge, Line, LineKind, Unit

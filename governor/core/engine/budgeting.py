@@ -22,10 +22,11 @@ from governor.core.base.units import (
     format_usd,
 )
 from governor.core.engine import launched_command
+from governor.core.engine.charging import checkpoint_reserve
 from governor.core.engine.halt_plan import UNSAVED_MIN_NS, bounds_ns, grace_now
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import checkpoint_reserve, persist
 from governor.core.engine.node import Node, NodeFacts
+from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import OperatorBudget
 from governor.core.money.budgets import BUDGETS_MAX, BudgetReport, Cap, Scope, ScopedBudget, ScopeKind, scopes_of

@@ -10,8 +10,6 @@ from governor.core.base.policy import Policy
 from governor.core.base.units import NS_PER_S, TICK_NS, DurationNs, MonoNs, format_duration
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, NodeFacts
-from governor.core.events.effects import Alarm, Ask, Effect
-from governor.core.events.inputs import Ack
 from governor.core.halt.table import HaltPlan, StopTarget
 from governor.core.rules.condition import evidence_of
 from governor.core.rules.triggers.budget import TOKENS_REACHED
@@ -45,56 +43,6 @@ def _deaf(managed: ManagedRun, hang: Mapping[str, Any], at: MonoNs) -> str | Non
             silent = format_duration(at - rank.beat_at)
             return f"rank {rank.rank} has sent no beat for {silent}: no step can be agreed without it"
     return None
-
-
-# --- checkpoints that a rule asks for while the run trains on --------------------------------------------------
-
-
-FAILURES = frozenset({"failed", "aborted", "declined"})
-
-
-def ask_for_checkpoint(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Ask:
-    """Ask for a checkpoint without a halt: the run trains on. No incident is opened, so a failure does not escalate."""
-    return Ask(
-        incident_id=f"{_names_of(managed)}{verdict.rule}.{at}",
-        run=managed.run.run,
-        checkpoint=verdict.checkpoint if verdict.checkpoint != "none" else "good",
-        deadline=MonoNs(at + managed.policy.halt.grace_ns),
-        exit_after=False,
-        reason=verdict.finding.reason,
-    )
-
-
-def is_merged(managed: ManagedRun, ack: Ack) -> bool:
-    """Whether the rank merged the halt's checkpoint request into an open one of a rule.
-
-    The rank then goes on under the rule's request, and exits after it. An ack without exit precedes the halt's request.
-    """
-    return bool(ack.exit_after) and is_asked(managed, ack)
-
-
-def is_asked(managed: ManagedRun, ack: Ack) -> bool:
-    return ack.incident_id.startswith(_names_of(managed))
-
-
-def tell_failed(managed: ManagedRun, ack: Ack) -> list[Effect]:
-    """Report that a rule's checkpoint was not saved: it is not asked for again before the rule is quiet.
-
-    One rank's ack counts for the run.
-    """
-    if ack.rank != min(managed.run.ranks):
-        return []
-    rule = ack.incident_id.removeprefix(_names_of(managed)).rpartition(".")[0]
-    why = ack.reason or ack.what
-    text = f'the checkpoint of run {managed.run.run} that rule "{rule}" asked for has not been saved: {why}'
-    return [Alarm("checkpoint_failed", managed.run.run, text)]
-
-
-def _names_of(managed: ManagedRun) -> str:
-    return f"{managed.run.run}.checkpoint."
-
-
-# --- what a halt may take and what it stops: its plan, and the bounds that a ceiling reserves for ---------------
 
 
 # The highest rung of the provider ladder without a setting. Destroying needs the policy's `destroy`.

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from governor.core.base.findings import Verdict
 from governor.core.base.units import NS_PER_HOUR, DurationNs, MonoNs
-from governor.core.engine import metering
-from governor.core.engine.halt_plan import FAILURES, checkpoint_obstacle, plan_for
+from governor.core.engine import charging, node_journal
+from governor.core.engine.halt_plan import checkpoint_obstacle, plan_for
 from governor.core.engine.incident_json import incident_snapshot, stays_billed
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import hand_over
@@ -46,6 +46,8 @@ from governor.core.runs.life import LifeFact
 DAY_NS = 24 * NS_PER_HOUR
 # A launcher restarts a node's ranks. Of more processes only the number is noted.
 PIDS_NOTED_MAX = 16
+# Acknowledgements after which there is no checkpoint.
+FAILURES = frozenset({"failed", "aborted", "declined"})
 
 
 def open_incident(
@@ -255,13 +257,13 @@ def _ack_detail(ack: Ack) -> dict[str, object]:
 
 def _pay_for_checkpoint(node: Node, managed: ManagedRun, ack: Ack) -> list[Effect]:
     """Charge it, and persist that before the incident has the checkpoint: then a repeated ack is not charged again."""
-    held = metering.checkpoint_reserve(node, managed)
-    paid = metering.charge_checkpoint(node, managed, ack)
+    held = charging.checkpoint_reserve(node, managed)
+    paid = charging.charge_checkpoint(node, managed, ack)
     if paid is None:
         return []
     if paid > held and managed.incident is not None:
         managed.incident.note(ack.at, node.wall(ack.at), "egress", usd_micros=paid, reserved_usd_micros=held)
-    return [metering.persist(node, ack.at)]
+    return [node_journal.persist(node, ack.at)]
 
 
 def _take_checkpoint(managed: ManagedRun, ack: Ack) -> list[Effect]:

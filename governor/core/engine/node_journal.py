@@ -1,18 +1,22 @@
-"""The node's own money in the journal: the state of its meters, and the time that no meter measured."""
+"""The node in the journal: what is persisted of its runs and meters, when, and how its meters are restored."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.core.base.units import NS_PER_HOUR, BootNs, DurationNs, WallNs, format_duration
+from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.core.engine.launched_command import command_left, launched_row
-from governor.core.engine.node import Node
+from governor.core.engine.managed_run import ManagedRun
+from governor.core.engine.node import Node, run_snapshot
+from governor.core.events.effects import PersistRuns
 from governor.core.money.charges import UNALLOCATED, Line
-from governor.core.money.lines import LineMeter, price_of
+from governor.core.money.lines import price_of
 
-# Only the wall clock measures an absence. Beyond a year it is more likely wrong than right.
-ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
+# After a crash of the governor, at most this period's spend is reconstructed.
+PERSIST_PERIOD_NS: Final = 10 * NS_PER_S
+# So many closed windows do not wait for the period: a log that is read in one go closes thousands.
+WINDOWS_UNKEPT_MAX: Final = 64
 
 
 def node_snapshot(node: Node) -> Mapping[str, Any]:
@@ -62,48 +66,26 @@ def boot_of(wall: WallNs, boot: BootNs, at_wall: WallNs) -> BootNs:
     return BootNs(min(boot, boot - (at_wall - wall)))
 
 
-def absences(
-    node: Node, left_wall: WallNs | None, *, is_damaged: bool = False
-) -> list[tuple[LineMeter, WallNs, DurationNs]]:
-    """What was billed before this boot's first moment and is in no charge: which line, from when, for how long.
+def persist_due(node: Node, at: MonoNs) -> list[PersistRuns]:
+    """Persist at the first tick, every ten seconds, and when a charge or many windows were closed."""
+    many = node.ledger.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
+    due = node.persisted_at is None or many or at - node.persisted_at >= PERSIST_PERIOD_NS
+    return [persist(node, at)] if due else []
 
-    `left_wall`: the journal's last moment, of any boot. Disks cost from then on. The machine costs from its launch, as
-    the provider states it, or from `left_wall` if it was only rebooted. Under `costgov run` nothing of it is charged.
-    `is_damaged`: the journal has lost this boot's moments. If no provider knows the launch, this boot's start is used.
+
+def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -> PersistRuns:
+    """Persist everything as of now. `ended`: runs that are no longer alive and changed since they were persisted.
+
+    Runs that a charge or window of this commit names are included: one commit has all that concerns a run's money.
     """
-    if node.facts.exclusive:
-        return []
-    ledger, launched = node.ledger, node.facts.launched_at_wall
-    if launched is None and is_damaged:
-        launched = WallNs(node.began_wall - node.began)
-    found: list[tuple[LineMeter, WallNs]] = []
-    if launched is not None:
-        found.append((ledger.compute, max(launched, left_wall or launched)))
-    for meter in ledger.others:
-        is_disk = meter.metered is not None and meter.metered.is_disk
-        if is_disk and left_wall is not None:
-            found.append((meter, left_wall))
-        elif launched is not None:
-            found.append((meter, max(launched, left_wall or launched)))
-    lasted = [(meter, since, node.began_wall - since) for meter, since in found]
-    # If the clock went back, the elapsed time is unknown.
-    return [(meter, since, DurationNs(min(ns, ABSENCE_MAX_NS))) for meter, since, ns in lasted if ns > 0]
-
-
-def absence_doubt(node: Node, left_wall: WallNs | None) -> str | None:
-    """Why an absence is not charged in full, in one line. None if it is, or if nothing was billed meanwhile."""
-    if node.facts.exclusive or left_wall is None or not any(metered.is_disk for metered in node.ledger.beside):
-        return None
-    away = node.began_wall - left_wall
-    if away < 0:
-        return (
-            f"the wall clock is {format_duration(-away)} behind the last charge: what disks have cost while the "
-            "machine was off is in no charge; set the clock, and compare with the bill"
-        )
-    if away > ABSENCE_MAX_NS:
-        days = ABSENCE_MAX_NS // (24 * NS_PER_HOUR)
-        return (
-            f"the last charge is {format_duration(away)} old by the wall clock: of that, disks are charged for {days} "
-            "days; check the clock, and compare with the bill"
-        )
-    return None
+    node.persisted_at = at
+    charges, records = node.ledger.take_charges(), tuple(node.windows_unkept)
+    node.windows_unkept.clear()
+    told = {charge.payer.run for charge in charges} | {record.run for record in records}
+    runs = {
+        name: run_snapshot(node, managed, at)
+        for name, managed in node.runs.items()
+        if managed.run.alive or name in told
+    }
+    runs |= {managed.run.run: run_snapshot(node, managed, at) for managed in ended}
+    return PersistRuns({**runs, UNALLOCATED: node_snapshot(node)}, charges, records, durable)

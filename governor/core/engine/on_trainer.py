@@ -8,12 +8,13 @@ from governor.core.base.findings import Finding, Reading
 from governor.core.base.identity import RUN_NAME, ConnectionId
 from governor.core.base.policy import NO_POLICY, Mode
 from governor.core.base.units import MonoNs
-from governor.core.engine import alarms, budgeting, halt_plan, incidents, launched_command, metering, verdicts
+from governor.core.engine import alarms, budgeting, charging, incidents, launched_command, verdicts
 from governor.core.engine.alarms import refuse
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import close_gap, hand_over, meter_tokens, persist
+from governor.core.engine.metering import close_gap, hand_over, meter_tokens
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of, track
+from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Confirm, Effect, Record
 from governor.core.events.inputs import (
     Ack,
@@ -68,7 +69,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     managed.is_beside, managed.was_announced = False, True
     hand_over(node, managed, hello.at)  # After attempt, stage and labels are set: its charges bear them.
     if begins:
-        metering.charge_launch(node, managed, hello.at)
+        charging.charge_launch(node, managed, hello.at)
     intake.follow_log(managed.run, only=False)  # Also when a stream of this name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
     managed.rules.observe(hello)
@@ -125,7 +126,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     managed.is_beside = not managed.run.ranks and not launched_command.is_of_command(node, event)
     hand_over(node, managed, event.at)
     if begins:
-        metering.charge_launch(node, managed, event.at)
+        charging.charge_launch(node, managed, event.at)
     intake.follow_log(managed.run, only=not managed.run.ranks)
     managed.launch.named = event.processes
     if event.processes and managed.run.jsonl_only:
@@ -240,7 +241,7 @@ def _speaks_again(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     managed.run.move(LifeFact.LINE, at)
     intake.begin_attempt(managed.run, "stream", at)
     managed.rules.new_attempt()
-    metering.charge_launch(node, managed, at)
+    charging.charge_launch(node, managed, at)
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:
@@ -285,7 +286,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     incident = managed.incident
     if incident is not None and event.incident_id == incident.incident_id:
         return incidents.on_ack(node, managed, event)
-    if incident is not None and not incident.is_closed and halt_plan.is_merged(managed, event):
+    if incident is not None and not incident.is_closed and verdicts.is_merged(managed, event):
         return incidents.on_ack(node, managed, replace(event, incident_id=incident.incident_id))
     if incident is not None and not incident.is_closed and event.merged_into:
         incident.note(event.at, node.wall(event.at), "merged", into=event.merged_into, rank=event.rank)
@@ -294,11 +295,11 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
         incident is None or incident.is_closed
     ):  # fmt: skip
         return _join(node, managed, event)
-    if halt_plan.is_asked(managed, event) and event.what in halt_plan.FAILURES:
-        return halt_plan.tell_failed(managed, event)
+    if verdicts.is_asked(managed, event) and event.what in incidents.FAILURES:
+        return verdicts.tell_failed(managed, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
         managed.run.set_last_good(event.step, event.checkpoint.get("path"), event.at)
-    if event.what == "saved" and metering.charge_checkpoint(node, managed, event) is not None:
+    if event.what == "saved" and charging.charge_checkpoint(node, managed, event) is not None:
         return [persist(node, event.at)]
     return []
 

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
+from governor.core.base.units import (
+    NS_PER_HOUR,
+    NS_PER_S,
+    BootNs,
+    DurationNs,
+    MonoNs,
+    UsdMicros,
+    WallNs,
+    format_duration,
+)
 from governor.core.engine import budgeting, idle_state
 from governor.core.engine.idle.limit import finish_left
 from governor.core.engine.idle.stop import resume_stop
@@ -19,7 +28,7 @@ from governor.core.engine.incident_json import incident_of
 from governor.core.engine.incidents import keep, number_of
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import RUNS_MAX, Node, forget
-from governor.core.engine.node_journal import absence_doubt, absences, restore_node
+from governor.core.engine.node_journal import restore_node
 from governor.core.events.effects import Alarm, Effect, PersistIncident, Record
 from governor.core.halt import table
 from governor.core.halt.incident import process_of
@@ -27,6 +36,7 @@ from governor.core.halt.table import HaltState
 from governor.core.money.budgets import TORN
 from governor.core.money.charges import UNALLOCATED
 from governor.core.money.forecast import ceiling_report_of
+from governor.core.money.lines import LineMeter
 from governor.core.money.token_windows import TokenMeter
 from governor.core.rules.evaluate import Rules
 from governor.core.runs import intake
@@ -34,6 +44,8 @@ from governor.core.runs.life import LifeFact
 from governor.core.runs.state import Run
 
 SUPERSEDED = "superseded_by_reboot"
+# Only the wall clock measures an absence. Beyond a year it is more likely wrong than right.
+ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
 
 
 def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootNs, at: MonoNs) -> list[Effect]:
@@ -111,11 +123,58 @@ def _charge_gap(
         walls = [wall for snapshot in own or kept if isinstance(wall := snapshot.get("wall_ns"), int)]
         is_damaged = any(snapshot.get("salvaged") for snapshot in own)
         left = WallNs(max(walls)) if walls else None
-        for meter, since, lasted in absences(node, left, is_damaged=is_damaged):
+        for meter, since, lasted in _absences(node, left, is_damaged=is_damaged):
             node.ledger.charge_absence(meter, since, lasted)  # Unallocated, and marked.
-        doubt = absence_doubt(node, left)
+        doubt = _absence_doubt(node, left)
         return [Alarm("absence_uncharged", None, doubt)] if doubt is not None else []
     return []
+
+
+def _absences(
+    node: Node, left_wall: WallNs | None, *, is_damaged: bool = False
+) -> list[tuple[LineMeter, WallNs, DurationNs]]:
+    """What was billed before this boot's first moment and is in no charge: which line, from when, for how long.
+
+    `left_wall`: the journal's last moment, of any boot. Disks cost from then on. The machine costs from its launch, as
+    the provider states it, or from `left_wall` if it was only rebooted. Under `costgov run` nothing of it is charged.
+    `is_damaged`: the journal has lost this boot's moments. If no provider knows the launch, this boot's start is used.
+    """
+    if node.facts.exclusive:
+        return []
+    ledger, launched = node.ledger, node.facts.launched_at_wall
+    if launched is None and is_damaged:
+        launched = WallNs(node.began_wall - node.began)
+    found: list[tuple[LineMeter, WallNs]] = []
+    if launched is not None:
+        found.append((ledger.compute, max(launched, left_wall or launched)))
+    for meter in ledger.others:
+        is_disk = meter.metered is not None and meter.metered.is_disk
+        if is_disk and left_wall is not None:
+            found.append((meter, left_wall))
+        elif launched is not None:
+            found.append((meter, max(launched, left_wall or launched)))
+    lasted = [(meter, since, node.began_wall - since) for meter, since in found]
+    # If the clock went back, the elapsed time is unknown.
+    return [(meter, since, DurationNs(min(ns, ABSENCE_MAX_NS))) for meter, since, ns in lasted if ns > 0]
+
+
+def _absence_doubt(node: Node, left_wall: WallNs | None) -> str | None:
+    """Why an absence is not charged in full, in one line. None if it is, or if nothing was billed meanwhile."""
+    if node.facts.exclusive or left_wall is None or not any(metered.is_disk for metered in node.ledger.beside):
+        return None
+    away = node.began_wall - left_wall
+    if away < 0:
+        return (
+            f"the wall clock is {format_duration(-away)} behind the last charge: what disks have cost while the "
+            "machine was off is in no charge; set the clock, and compare with the bill"
+        )
+    if away > ABSENCE_MAX_NS:
+        days = ABSENCE_MAX_NS // (24 * NS_PER_HOUR)
+        return (
+            f"the last charge is {format_duration(away)} old by the wall clock: of that, disks are charged for {days} "
+            "days; check the clock, and compare with the bill"
+        )
+    return None
 
 
 def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[Effect]:

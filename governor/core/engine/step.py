@@ -14,10 +14,12 @@ from governor.core.base.units import MonoNs, UsdMicros, format_duration
 from governor.core.engine import (
     alarms,
     budgeting,
+    charging,
     halt_plan,
     incidents,
     launched_command,
     metering,
+    node_journal,
     on_machine,
     on_trainer,
     run_forecast,
@@ -26,8 +28,8 @@ from governor.core.engine import (
 from governor.core.engine.idle import limit, occupancy, stop
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import persist
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import (
     Ack,
@@ -86,7 +88,7 @@ def _on_tick(node: Node, tick: Tick) -> list[Effect]:
     holders = node.holders()
     metering.meter(node, tick, holders)
     # Persist before anything is decided: an incident must not have a spend that its run's snapshot does not have.
-    effects: list[Effect] = [*launched_command.watch(node, tick.at), *metering.persist_due(node, tick.at)]
+    effects: list[Effect] = [*launched_command.watch(node, tick.at), *node_journal.persist_due(node, tick.at)]
     for managed in node.runs.values():
         _meter(node, managed, holders, tick.at)
     effects.extend(budgeting.apply(node, tick.at))
@@ -116,7 +118,7 @@ def _meter(node: Node, managed: ManagedRun, holders: dict[str, int], at: MonoNs)
     held = run.reserve_usd_micros
     if rate is not None:
         bounds_ns = halt_plan.grace_now(managed.policy, run, at) + halt_plan.bounds_ns(node.facts, managed.policy)
-        held = UsdMicros(reserve(rate, bounds_ns) + metering.checkpoint_reserve(node, managed))
+        held = UsdMicros(reserve(rate, bounds_ns) + charging.checkpoint_reserve(node, managed))
     run.set_money(launched_command.spend(node, managed), rate, held)
 
 
@@ -155,7 +157,7 @@ def _on_incident_event(node: Node, event: Any) -> list[Effect]:
         return stop.on_answer(node, managed, event)
     effects = _INCIDENT_HANDLERS[type(event)](node, managed, event)
     if managed.incident.is_closed:
-        effects.append(metering.persist(node, event.at, managed))
+        effects.append(node_journal.persist(node, event.at, managed))
     return effects
 
 
@@ -226,7 +228,7 @@ _HANDLERS: Final[dict[type, Callable[[Node, Any], list[Effect]]]] = {
     HostMemory: on_machine.on_host_memory,
     SpotNotice: on_machine.on_spot_notice,
     CommandExited: _on_command_exited,
-    PriceRead: metering.on_price_read,
+    PriceRead: charging.on_price_read,
     OperatorHalt: _on_operator_halt,
     OperatorHold: _on_operator_hold,
     OperatorBudget: budgeting.on_operator_budget,

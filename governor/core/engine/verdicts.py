@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from governor.core.base.findings import Finding, Response, Verdict
 from governor.core.base.units import MonoNs
-from governor.core.engine import halt_plan, incidents
+from governor.core.engine import incidents
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node
-from governor.core.events.effects import Alarm, Effect, Record
-from governor.core.events.inputs import Step
+from governor.core.events.effects import Alarm, Ask, Effect, Record
+from governor.core.events.inputs import Ack, Step
 
 
 def judge(node: Node, managed: ManagedRun, at: MonoNs, event: Step | None) -> list[Effect]:
@@ -36,7 +36,7 @@ def on_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) ->
     if verdict.enforced and verdict.response is Response.HALT:
         effects.extend(on_halt_verdict(node, managed, verdict, at))
     elif verdict.enforced and verdict.response is Response.CHECKPOINT:
-        effects.append(halt_plan.ask_for_checkpoint(managed, verdict, at))
+        effects.append(ask_for_checkpoint(managed, verdict, at))
     return effects
 
 
@@ -91,3 +91,47 @@ def verdict_by_hand(managed: ManagedRun, finding: Finding, rule: str, checkpoint
         step=managed.run.step,
         checkpoint=checkpoint,
     )
+
+
+# --- checkpoints that a rule asks for while the run trains on --------------------------------------------------
+
+
+def ask_for_checkpoint(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Ask:
+    """Ask for a checkpoint without a halt: the run trains on. No incident is opened, so a failure does not escalate."""
+    return Ask(
+        incident_id=f"{_names_of(managed)}{verdict.rule}.{at}",
+        run=managed.run.run,
+        checkpoint=verdict.checkpoint if verdict.checkpoint != "none" else "good",
+        deadline=MonoNs(at + managed.policy.halt.grace_ns),
+        exit_after=False,
+        reason=verdict.finding.reason,
+    )
+
+
+def is_merged(managed: ManagedRun, ack: Ack) -> bool:
+    """Whether the rank merged the halt's checkpoint request into an open one of a rule.
+
+    The rank then goes on under the rule's request, and exits after it. An ack without exit precedes the halt's request.
+    """
+    return bool(ack.exit_after) and is_asked(managed, ack)
+
+
+def is_asked(managed: ManagedRun, ack: Ack) -> bool:
+    return ack.incident_id.startswith(_names_of(managed))
+
+
+def tell_failed(managed: ManagedRun, ack: Ack) -> list[Effect]:
+    """Report that a rule's checkpoint was not saved: it is not asked for again before the rule is quiet.
+
+    One rank's ack counts for the run.
+    """
+    if ack.rank != min(managed.run.ranks):
+        return []
+    rule = ack.incident_id.removeprefix(_names_of(managed)).rpartition(".")[0]
+    why = ack.reason or ack.what
+    text = f'the checkpoint of run {managed.run.run} that rule "{rule}" asked for has not been saved: {why}'
+    return [Alarm("checkpoint_failed", managed.run.run, text)]
+
+
+def _names_of(managed: ManagedRun) -> str:
+    return f"{managed.run.run}.checkpoint."

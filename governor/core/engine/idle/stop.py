@@ -30,8 +30,8 @@ from governor.core.engine.idle.occupancy import LOOK_GAP_NS, Occupant, left_sinc
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.incident_json import incident_snapshot
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import persist
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Effect, Kill, PersistIncident, Record, StopCompute, Term
 from governor.core.events.inputs import BillingRead, OperatorHold, StopAnswer, StopReplied
 from governor.core.halt import table

@@ -13,8 +13,8 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import HaltSettings, Policy, PolicySet
 from governor.core.base.units import NS_PER_S, TICK_NS, BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine import step as engine
-from governor.core.engine.metering import persist
 from governor.core.engine.node import Node, new_node
+from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Effect, Kill, PersistRuns, Term
 from governor.core.events.inputs import Event, PhaseChange, ProcessesSeen, Tick
 from governor.core.money.budgets import ScopedBudget, parse_scope

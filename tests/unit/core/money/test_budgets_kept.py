@@ -10,8 +10,8 @@ import pytest
 from governor.core.alerts.catalogue import TEXT_CHARS_MAX
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import NS_PER_DAY, NS_PER_S, BootNs, WallNs, usd
-from governor.core.engine.metering import persist
 from governor.core.engine.node import RUNS_MAX, Node, new_node
+from governor.core.engine.node_journal import persist
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Alarm, PersistRuns
 from governor.core.events.inputs import OperatorBudget

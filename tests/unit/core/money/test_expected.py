@@ -14,8 +14,8 @@ from governor.cli.status_table import render_status
 from governor.core.base.policy import Budget, Expected, Policy, PolicySet
 from governor.core.base.units import MTOK, NS_PER_HOUR, NS_PER_S, DurationNs, MonoNs, UsdMicros, usd
 from governor.core.engine import step as engine
-from governor.core.engine.metering import persist
 from governor.core.engine.node import Node
+from governor.core.engine.node_journal import persist
 from governor.core.engine.run_forecast import outlook
 from governor.core.events.effects import Effect, PersistRuns
 from governor.core.money.forecast import ExpectedCost, WindowRow, burn_rate, drift, per_mtok, row_of, window_row

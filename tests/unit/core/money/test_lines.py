@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
-from governor.core.engine.node_journal import ABSENCE_MAX_NS
+from governor.core.engine.resume import ABSENCE_MAX_NS
 from governor.core.events.effects import Alarm, Record
 from governor.core.events.inputs import Ack, PriceRead
 from governor.core.money.charges import UNALLOCATED

@@ -187,7 +187,7 @@ def _start(
     meter.count.per_step = overrides.get("tokens_per_step")
     launched = launch.Launch(environ, directory)
     hello = _hello(launched, kind, overrides, labels, saver, environ)
-    meter.count.replicas = kind.token_replicas()
+    meter.count.count_for(kind.token_replicas())
     meter.progress.step = kind.step()
     shim._undo = kind.instrument(meter)
     watch: Watch = (make_watch or _watcher)(hello, meter.progress, saver, environ=environ)

@@ -5,7 +5,7 @@ All methods run on the training thread. Those that hooks call are guarded: an er
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from . import device_timing, timing, tokens
 from .guard import guarded
@@ -16,18 +16,15 @@ from .scalars import ELSEWHERE, host_number, loss_in, put_memory, readable
 MEMORY_PERIOD_NS = 5_000_000_000  # Memory moves over minutes; reading the allocator's statistics costs ~50 us.
 
 
-class EngineFacts:
+class EngineFacts(NamedTuple):
     """What an engine knows about the step it just ended. None = it does not say."""
 
-    __slots__ = ("applied", "grad_norm", "loss_scale", "lr", "skipped_steps", "step")
-
-    def __init__(self, step: int) -> None:
-        self.step = step  # Absolute optimizer updates.
-        self.applied: Optional[bool] = None
-        self.grad_norm: Any = None  # Number or tensor; must be None when it is known to be stale.
-        self.lr: Optional[float] = None
-        self.loss_scale: Optional[float] = None
-        self.skipped_steps: Optional[int] = None
+    step: int  # Absolute optimizer updates.
+    applied: Optional[bool] = None
+    grad_norm: Any = None  # Number or tensor; must be None when it is known to be stale.
+    lr: Optional[float] = None
+    loss_scale: Optional[float] = None
+    skipped_steps: Optional[int] = None
 
 
 class StepMeter:
@@ -39,11 +36,11 @@ class StepMeter:
         self.clock = timing.StepClock()
         self.count = count
         self.device: Optional[device_timing.DeviceTimer] = None
-        self.learn_directory: Callable[[str], None] = _forget  # The saver's method, once there is a saver.
-        self.reports_comm = False  # True once an engine's collectives are wrapped.
+        self._directory_learner: Callable[[str], None] = _forget  # The saver's method, once there is a saver.
+        self._reports_comm = False
         self.tokens_total = 0
         self.tokens_known = True  # False: a checkpoint was loaded that does not say how many tokens went before it.
-        self.loader_timed = False
+        self._loader_timed = False
         self.loss_is_share = False  # Micro-step losses arrive divided by their number: their sum is the mean.
         self._cold = True  # The next step compiles, allocates and fills caches.
         self._in_eval = False
@@ -54,9 +51,35 @@ class StepMeter:
         self._lossless = 0  # Backward calls without a readable loss.
         self._loss_ever = False
         self._candidate: Any = None  # A scalar forward output. It is the loss where nobody reports backward.
-        self.defers_boundary = False  # True where the optimizer's end is not yet the step's end (scheduler, zero_grad).
+        self._defers_boundary = False
         self._boundary_due = False
         self._memory_due_ns = 0
+
+    # -- what an engine's hooks tell once ---------------------------------------------------------------------------
+
+    def defer_boundary(self) -> None:
+        """The optimizer's end is not yet the step's end: a scheduler or zero_grad follows."""
+        self._defers_boundary = True
+
+    def time_device(self, device: Optional[device_timing.DeviceTimer]) -> None:
+        """The model's device runs behind the host, and `device` times it. None: it does not."""
+        self.device = device
+
+    def time_loader(self) -> None:
+        """The hooks time each wait for data exactly."""
+        self._loader_timed = True
+
+    def time_comm(self, is_wrapped: bool) -> None:
+        """The engine's collectives are wrapped, so that their time is known."""
+        self._reports_comm = is_wrapped
+
+    def teach_directory(self, learner: Callable[[str], None]) -> None:
+        """The saver wants to know where the script saves by itself."""
+        self._directory_learner = learner
+
+    def learn_directory(self, directory: str) -> None:
+        """The script saved there by itself."""
+        self._directory_learner(directory)
 
     # -- forward and backward -------------------------------------------------------------------------------------
 
@@ -165,7 +188,7 @@ class StepMeter:
     @guarded()
     def boundary(self) -> None:
         """Between two steps: the watcher may hold this thread, save, and park it."""
-        if self.defers_boundary:
+        if self._defers_boundary:
             self._boundary_due = True  # It comes with the next batch or forward pass.
         else:
             self._boundary()
@@ -227,7 +250,7 @@ class StepMeter:
     @guarded()
     def enter_fetch(self) -> int:
         """A batch is asked for; returns the part to hand to exit_fetch."""
-        self.loader_timed = True
+        self._loader_timed = True
         if self._boundary_due:
             self._boundary()
         left = self.clock.part
@@ -318,8 +341,8 @@ class StepMeter:
             fields["skipped_steps"] = facts.skipped_steps
         if facts.applied is not None:
             fields["applied"] = facts.applied
-        timing.put_seconds(fields, times, self.loader_timed, self._backward_seen)
-        if self.reports_comm:
+        timing.put_seconds(fields, times, self._loader_timed, self._backward_seen)
+        if self._reports_comm:
             fields["comm_s"] = timing.seconds(times.comm_ns)
         fields["progress_seq"] = progress.progress_seq
         if times.step_ns and self.clock.since_ns >= self._memory_due_ns:

@@ -50,6 +50,23 @@ class Progress:
         self.last_hook = hook
         self.last_hook_ns = time.monotonic_ns()
 
+    def enter_collective(self, op: str) -> None:
+        """Note that the training thread enters the collective `op`."""
+        now = time.monotonic_ns()
+        self.collective = (op, now, False)
+        self.collectives_total += 1
+        self.progress_seq += 1
+        self.last_hook = "comm:" + op
+        self.last_hook_ns = now
+
+    def leave_collective(self, op: str, entered_ns: int) -> int:
+        """Note that the training thread left `op`, which it entered at `entered_ns`. Return how long it was inside."""
+        now = time.monotonic_ns()
+        self.collective = (op, entered_ns, True)
+        self.progress_seq += 1
+        self.last_hook_ns = now
+        return now - entered_ns
+
     def set_phase(self, phase: str) -> None:
         """Replace the outermost phase, e.g. init -> train, leaving nested ones alone."""
         self.phases[0] = phase

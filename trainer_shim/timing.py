@@ -56,6 +56,10 @@ class StepClock:
         self.part = part
         return left
 
+    def add_comm(self, ns: int) -> None:
+        """Communication took so long, whatever part it was in."""
+        self.comm_ns += ns
+
     def close(self) -> StepTimes:
         """End the step now, start the next one in the gap, and return the ended step's times."""
         self.switch(GAP)

@@ -19,10 +19,14 @@ class TokenCount:
 
     def __init__(self, per_step: Optional[int], function: Optional[Callable[..., int]], replicas: int) -> None:
         self.per_step = per_step
-        self.replicas = replicas
+        self._replicas = replicas
         self._function = function
         self._micro = 0
         self._counted = False
+
+    def count_for(self, replicas: int) -> None:
+        """So many ranks see different tokens."""
+        self._replicas = replicas
 
     def add(self, args: Any, kwargs: Any) -> None:
         """Count one micro-step's arguments."""
@@ -40,7 +44,7 @@ class TokenCount:
         """Return the step's tokens and start the next step."""
         if self.per_step is not None:
             return self.per_step
-        counted = self._micro * self.replicas if self._counted else None
+        counted = self._micro * self._replicas if self._counted else None
         self._micro = 0
         self._counted = False
         return counted

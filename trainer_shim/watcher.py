@@ -121,7 +121,7 @@ class Watcher:
     def step_frame(self, fields: Dict[str, Any]) -> None:
         tokens_total = fields.get("tokens_total")
         if tokens_total is not None or "tokens" in fields:  # Tokens without a total: it is no longer known.
-            self._save_at_step.tokens_total = tokens_total
+            self._save_at_step.note_tokens(tokens_total)
         if self._alive:
             if self._said_bye:
                 self._go_on()
@@ -135,16 +135,12 @@ class Watcher:
             self._governor.post_phase(self._progress)
 
     def at_boundary(self, step: int) -> None:
-        gate = self._gate
-        gate.step = step
-        if gate.raised:
+        if self._gate.reach(step):
             self._save_at_step.hold(step, False)
 
     def wants_save(self, step: int) -> bool:
-        self._save_at_step.delegate = True
-        gate = self._gate
-        gate.step = step
-        return bool(gate.raised and self._save_at_step.hold(step, True))
+        self._save_at_step.delegate()
+        return bool(self._gate.reach(step) and self._save_at_step.hold(step, True))
 
     def delegate_saved(self, path: Optional[str], error: Optional[str]) -> None:
         if self._alive:
@@ -165,9 +161,10 @@ class Watcher:
         self._resumes += 1
         resumed = resume_from(self._saver, where, place.rank, store, place.world_size, self._resumes)
         if resumed is not None:
-            self._gate.step = self._progress.step = resumed.step
+            self._gate.reach(resumed.step)
+            self._progress.step = resumed.step
             if resumed.tokens_total is not None:
-                self._save_at_step.tokens_total = resumed.tokens_total
+                self._save_at_step.note_tokens(resumed.tokens_total)
             self.hello_field("resumed_step", resumed.step)
             self._report_last_good(resumed.step, resumed.tokens_total, resumed.path, resumed.age_s)
         return resumed
@@ -317,7 +314,7 @@ def _quiet_in_children(watcher: Watcher) -> None:
         mine = known()
         if mine is not None:
             mine._alive = False
-            mine._gate.raised = False
+            mine._gate.let_child_pass()
             mine._hello_lock = threading.RLock()  # The parent's listener may have held it at the fork.
 
     os.register_at_fork(after_in_child=after_in_child)

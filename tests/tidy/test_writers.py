@@ -104,13 +104,11 @@ def test_each_planted_write_is_found_where_it_stands(plant: Callable[[str], list
     assert set(found) == wanted
 
 
-# Rooms of one house: an idle node is a part of the engine's node, the state of a trigger is its own whose first fields
-# one_rank declares, and what hooks and saves in the trainer is one shim.
+# A room inside a room: an idle node is a part of the engine's node, and the state of a trigger is its own, whose first
+# fields one_rank declares.
 TOGETHER = {
     "governor.core.engine.idle": "governor.core.engine",
     "governor.core.rules.triggers": "governor.core.rules",
-    "trainer_shim.engines": "trainer_shim",
-    "trainer_shim.saving": "trainer_shim",
 }
 
 

@@ -55,7 +55,7 @@ class PositionSaver:
 
     def __init__(self, meter: StepMeter) -> None:
         self._meter = meter
-        meter.learn_directory = self.learn_directory
+        meter.teach_directory(self.learn_directory)
 
     def learn_directory(self, directory: str) -> None:
         """The script saved there by itself: without other orders, that is where checkpoints go."""

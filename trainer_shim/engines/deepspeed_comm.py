@@ -51,24 +51,13 @@ class CommMeter:
     @guarded()
     def enter(self, op: str) -> None:
         """The training thread enters `op`."""
-        progress = self.meter.progress
-        entered_ns = time.monotonic_ns()
-        progress.collective = (op, entered_ns, False)
-        progress.collectives_total += 1
-        progress.progress_seq += 1
-        progress.last_hook = "comm:" + op
-        progress.last_hook_ns = entered_ns
+        self.meter.progress.enter_collective(op)
 
     @guarded()
     def exit(self, op: str, entered_ns: int) -> None:
         """The training thread left `op`, which it entered at `entered_ns`."""
         meter = self.meter
-        progress = meter.progress
-        left_ns = time.monotonic_ns()
-        meter.clock.comm_ns += left_ns - entered_ns
-        progress.collective = (op, entered_ns, True)
-        progress.progress_seq += 1
-        progress.last_hook_ns = left_ns
+        meter.clock.add_comm(meter.progress.leave_collective(op, entered_ns))
 
 
 class TimedWork:
@@ -99,7 +88,7 @@ def wrap_backend(backend: Any, meter: StepMeter) -> Callable[[], None]:
     for op, original in _collectives(backend):
         setattr(backend, op, _timed(comm, op, original))
         wrapped.add(op)
-    meter.reports_comm = bool(wrapped)
+    meter.time_comm(bool(wrapped))
 
     def unwrap() -> None:
         for op in wrapped:

@@ -127,19 +127,23 @@ class DeepSpeedFacts:
     def read(self) -> EngineFacts:
         """Return the facts of the update that just ended."""
         engine = self._engine
-        facts = EngineFacts(engine.global_steps)
-        facts.applied = engine.was_step_applied() is not False
-        facts.skipped_steps = engine.skipped_steps - self._skipped_before
+        is_applied = engine.was_step_applied() is not False
         optimizer = engine.optimizer
         # On overflow the norm is the previous step's, or -1, or inf, depending on version and stage.
-        if facts.applied and getattr(optimizer, "overflow", False) is False:
+        norm = None
+        if is_applied and getattr(optimizer, "overflow", False) is False:
             norm = engine.get_global_grad_norm()
-            facts.grad_norm = None if isinstance(norm, (int, float)) and norm == -1 else norm
-        facts.lr = _first_number(engine.get_lr())
+            norm = None if isinstance(norm, (int, float)) and norm == -1 else norm
         read = self._read_loss_scale
         scale = read() if read is not None else getattr(optimizer, "cur_scale", None)
-        facts.loss_scale = float(scale) if isinstance(scale, (int, float)) else None
-        return facts
+        return EngineFacts(
+            engine.global_steps,
+            applied=is_applied,
+            grad_norm=norm,
+            lr=_first_number(engine.get_lr()),
+            loss_scale=float(scale) if isinstance(scale, (int, float)) else None,
+            skipped_steps=engine.skipped_steps - self._skipped_before,
+        )
 
 
 def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -> hooks.Undo:
@@ -161,7 +165,7 @@ def instrument_modes_and_checkpoints(engine: Any, meter: StepMeter, facts: DeepS
     hooks.replace(undo, engine, "eval", hooks.around(_eval, meter))
     hooks.replace(undo, engine, "save_checkpoint", hooks.around(_save_checkpoint, engine, meter))
     hooks.replace(undo, engine, "load_checkpoint", hooks.around(_load_checkpoint, engine, meter, facts))
-    meter.device = device_timing_of(engine)
+    meter.time_device(device_timing_of(engine))
     import deepspeed.comm.comm as deepspeed_comm
 
     if deepspeed_comm.cdb is not None:

@@ -119,7 +119,7 @@ class TrainerRun:
         self._is_deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False)) and hasattr(wrapped, "global_steps")
         if self._is_deepspeed:
             self._undo = deepspeed_engine.instrument(wrapped, meter, _nothing)
-            meter.count.replicas = deepspeed_engine.token_replicas(wrapped)
+            meter.count.count_for(deepspeed_engine.token_replicas(wrapped))
             for name, value in deepspeed_engine.hello_fields(wrapped).items():
                 if name != "framework":
                     meter.watch.hello_field(name, value)
@@ -220,7 +220,7 @@ class AcceleratePlainKind(plain.PlainKind):
         return None if directory else "no directory is known; pass checkpoint_dir=, or project_dir= to the Accelerator"
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        meter.defers_boundary = True
+        meter.defer_boundary()
         undo = plain.instrument(self._model, self._optimizers, meter)
         hooks.replace(undo, self._accelerator, "backward", hooks.around(_backward, meter, False))
         return undo
@@ -242,7 +242,7 @@ class AccelerateDeepSpeedKind(DeepSpeedKind):
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
         """engine.step() runs inside accelerator.backward(), before the scheduler's step."""
-        meter.defers_boundary = True
+        meter.defer_boundary()
         return super().instrument(meter)
 
 

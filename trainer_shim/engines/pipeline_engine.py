@@ -52,7 +52,7 @@ def instrument(engine: Any, meter: StepMeter, at_boundary: Callable[[], None]) -
     hooks.replace(undo, engine, "train_batch", hooks.around(_train_batch, engine, meter, facts, at_boundary))
     hooks.replace(undo, engine, "eval_batch", hooks.around(_eval_batch, meter))
     instrument_modes_and_checkpoints(engine, meter, facts, undo)
-    meter.loader_timed = True  # LoadMicroBatch times the wait exactly.
+    meter.time_loader()  # LoadMicroBatch times the wait exactly.
     return undo
 
 

@@ -61,7 +61,7 @@ class PlainKind:
         return 0
 
     def instrument(self, meter: StepMeter) -> Callable[[], None]:
-        meter.defers_boundary = True
+        meter.defer_boundary()
         return instrument(self._model, self._optimizers, meter)
 
 
@@ -112,7 +112,7 @@ def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: b
     for optimizer in optimizers:
         undo.add(optimizer.register_step_pre_hook(_Before(meter)).remove)
         undo.add(optimizer.register_step_post_hook(_After(meter, last)).remove)
-    meter.device = device_timer_of(model)
+    meter.time_device(device_timer_of(model))
     return undo
 
 
@@ -154,10 +154,12 @@ class _After:
 @guarded()
 def end_step(meter: StepMeter, optimizer: Any, step: Optional[int] = None) -> None:
     """Report an update seen by the optimizer alone."""
-    facts = EngineFacts(meter.progress.step + 1 if step is None else step)
-    facts.applied = True  # A gradient scaler that skips does not call step() at all.
     lr = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-    facts.lr = float(lr) if isinstance(lr, (int, float)) else None
+    facts = EngineFacts(
+        meter.progress.step + 1 if step is None else step,
+        applied=True,  # A gradient scaler that skips does not call step() at all.
+        lr=float(lr) if isinstance(lr, (int, float)) else None,
+    )
     meter.end_step(facts)
 
 

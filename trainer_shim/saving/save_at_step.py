@@ -38,19 +38,27 @@ class SaveAtStep:
         self._governor = governor
         self.wake: Callable[[], None] = _nobody  # Wakes the agreement: the training thread got somewhere.
         self.tokens_total: Optional[int] = None  # As of the last step frame.
-        self.delegate = False  # A framework saves by its own means: see interfaces.Watch.wants_save.
+        self._delegate = False  # A framework saves by its own means: see interfaces.Watch.wants_save.
         self._delegated: Optional[Order] = None
         self._draining: Optional[Tuple[Order, Result]] = None  # Saved by an asynchronous writer, not yet durable.
         self.hold_s = 0.0  # Total time the training thread was held for an agreement.
         self.checkpoint_s = 0.0  # Total time it spent saving for us.
 
+    def note_tokens(self, total: Optional[int]) -> None:
+        """So many tokens were trained by the last step. None: it is not known."""
+        self.tokens_total = total
+
+    def delegate(self) -> None:
+        """From here on a framework saves by its own means."""
+        self._delegate = True
+
     def directory(self) -> Optional[str]:
         """Where we save. None also in delegate mode: the framework reports the place afterwards."""
-        return None if self._saver is None or self.delegate else self._saver.directory
+        return None if self._saver is None or self._delegate else self._saver.directory
 
     def can_save(self) -> bool:
         """Whether asking for a checkpoint makes sense."""
-        return self.delegate or self.directory() is not None
+        return self._delegate or self.directory() is not None
 
     def try_disk(self, step: int, kind: str, rank_state: Dict[str, Any]) -> Optional[str]:
         """Stage this rank's own file before the collective save begins; return what went wrong.

@@ -143,6 +143,18 @@ class StepGate:
 
     # The training thread's side.
 
+    def reach(self, step: int) -> bool:
+        """The training thread is at the boundary after `step`. Return whether the gate is raised.
+
+        The store comes before the load: see the module's first lines.
+        """
+        self.step = step
+        return self.raised
+
+    def let_child_pass(self) -> None:
+        """A fork's child has no agreement thread. The parent's may have held the lock, so none is taken."""
+        self.raised = False
+
     def stand(self, step: int, arrival: Callable[[], Dict[str, Any]], waiting: Callable[[], None]) -> Optional[Order]:
         """Hold as promised and return the order, or None to train on.
 

@@ -100,8 +100,7 @@ class Rank:
         step = 0
         while not self.halt.wait(self.pace_s):
             step += 1
-            self.gate.step = step
-            if self.gate.raised:
+            if self.gate.reach(step):
                 self.save_at_step.hold(step, False)
 
 

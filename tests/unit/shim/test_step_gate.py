@@ -26,7 +26,7 @@ class Stander:
         self.waiting = threading.Event()
         self.order: Order | None = None
         self._gate, self._step = gate, step
-        gate.step = step
+        gate.reach(step)
         self._thread = threading.Thread(target=self._stand, daemon=True)
         self._thread.start()
 
@@ -164,7 +164,7 @@ def does_hold(gate: StepGate, step: int) -> bool:
         gate.stand(step, dict, lambda: seen.put("waits"))
         seen.put("left")
 
-    gate.step = step
+    gate.reach(step)
     thread = threading.Thread(target=stand, daemon=True)
     thread.start()
     first = seen.get(timeout=30)

@@ -224,7 +224,7 @@ class DeviceLoss:
 def metered(device: Device) -> StepMeter:
     progress = Progress(threading.get_ident())
     meter = StepMeter(progress, TokenCount(100, None, 1))
-    meter.device = device.timer()
+    meter.time_device(device.timer())
     meter.watch = Kept(progress)
     return meter
 

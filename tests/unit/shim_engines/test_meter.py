@@ -85,8 +85,7 @@ def train_step(meter: StepMeter, *losses: Any, facts: EngineFacts | None = None,
 
 
 def test_a_step_frame_is_what_the_wire_allows(meter: StepMeter) -> None:
-    facts = EngineFacts(7)
-    facts.applied, facts.lr, facts.grad_norm, facts.skipped_steps, facts.loss_scale = True, 1e-3, 0.5, 0, 256.0
+    facts = EngineFacts(7, applied=True, lr=1e-3, grad_norm=0.5, skipped_steps=0, loss_scale=256.0)
     frame = train_step(meter, Scalar(2.0), facts=facts)
 
     assert faults({**head("step", 0, 1), **frame}, FRAMES) == []
@@ -122,8 +121,7 @@ def test_a_nan_is_a_loss(meter: StepMeter) -> None:
 
 
 def test_a_norm_on_a_device_is_left_there(meter: StepMeter) -> None:
-    facts = EngineFacts(1)
-    facts.grad_norm = FarScalar(1.0)
+    facts = EngineFacts(1, grad_norm=FarScalar(1.0))
 
     assert "grad_norm" not in train_step(meter, Scalar(1.0), facts=facts)
 
@@ -197,7 +195,7 @@ def test_a_forward_pass_without_training_counts_no_tokens_and_no_time_of_the_ste
 
 
 def test_a_deferred_boundary_comes_before_the_next_batch_is_handed_out(meter: StepMeter) -> None:
-    meter.defers_boundary = True
+    meter.defer_boundary()
     CURRENT.meter = meter
     try:
         batches = iter(wrap_loader([1, 2, 3]))

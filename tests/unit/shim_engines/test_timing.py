@@ -39,7 +39,7 @@ def test_parts_are_exclusive_and_sum_to_the_step() -> None:
 def test_a_closed_step_starts_the_next_one_at_zero_in_the_gap() -> None:
     hand = HandClock()
     clock = StepClock(hand)
-    clock.comm_ns = 7
+    clock.add_comm(7)
     hand.at_ns += 50
     assert clock.close().comm_ns == 7
     hand.at_ns += 30

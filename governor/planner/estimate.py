@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from governor.planner.model.candidates import DEEPSPEED, EXPERT_RANKS, candidates
-from governor.planner.model.memory import Memory, memory_of
+from governor.planner.model.memory import Memory, memory_frac
 from governor.planner.model.predict import Prediction, predict
 from governor.planner.model.run_cost import HOUR_S, MTOK, RunCost, Saving, Spread, failures_mtbf_s, run_cost, saving_of
 from governor.planner.model.setup import Framework, Setup
-from governor.planner.model.step_time import StepTime, step_time_of
+from governor.planner.model.step_time import StepTime, tokens_per_gpu_s
 from governor.planner.request import Asked, RunPlan, asked, settle
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
@@ -67,15 +67,6 @@ class Estimate:
         if self.cost is None or self.cost.hour_usd is None:
             return None
         return self.cost.hour_usd * (self.cost.steady_hours.mid + sum(part.hours for part in self.cost.parts[:2]))
-
-
-def memory_frac(setup: Setup) -> float:
-    memory = memory_of(setup)
-    return memory.reserved / memory.capacity
-
-
-def tokens_per_gpu_s(setup: Setup) -> float:
-    return step_time_of(setup).tokens_per_gpu_s
 
 
 def memory_parts(memory: Memory) -> dict[str, float]:

@@ -12,10 +12,12 @@ from enum import StrEnum
 from typing import Final
 
 from governor.core.base.save_interval import lost_share
-from governor.planner.estimate import Estimate, memory_frac, tokens_per_gpu_s
+from governor.planner.estimate import Estimate
 from governor.planner.model.candidates import Space, candidates
+from governor.planner.model.memory import memory_frac
 from governor.planner.model.run_cost import RESTART_S, best_saving_s, failures_mtbf_s
 from governor.planner.model.setup import Checkpointing, Framework, Setup
+from governor.planner.model.step_time import tokens_per_gpu_s
 
 
 class Evidence(StrEnum):

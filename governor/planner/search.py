@@ -10,13 +10,15 @@ from typing import Any, Final
 
 from governor.core.money.prices import PriceKind
 from governor.planner.catalog import CHEAPEST, NoPriceError, gpu_named, offers, offers_text, price_kind, priced_gpus
-from governor.planner.estimate import Estimate, estimate, interruptions_of, memory_frac, tokens_per_gpu_s
+from governor.planner.estimate import Estimate, estimate, interruptions_of
 from governor.planner.keys import PlanUnreadableError, resolved
 from governor.planner.model.candidates import Choice, Found, Limits, Offer, Space, candidates, choose, pareto, search
+from governor.planner.model.memory import memory_frac
 from governor.planner.model.run_cost import MTOK, calendar_usual
 from governor.planner.model.scaling_law import CHINCHILLA, FLOPS_PER_PARAM_TOKEN, usual_shape
 from governor.planner.model.setup import Framework, Gpu, Setup
 from governor.planner.model.shape import Shape
+from governor.planner.model.step_time import tokens_per_gpu_s
 from governor.planner.request import Asked, Reader, asked, usual_batch_tokens, with_stage
 from governor.planner.shape import stated_shape
 from governor.planner.what_fits import would_fit

@@ -8,11 +8,12 @@ from functools import cache
 from typing import Final
 
 from governor.planner.catalog import GpuPrice, gpu_named, listed_price
-from governor.planner.estimate import memory_frac, tokens_per_gpu_s
 from governor.planner.model.candidates import EXPERT_RANKS, Limits, Offer, Space, candidates, choose, search
+from governor.planner.model.memory import memory_frac
 from governor.planner.model.predict import Prediction, predict
 from governor.planner.model.run_cost import RunCost, Spread, failures_mtbf_s, run_cost, saving_of
 from governor.planner.model.setup import Checkpointing, Gpu, Offload, Setup
+from governor.planner.model.step_time import tokens_per_gpu_s
 from governor.planner.model.training_stages import STAGES, TrainingStage
 
 # It lists machines of eight of both GPUs, at a price in the middle of the market.

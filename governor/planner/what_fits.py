@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Final
 
 from governor.planner.catalog import catalogue_gpus
-from governor.planner.estimate import Estimate, memory_frac
-from governor.planner.model.memory import memory_of
+from governor.planner.estimate import Estimate
+from governor.planner.model.memory import memory_frac, memory_of
 from governor.planner.model.setup import Checkpointing, Framework, Gpu, ImpossibleSetupError, Offload, Setup
 from governor.planner.words import gigabytes
 

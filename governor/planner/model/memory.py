@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from governor.planner.model.memory_states import (
     DEEPSPEEDS,
     GIB,
-    KEEPS_FP32,
     USUAL_CONSTANTS,
     MemoryConstants,
     Params,
     PipelineStage,
     States,
+    gathered_of,
     params_of,
     pipeline_stage_of,
     states_of,
@@ -25,12 +25,11 @@ EAGER = frozenset({Framework.DEEPSPEED, Framework.DDP})
 EAGER_SCORES = frozenset({Framework.DEEPSPEED, Framework.DEEPSPEED_COMPILED})  # softmax in fp32, then a cast
 
 
-def kept_of(setup: Setup, stage: PipelineStage, index: int, c: MemoryConstants) -> tuple[float, float]:
+def kept_of(setup: Setup, stage: PipelineStage, index: int, tokens: float, c: MemoryConstants) -> tuple[float, float]:
     """Bytes that wait for the backward pass at the peak, and the working set of one recomputed layer.
 
-    The working set is 0 without recomputation.
+    `tokens`: of one rank in a micro-batch. The working set is 0 without recomputation.
     """
-    tokens = setup.tokens_per_micro_batch / setup.cp
     mixer, dense, moe = _mixer_bytes(setup), _mlp_bytes(setup), _moe_bytes(setup, c)
     if stage.moe_layers == 0:
         moe = 0.0
@@ -61,11 +60,10 @@ def in_flight(setup: Setup, index: int) -> float:
     return min(warm_up + 1, micro_batches * chunks) / chunks
 
 
-def logits_of(setup: Setup, stage: PipelineStage, c: MemoryConstants) -> float:
+def logits_of(setup: Setup, stage: PipelineStage, tokens: float, c: MemoryConstants) -> float:
     """Bytes at the loss. The vocabulary is split over tp."""
     if not stage.scores or setup.fused_loss:
         return 0.0
-    tokens = setup.tokens_per_micro_batch / setup.cp
     return tokens * setup.shape.vocab / setup.tp * _bytes_per_logit(setup, c)
 
 
@@ -101,7 +99,7 @@ def _mixer_bytes(setup: Setup) -> float:
 
 def _selection_bytes(setup: Setup) -> float:
     """Bytes of DSA's selected tokens and of its indexer's queries and keys."""
-    if not isinstance(sparse := sparse_of(setup), TopK):
+    if setup.attention is not Attention.SPARSE or not isinstance(sparse := sparse_of(setup), TopK):
         return 0.0
     added = added_memory(setup.shape, sparse, setup.seq_len)
     return (added.indices + added.indexer_activations) / (setup.shape.attention_layers * setup.seq_len)
@@ -243,6 +241,12 @@ def memory_of(setup: Setup, c: MemoryConstants = USUAL_CONSTANTS) -> Memory:
     )
 
 
+def memory_frac(setup: Setup) -> float:
+    """The part of the GPU's memory that a set-up takes. Above 1 it does not fit."""
+    memory = memory_of(setup)
+    return memory.reserved / memory.capacity
+
+
 @dataclass(frozen=True, slots=True)
 class _OnPipelineStage:
     """Bytes of one pipeline stage at its three possible peaks.
@@ -274,14 +278,16 @@ def _on_stage(setup: Setup, index: int, c: MemoryConstants) -> _OnPipelineStage:
     stage = pipeline_stage_of(setup, index)
     params = params_of(setup, stage)
     states = states_of(setup, params, c)
-    kept, working = kept_of(setup, stage, index, c)
-    logits = logits_of(setup, stage, c)
+    gathered = gathered_of(setup, params, c)
+    tokens = setup.tokens_per_micro_batch / setup.cp
+    kept, working = kept_of(setup, stage, index, tokens, c)
+    logits = logits_of(setup, stage, tokens, c)
     workspace = c.workspace_ampere if setup.gpu.arch == "Ampere" else c.workspace
     if stage.moe_layers and setup.framework is Framework.MEGATRON:
         workspace += c.grouped_workspace
     if working > logits:
         kept, logits = kept + working, 0.0
-    return _OnPipelineStage(states, workspace, kept, logits, _gathered(setup, params, c), states.step)
+    return _OnPipelineStage(states, workspace, kept, logits, gathered, states.step)
 
 
 def _reserved(setup: Setup, stage: _OnPipelineStage, c: MemoryConstants) -> float:
@@ -298,21 +304,6 @@ def _reserved(setup: Setup, stage: _OnPipelineStage, c: MemoryConstants) -> floa
 def _host(setup: Setup, states: States, c: MemoryConstants) -> float:
     """For one rank."""
     return c.pinned_nvme if setup.offload.is_nvme else states.host
-
-
-def _gathered(setup: Setup, params: Params, c: MemoryConstants) -> float:
-    """Parameters and gradients that are whole for a while, and the buckets that carry them."""
-    whole = params.total
-    if setup.framework in DEEPSPEEDS and setup.zero_stage:
-        bucket = 2.0 * min(c.bucket_elements, whole)
-        if setup.zero_stage < 3:
-            return 2 * bucket
-        return bucket + 2.0 * min(c.live_elements + params.largest_layer, whole)
-    if setup.zero_stage >= 3:
-        # Two layers and the outermost unit in half precision; the gradients of one layer, as computed and as reduced.
-        wide = 6.0 if setup.framework in KEEPS_FP32 else 2.0
-        return 2.0 * (2 * params.largest_layer + params.root) + wide * params.largest_layer
-    return 0.0
 
 
 def _groups(setup: Setup) -> int:

@@ -186,32 +186,44 @@ def params_of(setup: Setup, stage: PipelineStage) -> Params:
 
 def states_of(setup: Setup, params: Params, c: MemoryConstants) -> States:
     """The states of one rank. Dense and expert parameters are sharded over different groups."""
-    weights, gradients, optimizer, host = (params.dense * each for each in _bytes_per_param(setup, setup.shards))
+    shards = setup.shards
+    # Ranks that hold the same experts.
+    expert_shards = max(shards * setup.tp // (setup.ep * setup.expert_tp), 1)
+    weights, gradients, optimizer, host = (params.dense * each for each in _bytes_per_param(setup, shards))
     if params.experts:
-        of_experts = _bytes_per_param(setup, expert_shards(setup))
+        of_experts = _bytes_per_param(setup, expert_shards)
         weights, gradients, optimizer, host = (
             dense + params.experts * each
             for dense, each in zip((weights, gradients, optimizer, host), of_experts, strict=True)
         )
-    return States(weights, gradients, optimizer, _step_bytes(setup, params, c), host)
+    shard = params.dense / shards + params.experts / expert_shards if setup.zero_stage else params.total
+    return States(weights, gradients, optimizer, _step_bytes(setup, shard, c), host)
 
 
-def expert_shards(setup: Setup) -> int:
-    """Ranks that hold the same experts."""
-    return max(setup.shards * setup.tp // (setup.ep * setup.expert_tp), 1)
-
-
-def _step_bytes(setup: Setup, params: Params, c: MemoryConstants) -> float:
-    """The extra bytes during the optimizer's step. ZeRO-3 goes through its shard in groups."""
+def _step_bytes(setup: Setup, shard: float, c: MemoryConstants) -> float:
+    """The extra bytes during the optimizer's step. ZeRO-3 goes through its `shard` (of parameters) in groups."""
     if setup.offload.moves_optimizer or setup.adapters:
         return 0.0
-    shard = params.dense / (setup.shards if setup.zero_stage else 1)
-    shard += params.experts / (expert_shards(setup) if setup.zero_stage else 1)
     if setup.unfused_optimizer:
         # Under ZeRO-3 the gradients of a shard are contiguous already.
         return (c.eager_adam + (0.0 if setup.zero_stage >= 3 else c.flattening)) * shard
     if setup.framework in DEEPSPEEDS and not setup.bf16_states:
         return c.deepspeed_step * (min(shard, c.sub_group_elements) if setup.zero_stage >= 3 else shard)
+    return 0.0
+
+
+def gathered_of(setup: Setup, params: Params, c: MemoryConstants) -> float:
+    """Parameters and gradients that are whole for a while, and the buckets that carry them."""
+    whole = params.total
+    if setup.framework in DEEPSPEEDS and setup.zero_stage:
+        bucket = 2.0 * min(c.bucket_elements, whole)
+        if setup.zero_stage < 3:
+            return 2 * bucket
+        return bucket + 2.0 * min(c.live_elements + params.largest_layer, whole)
+    if setup.zero_stage >= 3:
+        # Two layers and the outermost unit in half precision; the gradients of one layer, as computed and as reduced.
+        wide = 6.0 if setup.framework in KEEPS_FP32 else 2.0
+        return 2.0 * (2 * params.largest_layer + params.root) + wide * params.largest_layer
     return 0.0
 
 

@@ -20,9 +20,8 @@ class Precision(StrEnum):
     MXFP8 = "mxfp8"
     NVFP4 = "nvfp4"
 
-    @property
-    def bits(self) -> int:
-        return {Precision.BF16: 16, Precision.FP16: 16, Precision.FP8: 8, Precision.MXFP8: 8, Precision.NVFP4: 4}[self]
+    def __init__(self, name: str) -> None:
+        self.bits = {"bf16": 16, "fp16": 16, "fp8": 8, "mxfp8": 8, "nvfp4": 4}[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +99,10 @@ class Offload(StrEnum):
     OPTIMIZER_NVME = "optimizer_nvme"
     PARAM_OPTIMIZER_NVME = "param+optimizer_nvme"
 
-    @property
-    def moves_optimizer(self) -> bool:
-        return self is not Offload.NONE
-
-    @property
-    def moves_params(self) -> bool:
-        return self in (Offload.PARAM_OPTIMIZER_CPU, Offload.PARAM_OPTIMIZER_NVME)
-
-    @property
-    def is_nvme(self) -> bool:
-        return self in (Offload.OPTIMIZER_NVME, Offload.PARAM_OPTIMIZER_NVME)
+    def __init__(self, name: str) -> None:
+        self.moves_optimizer = name != "none"
+        self.moves_params = name.startswith("param+")
+        self.is_nvme = name.endswith("_nvme")
 
 
 @dataclass(frozen=True, slots=True)

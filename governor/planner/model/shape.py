@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 # Of one dimension: fifty times the largest vocabulary. A larger value is probably a parameter count.
 SIZE_MAX = 10_000_000
@@ -49,9 +50,12 @@ class Hybrid:
     inner: int  # total width of a mixer's state-space heads
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shape:
-    """A decoder-only transformer. All sizes are counts of elements; `ffn` is the width of a dense layer's MLP."""
+    """A decoder-only transformer. All sizes are counts of elements; `ffn` is the width of a dense layer's MLP.
+
+    What follows from the sizes is computed once for each shape: a search asks for it in each of its candidates.
+    """
 
     name: str
     layers: int
@@ -83,7 +87,7 @@ class Shape:
         if self.experts is not None and not 0 < self.experts.topk <= self.experts.count:
             raise ImpossibleShapeError(f"{self.name}: topk {self.experts.topk} of {self.experts.count} experts")
 
-    @property
+    @cached_property
     def is_moe(self) -> bool:
         return self.experts is not None
 
@@ -91,41 +95,41 @@ class Shape:
         """Whether the experts divide evenly over this many ranks."""
         return self.experts is not None and self.experts.count % ranks == 0
 
-    @property
+    @cached_property
     def attention_layers(self) -> int:
         return self.hybrid.attention if self.hybrid else self.layers
 
-    @property
+    @cached_property
     def state_space_layers(self) -> int:
         return self.hybrid.state_space if self.hybrid else 0
 
-    @property
+    @cached_property
     def mlp_layers(self) -> int:
         return self.hybrid.mlp if self.hybrid else self.layers
 
-    @property
+    @cached_property
     def moe_layers(self) -> int:
         return max(self.mlp_layers - self.experts.first_dense, 0) if self.experts else 0
 
-    @property
+    @cached_property
     def dense_layers(self) -> int:
         """Layers with a dense MLP."""
         return self.mlp_layers - self.moe_layers
 
-    @property
+    @cached_property
     def matrices_per_mlp(self) -> int:
         return 3 if self.gated else 2
 
-    @property
+    @cached_property
     def qk_dim(self) -> int:
         """Elements of one head's query (and key) in the scores."""
         return self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim
 
-    @property
+    @cached_property
     def v_dim(self) -> int:
         return self.latent.value_dim if self.latent else self.head_dim
 
-    @property
+    @cached_property
     def attention_params(self) -> int:
         """Parameters of the projections of one attention layer, without biases and norms (< 0.1 %)."""
         if (latent := self.latent) is None:
@@ -136,61 +140,61 @@ class Shape:
         up = latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
         return queries + down + up + self.heads * latent.value_dim * self.hidden
 
-    @property
+    @cached_property
     def dense_mlp_params(self) -> int:
         return self.matrices_per_mlp * self.hidden * self.ffn
 
-    @property
+    @cached_property
     def expert_params(self) -> int:
         """Parameters of one routed expert."""
         return 0 if self.experts is None else self.matrices_per_mlp * self.expert_width * self.experts.ffn
 
-    @property
+    @cached_property
     def expert_width(self) -> int:
         """Elements per token at the input and output of a routed expert."""
         return (self.experts.latent if self.experts else 0) or self.hidden
 
-    @property
+    @cached_property
     def shared_expert_params(self) -> int:
         return 0 if self.experts is None else self.matrices_per_mlp * self.hidden * self.experts.shared_ffn
 
-    @property
+    @cached_property
     def router_params(self) -> int:
         """Parameters of one MoE layer's router, and of the two projections around a latent."""
         if self.experts is None:
             return 0
         return self.hidden * (self.experts.count + 2 * self.experts.latent)
 
-    @property
+    @cached_property
     def state_space_params(self) -> int:
         """Of one Mamba-2 mixer (arXiv 2405.21060): projections to x, z, B, C and out; 8 groups of 128 states."""
         return self.hidden * (3 * self.hybrid.inner + 2 * 8 * 128) if self.hybrid else 0
 
-    @property
+    @cached_property
     def head_params(self) -> int:
         return self.vocab * self.hidden
 
-    @property
+    @cached_property
     def embedding_params(self) -> int:
         return self.head_params * (1 if self.tied else 2) + self.learned_positions * self.hidden
 
-    @property
+    @cached_property
     def dense_params(self) -> int:
         """Parameters outside routed experts, embeddings and LM head."""
         mixers = self.attention_layers * self.attention_params + self.state_space_layers * self.state_space_params
         moe = self.moe_layers * (self.shared_expert_params + self.router_params)
         return mixers + self.dense_layers * self.dense_mlp_params + moe
 
-    @property
+    @cached_property
     def routed_params(self) -> int:
         return 0 if self.experts is None else self.moe_layers * self.experts.count * self.expert_params
 
-    @property
+    @cached_property
     def params(self) -> float:
         """All parameters: the published number if there is one, else the sum of the matrices."""
         return self.stated_params or float(self.dense_params + self.routed_params + self.embedding_params)
 
-    @property
+    @cached_property
     def matmul_params(self) -> float:
         """Parameters that multiply each token: no input embedding, the LM head, `topk` of the experts."""
         routed = 0 if self.experts is None else self.moe_layers * self.experts.topk * self.expert_params

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from governor.planner.model.compute import Constants, Work, age, work_of
+from governor.planner.model.compute import Constants, age, work_of
 from governor.planner.model.setup import Framework, Offload, Setup
 from governor.planner.model.shape import Shape
 from governor.planner.model.sparse import TRAINING_PASSES, Sparse, dense_forward, sparse_forward
@@ -183,10 +183,11 @@ class StepTime:
 def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
     work, traffic = work_of(setup, c), traffic_of(setup, c)
     m = setup.grad_accum
-    exposed = _exposed(setup, work, traffic, c)
-    one = work.total + exposed
+    compute = work.total
+    exposed = _exposed(setup, compute, traffic, c)
+    one = compute + exposed
     bubble = c.bubble * (setup.pp - 1) / (setup.virtual_stages * m) * one * m if setup.pp > 1 else 0.0
-    reduce = _left_over(traffic.reduce, c.reduce_overlap * work.total)
+    reduce = _left_over(traffic.reduce, c.reduce_overlap * compute)
     optimizer = _optimizer(setup, c)
     overhead = c.step_overhead_s
     nodes = max(setup.gpus / setup.gpu.gpus_per_node, 1.0)
@@ -201,7 +202,7 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
         attention=m * work.attention,
         passes=m * work.passes,
         recompute=m * work.recompute,
-        host=m * (work.total - gpu_busy),
+        host=m * (compute - gpu_busy),
         communication=m * exposed + reduce,
         bubble=bubble,
         optimizer=optimizer,
@@ -211,12 +212,17 @@ def step_time_of(setup: Setup, c: Constants = USUAL) -> StepTime:
     )
 
 
-def _exposed(setup: Setup, work: Work, traffic: Traffic, c: Constants) -> float:
+def tokens_per_gpu_s(setup: Setup) -> float:
+    return step_time_of(setup).tokens_per_gpu_s
+
+
+def _exposed(setup: Setup, compute: float, traffic: Traffic, c: Constants) -> float:
+    """Seconds of a micro-batch's traffic beside `compute` seconds of work that nothing hides."""
     needed = traffic.gather + _read_from_drives(setup)
-    gather = _left_over(needed, c.gather_overlap * work.total)
+    gather = _left_over(needed, c.gather_overlap * compute)
     gather += c.contention * (needed - gather)
     if setup.framework is Framework.DEEPSPEED and setup.is_sharding_params:
-        gather += c.zero3_hooks * work.total
+        gather += c.zero3_hooks * compute
     return (
         c.tensor_exposed * traffic.tensor
         + c.context_exposed * traffic.context

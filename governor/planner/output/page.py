@@ -7,19 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from governor.planner.estimate import (
-    WAYS,
-    Estimate,
-    by_way,
-    estimate_of,
-    memory_frac,
-    memory_parts,
-    sharding_of,
-    step_parts,
-    tokens_per_gpu_s,
-)
+from governor.planner.estimate import WAYS, Estimate, by_way, estimate_of, memory_parts, sharding_of, step_parts
 from governor.planner.model.candidates import Found, candidates
+from governor.planner.model.memory import memory_frac
 from governor.planner.model.setup import ImpossibleSetupError
+from governor.planner.model.step_time import tokens_per_gpu_s
 from governor.planner.output.report import LABELS, notes_of
 from governor.planner.request import Asked, settle
 from governor.planner.search import Searched, Wanted, estimate_found

@@ -16,7 +16,7 @@ from governor.core.rules.trigger import Key
 from governor.core.rules.triggers import load
 from governor.policies.keys import PolicyError
 from governor.policies.loading import ceiling_fault
-from governor.policies.parse import load_policies, read_policies
+from governor.policies.parse import policy_set, read_policies
 from governor.policies.reader import PolicyText, Reader
 from governor.policies.words import describe
 from governor.wire.toml_file import KeyPath
@@ -91,15 +91,19 @@ class Doubt(NamedTuple):
     message: str
 
 
+_Places = list[tuple[KeyPath, Member]]  # Each condition of a rule, with its key path in the file.
+
+
 def doubts(policy: Policy, reader: Reader) -> list[PolicyError]:
     """The doubts about a valid policy, one error each, in the order of the files."""
     rules = policy.rules[: len(reader.doc.get("rule", []))]  # Without the rules that the reader made from `alert_at`.
+    places = [_places(index, rule) for index, rule in enumerate(rules)]
     for doubt in (
         *_repeated(rules),
         *_never_sooner(rules),
-        *_never(policy, rules),
+        *_never(policy, rules, places),
         *_outlived(policy, rules),
-        *_conditions(rules),
+        *_conditions(places),
     ):
         reader.fail(doubt.path, doubt.message)
     return reader.sorted_errors
@@ -148,10 +152,12 @@ def _covers(wide: Rule, narrow: Rule) -> bool:
 
 def _later_key(rule: Rule, other: Rule) -> str | None:
     """The key by which `rule` asks the same as `other` or for more of it. None when it asks something else."""
+    if rule.trigger != other.trigger:
+        return None
     # The order of conditions does not matter.
     if sorted(map(repr, rule.conditions)) == sorted(map(repr, other.conditions)):
         return "for"
-    if rule.trigger != other.trigger or rule.members:
+    if rule.members:
         return None
     trigger = load()[rule.trigger]
     # For counts and durations, a larger value is later. For fractions only the trigger knows the direction.
@@ -180,11 +186,11 @@ def _asks_same(rule: Rule, other: Rule) -> bool:
     return _later_key(rule, other) == "for" and rule.match == other.match
 
 
-def _never(policy: Policy, rules: Sequence[Rule]) -> Iterator[Doubt]:
+def _never(policy: Policy, rules: Sequence[Rule], places: Sequence[_Places]) -> Iterator[Doubt]:
     """Rules that can never fire, and a rule that fires on plan."""
     planned = next(_ends_of_plan(policy), None)
     for index, rule in enumerate(rules):
-        for path, member in _places(index, rule):
+        for path, member in places[index]:
             match member.trigger:
                 case "runtime" if not member.params["run"] and not member.params["attempt"]:
                     yield Doubt((*path, "trigger"), "never fires: neither `run` nor `attempt` has a limit")
@@ -236,15 +242,14 @@ def _ends_by_rule(rules: Sequence[Rule]) -> Iterator[tuple[int, str, str]]:
                 yield limit_ns + rule.persistence.need, why, rule.name
 
 
-def _conditions(rules: Sequence[Rule]) -> Iterator[Doubt]:
-    for index, rule in enumerate(rules):
-        places = _places(index, rule)
-        for path, member in places:
+def _conditions(places: Sequence[_Places]) -> Iterator[Doubt]:
+    for index, of_rule in enumerate(places):
+        for path, member in of_rule:
             for key in load()[member.trigger].KEYS:
                 above = member.params.get(key.not_above)
                 if above is not None and member.params[key.name] > above:
                     yield Doubt((*path, key.name), f"is above {key.not_above}, which then says nothing")
-        written = [(path, member.params["when"]) for path, member in places if member.trigger == "expression"]
+        written = [(path, member.params["when"]) for path, member in of_rule if member.trigger == "expression"]
         for path, when in written:
             for doubt in _no_phases(when):
                 yield Doubt((*path, "when"), doubt)
@@ -255,8 +260,7 @@ def _conditions(rules: Sequence[Rule]) -> Iterator[Doubt]:
             yield Doubt(("rule", index, "all"), "is never true: its expressions exclude each other")
 
 
-def _places(index: int, rule: Rule) -> list[tuple[KeyPath, Member]]:
-    """Each condition of a rule with its key path in the file."""
+def _places(index: int, rule: Rule) -> _Places:
     return [
         (("rule", index, *(("all", number) if rule.members else ())), member)
         for number, member in enumerate(rule.conditions)
@@ -289,13 +293,14 @@ def check(texts: Sequence[PolicyText | tuple[str, str]], rate: UsdMicros | None 
 
     `rate`: the node's price per hour, None if unknown. A ceiling below the cost of the halt cannot hold.
     """
-    policies, errors = load_policies(texts)
+    read = read_policies(texts)
+    policies, errors = policy_set(texts, read)
     if policies is None:
         return [*map(str, errors), f"{len(errors)} {'error' if len(errors) == 1 else 'errors'}"], 1
     fault = ceiling_fault(NodeFacts(node="", boot_id="", price_usd_micros_per_hour=rate), policies)
     if fault is not None:
         return [fault, "1 error"], 1
-    lines = [str(doubt) for one, reader in read_policies(texts) if one is not None for doubt in doubts(one, reader)]
+    lines = [str(doubt) for one, reader in read if one is not None for doubt in doubts(one, reader)]
     lines += [said for policy in policies.policies if (said := _dear_plan(policy, rate)) is not None]
     if lines:
         return [*lines, f"{len(lines)} {'doubt' if len(lines) == 1 else 'doubts'}: it loads, and cannot mean that"], 1

@@ -16,6 +16,8 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # Names become met
 _STEPS: Final = re.compile(r"([0-9]+)(?:\s+of\s+([0-9]+))?\s+steps?")
 _TOKENS: Final = re.compile(r"(.+?)\s*tokens?")
 CHECKPOINTS: Final = ("good", "suspect", "none")
+MODES: Final = tuple(mode.value for mode in Mode)
+RESPONSES: Final = tuple(response.value for response in Response)
 COUNT: Final = Key("", "count", 1, "")
 DURATION: Final = Key("", "duration", "1s", "")
 

@@ -18,6 +18,7 @@ from governor.policies.keys import (
     EXPECTED_KEYS,
     HALT_KEYS,
     INCLUDE,
+    MODES,
     NODE_KEYS,
     POLICY_KEYS,
     RUN_KEYS,
@@ -129,7 +130,13 @@ STOPS: Final = ("auto", "processes", "job", "instance")
 
 def load_policies(texts: Sequence[PolicyText | tuple[str, str]]) -> tuple[PolicySet | None, list[PolicyError]]:
     """Read policies, given with their layers or as (file name, text). Returns None when there are errors."""
-    read = read_policies(texts)
+    return policy_set(texts, read_policies(texts))
+
+
+def policy_set(
+    texts: Sequence[PolicyText | tuple[str, str]], read: Sequence[tuple[Policy | None, Reader]]
+) -> tuple[PolicySet | None, list[PolicyError]]:
+    """The set of what `read_policies` has read from these texts. None when there are errors."""
     readers = [reader for _, reader in read]
     policies = [policy for policy, _ in read if policy is not None]
     # An error in a file that several policies include is reported once.
@@ -178,7 +185,7 @@ def _policy(reader: Reader) -> Policy | None:
             reader.fail((name,), f"unknown {kind}{hint(name, (*TABLES, INCLUDE))}")
     head = reader.table("policy", POLICY_KEYS)
     name = reader.name(("policy",), head)
-    mode = Mode(reader.choice(("policy", "mode"), head.get("mode", "enforce"), [mode.value for mode in Mode]))
+    mode = Mode(reader.choice(("policy", "mode"), head.get("mode", "enforce"), MODES))
     match = reader.labels(("policy", "match"), head.get("match", {}))
     budget = read_budget(reader)
     expected = read_expected(reader)

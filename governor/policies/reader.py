@@ -39,8 +39,8 @@ def alone(file: str, text: str) -> PolicyText:
 class Place(NamedTuple):
     file: str
     line: int
-    # As written in that file. Its rule[2] may be the first rule of the policy.
-    key: str
+    # In that file. Its rule[2] may be the first rule of the policy.
+    path: KeyPath
 
 
 class Layered:
@@ -68,8 +68,8 @@ class Layered:
             found = self._places.get(path[: min(length, 2)], {}).get(path[:length])
             if found is not None:
                 file, line, own = found
-                return Place(file, line, show((*own, *path[length:])))
-        return Place(self._file, 1, show(path))
+                return Place(file, line, (*own, *path[length:]))
+        return Place(self._file, 1, path)
 
     def stands(self, path: KeyPath) -> bool:
         """Whether this exact key is written. Keys of an inline table count at the table."""
@@ -198,8 +198,8 @@ class Reader:
         self.errors = self._layered.errors
 
     def fail(self, path: KeyPath, message: str) -> None:
-        file, line, key = self._layered.place(path)
-        self.errors.append(PolicyError(file, line, key, message))
+        file, line, own = self._layered.place(path)
+        self.errors.append(PolicyError(file, line, show(own), message))
 
     @property
     def sorted_errors(self) -> list[PolicyError]:

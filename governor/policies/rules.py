@@ -23,7 +23,17 @@ from governor.core.base.policy import (
 from governor.core.base.units import DurationNs
 from governor.core.rules.trigger import Trigger, defaults
 from governor.core.rules.triggers import load
-from governor.policies.keys import CHECKPOINTS, DURATION, RULE_KEYS, did_you_mean, hint, parse_for, parse_warmup
+from governor.policies.keys import (
+    CHECKPOINTS,
+    DURATION,
+    MODES,
+    RESPONSES,
+    RULE_KEYS,
+    did_you_mean,
+    hint,
+    parse_for,
+    parse_warmup,
+)
 from governor.policies.reader import Reader
 from governor.wire.toml_file import KeyPath
 
@@ -186,10 +196,8 @@ def _rule(reader: Reader, path: KeyPath, table: Mapping[str, Any], mode: Mode, h
 def _given(reader: Reader, path: KeyPath, table: Mapping[str, Any], mode: Mode, halt: HaltSettings) -> _Given:
     if "response" not in table:
         reader.fail((*path, "response"), "is missing: watch, warn, checkpoint or halt")
-    response = Response(
-        reader.choice((*path, "response"), table.get("response", "watch"), [response.value for response in Response])
-    )
-    own = Mode(reader.choice((*path, "mode"), table.get("mode", mode.value), [mode.value for mode in Mode]))
+    response = Response(reader.choice((*path, "response"), table.get("response", "watch"), RESPONSES))
+    own = Mode(reader.choice((*path, "mode"), table.get("mode", mode.value), MODES))
     if own is Mode.ENFORCE and mode is Mode.OBSERVE:
         reader.fail((*path, "mode"), 'cannot enforce: [policy] has mode = "observe"')
     checkpoint = reader.choice((*path, "checkpoint"), table.get("checkpoint", halt.checkpoint), CHECKPOINTS)

@@ -106,7 +106,7 @@ def _changed(rule: Rule) -> str:
         f"{f'{member.trigger} ' if rule.members else ''}{key.name} {format_value(key, member.params[key.name])}"
         for member in rule.conditions
         for key in load()[member.trigger].KEYS
-        if key.name in member.params and member.params[key.name] != key.parse(key.default)
+        if key.name in member.params and member.params[key.name] != key.parsed_default
     ]
     return f" [{', '.join(changed)}]" if changed else ""
 

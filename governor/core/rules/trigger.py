@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Protocol
 
 from governor.core.base.findings import Finding
@@ -40,20 +40,27 @@ class Key:
     least: str | float | int = 0
     not_above: str = ""  # Another key, which has no effect once this one is above it.
     required: bool = False  # A rule must set the key; its default is a placeholder.
+    # The default and the least value, parsed: once, where the key is declared.
+    parsed_default: Any = field(init=False, repr=False, compare=False)
+    parsed_least: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parsed_least", _PARSERS[self.kind](self.least) if self.least else None)
+        object.__setattr__(self, "parsed_default", self.parse(self.default))
 
     def parse(self, value: object) -> Any:
         """Parse a TOML value. ValueError says what is accepted."""
         if self.required and value == self.default:
             return value  # The trigger runs without the key, and knows nothing.
         parsed = _PARSERS[self.kind](value)
-        if self.least and not parsed >= _PARSERS[self.kind](self.least):
+        if self.parsed_least is not None and not parsed >= self.parsed_least:
             raise ValueError(f"{value!r:.40} is less than {self.least}")
         return parsed
 
 
 def defaults(keys: tuple[Key, ...]) -> dict[str, Any]:
     """The default of every key, parsed."""
-    return {key.name: key.parse(key.default) for key in keys}
+    return {key.name: key.parsed_default for key in keys}
 
 
 class Condition(Protocol):

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -122,11 +123,19 @@ def paged(
     connection: sqlite3.Connection, query: str, bounds: Mapping[str, int], place: Mapping[str, object], rows: int,
     each: str | None = None,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
-    """Yield the rows of a query, page by page.
+    """The rows of a query, read page by page.
 
     `place` names the query's first columns and the values after which to begin. `each` is a slower query, used for a
     page in which a row is not JSON, because that fails the whole page.
     """
+    # Chained here: a year has 160,000 rows, and a generator that is resumed for each of them takes time.
+    return chain.from_iterable(_pages(connection, query, bounds, place, rows, each))
+
+
+def _pages(
+    connection: sqlite3.Connection, query: str, bounds: Mapping[str, int], place: Mapping[str, object], rows: int,
+    each: str | None,
+) -> Iterator[list[tuple[Any, ...]]]:  # fmt: skip
     while True:
         values = {**bounds, **place, "rows": rows}
         try:
@@ -135,7 +144,7 @@ def paged(
             if each is None or error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
                 raise
             page = connection.execute(each, values).fetchall()
-        yield from page
+        yield page
         if len(page) < rows:
             return
         place = dict(zip(place, page[-1], strict=False))
@@ -143,12 +152,6 @@ def paged(
 
 def what_of(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:WHAT_CHARS_MAX]
-
-
-def text_in(cell: bytes) -> str:
-    """A cell's text. Raises UnicodeDecodeError (a ValueError), or AttributeError if the cell holds no text."""
-    # JSON may hold half surrogates, and SQLite stores them unchanged.
-    return cell.decode("utf-8", "surrogatepass")
 
 
 def shown(cell: object) -> str:
@@ -275,7 +278,7 @@ def _row(cells: list[Any], known: dict[bytes, WindowRow]) -> WindowRow:
 
 def _like(alike: bytes) -> WindowRow:
     """A row with the shared fields and a placeholder window."""
-    fields = dict(zip(_ALIKE, json.loads(text_in(alike)), strict=True))
+    fields = dict(zip(_ALIKE, json.loads(alike), strict=True))
     window = {"from_tokens": 0, "to_tokens": 1, "duration_ns": 0, "usd_micros": 0, "wasted_tokens": 0}
     return row_of(fields | window)
 

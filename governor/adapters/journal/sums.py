@@ -1,7 +1,8 @@
 """A journal's charges, summed as they are read: `costgov cost` reads a year in a tenth of the time.
 
 Charges with the same group and line become one sum. A charge that midnight or a bound of the requested time cuts is
-yielded alone, and the pure code cuts it. `core.cost.tally` over `read_charges` gives the same result.
+yielded alone. It is cut to the requested time here, and at midnight by the pure code. `core.cost.tally` over
+`read_charges` gives the same result.
 """
 
 from __future__ import annotations
@@ -20,13 +21,12 @@ from governor.adapters.journal.reader import (
     paged,
     reading,
     refuse,
-    text_in,
     unreadable,
     window_of,
 )
 from governor.core.base.units import NS_PER_DAY, UsdMicros, WallNs
 from governor.core.money.charges import Charge, Line, LineKind, Payer, Place, Unit, labels_of
-from governor.core.money.reports.cost import LABEL, STAGE_OF_RUN, Sum
+from governor.core.money.reports.cost import LABEL, STAGE_OF_RUN, Sum, clip
 
 _LINE: Final = ("line", "name", "unit", "price_usd_micros", "price_source", "price_as_of", "reconstructed")
 
@@ -49,7 +49,7 @@ def read_sums(
     path: str, by: str, runs: Collection[str] = (), since: int | None = None, until: int | None = None,
     unread: Unreadables = refuse,
 ) -> Iterator[Sum]:  # fmt: skip
-    """Yield sums of the charges that touch [since, until) of wall time and belong to these runs (none named: all runs).
+    """Yield sums of the charges in [since, until) of wall time that belong to these runs (none named: all runs).
 
     Yields none for a journal from a version without charges. Calls `unread` for each row that is not a charge. Raises
     `ChargesUnreadable` if the file itself cannot be read; the error may come between two rows.
@@ -69,7 +69,7 @@ def read_sums(
             if data is not None:
                 charge = charge_in(path, connection, rowid, data, micros, unread)
                 if charge is not None and (not runs or charge.payer.run in runs):
-                    yield Sum(charge, 1)
+                    yield Sum(clip(charge, bounds["since"], bounds["until"]), 1)
                 continue
             key = tuple(cells)
             known = sums.get(key)
@@ -116,7 +116,7 @@ class _Alike:
         cells, _, *fields = key
         line = self._lines.get(cells)
         if line is None:
-            line = self._lines[cells] = _line(json.loads(text_in(cells)))
+            line = self._lines[cells] = _line(json.loads(cells))
         names = tuple(fields)
         whose = self._whose.get(names)
         if whose is None:
@@ -125,10 +125,16 @@ class _Alike:
 
 
 def _whose(fields: Mapping[str, Any]) -> tuple[Payer, Place]:
-    labels = labels_of(json.loads(text_in(fields["labels"]))) if "labels" in fields else ()
+    labels = labels_of(json.loads(_text(fields["labels"]))) if "labels" in fields else ()
     stage = fields.get("stage")
-    payer = Payer(text_in(fields.get("run", b"")), stage=None if stage is None else text_in(stage), labels=labels)
-    return payer, Place(text_in(fields.get("node", b"")))
+    payer = Payer(_text(fields.get("run", b"")), stage=None if stage is None else _text(stage), labels=labels)
+    return payer, Place(_text(fields.get("node", b"")))
+
+
+def _text(cell: bytes) -> str:
+    """A cell's text. Raises UnicodeDecodeError (a ValueError), or AttributeError if the cell holds no text."""
+    # JSON may hold half surrogates, and SQLite stores them unchanged.
+    return cell.decode("utf-8", "surrogatepass")
 
 
 def _line(cells: Sequence[Any]) -> tuple[Line, bool]:

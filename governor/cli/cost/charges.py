@@ -131,14 +131,15 @@ def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge
                     yield _in_scope(charge, scope)
 
 
-def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> Iterator[Sum]:
+def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> list[Sum]:
     """The charges added up as far as `by` allows, which is all that a table over a year needs."""
     from governor.adapters.journal.sums import read_sums
 
+    sums: list[Sum] = []
     for path in _journals(state_dir):
-        with _told(unread, path):
-            for one in read_sums(path, by, scope.runs, scope.since, scope.until, unread.row):
-                yield one if one.charges > 1 else Sum(_in_scope(one.charge, scope), 1)
+        with _told(unread, path):  # What was read before an error stays.
+            sums.extend(read_sums(path, by, scope.runs, scope.since, scope.until, unread.row))
+    return sums
 
 
 def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[str, WindowRow]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -127,27 +127,31 @@ def _print_table(groups: Sequence[Group], by: str) -> None:
     heads += [Head("AMOUNT", is_number=True), Head("SHARE", is_number=True)]
     heads += [Head("RECONSTRUCTED", is_number=True)] if marked else []
     heads += [Head("PRICE"), Head("SOURCE", may_wrap=True)]
+    shown = [*groups, total]
     cents = whole_cents([group.usd_micros for group in groups])
-    rows = []
-    for group, amount in zip([*groups, total], [*cents, sum(cents)], strict=True):
-        quantity = _quantity(group) if of_lines else decimal_text(group.node_ns, NS_PER_HOUR, 2)
-        row = [group.key, quantity, f"${_grouped(decimal_text(amount, 100, 2))}", _share(group, total)]
-        if marked:
-            part = group.reconstructed_usd_micros
-            row.append(f"${_grouped(decimal_text(part, MICROS_PER_USD, 2))}" if part else "-")
-        rows.append([*row, _prices(group), _sources(group)])
+    columns = [[group.key for group in shown]]
+    columns += [[_quantity(one) if of_lines else decimal_text(one.node_ns, NS_PER_HOUR, 2) for one in shown]]
+    columns += [_dollars([decimal_text(amount, 100, 2) for amount in [*cents, sum(cents)]]), _shares(shown, total)]
+    if marked:
+        parts = [group.reconstructed_usd_micros for group in shown]
+        dollars = _dollars([decimal_text(part, MICROS_PER_USD, 2) for part in parts])
+        columns += [[text if part else "-" for part, text in zip(parts, dollars, strict=True)]]
+    columns += [[_prices(group) for group in shown], [_sources(group) for group in shown]]
+    rows = list(zip(*columns, strict=True))
     notes = ["reconstructed: charged on the governor's return, nobody metered while it passed"] if marked else []
     click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout), notes=notes), nl=False)
 
 
-def _grouped(number: str) -> str:
-    """1234567.89 as 1,234,567.89."""
-    whole, _, digits = number.partition(".")
-    return f"{int(whole):,}.{digits}"
+def _dollars(numbers: Iterable[str]) -> list[str]:
+    """1234567.89 as $1,234,567.89."""
+    parts = (number.partition(".") for number in numbers)
+    return [f"${int(whole):,}.{digits}" for whole, _, digits in parts]
 
 
-def _share(group: Group, total: Group) -> str:
-    return f"{decimal_text(100 * group.usd_micros, total.usd_micros, 1)}%" if total.usd_micros else "-"
+def _shares(groups: Sequence[Group], total: Group) -> list[str]:
+    if not total.usd_micros:
+        return ["-" for _ in groups]
+    return [f"{decimal_text(100 * group.usd_micros, total.usd_micros, 1)}%" for group in groups]
 
 
 def _quantity(group: Group) -> str:

@@ -226,8 +226,8 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     node.frames_total += 1
     if event.connection is None and not run.alive and not managed.processes() and managed.incident is None:
         _speaks_again(node, managed, event.at)
-    leads = intake.apply_step(run, rank, event)
     intake.heard_at_wall(run, event.at + node.wall_offset_ns)
+    leads = intake.apply_step(run, rank, event)
     if leads and run.tokens_total is not None:
         managed.money.window.add(run.tokens_total, node.ledger.spend(run.run), managed.policy.budget.window_tokens)
         run.set_token_price(managed.money.window.usd_micros_per_mtok())

@@ -33,6 +33,15 @@ class LineKind(Enum):
     FIXED = "fixed"  # A licence, a support fee, a fee per launch.
 
 
+HOURS_PER_MONTH: Final = 730
+_BASE_UNITS: Final = {
+    "hour": NS_PER_HOUR,
+    "GB-month": HOURS_PER_MONTH * NS_PER_HOUR,
+    "GB": 10**9,
+    "piece": 1,
+}
+
+
 class Unit(Enum):
     """What a price is for. Quantities are whole base units: nanoseconds, GB-nanoseconds, bytes, pieces."""
 
@@ -41,19 +50,8 @@ class Unit(Enum):
     GB = "GB"  # 10^9 bytes, as providers bill traffic.
     PIECE = "piece"
 
-    @property
-    def base_units(self) -> int:
-        """The number of base units that the price is for."""
-        return _BASE_UNITS[self]
-
-
-HOURS_PER_MONTH: Final = 730
-_BASE_UNITS: Final = {
-    Unit.HOUR: NS_PER_HOUR,
-    Unit.GB_MONTH: HOURS_PER_MONTH * NS_PER_HOUR,
-    Unit.GB: 10**9,
-    Unit.PIECE: 1,
-}
+    def __init__(self, name: str) -> None:
+        self.base_units = _BASE_UNITS[name]  # The number of base units that the price is for.
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,11 @@ class RunSpend:
     def __init__(self) -> None:
         self.forgotten: dict[str, None] = {}  # Runs with a counter that are no longer managed, oldest first.
         self.folded_usd_micros = 0  # The sum of runs whose names were dropped.
-        self._by_run: dict[str, int] = {}
+        self.by_run: dict[str, int] = {}  # Read at every step of every run.
 
     def enter(self, run: str, usd_micros: int) -> None:
         """Add what a charge of this run has grown by, or its spend from the journal."""
-        self._by_run[run] = self._by_run.get(run, 0) + usd_micros
+        self.by_run[run] = self.by_run.get(run, 0) + usd_micros
 
     def move(self, run: str, to: str, usd_micros: int) -> None:
         """Move an amount: its charge now belongs to another run."""
@@ -59,7 +59,7 @@ class RunSpend:
 
     def restore(self, run: str, usd_micros: int) -> None:
         """Set the counter."""
-        self._by_run[run] = usd_micros
+        self.by_run[run] = usd_micros
 
     def forget(self, run: str) -> str | None:
         """Stop managing the run and hold its counter. Beyond FORGOTTEN_MAX the oldest counter is added to one sum.
@@ -72,21 +72,18 @@ class RunSpend:
             return None
         oldest = next(iter(self.forgotten))
         del self.forgotten[oldest]
-        self.folded_usd_micros += self._by_run.pop(oldest, 0)
+        self.folded_usd_micros += self.by_run.pop(oldest, 0)
         return oldest
 
     def recall(self, run: str) -> None:
         """Manage the run again: its counter continues."""
         self.forgotten.pop(run, None)
 
-    def of(self, run: str) -> UsdMicros:
-        return UsdMicros(self._by_run.get(run, 0))
-
     def names(self) -> list[str]:
-        return list(self._by_run)
+        return list(self.by_run)
 
     def total(self) -> UsdMicros:
-        return UsdMicros(sum(self._by_run.values()) + self.folded_usd_micros)
+        return UsdMicros(sum(self.by_run.values()) + self.folded_usd_micros)
 
 
 class GroupSpend:

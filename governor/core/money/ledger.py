@@ -182,7 +182,7 @@ class Ledger:
 
     def spend(self, run: str) -> UsdMicros:
         """The sum of the charges of this run, over all its attempts."""
-        return self.book.runs.of(run)
+        return UsdMicros(self.book.runs.by_run.get(run, 0))
 
     def rate(self, run: str, holders: Mapping[str, int]) -> UsdMicros | None:
         """The run's share of the node's cost per hour, all lines; None while the price of compute is unknown."""

@@ -1,6 +1,6 @@
-"""The condition of a rule: one trigger or several (`all`), for how long (`for`), after which `warmup`.
+"""The condition of a rule: one trigger or several (`all`), and for how long (`for`).
 
-A condition reads the run, its PersistenceTimer counts the readings, and Attempt says whether the warm-up is over.
+A condition reads the run, and its PersistenceTimer counts the readings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from governor.core.base.findings import Finding, Reading, Verdict, firing, unknown
-from governor.core.base.policy import ALL, Persistence, PersistenceKind, Policy, Rule, WarmUp
+from governor.core.base.policy import ALL, Persistence, PersistenceKind, Policy, Rule
 from governor.core.base.units import MonoNs
 from governor.core.events.inputs import Event, Step
 from governor.core.rules.trigger import Condition, Trigger, defaults, listens
@@ -204,67 +204,3 @@ class PersistenceTimer:
         self._counted = int(snapshot["counted"])
         for step, fired in snapshot["steps"]:
             self._add_step(int(step), bool(fired))
-
-
-# --- warmup ---
-
-
-class Attempt:
-    """Steps, time and tokens of the attempt. They only grow: a log that begins again does not disarm its rules.
-
-    After a restart of the governor, time continues from the attempt's start, and tokens from their count. Steps
-    continue when frames number them within the attempt. A log without such numbers is counted anew, so it arms later.
-    """
-
-    __slots__ = ("_since", "_steps", "_tokens", "_tokens_before")
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        self._since: MonoNs | None = None  # None: the run's own `attempt_at` holds.
-        self._steps = 0
-        self._tokens = 0
-        # The run's total when the attempt began; None: no count seen yet.
-        self._tokens_before: int | None = None
-
-    def observe(self, event: Event, run: Run) -> None:
-        """Observe an event that has already been applied to the run."""
-        if not isinstance(event, Step):
-            return
-        if run.attempt_step > self._steps:
-            self._steps = run.attempt_step
-        total = run.tokens_total
-        if total is None:
-            return
-        if self._tokens_before is None:
-            self._tokens_before = total - (run.step_tokens or 0)
-        self._tokens = max(self._tokens, total - self._tokens_before)
-
-    def is_past(self, warmup: WarmUp, at: MonoNs, run: Run) -> bool:
-        """The last step of a warm-up still belongs to it. A duration is over when it has passed."""
-        match warmup.kind:
-            case PersistenceKind.STEPS:
-                return self._steps > warmup.need
-            case PersistenceKind.TOKENS:
-                return self._tokens > warmup.need
-            case PersistenceKind.DURATION:
-                return at - self._began(run) >= warmup.need
-
-    def _began(self, run: Run) -> MonoNs:
-        return run.attempt_at if self._since is None else self._since
-
-    def snapshot(self, run: Run) -> dict[str, Any]:
-        return {
-            "since": self._began(run),
-            "steps": self._steps,
-            "tokens": self._tokens,
-            "tokens_before": self._tokens_before,
-        }
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        since, before = snapshot["since"], snapshot["tokens_before"]
-        self._since = None if since is None else MonoNs(int(since))
-        self._steps = int(snapshot["steps"])
-        self._tokens = int(snapshot["tokens"])
-        self._tokens_before = None if before is None else int(before)

@@ -321,9 +321,9 @@ def _counted_on(run: Run, step: Step, tokens: int, *, is_first: bool) -> int:
 
 
 def _tokens_per_s(run: Run, tokens: int) -> float | None:
-    if not len(run.step_times):
-        return None
     recent = run.step_times.newest(RATE_STEPS)
+    if not recent:
+        return None
     rate = tokens * len(recent) / sum(recent, 0.0)
     return rate if math.isfinite(rate) else None  # Step times may be as small as a float can be.
 

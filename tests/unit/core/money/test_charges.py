@@ -161,7 +161,7 @@ def test_what_was_nobodys_goes_to_the_command_that_was_started_for_it() -> None:
     [handed] = book.hand_over(ANNA)
     assert (handed.charge_id, handed.usd_micros, handed.payer) == (closed.charge_id, closed.usd_micros, ANNA)
     assert [charge.payer for charge in book.open_charges()] == [ANNA]
-    assert book.runs.of(ANNA.run) == handed.usd_micros + still_open > handed.usd_micros
-    assert book.runs.of(UNALLOCATED_PAYER.run) == 0
+    assert book.runs.by_run[ANNA.run] == handed.usd_micros + still_open > handed.usd_micros
+    assert book.runs.by_run[UNALLOCATED_PAYER.run] == 0
     assert book.hand_over(ANNA) == [], "once"
-    assert book.runs.of(ANNA.run) == book.runs.total() == handed.usd_micros + still_open
+    assert book.runs.by_run[ANNA.run] == book.runs.total() == handed.usd_micros + still_open

@@ -14,8 +14,8 @@ from governor.core.base.identity import ConnectionId, Peer, ProcessId
 from governor.core.base.policy import ALL, Member, Mode, Persistence, PersistenceKind, Policy, Rule, WarmUp
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, WallNs
 from governor.core.events.inputs import Disconnected, Event, Hello, Step, Tick
-from governor.core.rules.condition import Attempt, PersistenceTimer, condition_of
-from governor.core.rules.evaluate import Rules
+from governor.core.rules.condition import PersistenceTimer, condition_of
+from governor.core.rules.evaluate import Attempt, Rules
 from governor.core.rules.trigger import defaults, listens
 from governor.core.rules.triggers import load
 from governor.core.runs import intake

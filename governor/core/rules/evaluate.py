@@ -36,6 +36,7 @@ class _Watched:
         "is_moved_by_time",
         "is_of_last_step",
         "is_stepped",
+        "meaning",
         "reported_at",
         "rule",
         "standing",
@@ -50,20 +51,13 @@ class _Watched:
         self.is_stepped = any(trigger.STEPPED for trigger in triggers)
         self.is_of_last_step = bool(of_last_step)
         self.is_moved_by_time = len(of_last_step) < len(triggers)  # Its reading may change without an event.
+        self.meaning = _meaning_of(rule)
         self.timer = PersistenceTimer(rule.persistence)
         self.finding: Finding = NOT_JUDGED
         self.standing: Verdict | None = None  # Set at the verdict, cleared when the trigger is QUIET again.
         self.reported_at: MonoNs | None = None  # The time of its last verdict, in any attempt.
         # Nothing fires, nothing is counted and no verdict stands. A calm rule is evaluated only when it may fire.
         self.calm = False
-
-    @property
-    def meaning(self) -> list[Any]:
-        """What a reported episode is about. When this changes, the rule must be able to report again."""
-        hold = self.rule.persistence
-        meaning = [hold.kind.value, hold.need, hold.of, self.rule.response.value, self.rule.mode.value]
-        members = [[member.trigger for member in self.rule.members]] if self.rule.members else []
-        return [self.rule.trigger, *meaning, *members]
 
     def may_tell(self, at: MonoNs) -> bool:
         """Allow no second verdict within the cool-down. A condition that outlasts it is reported at its end."""
@@ -74,6 +68,14 @@ class _Watched:
         if not self.calm:
             self.timer.reset()
             self.finding, self.standing, self.calm = NOT_JUDGED, None, True
+
+
+def _meaning_of(rule: Rule) -> list[Any]:
+    """What a reported episode is about. When this changes, the rule must be able to report again."""
+    hold = rule.persistence
+    meaning = [hold.kind.value, hold.need, hold.of, rule.response.value, rule.mode.value]
+    members = [[member.trigger for member in rule.members]] if rule.members else []
+    return [rule.trigger, *meaning, *members]
 
 
 class Attempt:
@@ -310,7 +312,7 @@ class Rules:
                 "trigger": watched.rule.trigger,
                 "state": dict(watched.condition.snapshot()),
                 "timer": dict(watched.timer.snapshot()),
-                "meaning": watched.meaning,
+                "meaning": list(watched.meaning),
                 "reported": watched.standing is not None,
                 "told_at": watched.reported_at,
             }

@@ -9,7 +9,6 @@ from governor.planner.model.memory_states import (
     GIB,
     USUAL_CONSTANTS,
     MemoryConstants,
-    Params,
     PipelineStage,
     States,
     gathered_of,
@@ -318,8 +317,3 @@ USABLE = 0.99
 def _capacity(setup: Setup) -> float:
     is_decimal = setup.gpu.arch == "Blackwell Ultra"
     return setup.gpu.hbm_gb * (1e9 if is_decimal else GIB) * USABLE
-
-
-def states_and_params(setup: Setup, index: int, c: MemoryConstants = USUAL_CONSTANTS) -> tuple[Params, States]:
-    params = params_of(setup, pipeline_stage_of(setup, index))
-    return params, states_of(setup, params, c)

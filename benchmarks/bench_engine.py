@@ -98,7 +98,7 @@ def judge(
             for event in reader.read(arrival, at):
                 engine.step(node, event)
                 if recorder is not None:
-                    recorder.heard(arrival, event)
+                    recorder.record_frame(arrival, event)
 
 
 def recorded(batches: list[list[tuple[MonoNs, Packet | Tick]]]) -> float:

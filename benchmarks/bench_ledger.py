@@ -137,7 +137,7 @@ def windows(directory: Path) -> list[Row]:
         with closing(sqlite3.connect(path, isolation_level=None)) as beside:
             for effect in kept():
                 begun = time.perf_counter()
-                _keep(journal, effect)
+                _persist(journal, effect)
                 handed.append(1e3 * (time.perf_counter() - begun))
                 journal.rows(last=0)  # Answered behind the commit.
                 took.append(1e3 * (time.perf_counter() - begun))
@@ -201,7 +201,7 @@ def _packet(number: int, frame: dict[str, object]) -> Packet:
     return Packet(ConnectionId(number + 1), peer, encode(frame))
 
 
-def _keep(journal: SqliteJournal, effect: PersistRuns) -> None:
+def _persist(journal: SqliteJournal, effect: PersistRuns) -> None:
     rows = [
         JournalRow(one.kind, one.run, one.incident_id, MonoNs(0), WallNs(0), "boot", one.data) for one in effect.records
     ]

@@ -46,7 +46,7 @@ def play(read: Iterator[dict[str, Any]]) -> None:
     for record in read:
         replay.read(record)
     replay.end()
-    assert not replay.told, "a healthy log"
+    assert not replay.verdicts, "a healthy log"
 
 
 def per_second(times: int, call: Any) -> list[float]:

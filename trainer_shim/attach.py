@@ -13,7 +13,7 @@ from weakref import ref
 from . import launch, tokens
 from .engines.base import Kind, Options
 from .engines.select import kind_of
-from .guard import attempt, say
+from .guard import attempt, print_line
 from .interfaces import Resumed, Saver, Watch
 from .loader import WrappedLoader, wrap_loader
 from .meter import StepMeter
@@ -136,7 +136,7 @@ def attach(
         if known._target() is engine:
             return known
         if known._target() is not None:
-            say("attach(): this process is watched through another object already; close() that handle first")
+            print_line("attach(): this process is watched through another object already; close() that handle first")
             return known
         known.close()
     options = Options(checkpoint_dir, optimizer, stateful or {}, save_fn, load_fn)
@@ -160,7 +160,7 @@ _ATTACHED: List[Shim] = []
 def resume(directory: Optional[str] = None) -> Optional[Resumed]:
     """Continue from the newest whole checkpoint, through the handle of the last attach(); see Shim.resume."""
     if not _ATTACHED:
-        say("resume() comes after attach(): nothing was resumed")
+        print_line("resume() comes after attach(): nothing was resumed")
         return None
     return _ATTACHED[0].resume(directory)
 
@@ -195,7 +195,7 @@ def _start(
     watch.start()
     missing = kind.cannot_save(directory)
     if missing is not None and launched.rank == 0:
-        say("cannot save a checkpoint when asked: %s" % missing)
+        print_line("cannot save a checkpoint when asked: %s" % missing)
 
 
 def _watcher(*args: Any, **kwargs: Any) -> Watch:
@@ -241,7 +241,7 @@ def _as_json(overrides: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _unwatched(shim: Shim, error: Exception) -> Shim:
-    say("attach() failed, training goes on unwatched: %s: %.300s" % (type(error).__name__, error))
+    print_line("attach() failed, training goes on unwatched: %s: %.300s" % (type(error).__name__, error))
     attempt(shim._undo)
     if launch.is_required(os.environ):
         sys.exit("costgov: COSTGOV_REQUIRED=1 refuses to train unwatched")

@@ -37,7 +37,7 @@ class Scalars(Protocol):
         """Read what was put, once the event recorded after put() is complete."""
 
 
-class Late(NamedTuple):
+class LateTimes(NamedTuple):
     """A step that leaves the ring. Times are None where there were too many events, or nothing of it `is_read`."""
 
     fields: Dict[str, Any]
@@ -100,25 +100,25 @@ class DeviceTimer:
         # The end of this step is the beginning of the next one's gap, and one event serves both.
         self._marks.append((GAP, end))
 
-    def arrived(self) -> List[Late]:
+    def arrived(self) -> List[LateTimes]:
         """Return, in order, the closed steps whose values are on the host. Never waits."""
-        late: List[Late] = []
+        late: List[LateTimes] = []
         while self._open and self._open[0].end.query():
             late.append(self._finish(self._open.popleft()))
         while len(self._open) > STEPS_IN_FLIGHT_MAX:
             stuck = self._open.popleft()
             # Its events are not reused: the device may still write them.
-            late.append(Late(stuck.fields))
+            late.append(LateTimes(stuck.fields))
         return late
 
-    def _finish(self, step: _Open) -> Late:
+    def _finish(self, step: _Open) -> LateTimes:
         loss, norm = self._scalars.get(step.slot)
         if not step.marks or not all(event.query() for _, event in step.marks):
-            return Late(step.fields, True, None, None, loss, norm)
+            return LateTimes(step.fields, True, None, None, loss, norm)
         parts, total = split(step.marks, step.end)
         # step.end lives on as the next step's first mark; all others are free again.
         self._free.extend(event for _, event in step.marks)
-        return Late(step.fields, True, total, parts, loss, norm)
+        return LateTimes(step.fields, True, total, parts, loss, norm)
 
     def _record(self) -> Event:
         event = self._free.pop() if self._free else self._new_event()

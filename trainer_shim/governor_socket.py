@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from . import wire
-from .guard import note, say
+from .guard import note, print_line
 from .outbox import Outbox
 from .progress import Progress
 
@@ -287,11 +287,11 @@ def _decoded(packet: bytes) -> Optional[Dict[str, Any]]:
     try:
         frame = json.loads(packet)
     except ValueError:
-        say("ignored %d bytes from the governor that are not JSON" % len(packet))
+        print_line("ignored %d bytes from the governor that are not JSON" % len(packet))
         return None
     found = wire.faults(frame, wire.GOVERNOR_FRAMES)
     if found:
-        say("ignored a frame from the governor: %.200s" % found[0])
+        print_line("ignored a frame from the governor: %.200s" % found[0])
         return None
     checked: Dict[str, Any] = frame
     return checked

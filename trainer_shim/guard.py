@@ -48,10 +48,10 @@ def note(where: str, error: BaseException) -> None:
     seen = faults.get(where, 0)
     faults[where] = seen + 1
     if not seen:
-        say("fault in %s, training goes on: %s: %.200s" % (where, type(error).__name__, error))
+        print_line("fault in %s, training goes on: %s: %.200s" % (where, type(error).__name__, error))
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print one line of ours to stderr; a closed stderr is not worth an exception."""
     try:
         sys.stderr.write("costgov: %s\n" % line)

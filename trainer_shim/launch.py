@@ -7,7 +7,7 @@ import sys
 import zlib
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional
 
-from .guard import say
+from .guard import print_line
 from .wire import LABELS_MAX, LIST_ITEMS_MAX, PATH_CHARS_MAX, TEXT_CHARS_MAX
 
 _ABSENT_RUN_IDS = frozenset(("", "none", "default"))  # What torchrun says when nobody named the rendezvous.
@@ -54,7 +54,7 @@ def is_required(environ: Mapping[str, str]) -> bool:
     """Read COSTGOV_REQUIRED: whether to refuse to train unwatched. Any other word counts as no, and is reported."""
     text = environ.get("COSTGOV_REQUIRED", "").strip().lower()
     if text not in _YES and text not in _NO:
-        say("COSTGOV_REQUIRED=%.40s is neither 1 nor 0: taken for 0, this may train unwatched" % text)
+        print_line("COSTGOV_REQUIRED=%.40s is neither 1 nor 0: taken for 0, this may train unwatched" % text)
     return text in _YES
 
 
@@ -66,7 +66,7 @@ def parse_labels(text: str) -> Dict[str, str]:
         if equals and name.strip():
             labels[name.strip()] = value.strip()
         else:
-            say("COSTGOV_LABELS: %r is not name=value: left out" % part[:80])
+            print_line("COSTGOV_LABELS: %r is not name=value: left out" % part[:80])
     return clean_labels(labels)
 
 
@@ -109,7 +109,7 @@ def boot_id() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
             return stream.read().strip()
     except OSError:
-        say("no boot id: deadlines from other ranks are taken as time left")
+        print_line("no boot id: deadlines from other ranks are taken as time left")
         return "pid-%d" % os.getpid()
 
 

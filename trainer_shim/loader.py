@@ -6,7 +6,7 @@ import threading
 from typing import Any, Dict, Generic, Iterable, Iterator, List, Optional, TypeVar
 from weakref import WeakSet
 
-from .guard import say
+from .guard import print_line
 from .phases import CURRENT
 from .saving import rng
 
@@ -136,7 +136,7 @@ def load_loader_states(states: List[Dict[str, Any]]) -> None:
     if not states:
         return
     if len(states) != len(loaders):
-        say(
+        print_line(
             "the checkpoint knows %d wrapped loaders, this process has %d: data position not restored"
             % (len(states), len(loaders))
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Optional, Set
 
-from .guard import say
+from .guard import print_line
 from .meter import StepMeter
 from .wire import PHASES
 
@@ -33,7 +33,7 @@ class phase:  # noqa: N801  A context manager that reads like the statement it i
     def __init__(self, name: str) -> None:
         if name not in PHASES and name not in _UNKNOWN:
             _UNKNOWN.add(name)
-            say("phase %r is not one of %s: counted as idle" % (name, ", ".join(PHASES)))
+            print_line("phase %r is not one of %s: counted as idle" % (name, ", ".join(PHASES)))
         self._name = name if name in PHASES else "idle"
         self._meter: Optional[StepMeter] = None
         self._part: Optional[int] = None

@@ -15,7 +15,7 @@ import weakref
 from types import FrameType
 from typing import Any, Mapping, Optional
 
-from .guard import say
+from .guard import print_line
 
 DEFAULT_SIGNAL = int(signal.SIGUSR1)
 _WAKE = b"\0"  # No signal has number 0: it wakes the listener and nothing else.
@@ -56,7 +56,7 @@ def signal_number(environ: Mapping[str, str]) -> int:
         name = text if text.startswith("SIG") else "SIG" + text
         number = int(signal.Signals(int(text)) if text.isdigit() else signal.Signals[name])
     except (KeyError, ValueError):
-        say("COSTGOV_SIGNAL=%.40s is no signal; using %d" % (text, DEFAULT_SIGNAL))
+        print_line("COSTGOV_SIGNAL=%.40s is no signal; using %d" % (text, DEFAULT_SIGNAL))
         return DEFAULT_SIGNAL
     return number
 
@@ -125,7 +125,7 @@ class SignalWakeup:
         if self.number:
             if signal.getsignal(self.number) is self._handler:
                 # The default action would kill a worker when the whole group is signalled, which its parent survives.
-                signal.signal(self.number, _deaf if self._previous == signal.SIG_DFL else self._previous)
+                signal.signal(self.number, _ignore_signal if self._previous == signal.SIG_DFL else self._previous)
             current = signal.set_wakeup_fd(-1)
             _put_back(self._previous_fd if current == self._sender.fileno() else current)
             self.number = 0
@@ -167,7 +167,7 @@ def _caught_in_c(number: int) -> bool:
         return False
 
 
-def _deaf(_number: int, _frame: Optional[FrameType]) -> None:
+def _ignore_signal(_number: int, _frame: Optional[FrameType]) -> None:
     """Unlike SIG_IGN, a handler does not outlive exec: no program inherits our choice."""
 
 

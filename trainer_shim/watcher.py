@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from . import wire
 from .governor_socket import GovernorSocket, clip, unwatched_line
-from .guard import guarded, say
+from .guard import guarded, print_line
 from .interfaces import Resumed, Saver
 from .launch import Place, is_required
 from .listener import Listener
@@ -99,7 +99,7 @@ class Watcher:
         if is_required(self._environ):
             self._insist()
         elif not self._governor.connect(time.monotonic_ns()) and self._place.local_rank == 0:
-            say(unwatched_line(self._governor.paths, None))
+            print_line(unwatched_line(self._governor.paths, None))
         self._alive = True
         _quiet_in_children(self)
         self._listener.start()
@@ -209,7 +209,7 @@ class Watcher:
         self.hello_field("capabilities", self._capabilities(self._hello.get("capabilities")))
         if self._governor.refused is not None and self._place.local_rank == 0 and not self._said_refused:
             self._said_refused = True
-            say(unwatched_line((self._governor.path,), self._governor.refused))
+            print_line(unwatched_line((self._governor.path,), self._governor.refused))
 
     @guarded()
     def checkpoint(self) -> None:

@@ -26,7 +26,7 @@ from trainer_shim.wire import TEXT_CHARS_MAX
 
 KNOWN_SHOWN: Final = 8  # Enough to see what was misspelt.
 
-MayTouch = Callable[[Daemon, ControlRequest, str], bool]
+MayControl = Callable[[Daemon, ControlRequest, str], bool]
 
 
 class Refused(Exception):  # noqa: N818 - the condition is the name.
@@ -37,10 +37,10 @@ class Refused(Exception):  # noqa: N818 - the condition is the name.
         self.code = code
 
 
-def set_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> dict[str, Any]:
+def set_budget(daemon: Daemon, request: ControlRequest, may_control: MayControl) -> dict[str, Any]:
     """Put a live ceiling in force. Raises Refused."""
     node, body = daemon.node, request.body
-    scope, reason = _asked(daemon, request, may_touch)
+    scope, reason = _asked(daemon, request, may_control)
     _check_seen(node, scope)
     clock = daemon.performer.clock
     at, before = clock.mono(), _in_force(node, scope)
@@ -65,13 +65,13 @@ def set_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> 
     if refusal is not None:
         raise Refused("refused", refusal)
     daemon.apply(OperatorBudget(at, scope, budget, reason, request.uid))
-    return _told(daemon, scope, before)
+    return _reply(daemon, scope, before)
 
 
-def clear_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -> dict[str, Any]:
+def clear_budget(daemon: Daemon, request: ControlRequest, may_control: MayControl) -> dict[str, Any]:
     """Remove a live ceiling. Raises Refused."""
     node = daemon.node
-    scope, reason = _asked(daemon, request, may_touch, is_known=True)
+    scope, reason = _asked(daemon, request, may_control, is_known=True)
     before = node.budgets.live.get(scope.text)
     if before is None:
         elsewhere = " (one stands in costgov.toml: edit it there)" if scope.text in node.budgets.configured else ""
@@ -88,7 +88,7 @@ def clear_budget(daemon: Daemon, request: ControlRequest, may_touch: MayTouch) -
     if done is not None:
         raise Refused("refused", done)
     daemon.apply(OperatorBudget(at, scope, None, reason, request.uid))
-    return _told(daemon, scope, before)
+    return _reply(daemon, scope, before)
 
 
 def _would_halt(cap: Cap, source: str) -> str:
@@ -100,7 +100,7 @@ def _would_halt(cap: Cap, source: str) -> str:
 
 
 def _asked(
-    daemon: Daemon, request: ControlRequest, may_touch: MayTouch, *, is_known: bool = False
+    daemon: Daemon, request: ControlRequest, may_control: MayControl, *, is_known: bool = False
 ) -> tuple[Scope, str]:
     text, reason = request.body.get("scope"), request.body.get("reason")
     try:
@@ -116,7 +116,7 @@ def _asked(
     if of_run and of_run not in daemon.node.runs and not is_known:
         known = ", ".join(list(daemon.node.runs)[:KNOWN_SHOWN]) or "none"
         raise Refused("no_such_run", f"no run {of_run[:60]!r} here; known: {known}")
-    if not may_touch(daemon, request, of_run):
+    if not may_control(daemon, request, of_run):
         whom = f"owns run {of_run} nor" if of_run else "is root or the governor's user, nor"
         raise Refused("denied", f"uid {request.uid} neither {whom} may control this governor")
     return scope, reason
@@ -141,7 +141,7 @@ def _in_force(node: Node, scope: Scope) -> ScopedBudget | None:
     return node.budgets.of(scope) or budgeting.after_clearing(node, scope)
 
 
-def _told(daemon: Daemon, scope: Scope, before: ScopedBudget | None) -> dict[str, Any]:
+def _reply(daemon: Daemon, scope: Scope, before: ScopedBudget | None) -> dict[str, Any]:
     node = daemon.node
     after = _in_force(node, scope)
     at = daemon.performer.clock.mono()

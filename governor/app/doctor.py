@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from governor.adapters import clouds
-from governor.adapters.alerting.tables import addressees
+from governor.adapters.alerting.tables import configured_receivers
 from governor.adapters.control_socket import group_id
 from governor.adapters.journal.db import JournalReader
 from governor.adapters.machine.clock import SystemClock
@@ -327,7 +327,7 @@ def _alerts(settings: Settings) -> Iterator[Check]:
     """Whether alerts could be sent, as far as this machine shows. Nothing is sent; `costgov alert test` does that."""
     if not settings.alert:
         yield Check(OK, "alerts", "no [[alert]] receiver: alarms and halts are told to the log and the metrics alone")
-    for one, table in zip(addressees(settings.alert), settings.alert, strict=True):
+    for one, table in zip(configured_receivers(settings.alert), settings.alert, strict=True):
         told, problem = f"{one.name}: {one.kind} at {one.receiver.where}", one.receiver.problem()
         if problem is not None:
             text, advice = f"{told}: {Delivery(Took.BUSY, problem).line}", "correct it, then run `costgov alert test`"

@@ -199,7 +199,7 @@ class PriceWatch:
     _next_at: MonoNs | None = None
     _confirmed_at: MonoNs = MonoNs(0)
     _problem: str = ""
-    _is_stale_said: bool = False
+    _is_stale_reported: bool = False
 
     @property
     def period_ns(self) -> DurationNs:
@@ -223,7 +223,7 @@ class PriceWatch:
         self._next_at = MonoNs(at + self.period_ns)
         if self.source is None or self.settings.price.ask_again == "off":
             # A price that is not asked for again grows stale too.
-            return self._told(self._choose(self.answer), at)
+            return self._news(self._choose(self.answer), at)
         self._ask(self.source, at)
         return []
 
@@ -262,24 +262,24 @@ class PriceWatch:
             return self._failed(answer.problem or "it names no price any more", at)
         if answer.quote is not None and any(answer.quote in remark.quotes for remark in refused):
             return self._failed(refused[0].line, at)
-        self.answer, self._confirmed_at, self._is_stale_said = answer, at, False
-        return self._told(chosen, at)
+        self.answer, self._confirmed_at, self._is_stale_reported = answer, at, False
+        return self._news(chosen, at)
 
     def _failed(self, problem: str, at: MonoNs) -> list[Event]:
         """The old price stays in force. After a long time without confirmation, an alarm says so."""
         assert self._next_at is not None
         self._next_at = min(self._next_at, MonoNs(at + SPOT_PERIOD_NS))
         quote, unconfirmed = self.chosen.quote, at - self._confirmed_at
-        if quote is None or quote.origin not in _TO_CONFIRM or self._is_stale_said:
+        if quote is None or quote.origin not in _TO_CONFIRM or self._is_stale_reported:
             return []
         if unconfirmed < STALE_AFTER_PERIODS * self.period_ns:
             return []
-        self._is_stale_said = True
+        self._is_stale_reported = True
         name = source_name(self.settings)
         text = f"{name} has not confirmed {quote.text} for {format_duration(unconfirmed)}, and it counts on: {problem}"
         return self._event(self.chosen, [(RemarkKind.STALE.value, text)], at)
 
-    def _told(self, chosen: Chosen, at: MonoNs) -> list[Event]:
+    def _news(self, chosen: Chosen, at: MonoNs) -> list[Event]:
         """An event if something changed: the price, its source, or what a person should know of it."""
         before, quote = self.chosen, chosen.quote
         if quote is None:

@@ -62,7 +62,7 @@ def status(daemon: Daemon) -> Answer:
         "version": __version__,
         "pid": os.getpid(),
         # The run for which `costgov run` was started; null for the node's service.
-        "run": daemon.beside.run if daemon.beside is not None else None,
+        "run": daemon.supervised.run if daemon.supervised is not None else None,
         "node": facts.node,
         "boot_id": facts.boot_id,
         "mode": "observe" if facts.observe else "enforce",
@@ -101,7 +101,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _may_touch(daemon: Daemon, request: ControlRequest, run: str) -> bool:
+def _may_control(daemon: Daemon, request: ControlRequest, run: str) -> bool:
     """Whether the client is root, our own user or the run's owner, or in the socket's group (its mode is 0660)."""
     managed = daemon.node.runs.get(run)
     owner = managed.run.uid if managed is not None else None
@@ -144,7 +144,7 @@ def _refusal(daemon: Daemon, request: ControlRequest, run: Any, reason: Any) -> 
         return _no("no_such_run", f"no run {str(run)[:60]!r} here; known: {known}")
     if not isinstance(reason, str) or not reason.strip() or len(reason) > TEXT_CHARS_MAX:
         return _no("bad_request", f"a reason of 1 to {TEXT_CHARS_MAX} characters is needed: it is audited")
-    if not _may_touch(daemon, request, run):
+    if not _may_control(daemon, request, run):
         return _no("denied", f"uid {request.uid} neither owns run {run} nor may control this governor")
     return None
 
@@ -159,7 +159,7 @@ def _incidents(daemon: Daemon, request: ControlRequest) -> Answer | None:
     def tell(line: bytes) -> None:
         daemon.soon(lambda: daemon.reply(request.conn, line))
 
-    if daemon.archive.ask(daemon.performer.journal, last, wanted, tell):
+    if daemon.incident_queries.ask(daemon.performer.journal, last, wanted, tell):
         return None
     return _no("unavailable", "too many questions about past halts are open; try again in a moment")
 
@@ -172,10 +172,10 @@ def _reload(daemon: Daemon, request: ControlRequest) -> Answer:
     return _no("bad_request", daemon.health.reload_error or "the new policies are invalid; the old ones stand")
 
 
-def _budget(act: Callable[[Daemon, ControlRequest, budget_requests.MayTouch], Answer]) -> Callable[..., Answer]:
+def _budget(act: Callable[[Daemon, ControlRequest, budget_requests.MayControl], Answer]) -> Callable[..., Answer]:
     def handle(daemon: Daemon, request: ControlRequest) -> Answer:
         try:
-            return _yes(act(daemon, request, _may_touch))
+            return _yes(act(daemon, request, _may_control))
         except budget_requests.Refused as refused:
             return _no(refused.code, str(refused))
 

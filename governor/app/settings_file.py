@@ -25,7 +25,7 @@ from governor.adapters.alerting.tables import read as read_alert_tables
 from governor.settings.model import SYSTEM_CONFIG, Settings, default_paths
 from governor.wire.toml_file import KeyPath, key_lines, line_of, read_bounded, show
 
-__all__ = ["SYSTEM_CONFIG", "Settings", "load_settings", "paths_beside"]
+__all__ = ["SYSTEM_CONFIG", "Settings", "load_settings", "paths_of_run"]
 
 CONFIG_BYTES_MAX: Final = 1024 * 1024  # A larger file is not a configuration.
 ENV_PREFIX: Final = "COSTGOV_"
@@ -75,11 +75,11 @@ def load_settings(
     overrides: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
     *,
-    beside: str | None = None,
+    run: str | None = None,
 ) -> tuple[Settings | None, list[str]]:
     """Read and check everything.
 
-    `overrides` is nested as the file is. `path` None: there is no file. `beside`: the one run that this governor is
+    `overrides` is nested as the file is. `path` None: there is no file. `run`: the one run that this governor is
     for;
     unconfigured paths and port are then the run's own. Returns (None, problems) if the settings cannot be used. In
     (settings, problems) each problem is a warning.
@@ -93,9 +93,9 @@ def load_settings(
     except tomllib.TOMLDecodeError as error:
         return None, [f"{path}: not TOML: {_one_line(str(error))}"]
     aliases = {f"{ENV_PREFIX}PATHS__{key.upper()}": name for name, key in ENV_PATHS.items() if environ.get(name)}
-    layers = _Layers(overrides or {}, _from_environment(environ, beside), file, text, path, aliases)
+    layers = _Layers(overrides or {}, _from_environment(environ, run), file, text, path, aliases)
     try:
-        settings = _merge(layers, environ, beside)
+        settings = _merge(layers, environ, run)
     except ValidationError as error:
         return None, [_problem(detail, layers) for detail in error.errors(include_url=False, include_input=False)]
     problems = [*_cloud_problems(settings, layers), *_price_problems(settings, layers)]
@@ -105,10 +105,10 @@ def load_settings(
     return (None, problems) if problems else (settings, list(_permission_warnings(path, file)))
 
 
-def paths_beside(environ: Mapping[str, str], beside: str) -> dict[str, Any]:
-    """[paths] for the run `beside`, with no file and no options: all of them are the run's own."""
-    given = _from_environment(environ, beside).get("paths", {})
-    return default_paths(given, environ, os.geteuid(), beside)
+def paths_of_run(environ: Mapping[str, str], run: str) -> dict[str, Any]:
+    """[paths] for the run `run`, with no file and no options: all of them are the run's own."""
+    given = _from_environment(environ, run).get("paths", {})
+    return default_paths(given, environ, os.geteuid(), run)
 
 
 def _read(path: Path | None) -> tuple[str, list[str]]:
@@ -126,16 +126,16 @@ def _read(path: Path | None) -> tuple[str, list[str]]:
         return "", [f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8"]
 
 
-def _from_environment(environ: Mapping[str, str], beside: str | None) -> dict[str, Any]:
+def _from_environment(environ: Mapping[str, str], run: str | None) -> dict[str, Any]:
     """COSTGOV_METRICS__PORT=9478 -> {"metrics": {"port": "9478"}}. A value that begins like JSON is read as JSON.
 
     Names without a double underscore belong to the trainer's side (COSTGOV_RUN, COSTGOV_REQUIRED, …).
-    Every child process inherits the environment. So with `beside`, a run uses its own directories below the inherited
+    Every child process inherits the environment. So with `run`, a run uses its own directories below the inherited
     ones, and COSTGOV_SOCKET is the socket of the governor that watches us, not one to serve.
     """
     data: dict[str, Any] = {}
     for name, key in ENV_PATHS.items():
-        if environ.get(name) and not (beside is not None and key == "socket"):
+        if environ.get(name) and not (run is not None and key == "socket"):
             data.setdefault("paths", {})[key] = environ[name]
     for name, value in sorted(environ.items()):
         if not name.startswith(ENV_PREFIX) or not (name == "COSTGOV_OBSERVE" or "__" in name):
@@ -146,9 +146,9 @@ def _from_environment(environ: Mapping[str, str], beside: str | None) -> dict[st
             inner = at.setdefault(table, {})
             at = inner if isinstance(inner, dict) else {}
         at[key] = _from_text(value)
-    if beside is not None:
+    if run is not None:
         paths = data.get("paths", {})
-        paths |= {key: f"{paths[key]}/runs/{beside}" for key in ("state_dir", "runtime_dir") if key in paths}
+        paths |= {key: f"{paths[key]}/runs/{run}" for key in ("state_dir", "runtime_dir") if key in paths}
     return data
 
 
@@ -161,13 +161,13 @@ def _from_text(value: str) -> Any:
     return value
 
 
-def _merge(layers: _Layers, environ: Mapping[str, str], beside: str | None) -> Settings:
+def _merge(layers: _Layers, environ: Mapping[str, str], run: str | None) -> Settings:
     tables = (layer.get("paths") for layer in (layers.file, layers.environment, layers.overrides))
     given: dict[str, Any] = {}
     for table in tables:
         given.update(table if isinstance(table, Mapping) else {})
-    defaults: dict[str, Any] = {"paths": default_paths(given, environ, os.geteuid(), beside)}
-    if beside is not None:
+    defaults: dict[str, Any] = {"paths": default_paths(given, environ, os.geteuid(), run)}
+    if run is not None:
         defaults["metrics"] = {"port": 0}  # The well-known port is for the node's own governor.
 
     class Layered(Settings):

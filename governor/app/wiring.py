@@ -27,7 +27,7 @@ from governor.adapters.trainers.inbox import SeqpacketInbox
 from governor.adapters.trainers.listener import SocketUnavailable
 from governor.adapters.trainers.recordings import RecordingFiles
 from governor.adapters.trainers.segments import limits_of
-from governor.adapters.trainers.streams import DiskCheckpoints, LeftAt, Stream
+from governor.adapters.trainers.streams import DiskCheckpoints, SavedStream, Stream
 from governor.app import pricing, requests
 from governor.app.node_facts import CannotStart, load_cloud, load_price_source, node_facts, today
 from governor.app.pricing import PriceWatch
@@ -145,7 +145,7 @@ class Governor:
         self._closers.append(self.alerts.close)
         reports = ReportFiles(paths.state_dir / "incidents")
         observers = Observers([*watchers, reports, self.alerts, *self._exporters()])
-        streams = [Stream(entry, self.processes, self._left_at(entry.run)) for entry in settings.jsonl]
+        streams = [Stream(entry, self.processes, self._saved_stream(entry.run)) for entry in settings.jsonl]
         self._closers += [stream.close for stream in streams]
         memory, notices = MemoryWatch(self._pids), NoticeWatch(self.cloud, self.clock)
         self._closers += [memory.close, notices.close]
@@ -176,7 +176,7 @@ class Governor:
                 GpuWatch(
                     self.gpus,
                     self.processes,
-                    lambda: self.daemon.beside.processes if self.daemon.beside is not None else (),
+                    lambda: self.daemon.supervised.processes if self.daemon.supervised is not None else (),
                 ),
                 memory,
                 notices,
@@ -193,9 +193,9 @@ class Governor:
         live = {name: managed.processes() for name, managed in self.node.runs.items() if managed.run.alive}
         return {name: processes[0].pid for name, processes in live.items() if processes}
 
-    def _left_at(self, run: str) -> LeftAt | None:
+    def _saved_stream(self, run: str) -> SavedStream | None:
         managed = self.node.runs.get(run)
-        return LeftAt(managed.stream_position, managed.launch.remembered) if managed is not None else None
+        return SavedStream(managed.stream_position, managed.launch.remembered) if managed is not None else None
 
     def _exporters(self) -> list[Observer]:
         metrics = self.settings.metrics
@@ -255,14 +255,14 @@ class Governor:
     def unwatched(self) -> list[dict[str, Any]]:
         """GPU processes of no announced run, with the price of the GPUs that they hold."""
         readings = self.gpus.read() or ()
-        unannounced = self.node.unannounced()
+        unannounced_gpu_pids = self.node.unannounced_gpu_pids()
         price = self.node.ledger.price_usd_micros_per_hour
         share = price / MICROS_PER_USD / len(readings) if price is not None and readings else None
         return [
             {"pid": pid, "gpu": reading.uuid, "usd_per_hour": share}
             for reading in readings
             for pid in reading.pids or ()
-            if pid in unannounced
+            if pid in unannounced_gpu_pids
         ]
 
     def lines(self) -> list[str]:

@@ -20,7 +20,7 @@ from governor.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from governor.adapters.alerting.tables import Addressee
+    from governor.adapters.alerting.tables import ConfiguredReceiver
     from governor.core.alerts.catalogue import Alert
 
 
@@ -44,12 +44,12 @@ def test(name: str | None, config: Path | None, as_json: bool) -> None:
     of secrets are read as whoever calls this, so `sudo -u costgov costgov alert test` tries what the service may. Exit
     code 1 when a receiver did not take it, or when there is none.
     """
-    from governor.adapters.alerting.tables import addressees
+    from governor.adapters.alerting.tables import configured_receivers
     from governor.core.alerts.catalogue import of_test
     from governor.core.base.units import WallNs
 
     settings = settings_from(config)
-    found = addressees(settings.alert)
+    found = configured_receivers(settings.alert)
     if not found:
         raise Failed("no receiver is configured: add an [[alert]] table to costgov.toml (docs/reference/alerts.md)")
     chosen = [one for one in found if name in (None, one.name)]
@@ -64,7 +64,7 @@ def test(name: str | None, config: Path | None, as_json: bool) -> None:
         raise Failed(f"not taken by: {', '.join(failed)}")
 
 
-def _ask(one: Addressee, sent: Alert, *, as_json: bool) -> dict[str, Any]:
+def _ask(one: ConfiguredReceiver, sent: Alert, *, as_json: bool) -> dict[str, Any]:
     from governor.core.alerts.outbox import Took
 
     begun = time.monotonic()

@@ -131,8 +131,8 @@ def set_budget(
         print_json(data)
         return
     before = f" (was {_usd(data['before_usd'])})" if data["before_usd"] is not None else ""
-    _say(f"{scope}: ceiling {_usd(data['ceiling_usd'])}{before}; {_spent(data)}")
-    _say_whom(data)
+    _show(f"{scope}: ceiling {_usd(data['ceiling_usd'])}{before}; {_spent(data)}")
+    _show_covered_runs(data)
 
 
 @budget.command(
@@ -153,10 +153,10 @@ def clear(scope: str, reason: str, control: str | None, as_json: bool) -> None:
         print_json(data)
         return
     if data["ceiling_usd"] is None:
-        _say(f"{scope}: cleared (was {_usd(data['before_usd'])}); no ceiling of this scope is left")
+        _show(f"{scope}: cleared (was {_usd(data['before_usd'])}); no ceiling of this scope is left")
         return
-    _say(f"{scope}: cleared (was {_usd(data['before_usd'])}); {_usd(data['ceiling_usd'])} counts ({data['source']})")
-    _say_whom(data)
+    _show(f"{scope}: cleared (was {_usd(data['before_usd'])}); {_usd(data['ceiling_usd'])} counts ({data['source']})")
+    _show_covered_runs(data)
 
 
 @budget.command(
@@ -184,10 +184,10 @@ def list_budgets(control: str | None, as_json: bool) -> None:
     from governor.text.table import Head, render_rows
 
     for governor in governors:
-        _say(who(governor))
+        _show(who(governor))
         rows = [_row(found) for found in governor["budgets"]]
         if not rows:
-            _say("no ceiling is in force: set one with `costgov budget set SCOPE USD --reason …`")
+            _show("no ceiling is in force: set one with `costgov budget set SCOPE USD --reason …`")
             continue
         heads = [Head("SCOPE", may_wrap=True), Head("CEILING", True), Head("SPENT", True), Head("RESERVED", True),
                  Head("REACHED IN", True), Head("SOURCE", may_wrap=True)]  # fmt: skip
@@ -214,16 +214,16 @@ def _spent(data: Mapping[str, Any]) -> str:
     return f"spent {_usd(data['spend_usd'])}, {_usd(data['reserve_usd'])} reserved for its halt"
 
 
-def _say_whom(data: Mapping[str, Any]) -> None:
+def _show_covered_runs(data: Mapping[str, Any]) -> None:
     runs = ", ".join(data["runs"])
     if data["observe"]:
-        _say("nothing is halted by it: this governor only observes")
-    _say(f"it holds {runs}" if runs else "no live run is under it now")
+        _show("nothing is halted by it: this governor only observes")
+    _show(f"it holds {runs}" if runs else "no live run is under it now")
     for note in data["notes"]:
-        _say(note)
+        _show(note)
 
 
-def _say(text: str) -> None:
+def _show(text: str) -> None:
     from governor.text.table import plain
 
     show_line(plain(text))

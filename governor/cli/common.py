@@ -174,16 +174,14 @@ def find_config(config: Path | None) -> Path | None:
     return Path(SYSTEM_CONFIG) if os.path.exists(SYSTEM_CONFIG) else None
 
 
-def settings_from(
-    config: Path | None, overrides: dict[str, Any] | None = None, *, beside: str | None = None
-) -> Settings:
+def settings_from(config: Path | None, overrides: dict[str, Any] | None = None, *, run: str | None = None) -> Settings:
     """Load the settings from the given file, else from the system's. Fail with one line for each problem.
 
     Warnings go to stderr.
     """
     from governor.app.settings_file import load_settings
 
-    settings, problems = load_settings(find_config(config), overrides, beside=beside)
+    settings, problems = load_settings(find_config(config), overrides, run=run)
     if settings is None:
         raise Failed("\n".join(problems))
     for warning in problems:

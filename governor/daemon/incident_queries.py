@@ -15,7 +15,7 @@ from trainer_shim.wire import worded
 # A person looks at one thing at a time. Each query's thread competes for the interpreter.
 QUESTIONS_AT_ONCE_MAX: Final = 4
 
-Tell = Callable[[bytes], None]
+Reply = Callable[[bytes], None]
 
 
 @dataclass(slots=True)
@@ -25,8 +25,8 @@ class IncidentQueries:
     _asked: int = 0
     _lock: Any = field(default_factory=threading.Lock)
 
-    def ask(self, journal: Journal, last: int, wanted: str | None, tell: Tell) -> bool:
-        """Call `tell` with the answer's line, on another thread. False when too many queries are open.
+    def ask(self, journal: Journal, last: int, wanted: str | None, reply: Reply) -> bool:
+        """Call `reply` with the answer's line, on another thread. False when too many queries are open.
 
         The answer has the newest `last` incidents, oldest first. `wanted` selects among them: the incident of that id,
         else all whose ids begin so, or the newest for "last".
@@ -36,18 +36,20 @@ class IncidentQueries:
                 return False
             self._asked += 1
         try:
-            threading.Thread(target=self._work, args=(journal, last, wanted, tell), name="archive", daemon=True).start()
+            threading.Thread(
+                target=self._work, args=(journal, last, wanted, reply), name="archive", daemon=True
+            ).start()
         except RuntimeError:  # No thread is available (RLIMIT_NPROC, TasksMax).
             self._answered()
             return False
         return True
 
-    def _work(self, journal: Journal, last: int, wanted: str | None, tell: Tell) -> None:
+    def _work(self, journal: Journal, last: int, wanted: str | None, reply: Reply) -> None:
         try:
             line = answer_line(journal, last, wanted)
         finally:
             self._answered()
-        tell(line)
+        reply(line)
 
     def _answered(self) -> None:
         with self._lock:

@@ -70,7 +70,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class BesideCommand:
+class SupervisedCommand:
     """The command of `costgov run`, for which this governor was started, and its effect on the loop."""
 
     run: str | None  # The name that its environment carries.
@@ -80,7 +80,7 @@ class BesideCommand:
     on_signal: Callable[[signal.Signals], bool] = lambda _signum: False  # True: the signal is handled, go on.
 
 
-NO_COMMAND: Final = BesideCommand(None, (), ())
+NO_COMMAND: Final = SupervisedCommand(None, (), ())
 
 
 @dataclass(slots=True)
@@ -93,10 +93,10 @@ class Daemon:
     # The answer to a control request; None: `reply` sends it later.
     answer: Callable[[Daemon, ControlRequest], dict[str, Any] | None] | None = None
     # Past halts, which the loop itself never reads.
-    archive: IncidentQueries = field(default_factory=IncidentQueries)
+    incident_queries: IncidentQueries = field(default_factory=IncidentQueries)
     control_is_private: bool = False  # The control socket's mode admits only its owner and group.
     extra: Callable[[], dict[str, Any]] = dict  # Further parts of `status`: cloud, self-test, GPU sampler.
-    beside: BesideCommand | None = None  # `costgov run`.
+    supervised: SupervisedCommand | None = None  # `costgov run`.
     sources: Sequence[Any] = ()  # JSONL tails: poll(at) -> events.
     recorder: Recorder | None = None
     health: Health = field(default_factory=Health)
@@ -105,7 +105,7 @@ class Daemon:
     _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is ready.
     _wake: Any = field(default_factory=socket.socketpair)
     _stopping: bool = False
-    _rejected_said_at: MonoNs = MonoNs(-NS_PER_S)
+    _rejected_reported_at: MonoNs = MonoNs(-NS_PER_S)
     _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
     _complaints: dict[ConnectionId, int] = field(default_factory=dict)
     _next_tick: MonoNs = MonoNs(0)
@@ -171,7 +171,7 @@ class Daemon:
         # them takes 15 ms and may come between a verdict and its signal.
         gc.collect()
         gc.freeze()
-        while not self._stopping and not (self.beside is not None and self.beside.should_end()):
+        while not self._stopping and not (self.supervised is not None and self.supervised.should_end()):
             for fd, _ in self._epoll.poll(self._timeout_s()):
                 # Only the ready ones: most wake-ups are for one frame, and other calls cost more.
                 self._ready[fd]()
@@ -183,7 +183,7 @@ class Daemon:
             if at >= self._next_tick:
                 self._tick()
         self.service.notify("STOPPING=1")
-        self.keep_runs()
+        self.persist_runs()
 
     def _register(self) -> None:
         self._ready = {self._wake[0].fileno(): self._drain_wake, self.performer.inbox.fileno(): self._drain_inbox}
@@ -210,7 +210,7 @@ class Daemon:
             self.performer.perform(effects)
         return effects
 
-    def keep_runs(self) -> None:
+    def persist_runs(self) -> None:
         """Persist what a restarted governor needs: owners, money, holds, the rules' counts.
 
         The engine does so every few seconds. A new run, a new hold and the governor's own end do not wait for that.
@@ -240,7 +240,7 @@ class Daemon:
     def _on_signal(self, signum: signal.Signals) -> None:
         if signum is signal.SIGHUP:
             self.reload()
-        elif self.beside is None or not self.beside.on_signal(signum):
+        elif self.supervised is None or not self.supervised.on_signal(signum):
             self._stopping = True
 
     def _drain_inbox(self) -> None:
@@ -270,8 +270,8 @@ class Daemon:
         """Log a rejection, at most once a second: a connect loop must not fill the log."""
         self.health.rejected_total += 1
         at = self.performer.clock.mono()
-        if at - self._rejected_said_at >= NS_PER_S:
-            self._rejected_said_at = at
+        if at - self._rejected_reported_at >= NS_PER_S:
+            self._rejected_reported_at = at
             total = self.health.rejected_total
             log.warning("connection_refused", reason=arrival.reason, uid=arrival.uid, pid=arrival.pid, total=total)
 
@@ -284,7 +284,7 @@ class Daemon:
             if isinstance(event, (Hello, BadHello)) and any(isinstance(effect, Refuse) for effect in effects):
                 return True
             if self.recorder is not None and not isinstance(event, (FramesLost, BadHello)):
-                self.recorder.heard(packet, event)
+                self.recorder.record_frame(packet, event)
             if isinstance(event, Hello):
                 self._is_new_to_journal = True
                 self._find_launchers(event)
@@ -305,13 +305,13 @@ class Daemon:
             return
         found = find_launchers(table, hello.peer.process, self.performer.process_killer.own_pid)
         # Another run of this user may use our socket. Our command is not above its ranks and must not end with it.
-        beside = self.beside or NO_COMMAND
-        own = hello.run == beside.run or descends(table, hello.peer.process, beside.processes)
-        launchers = tuple(dict.fromkeys((*beside.processes, *found))) if own else found
+        supervised = self.supervised or NO_COMMAND
+        own = hello.run == supervised.run or descends(table, hello.peer.process, supervised.processes)
+        launchers = tuple(dict.fromkeys((*supervised.processes, *found))) if own else found
         if launchers:
             outermost = table.get(launchers[0].pid)
             known = outermost.argv if outermost is not None else ()
-            self.apply(LaunchersSeen(hello.at, hello.run, launchers, (beside.argv or known) if own else known))
+            self.apply(LaunchersSeen(hello.at, hello.run, launchers, (supervised.argv or known) if own else known))
 
     def _drain_control(self) -> None:
         if self.control is None or self.answer is None:
@@ -338,7 +338,7 @@ class Daemon:
             for event in source.poll(at):
                 self.apply(event)
                 if self.recorder is not None:
-                    self.recorder.seen(event)
+                    self.recorder.record_sample(event)
         self._drain_control()  # Ready or not: this ends connections that are too old.
         # Ready or not: this accepts connections that earlier lacked a descriptor.
         self._drain_inbox()
@@ -348,7 +348,7 @@ class Daemon:
         if self.recorder is not None:
             self.performer.perform(self.recorder.tick(tick.at))
         if self._is_new_to_journal:
-            self.keep_runs()
+            self.persist_runs()
         self.performer.observer.tick(self.node, at)
         if self._notify_every_ns and at - self._notified_at >= self._notify_every_ns:
             self._notified_at = at
@@ -369,9 +369,9 @@ class Daemon:
 
     # --- policies ----------------------------------------------------------------------------------------
 
-    def attend(self, beside: BesideCommand, ended: Any) -> None:
+    def supervise(self, supervised: SupervisedCommand, ended: Any) -> None:
         """Attend to one command. `ended` is a source: poll(at) -> events."""
-        self.beside = beside
+        self.supervised = supervised
         self.sources = [*self.sources, ended]
 
     def reload(self) -> bool:

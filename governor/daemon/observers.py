@@ -31,25 +31,25 @@ class Observers:
         return self.failed.total()
 
     def tick(self, node: Any, at: MonoNs) -> None:
-        self._tell("tick", node, at)
+        self._call("tick", node, at)
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        self._tell("incident", snapshot)
+        self._call("incident", snapshot)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
-        self._tell("alarm", name, run, text)
+        self._call("alarm", name, run, text)
 
-    def _tell(self, call: str, *what: Any) -> None:
+    def _call(self, call: str, *what: Any) -> None:
         for place, observer in enumerate(self.observers):
             try:
                 getattr(observer, call)(*what)
             except Exception as error:  # noqa: BLE001 - the guard around observers, which only look.
                 self.failed[place] += 1
                 if self.failed[place] % SAID_EVERY == 1:
-                    _say(observer, call, error, self.failed[place])
+                    _log_failure(observer, call, error, self.failed[place])
 
 
-def _say(observer: Observer, call: str, error: Exception, total: int) -> None:
+def _log_failure(observer: Observer, call: str, error: Exception, total: int) -> None:
     where = traceback.extract_tb(error.__traceback__)[-1]
     fault = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"[:300]
     log.error("observer_failed", observer=type(observer).__name__, call=call, fault=fault, total=total)

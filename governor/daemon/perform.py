@@ -74,7 +74,7 @@ class Performer:
     _order: Any = field(default_factory=itertools.count)
     _in_flight: Counter[type] = field(default_factory=Counter)
     _lock: Any = field(default_factory=threading.Lock)
-    _untold: list[Callable[[], None]] = field(default_factory=list)  # Calls that the observer has not had yet.
+    _observer_calls: list[Callable[[], None]] = field(default_factory=list)  # Calls that the observer has not had yet.
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Do effects in order. Consecutive rows and their incident are one commit, because each one waits for the disk.
@@ -86,16 +86,16 @@ class Performer:
             if isinstance(effect, Record | PersistIncident):
                 kept.append(effect)
             else:
-                self._keep(kept)
+                self._persist(kept)
                 kept = []
                 _DO[type(effect)](self, effect)
-        self._keep(kept)
-        self._tell()
+        self._persist(kept)
+        self._call_observers()
 
-    def _tell(self) -> None:
-        untold, self._untold = self._untold, []
-        for tell in untold:
-            tell()
+    def _call_observers(self) -> None:
+        calls, self._observer_calls = self._observer_calls, []
+        for call in calls:
+            call()
 
     def next_due(self) -> MonoNs | None:
         return self._later[0][0] if self._later else None
@@ -110,18 +110,18 @@ class Performer:
     def _row(self, kind: str, run: str | None, incident_id: str | None, data: Mapping[str, Any]) -> Row:
         return Row(kind, run, incident_id, self.clock.mono(), self.clock.wall(), self.clock.boot_id, data)
 
-    def _keep(self, kept: Sequence[Record | PersistIncident]) -> None:
+    def _persist(self, kept: Sequence[Record | PersistIncident]) -> None:
         records = [effect for effect in kept if isinstance(effect, Record)]
         rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in records]
         incidents = [effect for effect in kept if isinstance(effect, PersistIncident)]
         for incident in incidents[:-1]:
-            self._keep_incident(incident, [])
+            self._persist_incident(incident, [])
         if incidents:
-            self._keep_incident(incidents[-1], rows)
+            self._persist_incident(incidents[-1], rows)
         elif rows:
             self.journal.append(rows, full=any(record.durable for record in records))
 
-    def _keep_incident(self, effect: PersistIncident, rows: Sequence[Row]) -> None:
+    def _persist_incident(self, effect: PersistIncident, rows: Sequence[Row]) -> None:
         keep = self.journal.close_incident if effect.closed else self.journal.save_incident
         snapshot = effect.snapshot
         if not keep(effect.incident_id, snapshot, rows):
@@ -130,12 +130,12 @@ class Performer:
             if managed is not None and managed.incident is not None:
                 managed.incident.mark_undurable()
             snapshot = {**snapshot, "undurable": True}  # Also if this was the halt's last row.
-        self._untold.append(partial(self.observer.incident, snapshot))
+        self._observer_calls.append(partial(self.observer.incident, snapshot))
 
     def _record(self, effect: Record) -> None:
-        self._keep([effect])
+        self._persist([effect])
 
-    def keep_runs(self, effect: PersistRuns) -> None:
+    def persist_runs(self, effect: PersistRuns) -> None:
         rows = [self._row(record.kind, record.run, record.incident_id, record.data) for record in effect.records]
         charges = [charge_row(charge) for charge in effect.charges]
         self.journal.save_runs(effect.runs, charges, rows, full=effect.durable)
@@ -145,13 +145,13 @@ class Performer:
         self.journal.append(
             [self._row("alarm", effect.run, None, {"name": effect.name, "text": effect.text})], full=False
         )
-        self._untold.append(partial(self.observer.alarm, effect.name, effect.run, effect.text))
+        self._observer_calls.append(partial(self.observer.alarm, effect.name, effect.run, effect.text))
 
     def page(self, effect: Page) -> None:
         what = "the stop of this node" if effect.run == NODE else f"halt of run {effect.run}"
         text = f"{what} needs a person: {effect.reason}; still trying (incident {effect.incident_id})"
         log.error("needs_human", run=effect.run, incident_id=effect.incident_id, reason=effect.reason)
-        self._untold.append(partial(self.observer.alarm, "needs_human", effect.run, text))
+        self._observer_calls.append(partial(self.observer.alarm, "needs_human", effect.run, text))
 
     def close_incident(self, effect: CloseIncident) -> None:
         self.process_killer.end(effect.incident_id)
@@ -185,12 +185,12 @@ class Performer:
                 sent.append((rank, self.inbox.send(rank.connection, packet)))
         # All requests first: a signal needs a look into /proc, and the last rank should not wait for the others' looks.
         reached = [
-            {"rank": rank.rank, "letter": letter, "rung": self._ring(rank.peer.process, rank.signal)}
+            {"rank": rank.rank, "letter": letter, "rung": self._signal_rank(rank.peer.process, rank.signal)}
             for rank, letter in sent
         ]
         self._record(Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached}))
 
-    def _ring(self, process: Any, number: int) -> str:
+    def _signal_rank(self, process: Any, number: int) -> str:
         if number == 0:
             return "no_doorbell"
         signum = signal.Signals(number)
@@ -300,7 +300,7 @@ _DO: Final[dict[type, Callable[[Performer, Any], None]]] = {
     Ask: Performer.ask,
     CloseIncident: Performer.close_incident,
     Confirm: Performer.confirm,
-    PersistRuns: Performer.keep_runs,
+    PersistRuns: Performer.persist_runs,
     Kill: Performer.kill,
     Page: Performer.page,
     ReadBilling: Performer.read_billing,

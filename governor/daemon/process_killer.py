@@ -43,7 +43,7 @@ class KillInProgress:
     members: KillSet | None = None  # None while the process table cannot be read.
     unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
     empty_scans: int = 0
-    told_gone: bool = False
+    is_gone_reported: bool = False
     next_at: MonoNs = MonoNs(0)
 
 
@@ -142,10 +142,10 @@ class ProcessKiller:
         gone = killing.empty_scans >= EMPTY_SCANS
         killing.next_at = MonoNs(at + (GUARD_NS if gone else max(SCAN_NS, len(table) * SCAN_PER_PROCESS_NS)))
         if respawned:
-            killing.told_gone = False
+            killing.is_gone_reported = False
             return ProcessesSeen(at, incident_id, alive, respawned)
-        if gone and not killing.told_gone:
-            killing.told_gone = True
+        if gone and not killing.is_gone_reported:
+            killing.is_gone_reported = True
             return ProcessesSeen(at, incident_id, ())
         return None
 

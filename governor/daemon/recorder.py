@@ -20,7 +20,7 @@ from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.core.rules.triggers.hang import BLIND_AFTER_NS
 from governor.ports import Packet
 from governor.wire import recording
-from governor.wire.recording import Heard
+from governor.wire.recording import ReceivedFrame
 
 STOPPED: Final = "recording_stopped"
 
@@ -32,12 +32,12 @@ class Recordings(Protocol):
     def problem(self) -> str | None:
         """One line while input is not stored."""
 
-    def hello(self, run: str, line: Heard) -> None:
+    def hello(self, run: str, line: ReceivedFrame) -> None:
         """Note a connected rank, until `lost`. Its hello is repeated where a later part begins, not written alone."""
 
     def lost(self, connection: ConnectionId) -> None: ...
 
-    def put(self, run: str, line: Heard) -> None: ...
+    def put(self, run: str, line: ReceivedFrame) -> None: ...
 
     def note(self, run: str, at: MonoNs, line: bytes) -> None:
         """Store a line of the governor's own (wire.recording)."""
@@ -59,11 +59,11 @@ class Recorder:
     node: Node
     recordings: Recordings
     _is_on: dict[str, bool] = field(default_factory=dict)  # By run; False while its halt lasts.
-    _is_said: bool = False
+    _is_problem_reported: bool = False
     # When the governor last ran. Ticks come every 250 ms, also without runs.
     _awake_at: MonoNs | None = None
 
-    def heard(self, packet: Packet, event: Event) -> None:
+    def record_frame(self, packet: Packet, event: Event) -> None:
         """Record a frame that was read and judged. A frame of a connection without a run is not recorded."""
         self._wake(event.at)
         held = self.node.connections.get(packet.connection)
@@ -73,12 +73,12 @@ class Recorder:
         run = managed.run.run
         is_halted, was_on = managed.incident is not None, self._is_on.get(run)
         if was_on and not is_halted and not isinstance(event, Hello | Ack):  # The most frequent case.
-            self.recordings.put(run, Heard(event.at, packet.connection, packet.data))
+            self.recordings.put(run, ReceivedFrame(event.at, packet.connection, packet.data))
             return
         if was_on is False and not is_halted:
             self.recordings.again(run, event.at)
         process = packet.peer.process if isinstance(event, Hello) else None
-        line = Heard(event.at, packet.connection, packet.data, process, is_ack=isinstance(event, Ack))
+        line = ReceivedFrame(event.at, packet.connection, packet.data, process, is_ack=isinstance(event, Ack))
         if process is not None:
             self.recordings.hello(run, line)  # Also for a halted run: this rank may go on after the halt.
         if was_on or not is_halted:
@@ -95,7 +95,7 @@ class Recorder:
         if held is not None and self._is_on.get(held[0]):
             self.recordings.note(held[0], at, recording.lost(at, connection))
 
-    def seen(self, event: Event) -> None:
+    def record_sample(self, event: Event) -> None:
         """Record a machine sample: for each run, the part that its rules were shown."""
         self._wake(event.at)
         if isinstance(event, GpuSample) and event.run is None:
@@ -123,8 +123,8 @@ class Recorder:
                 self.recordings.end(run)
                 del self._is_on[run]
         problem = self.recordings.problem
-        was_said, self._is_said = self._is_said, problem is not None
-        if problem is None or was_said:
+        was_reported, self._is_problem_reported = self._is_problem_reported, problem is not None
+        if problem is None or was_reported:
             return []
         return [Alarm(STOPPED, None, f"what runs send is not recorded: {problem}; nothing else depends on it")]
 

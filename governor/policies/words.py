@@ -192,9 +192,9 @@ class Explained:
 def explain(policy: Policy) -> list[str]:
     """A policy in lines for a terminal."""
     lines = head(policy)
-    for said in explain_rules(policy):
-        lines.append(f"  {said.rule}  ({said.source})")
-        text = " ".join((said.says, *said.more))
+    for explained in explain_rules(policy):
+        lines.append(f"  {explained.rule}  ({explained.source})")
+        text = " ".join((explained.says, *explained.more))
         lines.extend(textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    "))
     return [*lines, *tail(policy)]
 
@@ -215,7 +215,7 @@ def _explained(policy: Policy, rule: Rule) -> Explained:
         trigger=rule.trigger,
         enforced=enforced,
         response=rule.response.value,
-        says=f"{verb} {condition}{_held(rule)}.",
+        says=f"{verb} {condition}{_persistence_text(rule)}.",
         more=(*more, *_when_sentence(rule), *_saving(policy, rule), *_resuming(rule), *_observing(rule)),
     )
 
@@ -224,16 +224,16 @@ def condition_of(kind: str, params: Mapping[str, Any], budget: Budget) -> tuple[
     """A trigger's condition with its values: the words after "when", then its further sentences."""
     trigger = load()[kind]
     values = {**defaults(trigger.KEYS), **params}
-    words = {key.name: say(key, values[key.name]) for key in trigger.KEYS}
+    words = {key.name: value_text(key, values[key.name]) for key in trigger.KEYS}
     ceiling, tokens = budget.ceiling_usd_micros, budget.tokens
     words["ceiling"] = "none is set" if ceiling is None else format_usd(ceiling)
     words["tokens"] = "no number is set" if tokens is None else f"{tokens:,}"
-    return tuple(text.format_map(words) for text in sayings(trigger))
+    return tuple(text.format_map(words) for text in meanings(trigger))
 
 
-def sayings(trigger: type[Trigger]) -> tuple[str, ...]:
+def meanings(trigger: type[Trigger]) -> tuple[str, ...]:
     """A trigger's own sentences, else the first line of its file and its keys."""
-    own: tuple[str, ...] | None = vars(trigger).get("SAYS")
+    own: tuple[str, ...] | None = vars(trigger).get("MEANING")
     if own is not None:
         return own
     first = (sys.modules[trigger.__module__].__doc__ or trigger.KIND).splitlines()[0].rstrip(".")
@@ -241,12 +241,12 @@ def sayings(trigger: type[Trigger]) -> tuple[str, ...]:
     return (first[:1].lower() + first[1:], *([f"Its limits: {keys}."] if keys else []))
 
 
-def named_in(texts: tuple[str, ...]) -> set[str]:
+def placeholders_in(texts: tuple[str, ...]) -> set[str]:
     """The placeholders in these texts."""
     return {name for text in texts for _, name, _, _ in string.Formatter().parse(text) if name is not None}
 
 
-def say(key: Key, value: Any) -> str:
+def value_text(key: Key, value: Any) -> str:
     """A value in prose: "30%", "1,000,000", "1m30s"."""
     match key.kind:
         case "frac":
@@ -259,7 +259,7 @@ def say(key: Key, value: Any) -> str:
             return format_value(key, value)
 
 
-def _held(rule: Rule) -> str:
+def _persistence_text(rule: Rule) -> str:
     if rule.persistence == AT_ONCE:
         return ""
     match rule.persistence.kind:

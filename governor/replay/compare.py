@@ -9,15 +9,15 @@ from statistics import median
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_HOUR, UsdMicros
-from governor.replay.play import Replay, Told
+from governor.replay.play import Replay, ReplayVerdict
 from governor.wire.jsonl import seconds_of
 
 RUN_HOURS: Final = 1_000  # The unit of the false-halt rate: a month and a half of one run.
 
 
-def halts(replay: Replay, policy: str) -> list[Told]:
+def halts(replay: Replay, policy: str) -> list[ReplayVerdict]:
     """The halts of one policy in order, including those that it would only have recorded."""
-    return [told for told in replay.told if told.response == "halt" and told.policy == policy]
+    return [one for one in replay.verdicts if one.response == "halt" and one.policy == policy]
 
 
 @dataclass
@@ -45,7 +45,7 @@ class LabelTally:
         first = found[0] if found else None
         self.logs += 1
         self.halted += first is not None
-        self.halted_enforced += any(told.mode == "enforce" for told in found)
+        self.halted_enforced += any(one.mode == "enforce" for one in found)
         role = replay.meta.get("role")
         if role == "healthy":
             self.healthy += 1
@@ -58,7 +58,7 @@ class LabelTally:
             if first is not None:
                 self._caught(first, replay.meta, end_ns)
 
-    def _caught(self, first: Told, meta: Mapping[str, Any], end_ns: int) -> None:
+    def _caught(self, first: ReplayVerdict, meta: Mapping[str, Any], end_ns: int) -> None:
         onset_s = seconds_of(meta.get("onset_t"))
         if first.t is None or onset_s is None or not math.isfinite(onset_s):
             self.caught += 1
@@ -100,5 +100,5 @@ class LabelTally:
         }
 
 
-def _left_ns(halt: Told, end_ns: int) -> int:
+def _left_ns(halt: ReplayVerdict, end_ns: int) -> int:
     return 0 if halt.t is None else max(0, end_ns - round(halt.t * 1e9))

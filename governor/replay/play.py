@@ -38,7 +38,7 @@ KEYS_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReplayVerdict:
     """One verdict: what a rule would have done. `mode` is the rule's own: in observe mode it would not have acted."""
 
     policy: str
@@ -123,14 +123,16 @@ class _Judge:
         self._modes = {rule.name: rule.mode.value for rule in policy.rules}
         self.node: Node = new_node(facts, policies, BootNs(at), WallNs(at))
 
-    def told_of(self, effects: Sequence[Effect], t: float | None) -> list[Told]:
+    def verdicts_of(self, effects: Sequence[Effect], t: float | None) -> list[ReplayVerdict]:
         """The verdicts among the engine's effects."""
         return [
-            self._told(effect.data, t) for effect in effects if isinstance(effect, Record) and effect.kind == "verdict"
+            self._verdict(effect.data, t)
+            for effect in effects
+            if isinstance(effect, Record) and effect.kind == "verdict"
         ]
 
-    def _told(self, data: Mapping[str, Any], t: float | None) -> Told:
-        return Told(
+    def _verdict(self, data: Mapping[str, Any], t: float | None) -> ReplayVerdict:
+        return ReplayVerdict(
             policy=self.policy.name,
             rule=data["rule"],
             trigger=data["trigger"],
@@ -153,7 +155,7 @@ class Replay:
     trace: Trace | None = None  # Receives every step, for a drawing.
     # The field map, as for a stream.
     fields: Mapping[str, Sequence[str]] = field(default_factory=lambda: DEFAULT_FIELDS)
-    told: list[Told] = field(default_factory=list)
+    verdicts: list[ReplayVerdict] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
     records: int = 0
 
@@ -280,7 +282,7 @@ class Replay:
             judge.node.skip_persist(at)
             effects = engine.step(judge.node, tick)
             if effects:
-                self.told += judge.told_of(effects, self._t(at))
+                self.verdicts += judge.verdicts_of(effects, self._t(at))
 
     def _feed(self, event: Event) -> None:
         if self.trace is not None and isinstance(event, Step):
@@ -288,4 +290,4 @@ class Replay:
         for judge in self._judges:
             effects = engine.step(judge.node, event)
             if effects:
-                self.told += judge.told_of(effects, self.t)
+                self.verdicts += judge.verdicts_of(effects, self.t)

@@ -43,7 +43,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NearestVerdict:
     """The first firing of a variant."""
 
     log: str
@@ -59,7 +59,7 @@ class Tuned:
     here: Value
     state: State
     worst: Value | None = None
-    told: Told | None = None  # At the neighbouring value.
+    verdict: NearestVerdict | None = None  # At the neighbouring value.
     suggested: Value | None = None  # None also when no value has the margin.
 
     @property
@@ -78,7 +78,7 @@ class _Search:
     rule: Rule
     key: Key
     here: Value
-    fired: dict[Value, Told | None] = field(default_factory=dict)
+    fired: dict[Value, NearestVerdict | None] = field(default_factory=dict)
 
     def values(self) -> list[Value]:
         return sorted(self.fired)
@@ -145,10 +145,10 @@ def _try(logs: Sequence[str], play: Play, policy: Policy, variants: Sequence[tup
         rules = tuple(_variant(name, *variant) for name, variant in named.items() if not _has_fired(*variant))
         if not rules:
             return
-        for told in play(log, replace(policy, rules=rules)).told:
-            if told.rule in named and not _has_fired(*named[told.rule]):
-                search, value = named[told.rule]
-                search.fired[value] = Told(log, told.t)
+        for verdict in play(log, replace(policy, rules=rules)).verdicts:
+            if verdict.rule in named and not _has_fired(*named[verdict.rule]):
+                search, value = named[verdict.rule]
+                search.fired[value] = NearestVerdict(log, verdict.t)
 
 
 def _has_fired(search: _Search, value: Value) -> bool:
@@ -185,12 +185,12 @@ def _tuned(search: _Search, margin: float) -> Tuned:
     plain = Tuned(search.rule.name, search.key, search.here, State.FAR)
     pair = search.bracket()
     if pair is None:
-        told = search.fired[search.here]
-        return plain if told is None else replace(plain, state=State.ALWAYS, told=told)
+        verdict = search.fired[search.here]
+        return plain if verdict is None else replace(plain, state=State.ALWAYS, verdict=verdict)
     worst, beside = pair
     outward = worst > beside
     suggested = _rounded(search.key, worst * margin if outward else worst / margin, outward=outward)
-    tuned = replace(plain, worst=worst, told=search.fired[beside], suggested=suggested)
+    tuned = replace(plain, worst=worst, verdict=search.fired[beside], suggested=suggested)
     if search.fired[search.here] is not None:
         return replace(tuned, state=State.FIRES)
     limit = worst * margin if outward else worst / margin

@@ -347,17 +347,17 @@ class Settings(BaseSettings):
 
 
 def default_paths(
-    given: Mapping[str, Any], environ: Mapping[str, str], uid: int, beside: str | None = None
+    given: Mapping[str, Any], environ: Mapping[str, str], uid: int, run: str | None = None
 ) -> dict[str, Any]:
     """Fill what [paths] leaves out: systemd's assignment, else the system's directories, else the user's.
 
-    Root, and a user who may write the system's directories (the service's own), gets those. `beside` names a run with
+    Root, and a user who may write the system's directories (the service's own), gets those. `run` names a run with
     its own governor: its directories are below those, so that neither governor disturbs the other.
     """
     home = environ.get("HOME") or pwd.getpwuid(uid).pw_dir
     state_home = environ.get("XDG_STATE_HOME") or f"{home}/.local/state"
     paths = dict(given)
-    below = f"/runs/{beside}" if beside is not None else ""
+    below = f"/runs/{run}" if run is not None else ""
     if "state_dir" not in paths:
         assigned = environ.get("STATE_DIRECTORY", "").split(":")[0]  # Set by systemd; several are joined by colons.
         paths["state_dir"] = (assigned or _system(SYSTEM_STATE_DIR, uid) or f"{state_home}/costgov") + below

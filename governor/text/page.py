@@ -34,9 +34,9 @@ def page(title: str, inner: str) -> str:
     )
 
 
-def section(title: str, inner: str, told: str = "") -> str:
+def section(title: str, inner: str, note: str = "") -> str:
     """A section of the page. Empty if `inner` is empty."""
-    return f"<section><h2>{html.escape(title)}</h2>{quiet(told)}{inner}</section>\n" if inner else ""
+    return f"<section><h2>{html.escape(title)}</h2>{quiet(note)}{inner}</section>\n" if inner else ""
 
 
 def quiet(text: str) -> str:

@@ -107,8 +107,8 @@ class Plot:
         """Points, each with its tooltip."""
         self._parts += [
             f'<circle cx="{self._across(x):.1f}" cy="{self._up(y):.1f}" r="{radius}" fill="{colour}">'
-            f"<title>{html.escape(told)}</title></circle>"
-            for x, y, told in points
+            f"<title>{html.escape(note)}</title></circle>"
+            for x, y, note in points
         ]
 
     def band(self, columns: Sequence[tuple[float, float, float]], colour: str) -> None:
@@ -117,11 +117,11 @@ class Plot:
         lower = self._points([(x, low) for x, low, _ in reversed(columns)])
         self._parts.append(f'<polygon points="{upper} {lower}" fill="{colour}" fill-opacity=".35" stroke="{colour}"/>')
 
-    def upright(self, x: float, colour: str, told: str, *, is_dashed: bool) -> None:
+    def upright(self, x: float, colour: str, note: str, *, is_dashed: bool) -> None:
         """A vertical line at an event."""
         dash = ' stroke-dasharray="4 3"' if is_dashed else ""
         at, long = self._across(x), self.height - self.bottom - self.top
-        title = f"<title>{html.escape(told)}</title>"
+        title = f"<title>{html.escape(note)}</title>"
         self._parts.append(f'<path d="M{at:.1f} {self.top} v{long}" stroke="{colour}"{dash}>{title}</path>')
 
     def triangle(self, x: float, colour: str) -> None:
@@ -209,11 +209,11 @@ def curves(series: Sequence[Series], x_title: str, y_title: str, height: int = 3
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Named parts side by side. `limit`: a mark; `told`: the text after the bar."""
+    """Named parts side by side. `limit`: a mark; `note`: the text after the bar."""
 
     label: str
     parts: Mapping[str, float]
-    told: str
+    note: str
     limit: float | None = None
 
 
@@ -227,17 +227,17 @@ def stacked(bars: Sequence[Bar], colours: Mapping[str, str], unit: str) -> str:
         drawn.append(_text(LABELS - 8, y + BAR * 0.7, _short(bar.label, 32), "end"))
         for name, value in bar.parts.items():
             width = room * value / most
-            told = html.escape(f"{name}: {figure(value)} {unit}")
+            note = html.escape(f"{name}: {figure(value)} {unit}")
             drawn.append(
                 f'<rect x="{x:.1f}" y="{y}" width="{max(width, 0):.2f}" height="{BAR}" fill="{colours[name]}">'
-                f"<title>{told}</title></rect>"
+                f"<title>{note}</title></rect>"
             )
             x += width
         if bar.limit is not None:
             at = LABELS + room * bar.limit / most
             drawn.append(f'<path class="limit" d="M{at:.1f} {y - 4}v{BAR + 8}"/>')
             x = max(x, at)
-        drawn.append(_text(x + 8, y + BAR * 0.7, bar.told))
+        drawn.append(_text(x + 8, y + BAR * 0.7, bar.note))
     return _svg("".join(drawn), WIDTH, GAP + len(bars) * (BAR + GAP))
 
 
@@ -268,6 +268,6 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _svg(inner: str, wide: float, tall: float, told: str = "") -> str:
-    label = f' aria-label="{html.escape(told)}"' if told else ""
+def _svg(inner: str, wide: float, tall: float, note: str = "") -> str:
+    label = f' aria-label="{html.escape(note)}"' if note else ""
     return f'<svg viewBox="0 0 {wide} {tall}" role="img"{label}>{inner}</svg>'

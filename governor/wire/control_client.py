@@ -48,15 +48,15 @@ def socket_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
         return (given,)
     directory = environ.get("COSTGOV_PATHS__RUNTIME_DIR")
     if directory:
-        return (f"{directory}/control.sock", *_beside(directory))
+        return (f"{directory}/control.sock", *_run_sockets(directory))
     runtime = environ.get("XDG_RUNTIME_DIR")
     state_home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
     users = f"{runtime}/costgov/control.sock" if runtime else f"{state_home}/costgov/run/control.sock"
-    beside = [found for path in (SYSTEM_SOCKET, users) for found in _beside(os.path.dirname(path))]
-    return (SYSTEM_SOCKET, users, *beside)
+    of_runs = [found for path in (SYSTEM_SOCKET, users) for found in _run_sockets(os.path.dirname(path))]
+    return (SYSTEM_SOCKET, users, *of_runs)
 
 
-def _beside(runtime_dir: str) -> list[str]:
+def _run_sockets(runtime_dir: str) -> list[str]:
     """The governors of `costgov run`, each in its own directory."""
     return sorted(glob.glob(f"{glob.escape(runtime_dir)}/runs/*/control.sock"))[:GOVERNORS_MAX]
 

@@ -36,7 +36,7 @@ PROCESSES_REMEMBERED_MAX = 1_024
 
 # The signals that a hello may ask us to send: never SIGKILL. 0: the checkpoint request only. Then SIGUSR1, SIGUSR2 and
 # the real-time signals.
-DOORBELLS = frozenset((0, 10, 12, *range(34, 65)))
+SIGNAL_NUMBERS = frozenset((0, 10, 12, *range(34, 65)))
 
 Frame = dict[str, Any]
 
@@ -219,7 +219,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
     if not 0 <= frame["rank"] < frame["world_size"]:
         world_size = frame["world_size"]
         found.append(f"hello.rank {frame['rank']} is outside the world size {world_size}: set RANK and WORLD_SIZE")
-    if frame["signal"] not in DOORBELLS:
+    if frame["signal"] not in SIGNAL_NUMBERS:
         found.append(f"hello.signal {frame['signal']} is no doorbell: use SIGUSR1, SIGUSR2, a real-time signal or 0")
     if found:
         return found

@@ -51,7 +51,7 @@ _HELLO: Final = frozenset(FRAMES["hello"]) - LEFT_OUT
 _ACK: Final = frozenset(FRAMES["ack"]) - {"reason"}
 
 
-class Heard(NamedTuple):
+class ReceivedFrame(NamedTuple):
     """A judged frame, as it came. `process` is set for a hello: the process that the kernel reports."""
 
     at: MonoNs
@@ -63,27 +63,27 @@ class Heard(NamedTuple):
     is_ack: bool = False
 
 
-def line(heard: Heard) -> bytes:
+def line(received: ReceivedFrame) -> bytes:
     """The line of a frame. `data` is one JSON object, so a line break in it is only space between its parts."""
-    if heard.process is not None:
-        return _hello_line(heard, heard.process)
-    if heard.is_ack:
-        return _ack_line(heard)
-    text = heard.data.strip()
+    if received.process is not None:
+        return _hello_line(received, received.process)
+    if received.is_ack:
+        return _ack_line(received)
+    text = received.data.strip()
     if b"\n" in text or b"\r" in text:
         text = text.replace(b"\n", b" ").replace(b"\r", b" ")
-    return b'%b,"at_ns":%d,"conn":%d}\n' % (text[:-1], heard.at, heard.connection)
+    return b'%b,"at_ns":%d,"conn":%d}\n' % (text[:-1], received.at, received.connection)
 
 
-def _hello_line(heard: Heard, process: ProcessId) -> bytes:
-    frame = _kept(heard.data, _HELLO, "last_good", LAST_GOOD_KEPT)
-    frame |= {"at_ns": heard.at, "conn": heard.connection, "pid": process.pid, "start_ticks": process.start_ticks}
-    return _encode(frame | ({"again": True} if heard.is_again else {}))
+def _hello_line(received: ReceivedFrame, process: ProcessId) -> bytes:
+    frame = _kept(received.data, _HELLO, "last_good", LAST_GOOD_KEPT)
+    frame |= {"at_ns": received.at, "conn": received.connection, "pid": process.pid, "start_ticks": process.start_ticks}
+    return _encode(frame | ({"again": True} if received.is_again else {}))
 
 
-def _ack_line(heard: Heard) -> bytes:
-    frame = _kept(heard.data, _ACK, "checkpoint", SAVED_KEPT)
-    return _encode(frame | {"at_ns": heard.at, "conn": heard.connection})
+def _ack_line(received: ReceivedFrame) -> bytes:
+    frame = _kept(received.data, _ACK, "checkpoint", SAVED_KEPT)
+    return _encode(frame | {"at_ns": received.at, "conn": received.connection})
 
 
 def _kept(data: bytes, names: Collection[str], inner: str, names_within: Sequence[str]) -> dict[str, Any]:

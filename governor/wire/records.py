@@ -277,7 +277,7 @@ def is_aside(name: str) -> bool:
 
 def _is_evaluation(read: Step, record: Mapping[str, Any], shape: _Shape) -> bool:
     """Whether a table's row is of validation alone. A critic's `value_loss` also appears in training rows."""
-    is_of_training = read.loss is not None or read.tells_of_training
+    is_of_training = read.loss is not None or read.reports_training
     return not is_of_training and any(record[name] is not None for name in shape.asides)
 
 

@@ -32,7 +32,7 @@ class Loop:
         self.control = ControlServer(str(path))
         self.path = str(path)
         self.performer = SimpleNamespace(journal=journal)
-        self.archive = IncidentQueries()
+        self.incident_queries = IncidentQueries()
         self.calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.reply = self.control.reply
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from governor.adapters.machine.host_watch import Left, MemoryWatch, group_of, machine
+from governor.adapters.machine.host_watch import MemoryLeft, MemoryWatch, group_of, machine
 from governor.core.base.units import MonoNs
 from governor.core.events.machine import HostMemory
 
@@ -59,7 +59,7 @@ class Kernel:
         files = f"inactive_file {round(inactive_file_gib * GIB)}\nactive_file {round(active_file_gib * GIB)}\n"
         (directory / "memory.stat").write_text("anon 1\n" + files)
 
-    def group(self) -> Left | None:
+    def group(self) -> MemoryLeft | None:
         return group_of(PID, self.proc, self.cgroups)
 
 
@@ -72,7 +72,7 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
 
 
 def test_the_machines_memory_is_what_the_kernel_calls_available(kernel: Kernel) -> None:
-    assert machine() == Left(12 * GIB, 64 * GIB)
+    assert machine() == MemoryLeft(12 * GIB, 64 * GIB)
 
 
 def test_a_kernel_that_does_not_say_is_not_full(kernel: Kernel) -> None:
@@ -87,12 +87,12 @@ def test_the_group_with_the_least_left_of_its_limit_counts_wherever_it_stands(ke
     kernel.limit("/slurm/job_7/step_0", "max", 7)
     kernel.limit("/slurm/job_7", str(8 * GIB), 7, inactive_file_gib=0.5)
     kernel.limit("/slurm", str(60 * GIB), 7)
-    assert kernel.group() == Left(round(1.5 * GIB), 8 * GIB, "/slurm/job_7")
+    assert kernel.group() == MemoryLeft(round(1.5 * GIB), 8 * GIB, "/slurm/job_7")
 
 
 def test_caches_beyond_the_limit_leave_no_more_than_the_limit(kernel: Kernel) -> None:
     kernel.limit("/slurm/job_7", str(8 * GIB), 7, inactive_file_gib=9)
-    assert kernel.group() == Left(8 * GIB, 8 * GIB, "/slurm/job_7")
+    assert kernel.group() == MemoryLeft(8 * GIB, 8 * GIB, "/slurm/job_7")
 
 
 def test_without_a_limit_there_is_no_group_and_a_process_that_is_gone_has_none(kernel: Kernel) -> None:
@@ -103,13 +103,13 @@ def test_without_a_limit_there_is_no_group_and_a_process_that_is_gone_has_none(k
 
 def test_pages_of_a_mapped_data_set_can_be_dropped_however_often_they_were_read(kernel: Kernel) -> None:
     kernel.limit("/slurm/job_7", str(8 * GIB), 8, inactive_file_gib=0.5, active_file_gib=5)
-    assert kernel.group() == Left(round(5.5 * GIB), 8 * GIB, "/slurm/job_7")
+    assert kernel.group() == MemoryLeft(round(5.5 * GIB), 8 * GIB, "/slurm/job_7")
 
 
 def test_in_a_container_its_own_root_has_the_limit(kernel: Kernel) -> None:
     kernel.place("/")
     kernel.limit("/", str(8 * GIB), 6)
-    assert kernel.group() == Left(2 * GIB, 8 * GIB, "/")
+    assert kernel.group() == MemoryLeft(2 * GIB, 8 * GIB, "/")
 
 
 def test_of_a_process_in_another_container_the_limit_is_not_to_be_seen_and_ours_is_not_its_own(kernel: Kernel) -> None:

@@ -20,7 +20,7 @@ from governor.core.rules.triggers import load
 from governor.core.runs import intake
 from governor.core.runs.state import Run
 from governor.policies.keys import RULE_KEYS
-from governor.policies.words import condition_of, named_in, sayings
+from governor.policies.words import condition_of, meanings, placeholders_in
 
 KINDS = sorted(load())
 SEEDS = range(8)
@@ -124,9 +124,9 @@ def test_is_documented(kind: str) -> None:
 def test_says_its_condition_with_the_value_of_every_key(kind: str) -> None:
     """What `costgov policy explain` shows: half a sentence to follow "when", then whole ones."""
     trigger = load()[kind]
-    texts = sayings(trigger)
+    texts = meanings(trigger)
     names = {key.name for key in trigger.KEYS}
-    assert names <= named_in(texts), f"not said: {names - named_in(texts)}"
+    assert names <= placeholders_in(texts), f"not said: {names - placeholders_in(texts)}"
     condition, *more = condition_of(kind, {}, Budget())
     assert re.fullmatch(r"[a-z\d].*[^.]", condition), 'it stands between "Halts when" and what follows'
     assert all(re.fullmatch(r"[A-Z].*\.", sentence) for sentence in more)

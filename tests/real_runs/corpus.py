@@ -15,7 +15,7 @@ from typing import Any
 from governor.core.base.units import NS_PER_HOUR
 from governor.policies.parse import load_policies
 from governor.replay.logs import records
-from governor.replay.play import Replay, Told
+from governor.replay.play import Replay, ReplayVerdict
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = Path(os.environ.get("COSTGOV_REAL_RUNS", ROOT.parent / "shared/data/real_runs.tar.xz"))
@@ -31,11 +31,11 @@ class Outcome:
 
     log: str
     meta: dict[str, Any]
-    halts: tuple[Told, ...]
+    halts: tuple[ReplayVerdict, ...]
     steps: tuple[tuple[int | None, float | None, bool], ...]  # Of a troubled log: step, time, is its loss broken.
     hours: float
     cut_at: float | None = None
-    cut_halts: tuple[Told, ...] = ()
+    cut_halts: tuple[ReplayVerdict, ...] = ()
 
 
 def unpack(into: Path) -> list[Path]:
@@ -73,8 +73,8 @@ def _outcome(log: Path, policy: Path) -> Outcome:
     return Outcome(log.stem, meta, _halts(whole), steps, hours, cut_at, cut_halts)
 
 
-def _halts(replay: Replay) -> tuple[Told, ...]:
-    return tuple(told for told in replay.told if told.response == "halt")
+def _halts(replay: Replay) -> tuple[ReplayVerdict, ...]:
+    return tuple(told for told in replay.verdicts if told.response == "halt")
 
 
 def _step(record: dict[str, Any]) -> tuple[int | None, float | None, bool]:

@@ -45,10 +45,10 @@ def without_a_rig(what: str, names: Iterable[str], rigs: Collection[str], table:
 
 def without_a_timeline(kinds: Iterable[str], folder: Path) -> list[str]:
     """Triggers that no file of tests shows firing and staying quiet. A wrong file is told by its errors."""
-    return [line for kind in sorted(kinds) for line in _untold(kind, folder / f"{kind}.toml")]
+    return [line for kind in sorted(kinds) for line in _observer_calls(kind, folder / f"{kind}.toml")]
 
 
-def _untold(kind: str, file: Path) -> list[str]:
+def _observer_calls(kind: str, file: Path) -> list[str]:
     place = os.path.relpath(file, ROOT)
     if not file.is_file():
         return [f"trigger {kind} has no {place}: write the first step that fires and the last that does not"]

@@ -110,8 +110,8 @@ def instrument(model: Any, optimizers: List[Any], meter: StepMeter, ends_step: b
     undo.add(hooks.hook_forward(model, meter, lambda: bool(model.training)))
     last = optimizers[-1] if ends_step else None
     for optimizer in optimizers:
-        undo.add(optimizer.register_step_pre_hook(_Before(meter)).remove)
-        undo.add(optimizer.register_step_post_hook(_After(meter, last)).remove)
+        undo.add(optimizer.register_step_pre_hook(_BeforeStep(meter)).remove)
+        undo.add(optimizer.register_step_post_hook(_AfterStep(meter, last)).remove)
     meter.time_device(device_timer_of(model))
     return undo
 
@@ -129,7 +129,7 @@ def is_sharded(model: Any) -> bool:
     return any(base.__name__ in _SHARDING for base in type(model).__mro__)
 
 
-class _Before:
+class _BeforeStep:
     """A class, not a closure: an optimizer may be copied with its hooks."""
 
     def __init__(self, meter: StepMeter) -> None:
@@ -139,7 +139,7 @@ class _Before:
         self._meter.enter_optimizer()
 
 
-class _After:
+class _AfterStep:
     def __init__(self, meter: StepMeter, last: Any) -> None:
         self._meter = meter
         self._last = last

@@ -85,7 +85,7 @@ class AgreementThread:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            played, error = attempt(self._play_if_asked)
+            played, error = attempt(self._run_round_if_requested)
             if error is not None:
                 self._recover(error)
             elif not played:
@@ -108,7 +108,7 @@ class AgreementThread:
         self._gate.settle()
         self._stop.wait(self.reconnect_s)
 
-    def _play_if_asked(self) -> bool:
+    def _run_round_if_requested(self) -> bool:
         """Play one round if this rank or another was asked. False: nobody was."""
         request = self._requests.request
         if self._store is None:
@@ -132,7 +132,7 @@ class AgreementThread:
         self._entered = True
         request = self._requests.adopt(request_of_notice(notice, self._boot_id, time.monotonic_ns()))
         round_.harden(request)
-        self._end(*self._play(round_))
+        self._end(*self._run_round(round_))
         return True
 
     def _end(self, ending: Phase, fields: Dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ class AgreementThread:
         assert request is not None, "a round has an open incident"
         return request
 
-    def _play(self, round_: Round) -> Tuple[Phase, Dict[str, Any]]:
+    def _run_round(self, round_: Round) -> Tuple[Phase, Dict[str, Any]]:
         """Take part in a round; return how it ended and the last ack's fields."""
         step = self._gate.step
         if not self._gate.finished and self._request.checkpoint == "none":

@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any, Dict, List, Optional
 
-from trainer_shim.guard import say
+from trainer_shim.guard import print_line
 from trainer_shim.interfaces import Resumed, Saver
 
 from . import checkpoint, rng
@@ -34,7 +34,7 @@ def resume_from(
     state = checkpoint.read_rank_file(path, rank)
     position = None
     if state is None:
-        say("%s has no state of rank %d: generators and data start anew" % (path, rank))
+        print_line("%s has no state of rank %d: generators and data start anew" % (path, rank))
     else:
         rng.restore(state["rng"])
         position = state.get("position")
@@ -63,7 +63,7 @@ def _whole(directory: str, rank: int) -> List[Dict[str, Any]]:
         if not faults:
             found.append(dict(manifest, tag=manifest["path"].rsplit("/", 1)[-1]))
         elif rank == 0:
-            say("passing over %s: %s" % (manifest["path"], faults[0]))
+            print_line("passing over %s: %s" % (manifest["path"], faults[0]))
     return found
 
 

@@ -8,7 +8,7 @@ import time
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from trainer_shim.governor_socket import GovernorSocket, clip
-from trainer_shim.guard import attempt, guarded, say
+from trainer_shim.guard import attempt, guarded, print_line
 from trainer_shim.interfaces import Saver
 from trainer_shim.progress import Progress
 
@@ -204,7 +204,7 @@ class SaveAtStep:
         began_ns = time.monotonic_ns()
         while not self._may_leave(order, began_ns):
             self._gate.nap(_NAP_S)
-        say("halted by %s: exit %d with nobody left to end this rank" % (order.incident, order.exit_code))
+        print_line("halted by %s: exit %d with nobody left to end this rank" % (order.incident, order.exit_code))
         sys.stdout.flush()
         os._exit(order.exit_code)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from governor.adapters.alerting.tables import addressees
+from governor.adapters.alerting.tables import configured_receivers
 from governor.core.alerts.catalogue import REPEAT_NS, Alert, Repeats, Route, State, of_alarm, of_incident
 from governor.core.alerts.outbox import Delivery, Outbox, Took
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
@@ -28,7 +28,7 @@ from governor.settings.model import Alert as Table
 AGAIN_NS: Final = DurationNs(NS_PER_MINUTE)
 INCIDENTS_OPEN_MAX: Final = 64  # As many halts as runs may be under way at once.
 # States of the last hundred halts. A forgotten one is reported again, under its old id.
-STAGES_TOLD_MAX: Final = 1_024
+STATES_REPORTED_MAX: Final = 1_024
 # At our end. A receiver across an ocean has answered three times by then.
 FLUSH_S: Final = 3.0
 # The governor that resumes the halt waits for our end, and reports it again.
@@ -38,7 +38,7 @@ log = structlog.get_logger("costgov")
 
 
 @dataclass(slots=True)
-class Courier:
+class AlertSender:
     """One receiver, and the thread that sends alerts to it. `random` spreads the pauses."""
 
     name: str
@@ -73,7 +73,7 @@ class Courier:
             is_cut_short = self._start()
         if is_cut_short:
             log.error("alert_not_begun", receiver=self.name, reason="no thread is to be had: raise the TasksMax")
-        self._say_drops()
+        self._log_drops()
 
     def _start(self) -> bool:
         """Start the thread if there is none. True: none can be started, and the next alert tries again."""
@@ -81,7 +81,7 @@ class Courier:
             return False
         # Drop the alert that a crashed thread was sending: it may be the cause of the crash.
         self._outbox.settle(Delivery(Took.REFUSED, "fault"), MonoNs(self.mono()), 0)
-        thread = threading.Thread(target=self._carry, name=f"alerts {self.name}", daemon=True)
+        thread = threading.Thread(target=self._send_due, name=f"alerts {self.name}", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # RLIMIT_NPROC, TasksMax.
@@ -118,17 +118,17 @@ class Courier:
         if left:
             log.error("alerts_not_sent", receiver=self.name, count=left, reason="the governor ends")
 
-    def _carry(self) -> None:
-        while (alert := self._await()) is not None:
+    def _send_due(self) -> None:
+        while (alert := self._next_due()) is not None:
             delivery = self.receiver.post(alert)
             with self._changed:
                 self._outbox.settle(delivery, MonoNs(self.mono()), self.random())
             if self._is_ended:
                 return  # It was counted as lost.
-            self._say(delivery)
-            self._say_drops()
+            self._log_result(delivery)
+            self._log_drops()
 
-    def _await(self) -> Alert | None:
+    def _next_due(self) -> Alert | None:
         """The next alert that is due. None once we close and none is due."""
         with self._changed:
             while True:
@@ -139,7 +139,7 @@ class Courier:
                 due = self._outbox.due_at()
                 self._changed.wait(None if due is None else max(0.001, (due - at) / NS_PER_S))
 
-    def _say(self, delivery: Delivery) -> None:
+    def _log_result(self, delivery: Delivery) -> None:
         if delivery.took is Took.TAKEN:
             if self._failure:
                 log.warning("alert_receiver_answers", receiver=self.name)
@@ -149,7 +149,7 @@ class Courier:
             log.error("alert_receiver_fails", receiver=self.name, where=self.receiver.where, reason=delivery.line)
         self._failure = delivery.line
 
-    def _say_drops(self) -> None:
+    def _log_drops(self) -> None:
         dropped, seen = self._outbox.dropped_total, self._drops_seen
         self._drops_seen = dropped
         if dropped > seen and not self._is_dropping:
@@ -163,29 +163,29 @@ class AlertDispatcher:
 
     node: Node
     clock: Clock
-    couriers: Sequence[Courier]
+    senders: Sequence[AlertSender]
     flush_s: float = FLUSH_S
     _repeats: Repeats = field(default_factory=Repeats)
     _open: dict[str, Alert] = field(default_factory=dict)  # Open halts, by incident.
-    _told: dict[str, None] = field(default_factory=dict)  # Ids of reported states of halts, the oldest first.
+    _reported: dict[str, None] = field(default_factory=dict)  # Ids of reported states of halts, the oldest first.
     _number: int = 0
     _again_at: MonoNs = MonoNs(0)
 
     def tick(self, node: Any, at: MonoNs) -> None:
-        self._tell_repeats(at)
+        self._offer_repeats(at)
         if self._open and at >= self._again_at:
             self._again_at = MonoNs(at + AGAIN_NS)
             for alert in self._open.values():
-                for courier in self.couriers:
-                    if courier.wants_again:
-                        courier.offer(alert)
+                for sender in self.senders:
+                    if sender.wants_again:
+                        sender.offer(alert)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
-        if self.couriers and self._repeats.is_new(name, run, text, self.clock.mono()):
+        if self.senders and self._repeats.is_new(name, run, text, self.clock.mono()):
             self._offer(self._of_alarm(name, run, text))
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
-        if not self.couriers:
+        if not self.senders:
             return
         alert = of_incident(self.node, snapshot)
         assert alert.incident is not None
@@ -194,21 +194,21 @@ class AlertDispatcher:
             self._open[alert.incident.incident_id] = alert
             if len(self._open) > INCIDENTS_OPEN_MAX:
                 del self._open[next(iter(self._open))]
-        if alert.alert_id in self._told:
+        if alert.alert_id in self._reported:
             # The state has not changed, or a halt tries the same again.
             return
-        self._told[alert.alert_id] = None
+        self._reported[alert.alert_id] = None
         self._again_at = MonoNs(self.clock.mono() + AGAIN_NS)
-        if len(self._told) > STAGES_TOLD_MAX:
-            del self._told[next(iter(self._told))]
+        if len(self._reported) > STATES_REPORTED_MAX:
+            del self._reported[next(iter(self._reported))]
         self._offer(alert)
 
     def counts(self) -> tuple[AlertCounts, ...]:
-        return tuple(courier.counts() for courier in self.couriers)
+        return tuple(sender.counts() for sender in self.senders)
 
     def document(self) -> dict[str, Any]:
         """The part of `costgov status` about the receivers."""
-        troubles = [courier.trouble() for courier in self.couriers]
+        troubles = [sender.trouble() for sender in self.senders]
         return {
             "receivers": [asdict(counts) for counts in self.counts()],
             "problems": [trouble for trouble in troubles if trouble is not None],
@@ -216,23 +216,23 @@ class AlertDispatcher:
 
     def problems(self) -> list[str]:
         """Why receivers could not be reached, as far as this machine shows: one line each."""
-        found = [(courier, courier.receiver.problem()) for courier in self.couriers]
+        found = [(sender, sender.receiver.problem()) for sender in self.senders]
         return [
-            f"alerts to {courier.name} cannot be sent: {Delivery(Took.BUSY, problem).line}"
-            for courier, problem in found
+            f"alerts to {sender.name} cannot be sent: {Delivery(Took.BUSY, problem).line}"
+            for sender, problem in found
             if problem is not None
         ]
 
     def close(self) -> None:
         """Make the last attempts, for all receivers at once, within one bound."""
-        self._tell_repeats(MonoNs(self.clock.mono() + REPEAT_NS))
+        self._offer_repeats(MonoNs(self.clock.mono() + REPEAT_NS))
         ends_at = time.monotonic() + (min(FLUSH_IN_A_HALT_S, self.flush_s) if self._open else self.flush_s)
-        for courier in self.couriers:
-            courier.hurry()
-        for courier in self.couriers:
-            courier.end(max(0.0, ends_at - time.monotonic()))
+        for sender in self.senders:
+            sender.hurry()
+        for sender in self.senders:
+            sender.end(max(0.0, ends_at - time.monotonic()))
 
-    def _tell_repeats(self, at: MonoNs) -> None:
+    def _offer_repeats(self, at: MonoNs) -> None:
         for name, run, text, repeats in self._repeats.due(at):
             self._offer(replace(self._of_alarm(name, run, text), repeats=repeats))
 
@@ -241,10 +241,10 @@ class AlertDispatcher:
         return of_alarm(self.node, name, run, text, self.clock.wall(), self._number)
 
     def _offer(self, alert: Alert) -> None:
-        for courier in self.couriers:
-            courier.offer(alert)
+        for sender in self.senders:
+            sender.offer(alert)
 
 
 def alert_dispatcher(tables: Sequence[Table], node: Node, clock: Clock) -> AlertDispatcher:
-    couriers = [Courier(one.name, one.receiver, one.route) for one in addressees(tables)]
-    return AlertDispatcher(node, clock, couriers)
+    senders = [AlertSender(one.name, one.receiver, one.route) for one in configured_receivers(tables)]
+    return AlertDispatcher(node, clock, senders)

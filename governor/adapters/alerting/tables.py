@@ -18,7 +18,7 @@ _ONLY: Final = re.compile(r"[^\s*]+\*?|\*")
 
 
 @dataclass(frozen=True, slots=True)
-class Addressee:
+class ConfiguredReceiver:
     name: str
     kind: str
     route: Route
@@ -34,9 +34,9 @@ class Problem:
     text: str
 
 
-def read(tables: Sequence[Table]) -> tuple[list[Addressee], list[Problem]]:
+def read(tables: Sequence[Table]) -> tuple[list[ConfiguredReceiver], list[Problem]]:
     """Build every receiver, or state its problem. Reads nothing, not even a secret's file."""
-    found: list[Addressee] = []
+    found: list[ConfiguredReceiver] = []
     problems: list[Problem] = []
     for place, table in enumerate(tables):
         shown = f"alert[{place + 1}]"
@@ -55,11 +55,11 @@ def read(tables: Sequence[Table]) -> tuple[list[Addressee], list[Problem]]:
             text = f'{shown}.name: "{name}" is another receiver already; set a name to tell them apart'
             problems.append(Problem(place, "name", text))
         route = Route(table.only, Severity[table.min_severity.upper()])
-        found.append(Addressee(name, table.kind, route, receiver))
+        found.append(ConfiguredReceiver(name, table.kind, route, receiver))
     return found, problems
 
 
-def addressees(tables: Sequence[Table]) -> list[Addressee]:
+def configured_receivers(tables: Sequence[Table]) -> list[ConfiguredReceiver]:
     """The receivers of tables that `load_settings` has checked."""
     found, problems = read(tables)
     assert not problems, problems

@@ -138,7 +138,7 @@ class JsonApi:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class InstanceReading:
     """What an answer states about one machine."""
 
     instance: Mapping[str, Any]
@@ -160,7 +160,7 @@ class KeyedLookUp:
 
     name: str
     target: str
-    read: Callable[[Mapping[str, Any]], Said | Failure]
+    read: Callable[[Mapping[str, Any]], InstanceReading | Failure]
     id_variable: str  # The environment variable with the machine's id.
     id_meaning: str
     key_variable: str
@@ -199,17 +199,17 @@ class _KeyedSource:
         if isinstance(key, Failure):
             return unanswered(key)
         found = self._api.get(self._look_up.target.replace("{id}", machine_id), self._api.begin(), {}, key)
-        said = found if isinstance(found, Failure) else self._look_up.read(mapping(found))
-        if isinstance(said, Failure):
-            return unanswered(said)
-        if said.instance_id != machine_id:
-            return unanswered(Failure("other_machine" if "id" in said.instance else "malformed"))
-        price = said.price if said.runs else Failure("not_running")
+        reading = found if isinstance(found, Failure) else self._look_up.read(mapping(found))
+        if isinstance(reading, Failure):
+            return unanswered(reading)
+        if reading.instance_id != machine_id:
+            return unanswered(Failure("other_machine" if "id" in reading.instance else "malformed"))
+        price = reading.price if reading.runs else Failure("not_running")
         if isinstance(price, Failure):
-            return unanswered(price, said.machine)  # The machine is known all the same.
-        kind, gpus = said.machine.kind or PriceKind.ON_DEMAND, said.machine.gpus
-        quote = Quote(price, said.source, today(self._surroundings), kind, said.basis, Origin.MACHINE, gpus)
-        return PriceAnswer(quote, machine=said.machine)
+            return unanswered(price, reading.machine)  # The machine is known all the same.
+        kind, gpus = reading.machine.kind or PriceKind.ON_DEMAND, reading.machine.gpus
+        quote = Quote(price, reading.source, today(self._surroundings), kind, reading.basis, Origin.MACHINE, gpus)
+        return PriceAnswer(quote, machine=reading.machine)
 
 
 def unanswered(failure: Failure, machine: Machine | None = None) -> PriceAnswer:

@@ -81,22 +81,22 @@ STAT_BYTES_MAX: Final = 64 * 1024
 Pids = Mapping[str, int]  # One process of each run.
 
 
-class Left(NamedTuple):
+class MemoryLeft(NamedTuple):
     available_bytes: int
     total_bytes: int
     group: str | None = None
 
 
-def machine() -> Left | None:
+def machine() -> MemoryLeft | None:
     """The machine's main memory. None if the kernel does not report it."""
     try:
         found = psutil.virtual_memory()
     except (OSError, ValueError, LookupError):  # /proc/meminfo is hidden or malformed.
         return None
-    return Left(found.available, found.total) if found.total else None
+    return MemoryLeft(found.available, found.total) if found.total else None
 
 
-def group_of(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Left | None:
+def group_of(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> MemoryLeft | None:
     """The control group (v2), at or above the process, with the least free part of its limit. None without a limit."""
     path = _path_of(proc / str(pid) / "cgroup")
     if path is None:
@@ -121,7 +121,7 @@ def _above(path: str) -> Iterator[str]:
         yield "/" + "/".join(parts[:count])
 
 
-def _left(cgroups: Path, group: str) -> Left | None:
+def _left(cgroups: Path, group: str) -> MemoryLeft | None:
     directory = cgroups / group.lstrip("/")
     limit, used = _number(directory / "memory.max"), _number(directory / "memory.current")
     if not limit or used is None:
@@ -129,7 +129,7 @@ def _left(cgroups: Path, group: str) -> Left | None:
     parts = dict(_figures(directory / "memory.stat"))
     # The kernel drops caches before it kills a process. Pages of a mapped data set, read repeatedly, count as active.
     droppable = parts.get("inactive_file", 0) + parts.get("active_file", 0)
-    return Left(max(0, min(limit, limit - used + droppable)), limit, group)
+    return MemoryLeft(max(0, min(limit, limit - used + droppable)), limit, group)
 
 
 def _number(file: Path) -> int | None:
@@ -160,7 +160,7 @@ class MemoryWatch:
     proc: Path = PROC
     cgroups: Path = CGROUPS
     _wanted: Pids = field(default_factory=dict)
-    _poller: Poller[Mapping[str | None, Left]] = field(init=False)
+    _poller: Poller[Mapping[str | None, MemoryLeft]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._poller = Poller("memory", MEMORY_PERIOD_S, self.look)
@@ -172,9 +172,9 @@ class MemoryWatch:
             return []
         return [HostMemory(at, left.available_bytes, left.total_bytes, run, left.group) for run, left in found.items()]
 
-    def look(self) -> Mapping[str | None, Left]:
+    def look(self) -> Mapping[str | None, MemoryLeft]:
         """Look now. The key None is the machine."""
-        found: dict[str | None, Left] = {}
+        found: dict[str | None, MemoryLeft] = {}
         whole = machine()
         if whole is not None:
             found[None] = whole

@@ -89,7 +89,7 @@ class NvmlSampler:
             try:
                 exit_code = self._follow_one()
             except OSError as error:
-                self._tell(f"GPU sampler does not start: {error.strerror}", None)
+                self._publish(f"GPU sampler does not start: {error.strerror}", None)
                 exit_code = 1
             if exit_code == _NO_DRIVER_EXIT_CODE:
                 self._has_driver = False
@@ -112,21 +112,21 @@ class NvmlSampler:
             stdout = child.stdout
             assert stdout is not None
             while line := stdout.readline(LINE_BYTES_MAX):
-                self._hear(line)
+                self._read_line(line)
             child.wait()
         if not self._closing.is_set() and child.returncode != _NO_DRIVER_EXIT_CODE:
-            self._tell(f"GPU sampler ended with code {child.returncode}", None)
+            self._publish(f"GPU sampler ended with code {child.returncode}", None)
         return child.returncode
 
-    def _hear(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         try:
             message = json.loads(line)
             readings = None if message.get("gpus") is None else tuple(_reading(gpu) for gpu in message["gpus"])
-            self._tell(str(message["status"]), readings)
+            self._publish(str(message["status"]), readings)
         except (ValueError, TypeError, KeyError, AttributeError):
-            self._tell("GPU sampler writes what we cannot read", None)
+            self._publish("GPU sampler writes what we cannot read", None)
 
-    def _tell(self, word: str, readings: Sequence[GpuReading] | None) -> None:
+    def _publish(self, word: str, readings: Sequence[GpuReading] | None) -> None:
         with self._lock:
             self._word, self._readings, self._heard_at = word, readings, self._clock.mono()
         os.eventfd_write(self._event_fd, 1)
@@ -148,14 +148,14 @@ def main(stdin: IO[bytes], stdout: IO[bytes]) -> int:
     try:
         import pynvml
     except ImportError:
-        return _say(stdout, "nvidia-ml-py is not installed", _NO_DRIVER_EXIT_CODE)
+        return _write_status(stdout, "nvidia-ml-py is not installed", _NO_DRIVER_EXIT_CODE)
     try:
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
-        return _say(stdout, NO_DRIVER, _NO_DRIVER_EXIT_CODE)
+        return _write_status(stdout, NO_DRIVER, _NO_DRIVER_EXIT_CODE)
     except pynvml.NVMLError as error:
-        return _say(stdout, f"NVML: {error}", 1)
+        return _write_status(stdout, f"NVML: {error}", 1)
     while True:
         gpus = [_sample(pynvml, handle) for handle in handles]
         message = {"status": f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}", "gpus": gpus}
@@ -192,7 +192,7 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value or "unknown")
 
 
-def _say(stdout: IO[bytes], status: str, exit_code: int) -> int:
+def _write_status(stdout: IO[bytes], status: str, exit_code: int) -> int:
     stdout.write(json.dumps({"status": status, "gpus": None}).encode() + b"\n")
     stdout.flush()
     return exit_code

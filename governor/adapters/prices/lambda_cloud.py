@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.http.price_lookup import KeyedLookUp, Said, count_of, mapping, text_of, usd_micros
+from governor.adapters.http.price_lookup import InstanceReading, KeyedLookUp, count_of, mapping, text_of, usd_micros
 from governor.core.money.prices import Machine, PriceKind
 
 ENDED: Final = frozenset({"terminating", "terminated", "preempted"})
 CENTS_PER_USD: Final = 100
 
 
-def _read(reply: Mapping[str, Any]) -> Said:
+def _read(reply: Mapping[str, Any]) -> InstanceReading:
     instance = mapping(reply.get("data"))
     kind = mapping(instance.get("instance_type"))
     name, gpus = text_of(kind.get("name")), count_of(mapping(kind.get("specs")).get("gpus"))
     machine = Machine("Lambda", name, None, gpus, PriceKind.ON_DEMAND)
     runs = text_of(instance.get("status")) not in ENDED
     price = usd_micros(kind.get("price_cents_per_hour"), CENTS_PER_USD)
-    return Said(instance, instance.get("id"), machine, runs, price, "Lambda Cloud, this instance's type", name or "")
+    return InstanceReading(
+        instance, instance.get("id"), machine, runs, price, "Lambda Cloud, this instance's type", name or ""
+    )
 
 
 NAME = "lambda_cloud"

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.http.price_lookup import KeyedLookUp, Said, count_of, mapping, text_of, usd_micros
+from governor.adapters.http.price_lookup import InstanceReading, KeyedLookUp, count_of, mapping, text_of, usd_micros
 from governor.core.money.prices import Machine, PriceKind
 
 RUNNING: Final = frozenset({"PROVISIONING", "STARTING", "RUNNING"})
 
 
-def _read(pod: Mapping[str, Any]) -> Said:
+def _read(pod: Mapping[str, Any]) -> InstanceReading:
     gpu = mapping(pod.get("gpu"))
     machine = Machine("RunPod", None, text_of(gpu.get("id")), count_of(gpu.get("count", 1)), PriceKind.ON_DEMAND)
     runs = text_of(pod.get("status")) in RUNNING
     basis = f"pod {pod.get('id')}"
-    return Said(pod, pod.get("id"), machine, runs, usd_micros(pod.get("cost")), "RunPod, this pod's cost", basis)
+    return InstanceReading(
+        pod, pod.get("id"), machine, runs, usd_micros(pod.get("cost")), "RunPod, this pod's cost", basis
+    )
 
 
 NAME = "runpod"

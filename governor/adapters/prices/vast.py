@@ -10,14 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from governor.adapters.http.price_lookup import Failure, KeyedLookUp, Said, count_of, mapping, text_of, usd_micros
+from governor.adapters.http.price_lookup import (
+    Failure,
+    InstanceReading,
+    KeyedLookUp,
+    count_of,
+    mapping,
+    text_of,
+    usd_micros,
+)
 from governor.core.money.prices import Machine, PriceKind
 
 # Values of `cur_state`, which describes the contract, not the container.
 ENDED: Final = frozenset({"stopped", "unloaded"})
 
 
-def _read(reply: Mapping[str, Any]) -> Said | Failure:
+def _read(reply: Mapping[str, Any]) -> InstanceReading | Failure:
     if "instances" in reply and reply["instances"] is None:
         return Failure("http_404")  # The API sends this with status 200.
     instance = mapping(reply.get("instances"))
@@ -27,7 +35,7 @@ def _read(reply: Mapping[str, Any]) -> Said | Failure:
     runs = text_of(instance.get("cur_state")) not in ENDED
     price = usd_micros(instance.get("dph_total"))
     source, basis = "Vast.ai, this instance's dph_total", f"instance {contract}"
-    return Said(instance, contract, machine, runs, price, source, basis)
+    return InstanceReading(instance, contract, machine, runs, price, source, basis)
 
 
 NAME = "vast"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from governor.adapters.trainers.segments import Limits, RunSegments, sweep
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, MonoNs
-from governor.wire.recording import Heard
+from governor.wire.recording import ReceivedFrame
 
 # The most that waits to be written, of one run and of all; beyond it, lines are dropped. What is being written comes on
 # top and is at most as much again, so that the daemon as a whole stays below 64 MiB.
@@ -27,8 +27,8 @@ ALL_BYTES_MAX: Final = 3 * 1024 * 1024
 class Batch:
     """The lines of one run."""
 
-    lines: list[Heard | bytes] = field(default_factory=list)
-    hellos: dict[ConnectionId, Heard] = field(default_factory=dict)  # One for each present connection.
+    lines: list[ReceivedFrame | bytes] = field(default_factory=list)
+    hellos: dict[ConnectionId, ReceivedFrame] = field(default_factory=dict)  # One for each present connection.
     bytes_held: int = 0
     dropped: int = 0  # Lines dropped after `lines`.
     dropped_at: MonoNs = MonoNs(0)
@@ -44,7 +44,7 @@ class Pending:
         self._batches: dict[str, Batch] = {}
         self._bytes_held = 0
 
-    def hello(self, run: str, line: Heard) -> None:
+    def hello(self, run: str, line: ReceivedFrame) -> None:
         with self._lock:
             batch = self._batch(run)
             batch.hellos[line.connection] = line
@@ -55,11 +55,11 @@ class Pending:
             for batch in self._batches.values():
                 batch.hellos.pop(connection, None)
 
-    def hellos(self, run: str) -> list[Heard]:
+    def hellos(self, run: str) -> list[ReceivedFrame]:
         with self._lock:
             return list(self._batch(run).hellos.values())
 
-    def hold(self, run: str, line: Heard | bytes, at: MonoNs, size: int) -> bool:
+    def hold(self, run: str, line: ReceivedFrame | bytes, at: MonoNs, size: int) -> bool:
         """Take the line. Returns whether the run's lines should be written soon.
 
         After a dropped line, every further line is dropped until the batch is written.
@@ -150,10 +150,10 @@ class RecordingFiles:
             "problem": self.problem,
         }
 
-    def hello(self, run: str, line: Heard) -> None:
+    def hello(self, run: str, line: ReceivedFrame) -> None:
         self._pending.hello(run, line)
 
-    def put(self, run: str, line: Heard) -> None:
+    def put(self, run: str, line: ReceivedFrame) -> None:
         self._hold(run, line, line.at, len(line.data))
 
     def note(self, run: str, at: MonoNs, line: bytes) -> None:
@@ -179,7 +179,7 @@ class RecordingFiles:
         if self._thread is not None:
             self._thread.join(CLOSE_BOUND_S)
 
-    def _hold(self, run: str, line: Heard | bytes, at: MonoNs, size: int) -> None:
+    def _hold(self, run: str, line: ReceivedFrame | bytes, at: MonoNs, size: int) -> None:
         if self._pending.hold(run, line, at, size):
             self._wake.set()
         if self._thread is None:

@@ -21,7 +21,7 @@ from governor.core.base.units import MonoNs
 from governor.core.engine.node import RUNS_MAX
 from governor.settings.model import Record
 from governor.wire import recording
-from governor.wire.recording import Heard, number_of, segment_name
+from governor.wire.recording import ReceivedFrame, number_of, segment_name
 
 SEGMENTS_OF_A_RUN: Final = 16  # A run at its limit drops at most a sixteenth at a time.
 DIRECTORY_MODE: Final = 0o700
@@ -75,7 +75,7 @@ class RunSegments:
     lines_lost: int = 0  # Lines lost since the last written batch.
     _lost_at: MonoNs = MonoNs(0)
     _size: int = 0
-    _hellos: Sequence[Heard] = field(default_factory=tuple)  # The connections at the end of the last batch.
+    _hellos: Sequence[ReceivedFrame] = field(default_factory=tuple)  # The connections at the end of the last batch.
 
     @property
     def directory(self) -> Path:
@@ -87,7 +87,9 @@ class RunSegments:
             self._lost_at = at
         self.lines_lost += lines
 
-    def write(self, batch: Sequence[Heard | bytes], hellos: Sequence[Heard], at: MonoNs, *, durably: bool) -> None:
+    def write(
+        self, batch: Sequence[ReceivedFrame | bytes], hellos: Sequence[ReceivedFrame], at: MonoNs, *, durably: bool
+    ) -> None:
         """Write the batch. `hellos` belong to the connections after this batch; `at` is when its first line came."""
         before, self._hellos = self._hellos, hellos
         try:
@@ -97,7 +99,9 @@ class RunSegments:
             raise
         self.lines_lost = 0
 
-    def _append(self, batch: Sequence[Heard | bytes], before: Sequence[Heard], at: MonoNs, *, durably: bool) -> None:
+    def _append(
+        self, batch: Sequence[ReceivedFrame | bytes], before: Sequence[ReceivedFrame], at: MonoNs, *, durably: bool
+    ) -> None:
         again = [recording.line(hello._replace(at=at, is_again=True)) for hello in before]
         gap = [recording.gap(self._lost_at, self.lines_lost), *again] if self.lines_lost else []
         lines = [*gap, *(one if isinstance(one, bytes) else recording.line(one) for one in batch)]

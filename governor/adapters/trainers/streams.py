@@ -98,10 +98,10 @@ class JsonlTail:
             os.close(self._fd)
             self._fd = -1
 
-    def go_on(self, left_at: Position) -> None:
-        """Begin at `left_at`; call it before the first poll. A file that has been replaced since is read whole."""
+    def go_on(self, saved: Position) -> None:
+        """Begin at `saved`; call it before the first poll. A file that has been replaced since is read whole."""
         assert self._fd < 0, "reading has begun"
-        self._resume, self._skip_history = left_at, False
+        self._resume, self._skip_history = saved, False
 
     def _read(self, line: bytes, at: MonoNs) -> Iterator[Event]:
         self.lines_total += 1
@@ -144,9 +144,9 @@ class JsonlTail:
             self.status = f"{self.path}: not a regular file"
             return False
         try:
-            left_at = self._resume
-            goes_on = left_at is not None and self._goes_on(fd, left_at)
-            self._begin(fd, left_at.offset if left_at and goes_on else facts.st_size if self._skip_history else 0)
+            saved = self._resume
+            goes_on = saved is not None and self._goes_on(fd, saved)
+            self._begin(fd, saved.offset if saved and goes_on else facts.st_size if self._skip_history else 0)
         except OSError:
             os.close(fd)
             raise
@@ -161,12 +161,12 @@ class JsonlTail:
             return self._resume
         return Position(self._inode[1], self._head, self._offset - len(self._partial))
 
-    def _goes_on(self, fd: int, left_at: Position) -> bool:
+    def _goes_on(self, fd: int, saved: Position) -> bool:
         """Whether this is the file that we left, possibly grown. Then nothing of it is read twice."""
         facts = os.fstat(fd)
-        if facts.st_ino != left_at.inode or facts.st_size < left_at.offset:
+        if facts.st_ino != saved.inode or facts.st_size < saved.offset:
             return False
-        return os.pread(fd, len(left_at.head), 0) == left_at.head
+        return os.pread(fd, len(saved.head), 0) == saved.head
 
     def _begin(self, fd: int, offset: int) -> None:
         head = os.pread(fd, HEAD_BYTES, 0)
@@ -216,7 +216,7 @@ Table = Mapping[int, ProcessFacts]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAt:
+class SavedStream:
     """What the journal has of a stream: the position read, and the processes at that time."""
 
     position: Mapping[str, Any] | None
@@ -232,17 +232,17 @@ class Stream:
     so a crash takes both back to the same line.
     """
 
-    def __init__(self, entry: Jsonl, processes: Processes, left_at: LeftAt | None = None) -> None:
+    def __init__(self, entry: Jsonl, processes: Processes, saved: SavedStream | None = None) -> None:
         self._entry = entry
         self._processes = processes
         self._tail = JsonlTail(str(entry.path), entry.run, field_map(entry.fields) if entry.fields else DEFAULT_FIELDS)
         self._find = _finder(entry)
         self._named: tuple[ProcessId, ...] | None = None  # None until the first look.
-        self._left_at = left_at or LeftAt(None, ())
+        self._saved_stream = saved or SavedStream(None, ())
         self._look_at = MonoNs(0)
-        self._was_read = left_at is not None
+        self._was_read = saved is not None
         self._problem: str | None = None
-        self._told: Position | None = None
+        self._position_reported: Position | None = None
 
     def poll(self, at: MonoNs) -> list[Event]:
         looked = self._look(at)
@@ -266,9 +266,9 @@ class Stream:
 
     def _position(self, at: MonoNs) -> list[Event]:
         position = self._tail.position
-        if position is None or position == self._told:
+        if position is None or position == self._position_reported:
             return []
-        self._told = position
+        self._position_reported = position
         return [StreamRead(at, self._entry.run, position.row())]
 
     def _look(self, at: MonoNs) -> list[Event]:
@@ -279,7 +279,7 @@ class Stream:
             found = self._find(self._processes) if self._find is not None else ()
         except OSError:
             return []  # Out of descriptors: not seeing the processes does not mean that they ended.
-        first, known = self._named is None, self._left_at.processes if self._named is None else self._named
+        first, known = self._named is None, self._saved_stream.processes if self._named is None else self._named
         named = tuple(facts.process for facts in found)
         if not first and named == known:
             return []
@@ -299,9 +299,9 @@ class Stream:
 
     def _go_on(self) -> None:
         """Continue where an earlier governor stopped, if one of the processes of that time still writes."""
-        left_at = Position.of(self._left_at.position)
-        if left_at is not None and set(self._left_at.processes) & set(self._named or ()):
-            self._tail.go_on(left_at)
+        saved = Position.of(self._saved_stream.position)
+        if saved is not None and set(self._saved_stream.processes) & set(self._named or ()):
+            self._tail.go_on(saved)
 
     def _owner(self) -> int:
         try:

@@ -125,7 +125,7 @@ def charges_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[Charge
     from governor.adapters.journal.reader import read_charges
 
     for path in _journals(state_dir):
-        with _told(unread, path):
+        with _noting_unreadable(unread, path):
             for charge in read_charges(path, scope.since, scope.until, unread.row):
                 if not scope.runs or charge.payer.run in scope.runs:
                     yield _in_scope(charge, scope)
@@ -137,7 +137,7 @@ def sums_in(state_dir: Path, scope: Scope, by: str, unread: Unread) -> list[Sum]
 
     sums: list[Sum] = []
     for path in _journals(state_dir):
-        with _told(unread, path):  # What was read before an error stays.
+        with _noting_unreadable(unread, path):  # What was read before an error stays.
             sums.extend(read_sums(path, by, scope.runs, scope.since, scope.until, unread.row))
     return sums
 
@@ -148,7 +148,7 @@ def windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[tuple[
 
     # The newest journal comes last: a run with windows in two journals continued in that one.
     for path in reversed(_journals(state_dir)):
-        with _told(unread, path):
+        with _noting_unreadable(unread, path):
             yield from read_windows(path, scope.runs, scope.since, scope.until, unread.row)
 
 
@@ -158,7 +158,7 @@ def open_windows_in(state_dir: Path, scope: Scope, unread: Unread) -> Iterator[t
 
     seen: set[str] = set()
     for path in _journals(state_dir):
-        with _told(unread, path):
+        with _noting_unreadable(unread, path):
             for run, stage, meter in read_open(path, scope.runs, scope.since, unread.row):
                 if run not in seen:
                     seen.add(run)
@@ -176,7 +176,7 @@ def _journals(state_dir: Path) -> list[str]:
 
 
 @contextmanager
-def _told(unread: Unread, path: str) -> Iterator[None]:
+def _noting_unreadable(unread: Unread, path: str) -> Iterator[None]:
     # A journal may stay torn for good, when no `costgov run` uses its name again.
     from governor.adapters.journal.reader import ChargesUnreadable
 

@@ -110,11 +110,11 @@ def _check(path: str) -> None:
     try:
         with open(path, "rb", buffering=0) as stream, opened_csv(stream, path) as table:
             for one in check_header(table.columns):
-                found += _say(f"{path}: {one.column}: {one.text}", found)
+                found += _show_problem(f"{path}: {one.column}: {one.text}", found)
             for number, cells in table.rows():
                 rows += 1
                 for one in check_row({name: cell or None for name, cell in cells.items()}):
-                    found += _say(f"{path}:{number}: {one.column}: {one.text}", found)
+                    found += _show_problem(f"{path}:{number}: {one.column}: {one.text}", found)
     except TableError as error:
         raise Failed(str(error)) from error
     except OSError as error:
@@ -125,7 +125,7 @@ def _check(path: str) -> None:
     click.echo(f"{path}: {_rows(rows)}, as FOCUS {VERSION} requires as far as a file can show it")
 
 
-def _say(line: str, shown: int) -> int:
+def _show_problem(line: str, shown: int) -> int:
     if shown < PROBLEMS_SHOWN:
         click.echo(line)
     return 1

@@ -25,7 +25,7 @@ from governor.cli.cost.charges import (
 )
 from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
 from governor.core.money.reports.cost import STAGE_OF_RUN, decimal_text, exact_usd, whole_cents
-from governor.core.money.reports.stage_table import NOBODYS, StageRow, StageTally, total_of
+from governor.core.money.reports.stage_table import UNALLOCATED_ROW, StageRow, StageTally, total_of
 from governor.text.screen import Screen, screen_of, shown_lines
 
 _COLUMNS: Final = (
@@ -101,7 +101,7 @@ def _cells(rows: Sequence[StageRow]) -> list[tuple[str, ...]]:
 
 def _figures(row: StageRow, cents: int) -> tuple[str, ...]:
     return (
-        f"{row.runs}" if row.stage != NOBODYS else "-",
+        f"{row.runs}" if row.stage != UNALLOCATED_ROW else "-",
         decimal_text(row.node_ns, NS_PER_HOUR, 2),
         f"{row.tokens:,}" if row.tokens else "-",
         _usd(row.expected_usd_micros),

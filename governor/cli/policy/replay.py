@@ -119,12 +119,12 @@ def replay(
     WRONGLY CUT likewise of healthy runs. Exit code 1 when a log or a line of one could not be read; the other logs are
     replayed all the same.
     """
-    loaded = _told_of_money(load_each(policies), price)
+    loaded = _note_unreachable_ceilings(load_each(policies), price)
     found, closed = logs(paths)
     # A log may also be below a directory that is given. It counts once.
     found = [*dict.fromkeys(found)]
     for line in closed:
-        _say(line)
+        _complain(line)
     drawings = _Drawings(plot, found)
     is_bad = bool(closed)
     tallies = [LabelTally(policy.name, price) for policy in loaded]
@@ -138,9 +138,9 @@ def replay(
         records_total += played.records
         if problem is not None:
             is_bad = True
-            _say(problem)
+            _complain(problem)
         elif (lacks := _lacks(played, run_on)) is not None:
-            _say(f"{path}: {lacks}")
+            _complain(f"{path}: {lacks}")
         for line in _json_lines(path, played, loaded) if as_json else _text_lines(path, played, loaded):
             click.echo(show(line, screen))
     if not as_json:
@@ -154,10 +154,10 @@ def replay(
         raise click.exceptions.Exit(ExitCode.FAILED)
 
 
-def _told_of_money(policies: tuple[Policy, ...], price: UsdMicros | None) -> tuple[Policy, ...]:
+def _note_unreachable_ceilings(policies: tuple[Policy, ...], price: UsdMicros | None) -> tuple[Policy, ...]:
     for policy in policies:
         if price is None and policy.budget.ceiling_usd_micros is not None:
-            _say(f"policy {policy.name} has a ceiling, which no log can reach at an unknown price: give --price")
+            _complain(f"policy {policy.name} has a ceiling, which no log can reach at an unknown price: give --price")
     return policies
 
 
@@ -168,7 +168,7 @@ def _lacks(played: Replay, run_on: DurationNs) -> str | None:
     return "its records have no time, so no clock can run on" if run_on and not played.clock.is_timed else None
 
 
-def _say(problem: str) -> None:
+def _complain(problem: str) -> None:
     complain(plain(problem))
 
 
@@ -282,17 +282,17 @@ def _json(row: dict[str, Any]) -> str:
 
 def _json_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Iterator[str]:
     several = len(policies) > 1
-    for told in replay.told:
-        named = {"policy": told.policy} if several else {}
-        row = {name: getattr(told, name) for name in _VERDICT_KEYS}
-        yield _json({"log": str(path), **named, **row, "evidence": dict(told.evidence)})
+    for verdict in replay.verdicts:
+        named = {"policy": verdict.policy} if several else {}
+        row = {name: getattr(verdict, name) for name in _VERDICT_KEYS}
+        yield _json({"log": str(path), **named, **row, "evidence": dict(verdict.evidence)})
     for policy in policies:
         found = halts(replay, policy.name)
         row = {
             "log": str(path),
             **({"policy": policy.name} if several else {}),
             "halts": len(found),
-            "halts_enforced": sum(told.mode == "enforce" for told in found),
+            "halts_enforced": sum(verdict.mode == "enforce" for verdict in found),
             "first_halt_step": found[0].step if found else None,
             "first_halt_t": found[0].t if found else None,
             "records": replay.records,
@@ -301,14 +301,14 @@ def _json_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Itera
 
 
 def _text_lines(path: Path, replay: Replay, policies: Sequence[Policy]) -> Iterator[str]:
-    for told in replay.told:
-        whose = f"{plain(told.policy)}, " if len(policies) > 1 else ""
-        response = told.response if told.mode == "enforce" else f"would {told.response} (observe mode)"
-        at = "no time" if told.t is None else format_duration(math.floor(told.t * NS_PER_S))
-        what = plain(told.text)[:TEXT_CHARS_MAX]
-        style = _STYLES.get(told.response, "yellow") if told.mode == "enforce" else ""
+    for verdict in replay.verdicts:
+        whose = f"{plain(verdict.policy)}, " if len(policies) > 1 else ""
+        response = verdict.response if verdict.mode == "enforce" else f"would {verdict.response} (observe mode)"
+        at = "no time" if verdict.t is None else format_duration(math.floor(verdict.t * NS_PER_S))
+        what = plain(verdict.text)[:TEXT_CHARS_MAX]
+        style = _STYLES.get(verdict.response, "yellow") if verdict.mode == "enforce" else ""
         yield Styled(
-            f"{plain(str(path))}: step {told.step}, {at}: {whose}{plain(told.rule)}: {response}: {what}", style
+            f"{plain(str(path))}: step {verdict.step}, {at}: {whose}{plain(verdict.rule)}: {response}: {what}", style
         )
 
 

@@ -99,8 +99,8 @@ def _row(one: Tuned) -> dict[str, Any]:
         "worst": None if one.worst is None else in_toml(one.key, one.worst),
         "suggested": None if one.suggested is None else in_toml(one.key, one.suggested),
         "apart": one.apart,
-        "log": None if one.told is None else one.told.log,
-        "t": None if one.told is None else one.told.t,
+        "log": None if one.verdict is None else one.verdict.log,
+        "t": None if one.verdict is None else one.verdict.t,
     }
 
 
@@ -136,14 +136,14 @@ def _cells(one: Tuned) -> tuple[str, str, str, str, str]:
         State.ALWAYS: "FIRES AT ANY VALUE: is this log healthy?",
     }[one.state]
     apart = "" if one.apart is None else f"{one.apart:.2g} x away; "
-    where = f" ({where_of(one)})" if one.told is not None else ""
+    where = f" ({where_of(one)})" if one.verdict is not None else ""
     return (one.key.name, shown(one.here), shown(one.worst), shown(one.suggested), f"{apart}{says}{where}")
 
 
 def where_of(one: Tuned) -> str:
-    assert one.told is not None
-    at = "" if one.told.t is None else f" at {format_duration(int(one.told.t * NS_PER_S))}"
-    return f"{plain(Path(one.told.log).name)}{at}"
+    assert one.verdict is not None
+    at = "" if one.verdict.t is None else f" at {format_duration(int(one.verdict.t * NS_PER_S))}"
+    return f"{plain(Path(one.verdict.log).name)}{at}"
 
 
 def snippet(tuned: Sequence[Tuned], basis: str) -> list[str]:

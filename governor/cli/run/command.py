@@ -132,8 +132,8 @@ def run(
     if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):
         allowed = f"letters, digits, dot, dash and underscore, 1 to {NAME_CHARS_MAX} of them"
         raise click.BadParameter(f'"{chosen}" cannot name a run: {allowed}', param_hint=given_by)
-    settings = settings_from(config, {"observe": True} if observe else {}, beside=chosen)
-    from governor.cli.run.beside import run_command
+    settings = settings_from(config, {"observe": True} if observe else {}, run=chosen)
+    from governor.cli.run.supervise import run_command
 
     code = run_command(
         settings,

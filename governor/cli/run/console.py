@@ -58,7 +58,7 @@ class Console:
             self._drawn = True
         else:
             for line in lines:
-                self.say(line)
+                self.print_line(line)
 
     def incident(self, snapshot: Mapping[str, Any]) -> None:
         stage = str(snapshot["halt_stage"])
@@ -67,14 +67,14 @@ class Console:
         if not self._stage:
             what = "NODE STOP" if snapshot["run"] == NODE else f"HALT {snapshot['run']}"
             text = plain(f"{what}: {snapshot['text']} (incident {snapshot['incident_id']})")
-            self.say(styled(text, "bold red", screen_of(self.stream)))
+            self.print_line(styled(text, "bold red", screen_of(self.stream)))
         self._stage = stage
         if stage in ("HALTED", "NEEDS_HUMAN", ABANDONED):
             for line in timeline_lines(dict(snapshot), self._fault_mono_ns(), screen_of(self.stream)):
-                self.say(line)
+                self.print_line(line)
 
     def alarm(self, name: str, run: str | None, text: str) -> None:
-        self.say(styled(plain(f"[{name}] {text}"), "yellow", screen_of(self.stream)))
+        self.print_line(styled(plain(f"[{name}] {text}"), "yellow", screen_of(self.stream)))
 
     def _fault_mono_ns(self) -> int | None:
         if self.fault_mark is None:
@@ -84,7 +84,7 @@ class Console:
         except (OSError, ValueError, IndexError):
             return None
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         if self._drawn:
             self._drawn = False
             self._write("\n")
@@ -125,7 +125,7 @@ class JsonConsole(Console):
     def alarm(self, name: str, run: str | None, text: str) -> None:
         self._object("alarm", {"name": name, "run": run, "text": text})
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._object("said", {"text": line})
 
     def _object(self, kind: str, document: Mapping[str, Any]) -> None:

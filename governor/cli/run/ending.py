@@ -20,7 +20,7 @@ from governor.adapters.journal.db import JournalReader
 from governor.adapters.journal.reader import JOURNAL_NAME, JOURNALS_MAX
 from governor.adapters.journal.runtime_files import MIRROR_NAME
 from governor.adapters.machine import lock_file
-from governor.app.settings_file import paths_beside
+from governor.app.settings_file import paths_of_run
 from governor.core.base.units import NS_PER_MINUTE, NS_PER_S, DurationNs, MonoNs
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.node import Node
@@ -45,14 +45,14 @@ class CommandEnd:
     processes: Processes
     _look_at: MonoNs = MonoNs(0)
     _has_ticked: bool = False
-    _is_told: bool = False
+    _is_reported: bool = False
 
     def poll(self, at: MonoNs) -> list[Event]:
         if not self._has_ticked:
             # Even a command that ends at once gets its first tick, so that it is charged.
             self._has_ticked = True
             return []
-        if self._is_told or at < self._look_at:
+        if self._is_reported or at < self._look_at:
             return []
         exit_code = self.poll_exit()
         if exit_code is None:
@@ -60,7 +60,7 @@ class CommandEnd:
         self._look_at = MonoNs(at + LOOK_PERIOD_NS)
         if living(self.processes, self.sid) != []:
             return []
-        self._is_told = True
+        self._is_reported = True
         return [CommandExited(at, self.run, exit_code)]
 
 
@@ -123,7 +123,7 @@ def made_for(name: str, paths: Paths, environ: Mapping[str, str] | None = None) 
 
     Directories beside a configured directory belong to its owner, whatever their names are.
     """
-    made = paths_beside(os.environ if environ is None else environ, name)
+    made = paths_of_run(os.environ if environ is None else environ, name)
     return (
         paths.state_dir if paths.state_dir == Path(made["state_dir"]) else None,
         paths.runtime_dir if paths.runtime_dir == Path(made["runtime_dir"]) else None,

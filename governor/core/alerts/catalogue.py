@@ -249,7 +249,7 @@ def shown(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Reported:
     since: MonoNs
     repeats: int = 0
     text: str = ""
@@ -259,28 +259,28 @@ class _Told:
 class Repeats:
     """Merges repeats of an alarm into one alert. The held back text is sent once, at the end of REPEAT_NS."""
 
-    _told: dict[tuple[str, str | None], _Told] = field(default_factory=dict)  # Oldest first.
+    _reported: dict[tuple[str, str | None], _Reported] = field(default_factory=dict)  # Oldest first.
 
     def is_new(self, name: str, run: str | None, text: str, at: MonoNs) -> bool:
         """Whether to send the alarm now. Otherwise it is counted, and its text is stored for `due`."""
-        told = self._told.get((name, run))
+        told = self._reported.get((name, run))
         if told is not None and at - told.since < REPEAT_NS:
             told.repeats += 1
             told.text = text
             return False
-        self._told.pop((name, run), None)
-        self._told[name, run] = _Told(at)
-        if len(self._told) > KEYS_MAX:
-            del self._told[next(iter(self._told))]
+        self._reported.pop((name, run), None)
+        self._reported[name, run] = _Reported(at)
+        if len(self._reported) > KEYS_MAX:
+            del self._reported[next(iter(self._reported))]
         return True
 
     def due(self, at: MonoNs) -> Iterator[tuple[str, str | None, str, int]]:
         """Name, run, last text and count of each alarm that repeated and is due; each interval then restarts."""
-        while self._told:
-            key, told = next(iter(self._told.items()))
+        while self._reported:
+            key, told = next(iter(self._reported.items()))
             if at - told.since < REPEAT_NS:
                 return
-            del self._told[key]
+            del self._reported[key]
             if told.repeats:
-                self._told[key] = _Told(at)
+                self._reported[key] = _Reported(at)
                 yield (*key, told.text, told.repeats)

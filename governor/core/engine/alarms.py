@@ -56,7 +56,7 @@ def supersede(node: Node, managed: ManagedRun, rank: Rank, by: Hello) -> None:
     # A process may begin a new attempt itself.
     if managed.incident is None and not rank.said_bye and rank.peer.process != by.peer.process:
         one = SupersededRank(by.run, managed.run.attempt, rank.peer.process.pid, by.at)
-        node.superseded[rank.connection] = node.unheard[rank.connection] = one
+        node.superseded[rank.connection] = node.ignored[rank.connection] = one
 
 
 def superseded_alarms(node: Node, at: MonoNs) -> list[Effect]:
@@ -85,10 +85,10 @@ def superseded_alarms(node: Node, at: MonoNs) -> list[Effect]:
 def on_superseded_step(node: Node, event: Step) -> list[Effect]:
     """Report a superseded rank's loss that is no number, once a rank: no rule judges its steps."""
     assert event.connection is not None
-    one = node.unheard[event.connection]
-    if one.is_said_broken or not is_nonfinite(event.loss):
+    one = node.ignored[event.connection]
+    if one.is_loss_reported or not is_nonfinite(event.loss):
         return []
-    node.unheard[event.connection] = replace(one, is_said_broken=True)  # It trains on, so it still uses the node.
+    node.ignored[event.connection] = replace(one, is_loss_reported=True)  # It trains on, so it still uses the node.
     text = (
         f"pid {one.pid} has loss {event.loss} at step {event.step} and is not judged: attempt {one.attempt} of run "
         f"{one.run} has lost its name to another, which trains beside it ({REMEDY})"

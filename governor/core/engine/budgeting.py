@@ -130,7 +130,7 @@ def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effe
 
     With another ceiling or on another day, a part that is no longer crossed can be crossed again.
     """
-    said = node.budgets.said.get(cap.scope)
+    said = node.budgets.reports.get(cap.scope)
     day = node.wall(at) // NS_PER_DAY if budget.scope.kind is ScopeKind.DAY else None
     used = cap.spend_usd_micros + cap.reserve_usd_micros
     # A run's halt reports that its own whole ceiling is used.
@@ -143,7 +143,7 @@ def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effe
     fresh = BudgetReport(max(before, now), cap.ceiling_usd_micros, day)
     if fresh == said or (said is None and now == 0.0):
         return []
-    node.budgets.reported(cap.scope, fresh)
+    node.budgets.set_report(cap.scope, fresh)
     node.request_persist()  # A restarted governor must not give the alarm again.
     return [_alarm(budget, cap, now)] if now > before else []
 

@@ -8,7 +8,7 @@ from typing import Final
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import meter
-from governor.core.engine.node import Node, Rise, payer_of
+from governor.core.engine.node import Node, PriceRise, payer_of
 from governor.core.engine.node_journal import boot_of, persist
 from governor.core.events.effects import Alarm, Effect, Record
 from governor.core.events.inputs import Ack, PriceRead, Tick
@@ -85,7 +85,7 @@ def on_price_read(node: Node, read: PriceRead) -> list[Effect]:
         # The same price on a new day: only the day in its charges changes.
         return effects
     if old is not None and old < to.line.price_usd_micros:
-        node.price_rise = Rise(read.at, old, read.usd_micros_per_hour)
+        node.price_rise = PriceRise(read.at, old, read.usd_micros_per_hour)
     made_up_for = sum(sum(split.amounts.values()) for split in splits if split.elapsed == 0)
     data = {
         "from_usd_micros_per_hour": old,

@@ -26,10 +26,10 @@ def checkpoint_obstacle(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> st
     if managed.is_unattached:
         return "no rank has attached: nobody can be asked for a checkpoint"
     hang = evidence_of(verdict, "hang")
-    return _deaf(managed, hang, at) if hang is not None else None
+    return _rank_without_beats(managed, hang, at) if hang is not None else None
 
 
-def _deaf(managed: ManagedRun, hang: Mapping[str, Any], at: MonoNs) -> str | None:
+def _rank_without_beats(managed: ManagedRun, hang: Mapping[str, Any], at: MonoNs) -> str | None:
     """Why a hanging run cannot agree on a step: one rank has sent no beat for the verdict's whole limit.
 
     Every rank agrees to a checkpoint's step (ADR 0003). A rank's listener answers also while its training hangs. A rank
@@ -99,7 +99,7 @@ def _stop_target(node: Node, managed: ManagedRun, verdict: Verdict) -> StopTarge
         return StopTarget.INSTANCE
     # auto: stop only a machine that no one else uses, and only if the checkpoint survives the stop.
     others = [name for name in node.holders() if name != managed.run.run]
-    if others or node.strangers() or not node.facts.can_stop or node.facts.survives_stop is False:
+    if others or node.foreign_gpu_pids() or not node.facts.can_stop or node.facts.survives_stop is False:
         return StopTarget.PROCESSES
     return StopTarget.INSTANCE
 

@@ -47,9 +47,9 @@ class IdleState:
     looked_at: MonoNs | None = None
     looked_boot: BootNs = BootNs(0)  # The same moment by the clock that counts suspended time.
     since: MonoNs | None = None  # None: somebody is here, or this is unknown.
-    blind_since: MonoNs | None = None
+    unseen_since: MonoNs | None = None
     warned_at: MonoNs | None = None
-    told: set[str] = field(default_factory=set)  # Names of this stretch's alarms: each is given once.
+    alarmed: set[str] = field(default_factory=set)  # Names of this stretch's alarms: each is given once.
     is_done: bool = False  # This stretch's stop is closed.
     stop: ManagedRun | None = None  # The pseudo-run with the open or last stop.
     incidents_total: int = 0
@@ -59,10 +59,10 @@ class IdleState:
     def is_stopping(self) -> bool:
         return self.stop is not None and self.stop.incident is not None and not self.stop.incident.is_closed
 
-    def somebody(self) -> None:
+    def begin_anew(self) -> None:
         """Begin the idle time anew: somebody was here."""
         self.since = self.warned_at = None
-        self.told.clear()
+        self.alarmed.clear()
         self.is_done = False
 
     def snapshot(self) -> Mapping[str, Any]:

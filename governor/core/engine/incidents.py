@@ -128,10 +128,10 @@ def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list
     assert incident is not None
     incident.note(at, node.wall(at), "merged", rule=verdict.rule, reason=verdict.finding.reason)
     if verdict.checkpoint != "suspect" or incident.plan.checkpoint != "good":
-        return [keep(node, managed)]
+        return [persist_incident(node, managed)]
     incident.suspect()
     again = table.entry_effects(incident.halt, incident.plan) if incident.halt.stage is HaltState.ASKED else ()
-    return [keep(node, managed), *again]
+    return [persist_incident(node, managed), *again]
 
 
 def ask_again(managed: ManagedRun, rank: int) -> list[Ask]:
@@ -160,7 +160,7 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
     if incident.is_closed:
         _close(node, managed, at)
         effects.extend(_still_billed(node, incident))
-    return [keep(node, managed), *effects, *ordered]
+    return [persist_incident(node, managed), *effects, *ordered]
 
 
 def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...], at: MonoNs) -> None:
@@ -198,7 +198,7 @@ def _still_billed(node: Node, incident: Incident) -> list[Effect]:
     return [Alarm("still_billed", incident.run, text)]
 
 
-def keep(node: Node, managed: ManagedRun) -> PersistIncident:
+def persist_incident(node: Node, managed: ManagedRun) -> PersistIncident:
     incident = managed.incident
     assert incident is not None
     incident.set_spend(node.spent_by(incident.run))
@@ -276,7 +276,7 @@ def _take_checkpoint(managed: ManagedRun, ack: Ack) -> list[Effect]:
         managed.run.note_save(DurationNs(ack.at - asked_at))
     if ack.checkpoint.get("kind") == "good":
         managed.run.set_last_good(ack.step, ack.checkpoint.get("path"), ack.at)
-        incident.keep_good(managed.run)
+        incident.take_last_good(managed.run)
     path, manifest = ack.checkpoint.get("path"), ack.checkpoint.get("manifest")
     if not (isinstance(path, str) and isinstance(manifest, str)):
         return []
@@ -295,7 +295,7 @@ def on_checkpoint_read(node: Node, managed: ManagedRun, read: CheckpointRead) ->
             incident.verify_checkpoint({"verified_by": "governor", "files": read.files, "hashes_equal": read.hashed})
         elif read.whole is False:
             incident.verify_checkpoint({"verified_by": "nobody", "fault": read.reason})
-    effects: list[Effect] = [keep(node, managed)]
+    effects: list[Effect] = [persist_incident(node, managed)]
     if read.whole is False:
         text = f"checkpoint of incident {incident.incident_id} is not whole: {read.reason}"
         effects.append(Alarm("checkpoint_torn", incident.run, text))
@@ -341,7 +341,7 @@ def on_stop_replied(node: Node, managed: ManagedRun, reply: StopReplied) -> list
     if reply.destroys and not incident.halt.destroyed:
         # Persisted at once: after a restart, only this tells why the provider knows no such machine.
         incident.move(replace(incident.halt, destroyed=True))
-        effects.append(keep(node, managed))
+        effects.append(persist_incident(node, managed))
     return [*effects, *feed(node, managed, table.stop_fact(reply.answer, reply.retryable), reply.at)]
 
 

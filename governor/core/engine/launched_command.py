@@ -19,8 +19,8 @@ from typing import Any, Final
 from governor.core.base.findings import Response
 from governor.core.base.policy import Mode
 from governor.core.base.units import NS_PER_S, BootNs, DurationNs, MonoNs, UsdMicros, format_duration, format_usd
-from governor.core.engine.managed_run import CommandLeft, ManagedRun
-from governor.core.engine.node import RUNS_MAX, Node, track
+from governor.core.engine.managed_run import ManagedRun, PreviousCommand
+from governor.core.engine.node import RUNS_MAX, Node, manage
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched, LauncherExited, StreamOpened
 from governor.core.halt.incident import process_of, process_row
@@ -35,12 +35,12 @@ ATTACH_EXPECTED_NS: Final = DurationNs(60 * NS_PER_S)
 def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
     node.launched = event
     node.idle.command = event.run
-    left = node.left
-    if left is not None and set(left.processes) == set(event.processes):
+    previous = node.previous_command
+    if previous is not None and set(previous.processes) == set(event.processes):
         # The governor was restarted, not the command. What the command cost before counts towards its ceiling.
-        node.left = None
-        node.account.taken_up(left.account, left.unallocated_since)
-        node.ledger.book.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
+        node.previous_command = None
+        node.account.restore(previous.account, previous.unallocated_since)
+        node.ledger.book.restore_unallocated(previous.unallocated, previous.unallocated_older_usd_micros)
     return watch(node, event.at)  # At once: a command may end before the first tick.
 
 
@@ -73,7 +73,7 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
 
 
 def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
-    if any(_speaks(managed) or _has_ended(managed, launched) for managed in node.runs.values()):
+    if any(_reports_for_command(managed) or _has_ended(managed, launched) for managed in node.runs.values()):
         return
     account = node.account.run
     managed = node.runs.get(account) if account is not None else None
@@ -84,7 +84,7 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
         managed = _begin(node, launched, account if account is not None and managed is None else launched.run)
         if managed is None:
             return
-    managed.stands_in_since = at if node.account.silent(node.ledger.charged_to) else launched.at
+    managed.stands_in_since = at if node.account.run_stands_in(node.ledger.charged_to) else launched.at
     intake.stand_in(managed.run, launched.uid)
     managed.launch.named = managed.launch.launchers = launched.processes
     managed.launch.command = launched.command
@@ -92,9 +92,9 @@ def _stand_in(node: Node, launched: CommandLaunched, at: MonoNs) -> None:
     managed.run.move(LifeFact.COMMAND_GOES_ON if goes_on else LifeFact.COMMAND_BEGINS, at)
 
 
-def _speaks(managed: ManagedRun) -> bool:
+def _reports_for_command(managed: ManagedRun) -> bool:
     is_halted = managed.incident is not None and managed.incident.is_closed
-    return managed.run.alive and not managed.is_beside and not is_halted
+    return managed.run.alive and not managed.is_separate and not is_halted
 
 
 def _has_ended(managed: ManagedRun, launched: CommandLaunched) -> bool:
@@ -108,7 +108,7 @@ def _has_ended(managed: ManagedRun, launched: CommandLaunched) -> bool:
 def _go_on(managed: ManagedRun) -> None:
     """Continue the attempt with the rest of the command. What it has trained stays; its ranks are gone."""
     managed.rules.new_attempt()  # The last steps are no evidence about what follows them.
-    intake.outlive_ranks(managed.run)
+    intake.drop_ranks(managed.run)
 
 
 def _begin(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | None:
@@ -117,7 +117,7 @@ def _begin(node: Node, launched: CommandLaunched, name: str) -> ManagedRun | Non
     if managed is None:
         if len(node.runs) >= RUNS_MAX and all(known.run.alive for known in node.runs.values()):
             return None
-        managed = track(node, name, launched.uid, None, {}, launched.at)
+        managed = manage(node, name, launched.uid, None, {}, launched.at)
     else:  # An earlier launch had this name: the budget goes on, its latch does not.
         managed.drop_latch()
         managed.rules.new_attempt()
@@ -163,7 +163,7 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
     """What a restarted governor must know of the command. Plain JSON: few charges, at most UNALLOCATED_MAX."""
     if node.launched is None:
         return None
-    charges, older = node.ledger.book.nobodys()
+    charges, older = node.ledger.book.unallocated_charges()
     return {
         "run": node.launched.run,
         "processes": [process_row(process) for process in node.launched.processes],
@@ -174,14 +174,14 @@ def launched_row(node: Node) -> Mapping[str, Any] | None:
     }
 
 
-def command_left(row: Mapping[str, Any]) -> CommandLeft:
+def previous_command(row: Mapping[str, Any]) -> PreviousCommand:
     """Rebuild it. KeyError, TypeError or ValueError when the row is not one of ours."""
     account, run = row["account"], row.get("run")  # An older journal has no name.
-    return CommandLeft(
+    return PreviousCommand(
         run=str(run) if run is not None else None,
         processes=tuple(process_of(process) for process in row["processes"]),
         account=str(account) if account is not None else None,
         unallocated_since=BootNs(int(row["nobodys_since"])),
-        nobodys=tuple(charge_of(charge) for charge in row["nobodys"]),
+        unallocated=tuple(charge_of(charge) for charge in row["nobodys"]),
         unallocated_older_usd_micros=UsdMicros(int(row["nobodys_older_usd_micros"])),
     )

@@ -97,7 +97,7 @@ class ManagedRun:
     is_held_back: bool = False  # A hold or the breaker prevents a halt.
     was_announced: bool = False  # A rank of it has said hello to this governor.
     # A stream's run that is not the launched command. It pays, and it speaks only for itself.
-    is_beside: bool = False
+    is_separate: bool = False
     stands_in_since: MonoNs = MonoNs(0)
 
     def set_rules(self, rules: Rules) -> None:
@@ -128,14 +128,14 @@ class ForgottenRun:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandLeft:
+class PreviousCommand:
     """From the journal: the previous governor's command when it ended, and the unallocated charges of its time."""
 
     run: str | None
     processes: tuple[ProcessId, ...]
     account: str | None
     unallocated_since: BootNs
-    nobodys: tuple[Charge, ...]
+    unallocated: tuple[Charge, ...]
     unallocated_older_usd_micros: UsdMicros
 
 
@@ -147,4 +147,4 @@ class SupersededRank:
     attempt: str
     pid: int
     since: MonoNs
-    is_said_broken: bool = False  # It was reported that its loss is no number.
+    is_loss_reported: bool = False  # It was reported that its loss is no number.

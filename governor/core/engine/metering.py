@@ -24,8 +24,8 @@ def meter(node: Node, tick: Tick, holders: Mapping[str, int]) -> None:
     """Charge the time since the last tick to those who hold the node."""
     _leave_out(node, holders)
     held = (node.runs[name] for name in holders if name != UNALLOCATED)
-    if not node.account.is_held and any(not managed.is_beside for managed in held):
-        node.account.held()
+    if not node.account.is_held and any(not managed.is_separate for managed in held):
+        node.account.node_held()
     _charge(node, tick.boot, tick.wall, holders)
 
 
@@ -81,14 +81,14 @@ def _leave_out(node: Node, holders: Mapping[str, int]) -> None:
 
 def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Charge the command's waiting time to this run, which speaks for the command or halts or ends as its stand-in."""
-    if managed.is_beside:
+    if managed.is_separate:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:
         if other is managed:
-            other.run.move(LifeFact.SPOKEN_FOR, at)
+            other.run.move(LifeFact.RUN_REPORTS, at)
         else:
             _make_way(node, other, managed, at)
-    if not node.facts.exclusive or not node.account.spoken(managed.run.run):
+    if not node.facts.exclusive or not node.account.run_reports(managed.run.run):
         return
     if managed.history.meter is None:
         managed.history.paid_from = node.account.since
@@ -110,13 +110,13 @@ def settle(node: Node, at: MonoNs) -> list[Effect]:
 
     The time since then stays uncharged: nobody knows who used the machine.
     """
-    left, node.left = node.left, None
-    if left is None or node.launched is None or left.run != node.launched.run:
+    previous, node.previous_command = node.previous_command, None
+    if previous is None or node.launched is None or previous.run != node.launched.run:
         return []
-    managed = node.runs.get(left.account if left.account is not None else left.run)
+    managed = node.runs.get(previous.account if previous.account is not None else previous.run)
     if managed is None:
         return []
-    node.ledger.book.take_up_unallocated(left.nobodys, left.unallocated_older_usd_micros)
+    node.ledger.book.restore_unallocated(previous.unallocated, previous.unallocated_older_usd_micros)
     node.ledger.hand_over(payer_of(managed))
     return [persist(node, at, managed)]
 
@@ -153,4 +153,4 @@ def meter_tokens(node: Node, managed: ManagedRun, step: Step) -> None:
     )
     is_unpriced = node.ledger.compute.metered is None
     row = window_row(WindowRow(run.stage, run.attempt, window, plan_of(managed), is_unpriced))
-    node.windows_unkept.append(Record("window", run.run, None, row))
+    node.windows_uncommitted.append(Record("window", run.run, None, row))

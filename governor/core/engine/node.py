@@ -10,7 +10,7 @@ from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.policy import Policy, PolicySet
 from governor.core.base.units import BootNs, DurationNs, MonoNs, UsdMicros, WallNs
 from governor.core.engine.idle_state import NODE, IdleState
-from governor.core.engine.managed_run import CommandLeft, ForgottenRun, ManagedRun, SupersededRank
+from governor.core.engine.managed_run import ForgottenRun, ManagedRun, PreviousCommand, SupersededRank
 from governor.core.events.effects import Record
 from governor.core.events.inputs import CommandLaunched
 from governor.core.events.machine import SpotNotice
@@ -63,7 +63,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
+class PriceRise:
     """The machine's price went up: when we learned of it, and micro-dollars per hour before and after."""
 
     at: MonoNs
@@ -83,16 +83,16 @@ class Node:
     away_ns: DurationNs = DurationNs(0)  # How long within this boot no governor had run when we began.
     budgets: Budgets = field(default_factory=Budgets)
     launched: CommandLaunched | None = None  # The command of `costgov run`, until it has exited.
-    left: CommandLeft | None = None  # Until we know whether it is the launched command.
-    price_rise: Rise | None = None  # The last one.
-    windows_unkept: list[Record] = field(default_factory=list)  # Closed windows that no PersistRuns has taken yet.
+    previous_command: PreviousCommand | None = None  # Until we know whether it is the launched command.
+    price_rise: PriceRise | None = None  # The last one.
+    windows_uncommitted: list[Record] = field(default_factory=list)  # Closed windows that no PersistRuns has taken yet.
     runs: dict[str, ManagedRun] = field(default_factory=dict)
     past: dict[str, ForgottenRun] = field(default_factory=dict)  # Runs that `ledger` has forgotten, by name.
     connections: dict[ConnectionId, tuple[str, int]] = field(default_factory=dict)
     # At most as many as the inbox has connections.
     superseded: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
     # Likewise, until they disconnect.
-    unheard: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
+    ignored: dict[ConnectionId, SupersededRank] = field(default_factory=dict)
     # Processes that we do not watch, and why. Each is reported once.
     refusals: dict[ProcessId, str] = field(default_factory=dict)
     incidents: dict[str, str] = field(default_factory=dict)  # Incident id -> run. Each run has its last incident here.
@@ -103,7 +103,7 @@ class Node:
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
     persisted_at: MonoNs | None = None  # When runs and money were last persisted; None: this is due.
     # Runs whose snapshots could not be read; None: the journal had no node's, either.
-    unread: set[str] | None = None
+    unreadable_runs: set[str] | None = None
     frames_total: int = 0
     frames_lost_total: int = 0
 
@@ -124,25 +124,25 @@ class Node:
         A command for which no run speaks has an unallocated share beside them: its ceiling must go on counting.
         """
         held: dict[str, int] = {}
-        is_unspoken_for = False
+        has_unattached = False
         for name, managed in self.runs.items():
             if not managed.run.alive:
                 continue
             if managed.is_unattached:
-                is_unspoken_for = True
+                has_unattached = True
             elif managed.incident is None or not managed.incident.is_closed:
                 held[name] = max(1, len(managed.run.ranks))
-        if held and is_unspoken_for:
+        if held and has_unattached:
             held[UNALLOCATED] = 1
         return held
 
-    def unannounced(self) -> frozenset[int]:
+    def unannounced_gpu_pids(self) -> frozenset[int]:
         """GPU processes that no run announced."""
         return self.gpu_pids - {p.pid for managed in self.runs.values() for p in managed.processes()}
 
-    def strangers(self) -> frozenset[int]:
+    def foreign_gpu_pids(self) -> frozenset[int]:
         """Unannounced GPU processes of other tenants, without those that the command started itself."""
-        return self.unannounced() - self.gpu_pids_own
+        return self.unannounced_gpu_pids() - self.gpu_pids_own
 
     def enter(self, incident: Incident) -> None:
         """Let answers about this incident find its run. Answers about a replaced incident find no run."""
@@ -242,7 +242,7 @@ def recall(node: Node, managed: ManagedRun) -> None:
     run.take_up(past.trained)
 
 
-def track(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> ManagedRun:
+def manage(node: Node, name: str, uid: int, stage: str | None, labels: Mapping[str, str], at: MonoNs) -> ManagedRun:
     """Enter a run that is not managed. The caller has made sure of room, if only an ended run's place."""
     if len(node.runs) >= RUNS_MAX:
         forget(node, min((t for t in node.runs.values() if not t.run.alive), key=lambda t: t.run.ended_at or 0))

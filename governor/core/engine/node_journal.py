@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
-from governor.core.engine.launched_command import command_left, launched_row
+from governor.core.engine.launched_command import launched_row, previous_command
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import Node, run_snapshot
 from governor.core.events.effects import PersistRuns
@@ -16,7 +16,7 @@ from governor.core.money.lines import price_of
 # After a crash of the governor, at most this period's spend is reconstructed.
 PERSIST_PERIOD_NS: Final = 10 * NS_PER_S
 # So many closed windows do not wait for the period: a log that is read in one go closes thousands.
-WINDOWS_UNKEPT_MAX: Final = 64
+WINDOWS_UNCOMMITTED_MAX: Final = 64
 
 
 def node_snapshot(node: Node) -> Mapping[str, Any]:
@@ -40,10 +40,10 @@ def restore_node(node: Node, snapshot: Mapping[str, Any]) -> None:
     """
     same_boot = snapshot["boot_id"] == node.facts.boot_id
     launched = snapshot.get("launched")
-    left = command_left(launched) if launched is not None else None
+    previous = previous_command(launched) if launched is not None else None
     node.ledger.restore(snapshot, same_boot=same_boot, in_force_from=_in_force_from(node))
-    node.left = left
-    node.unread = set()
+    node.previous_command = previous
+    node.unreadable_runs = set()
 
 
 def price_left(snapshot: Mapping[str, Any], boot_id: str) -> Line | None:
@@ -68,7 +68,7 @@ def boot_of(wall: WallNs, boot: BootNs, at_wall: WallNs) -> BootNs:
 
 def persist_due(node: Node, at: MonoNs) -> list[PersistRuns]:
     """Persist at the first tick, every ten seconds, and when a charge or many windows were closed."""
-    many = node.ledger.unkept or len(node.windows_unkept) >= WINDOWS_UNKEPT_MAX
+    many = node.ledger.uncommitted or len(node.windows_uncommitted) >= WINDOWS_UNCOMMITTED_MAX
     due = node.persisted_at is None or many or at - node.persisted_at >= PERSIST_PERIOD_NS
     return [persist(node, at)] if due else []
 
@@ -79,8 +79,8 @@ def persist(node: Node, at: MonoNs, *ended: ManagedRun, durable: bool = False) -
     Runs that a charge or window of this commit names are included: one commit has all that concerns a run's money.
     """
     node.persisted_at = at
-    charges, records = node.ledger.take_charges(), tuple(node.windows_unkept)
-    node.windows_unkept.clear()
+    charges, records = node.ledger.take_charges(), tuple(node.windows_uncommitted)
+    node.windows_uncommitted.clear()
     told = {charge.payer.run for charge in charges} | {record.run for record in records}
     runs = {
         name: run_snapshot(node, managed, at)

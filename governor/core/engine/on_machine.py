@@ -22,7 +22,7 @@ def on_gpu_sample(node: Node, sample: GpuSample) -> list[Effect]:
         managed = node.runs.get(sample.run)
         if managed is not None and managed.run.alive:
             node.frames_total += 1
-            intake.log_goes_on(managed.run, sample.at, node.wall(sample.at))
+            intake.note_log_line(managed.run, sample.at, node.wall(sample.at))
             asked_at = managed.gpus_asked_at
             # Otherwise log and driver would report the same GPUs under different names.
             if asked_at is None or sample.at - asked_at > STALE_NS:

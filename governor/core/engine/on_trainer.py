@@ -13,7 +13,7 @@ from governor.core.engine.alarms import refuse
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.metering import close_gap, hand_over, meter_tokens
-from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, owner_of, track
+from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, manage, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Confirm, Effect, Record
 from governor.core.events.inputs import (
@@ -47,13 +47,13 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     managed = node.runs.get(hello.run)
     close_gap(node, managed)
     if managed is None:
-        managed = track(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
+        managed = manage(node, hello.run, hello.peer.uid, hello.stage, hello.labels, hello.at)
     if managed.is_unattached:
-        intake.belong_to(managed.run, hello.peer.uid)  # The command may have become another user.
+        intake.set_uid(managed.run, hello.peer.uid)  # The command may have become another user.
         managed.launch.named = ()
     effects: list[Effect] = []
     node.superseded.pop(hello.connection, None)
-    node.unheard.pop(hello.connection, None)
+    node.ignored.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
     if held is not None and held != (hello.run, hello.rank):
         # One connection speaks for one rank. Its previous rank would stay connected for ever.
@@ -61,16 +61,16 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     is_new = managed.run.attempt != hello.attempt
     begins = managed.run.move(LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
     if begins:
-        effects.extend(_begin_attempt(node, managed, hello) if is_new else _come_back(managed, hello))
+        effects.extend(_begin_attempt(node, managed, hello) if is_new else _reconnect(managed, hello))
     known_as = managed.run.stage, managed.run.labels
     rank = intake.apply_hello(managed.run, hello)
     if known_as != (managed.run.stage, managed.run.labels):
         budgeting.refit(node, managed)  # With other labels, other budgets cover it.
-    managed.is_beside, managed.was_announced = False, True
+    managed.is_separate, managed.was_announced = False, True
     hand_over(node, managed, hello.at)  # After attempt, stage and labels are set: its charges bear them.
     if begins:
         charging.charge_launch(node, managed, hello.at)
-    intake.follow_log(managed.run, only=False)  # Also when a stream of this name was opened first.
+    intake.set_jsonl_only(managed.run, only=False)  # Also when a stream of this name was opened first.
     node.connections[hello.connection] = (hello.run, hello.rank)
     managed.rules.observe(hello)
     effects.append(Confirm(hello.connection, hello.seq))
@@ -115,7 +115,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     begins = True
     close_gap(node, managed)
     if managed is None:
-        managed = track(node, event.run, event.uid, event.stage, event.labels, event.at)
+        managed = manage(node, event.run, event.uid, event.stage, event.labels, event.at)
         intake.begin_attempt(managed.run, "stream", event.at)
     elif begins := managed.run.move(_what_opened(managed, event), event.at).begins:
         managed.drop_latch()  # The latch was the old attempt's.
@@ -123,15 +123,15 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
         budgeting.refit(node, managed)  # A stand-in for a command had no stage and no labels.
         intake.begin_attempt(managed.run, "stream", event.at)
         managed.rules.new_attempt()
-    managed.is_beside = not managed.run.ranks and not launched_command.is_of_command(node, event)
+    managed.is_separate = not managed.run.ranks and not launched_command.is_of_command(node, event)
     hand_over(node, managed, event.at)
     if begins:
         charging.charge_launch(node, managed, event.at)
-    intake.follow_log(managed.run, only=not managed.run.ranks)
+    intake.set_jsonl_only(managed.run, only=not managed.run.ranks)
     managed.launch.named = event.processes
     if event.processes and managed.run.jsonl_only:
         # Until its processes are known, the run belongs to the file's owner.
-        intake.belong_to(managed.run, event.uid)
+        intake.set_uid(managed.run, event.uid)
     return []
 
 
@@ -186,7 +186,7 @@ def _begin_attempt(node: Node, managed: ManagedRun, hello: Hello) -> list[Effect
     return effects
 
 
-def _come_back(managed: ManagedRun, hello: Hello) -> list[Effect]:
+def _reconnect(managed: ManagedRun, hello: Hello) -> list[Effect]:
     """Continue an attempt whose ranks had all exited: its launcher gives restarts the same number."""
     intake.begin_attempt(managed.run, hello.attempt, hello.at)
     managed.rules.new_attempt()
@@ -221,12 +221,12 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     else:
         managed, rank = _rank_of(node, event.connection) or (None, None)
     if managed is None:
-        return alarms.on_superseded_step(node, event) if event.connection in node.unheard else []
+        return alarms.on_superseded_step(node, event) if event.connection in node.ignored else []
     run = managed.run
     node.frames_total += 1
     if event.connection is None and not run.alive and not managed.processes() and managed.incident is None:
-        _speaks_again(node, managed, event.at)
-    intake.heard_at_wall(run, event.at + node.wall_offset_ns)
+        _revive_log_run(node, managed, event.at)
+    intake.note_frame_wall(run, event.at + node.wall_offset_ns)
     leads = intake.apply_step(run, rank, event)
     if leads and run.tokens_total is not None:
         managed.money.window.add(run.tokens_total, node.ledger.spend(run.run), managed.policy.budget.window_tokens)
@@ -235,7 +235,7 @@ def on_step(node: Node, event: Step) -> list[Effect]:
     return verdicts.judge(node, managed, event.at, event) if managed.rules.observe(event) else []
 
 
-def _speaks_again(node: Node, managed: ManagedRun, at: MonoNs) -> None:
+def _revive_log_run(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     """Revive a stream's run of an earlier boot without named processes: only its growing log shows that it lives."""
     close_gap(node, managed)
     managed.run.move(LifeFact.LINE, at)
@@ -251,7 +251,7 @@ def on_beat(node: Node, event: Beat) -> list[Effect]:
     managed, rank = found
     node.frames_total += 1
     intake.apply_beat(managed.run, rank, event)
-    intake.heard_at_wall(managed.run, node.wall(event.at))
+    intake.note_frame_wall(managed.run, node.wall(event.at))
     managed.rules.observe(event)
     # A beat can only meet conditions about time, and the next tick judges those.
     return []
@@ -282,7 +282,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     if found is None:
         return []
     managed, rank = found
-    intake.heard(rank, event.at, None)
+    intake.note_frame(rank, event.at, None)
     incident = managed.incident
     if incident is not None and event.incident_id == incident.incident_id:
         return incidents.on_ack(node, managed, event)
@@ -296,7 +296,7 @@ def _take_ack(node: Node, event: Ack) -> list[Effect]:
     ):  # fmt: skip
         return _join(node, managed, event)
     if verdicts.is_asked(managed, event) and event.what in incidents.FAILURES:
-        return verdicts.tell_failed(managed, event)
+        return verdicts.failed_checkpoint_alarms(managed, event)
     if event.what == "saved" and event.checkpoint is not None and event.checkpoint.get("kind") == "good":
         managed.run.set_last_good(event.step, event.checkpoint.get("path"), event.at)
     if event.what == "saved" and charging.charge_checkpoint(node, managed, event) is not None:
@@ -334,7 +334,7 @@ def on_bye(node: Node, event: Bye) -> list[Effect]:
 
 def on_disconnected(node: Node, event: Disconnected) -> list[Effect]:
     node.superseded.pop(event.connection, None)
-    node.unheard.pop(event.connection, None)
+    node.ignored.pop(event.connection, None)
     held = node.connections.pop(event.connection, None)
     managed = node.runs.get(held[0]) if held is not None else None
     if managed is not None:

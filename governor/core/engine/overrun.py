@@ -5,7 +5,7 @@ from __future__ import annotations
 from governor.core.base.units import TICK_NS, MonoNs, UsdMicros, format_duration, format_usd
 from governor.core.engine.budgeting import spent
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.node import Node, Rise
+from governor.core.engine.node import Node, PriceRise
 from governor.core.halt.incident import Incident
 from governor.core.money.budgets import Cap
 
@@ -56,7 +56,7 @@ def causes(
     at: MonoNs,
     *,
     scope: str | None = None,
-    rise: Rise | None = None,
+    rise: PriceRise | None = None,
     rate: UsdMicros | None = None,
 ) -> list[str]:
     """The causes in words, from the incident's own timeline; never empty.

@@ -25,7 +25,7 @@ from governor.core.engine.idle.limit import finish_left
 from governor.core.engine.idle.stop import resume_stop
 from governor.core.engine.idle_state import NODE
 from governor.core.engine.incident_json import incident_of
-from governor.core.engine.incidents import keep, number_of
+from governor.core.engine.incidents import number_of, persist_incident
 from governor.core.engine.managed_run import ManagedRun
 from governor.core.engine.node import RUNS_MAX, Node, forget
 from governor.core.engine.node_journal import restore_node
@@ -83,12 +83,12 @@ def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootN
                 node.ledger.carry_in(str(snapshot["run"]), UsdMicros(int(snapshot["spend_usd_micros"])))
                 node.ledger.forget(str(snapshot["run"]))
                 continue
-            managed = _tracked_of(node, snapshot, at)
+            managed = _managed_of(node, snapshot, at)
             spend, since = UsdMicros(int(snapshot["spend_usd_micros"])), BootNs(int(snapshot["boot_ns"]))
         except TORN as error:
             effects.append(_unreadable("run", str(snapshot.get("run")), error))
-            if node.unread is not None:
-                node.unread.add(str(snapshot.get("run")))
+            if node.unreadable_runs is not None:
+                node.unreadable_runs.add(str(snapshot.get("run")))
             continue
         node.ledger.carry_in(managed.run.run, spend)
         taken_up.append(snapshot)
@@ -160,7 +160,7 @@ def _absences(
 
 def _absence_doubt(node: Node, left_wall: WallNs | None) -> str | None:
     """Why an absence is not charged in full, in one line. None if it is, or if nothing was billed meanwhile."""
-    if node.facts.exclusive or left_wall is None or not any(metered.is_disk for metered in node.ledger.beside):
+    if node.facts.exclusive or left_wall is None or not any(metered.is_disk for metered in node.ledger.other_lines):
         return None
     away = node.began_wall - left_wall
     if away < 0:
@@ -189,7 +189,7 @@ def _restore_idle(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> list[E
     return finish_left(node, at)
 
 
-def _tracked_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
+def _managed_of(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> ManagedRun:
     same_boot = snapshot["boot_id"] == node.facts.boot_id
     run = intake.restored(snapshot, at, same_boot=same_boot)
     policy = node.policy_for(run.run, run.stage, run.labels)
@@ -256,7 +256,7 @@ def restore_incidents(node: Node, snapshots: Iterable[Mapping[str, Any]], at: Mo
         incident.note(at, wall, "restored", stage=incident.halt.stage.name)
         halt, repeated = table.resume(incident.halt, at, incident.plan)
         incident.move(halt)
-        effects.append(keep(node, managed))
+        effects.append(persist_incident(node, managed))
         effects.extend(repeated)
     return effects
 
@@ -268,7 +268,7 @@ def _run_of_incident(node: Node, snapshot: Mapping[str, Any], at: MonoNs) -> Man
     managed = ManagedRun(run=run, policy=policy, rules=Rules(policy, run))
     node.runs[run.run] = managed
     # A run that was never persisted began after the node was persisted. Its time since then is still to be charged.
-    if node.unread is None or run.run in node.unread:
+    if node.unreadable_runs is None or run.run in node.unreadable_runs:
         node.ledger.carry_in(run.run, UsdMicros(int(snapshot["spend_usd_micros"])))
     return managed
 

@@ -99,7 +99,7 @@ def verdict_by_hand(managed: ManagedRun, finding: Finding, rule: str, checkpoint
 def ask_for_checkpoint(managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Ask:
     """Ask for a checkpoint without a halt: the run trains on. No incident is opened, so a failure does not escalate."""
     return Ask(
-        incident_id=f"{_names_of(managed)}{verdict.rule}.{at}",
+        incident_id=f"{_request_prefix(managed)}{verdict.rule}.{at}",
         run=managed.run.run,
         checkpoint=verdict.checkpoint if verdict.checkpoint != "none" else "good",
         deadline=MonoNs(at + managed.policy.halt.grace_ns),
@@ -117,21 +117,21 @@ def is_merged(managed: ManagedRun, ack: Ack) -> bool:
 
 
 def is_asked(managed: ManagedRun, ack: Ack) -> bool:
-    return ack.incident_id.startswith(_names_of(managed))
+    return ack.incident_id.startswith(_request_prefix(managed))
 
 
-def tell_failed(managed: ManagedRun, ack: Ack) -> list[Effect]:
+def failed_checkpoint_alarms(managed: ManagedRun, ack: Ack) -> list[Effect]:
     """Report that a rule's checkpoint was not saved: it is not asked for again before the rule is quiet.
 
     One rank's ack counts for the run.
     """
     if ack.rank != min(managed.run.ranks):
         return []
-    rule = ack.incident_id.removeprefix(_names_of(managed)).rpartition(".")[0]
+    rule = ack.incident_id.removeprefix(_request_prefix(managed)).rpartition(".")[0]
     why = ack.reason or ack.what
     text = f'the checkpoint of run {managed.run.run} that rule "{rule}" asked for has not been saved: {why}'
     return [Alarm("checkpoint_failed", managed.run.run, text)]
 
 
-def _names_of(managed: ManagedRun) -> str:
+def _request_prefix(managed: ManagedRun) -> str:
     return f"{managed.run.run}.checkpoint."

@@ -81,7 +81,7 @@ class Step:
     progress_seq: int | None = None
 
     @property
-    def tells_of_training(self) -> bool:
+    def reports_training(self) -> bool:
         """Whether it has a figure besides the loss. An evaluation's results, logged as steps, have no such figure."""
         told = (self.step_s, self.grad_norm, self.lr, self.tokens, self.tokens_total, self.loss_scale)
         return any(value is not None for value in (*told, self.applied, self.skipped_steps))

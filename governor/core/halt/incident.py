@@ -90,7 +90,7 @@ class Incident:
         assert self.checkpoint is not None, "the caller looked"
         self.checkpoint.update(found)
 
-    def keep_good(self, run: Run) -> None:
+    def take_last_good(self, run: Run) -> None:
         """Take the run's last good checkpoint, which this halt saved."""
         self.last_good = run.last_good
 

@@ -170,7 +170,7 @@ class Budgets:
     # By scope, from [[budget]] of costgov.toml. A run whose ceiling is on the command line has none here.
     configured: Mapping[str, ScopedBudget] = field(default_factory=dict)
     live: dict[str, ScopedBudget] = field(default_factory=dict)  # By scope; survives restarts.
-    said: dict[str, BudgetReport] = field(default_factory=dict)
+    reports: dict[str, BudgetReport] = field(default_factory=dict)
     caps: tuple[Cap, ...] = ()  # The state of each at the last tick.
 
     def in_force(self) -> list[ScopedBudget]:
@@ -195,7 +195,7 @@ class Budgets:
             self.live[scope.text] = budget
         if self.of(scope) is None:
             # Otherwise each snapshot would hold every scope that ever had a budget.
-            self.said.pop(scope.text, None)
+            self.reports.pop(scope.text, None)
 
     def drop_older_than(self, typed_usd_micros: UsdMicros) -> list[ScopedBudget]:
         """Remove and return the live budgets of runs that were not set over this ceiling of the command line."""
@@ -209,9 +209,9 @@ class Budgets:
         """Store the state of each budget at this tick."""
         self.caps = tuple(caps)
 
-    def reported(self, scope: str, report: BudgetReport) -> None:
+    def set_report(self, scope: str, report: BudgetReport) -> None:
         """Store the fraction of this scope's budget that was alarmed."""
-        self.said[scope] = report
+        self.reports[scope] = report
 
     def over(self, policy: Policy, run: str, stage: str | None, labels: Mapping[str, str]) -> Policy:
         """The policy with the run's own budget for its `[budget]`, and with a rule for the group budgets over it."""
@@ -225,7 +225,10 @@ class Budgets:
     def snapshot(self) -> dict[str, Any]:
         return {
             "live": [_row(budget) for budget in self.live.values()],
-            "said": {scope: [said.frac, said.ceiling_usd_micros, said.day] for scope, said in self.said.items()},
+            "said": {
+                scope: [reports.frac, reports.ceiling_usd_micros, reports.day]
+                for scope, reports in self.reports.items()
+            },
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> list[str]:
@@ -241,15 +244,15 @@ class Budgets:
             except TORN as error:
                 problems.append(f"{_named(row)}: {type(error).__name__} {str(error)[:NAMED_CHARS_MAX]}")
         self.live = {budget.scope.text: budget for budget in live}
-        said = snapshot.get("said")
-        for scope, told in said.items() if isinstance(said, Mapping) else ():
+        reports = snapshot.get("said")
+        for scope, told in reports.items() if isinstance(reports, Mapping) else ():
             try:
                 frac, ceiling, day = told
                 one = BudgetReport(float(frac), int(ceiling), None if day is None else int(day))
             except TORN:
                 continue
             if scope in self.live or scope in self.configured:
-                self.said[scope] = one
+                self.reports[scope] = one
         return problems
 
 

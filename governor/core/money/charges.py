@@ -197,9 +197,9 @@ class ChargeBook:
         self._prefix = f"{place.node}/{epoch // NS_PER_US:x}"
         self._opened_total = 0
         self._open: dict[tuple[str, LineKind, str], Charge] = {}
-        self._nobodys: deque[Charge] = deque(maxlen=UNALLOCATED_MAX)  # Closed; hand_over() may still move them.
-        # The sum of charges that fell out of `_nobodys`: they stay unallocated.
-        self._nobodys_older_usd_micros = 0
+        self._unallocated: deque[Charge] = deque(maxlen=UNALLOCATED_MAX)  # Closed; hand_over() may still move them.
+        # The sum of charges that fell out of `_unallocated`: they stay unallocated.
+        self._unallocated_older_usd_micros = 0
 
     def add(
         self,
@@ -252,9 +252,9 @@ class ChargeBook:
 
     def hand_over(self, to: Payer) -> list[Charge]:
         """Move the unallocated charges to the payer `to`, under the same ids; return those that are already closed."""
-        handed = [replace(charge, payer=to) for charge in self._nobodys]
-        self._nobodys.clear()
-        self._nobodys_older_usd_micros = 0
+        handed = [replace(charge, payer=to) for charge in self._unallocated]
+        self._unallocated.clear()
+        self._unallocated_older_usd_micros = 0
         amount: int = sum(charge.usd_micros for charge in handed)
         for key in [key for key in self._open if key[0] == UNALLOCATED]:
             charge = self._open.pop(key)
@@ -269,32 +269,32 @@ class ChargeBook:
         self.groups.allot(to.stage, to.labels, amount)
         return handed
 
-    def nobodys(self) -> tuple[tuple[Charge, ...], UsdMicros]:
+    def unallocated_charges(self) -> tuple[tuple[Charge, ...], UsdMicros]:
         """The charges that hand_over() would move, and the sum that is too old for it. Stored for the next governor."""
         standing = (charge for key, charge in self._open.items() if key[0] == UNALLOCATED)
-        return (*self._nobodys, *standing), UsdMicros(self._nobodys_older_usd_micros)
+        return (*self._unallocated, *standing), UsdMicros(self._unallocated_older_usd_micros)
 
-    def take_up_unallocated(self, charges: Iterable[Charge], older_usd_micros: UsdMicros) -> None:
+    def restore_unallocated(self, charges: Iterable[Charge], older_usd_micros: UsdMicros) -> None:
         """Take over the unallocated charges of the previous governor, under their ids: hand_over() moves them too."""
         for charge in charges:
-            self._keep_nobodys(charge)
-        self._nobodys_older_usd_micros += older_usd_micros
+            self._keep_unallocated(charge)
+        self._unallocated_older_usd_micros += older_usd_micros
 
     def unclaimed_usd_micros(self) -> UsdMicros:
         """The unallocated spend since the start or the last hand_over(), with what is too old to move."""
-        recent, older = self.nobodys()
+        recent, older = self.unallocated_charges()
         return UsdMicros(older + sum(charge.usd_micros for charge in recent))
 
     def _close(self, key: tuple[str, LineKind, str]) -> Charge:
         charge = self._open.pop(key)
         if charge.payer == UNALLOCATED_PAYER:
-            self._keep_nobodys(charge)
+            self._keep_unallocated(charge)
         return charge
 
-    def _keep_nobodys(self, charge: Charge) -> None:
-        if len(self._nobodys) == UNALLOCATED_MAX:
-            self._nobodys_older_usd_micros += self._nobodys[0].usd_micros
-        self._nobodys.append(charge)
+    def _keep_unallocated(self, charge: Charge) -> None:
+        if len(self._unallocated) == UNALLOCATED_MAX:
+            self._unallocated_older_usd_micros += self._unallocated[0].usd_micros
+        self._unallocated.append(charge)
 
 
 def _goes_on(charge: Charge, line: Line, payer: Payer, from_wall: WallNs, reconstructed: bool) -> bool:

@@ -17,19 +17,19 @@ from governor.core.base.units import BootNs
 
 
 class Owner(Enum):
-    NOBODY = "nobody"  # Unallocated charges wait for the next run that reports.
+    UNALLOCATED = "unallocated"  # Unallocated charges wait for the next run that reports.
     # A run of the command has held the node and pays. Unallocated charges beside it stay unallocated.
     RUN = "run"
 
 
 class Fact(Enum):
     # A run reports for the command, or is halted or has ended in its place.
-    SPOKEN = "spoken"
-    HELD = "held"  # Time has passed while a run of the command held the node.
+    RUN_REPORTS = "run reports"
+    NODE_HELD = "node held"  # Time has passed while a run of the command held the node.
     # No run reports for the command any more, and a run begins to stand in for it.
-    SILENT = "silent"
+    RUN_STANDS_IN = "run stands in"
     # The governor restarted while the command went on: the journal has the account.
-    TAKEN_UP = "taken up"
+    RESTORED = "restored"
 
 
 class Act(Enum):
@@ -42,15 +42,15 @@ class Act(Enum):
 
 
 TABLE: Final[dict[tuple[Owner, Fact], tuple[Owner, Act]]] = {
-    (Owner.NOBODY, Fact.SPOKEN): (Owner.RUN, Act.TAKE),
+    (Owner.UNALLOCATED, Fact.RUN_REPORTS): (Owner.RUN, Act.TAKE),
     # Restored from the journal: the run has taken the earlier charges already.
-    (Owner.NOBODY, Fact.HELD): (Owner.RUN, Act.STAY),
-    (Owner.NOBODY, Fact.SILENT): (Owner.NOBODY, Act.STAY),  # No run has reported since the launch.
-    (Owner.NOBODY, Fact.TAKEN_UP): (Owner.NOBODY, Act.RESUME),
-    (Owner.RUN, Fact.SPOKEN): (Owner.RUN, Act.NAME),  # A second run beside the first pays only its share.
-    (Owner.RUN, Fact.HELD): (Owner.RUN, Act.STAY),
-    (Owner.RUN, Fact.SILENT): (Owner.NOBODY, Act.BEGIN),
-    (Owner.RUN, Fact.TAKEN_UP): (Owner.RUN, Act.RESUME),
+    (Owner.UNALLOCATED, Fact.NODE_HELD): (Owner.RUN, Act.STAY),
+    (Owner.UNALLOCATED, Fact.RUN_STANDS_IN): (Owner.UNALLOCATED, Act.STAY),  # No run has reported since the launch.
+    (Owner.UNALLOCATED, Fact.RESTORED): (Owner.UNALLOCATED, Act.RESUME),
+    (Owner.RUN, Fact.RUN_REPORTS): (Owner.RUN, Act.NAME),  # A second run beside the first pays only its share.
+    (Owner.RUN, Fact.NODE_HELD): (Owner.RUN, Act.STAY),
+    (Owner.RUN, Fact.RUN_STANDS_IN): (Owner.UNALLOCATED, Act.BEGIN),
+    (Owner.RUN, Fact.RESTORED): (Owner.RUN, Act.RESUME),
 }
 _HOLES: Final = set(product(Owner, Fact)) - TABLE.keys()
 assert not _HOLES, f"the command's account has holes: {_HOLES}"
@@ -61,7 +61,7 @@ class CommandAccount:
     """The present owner of the command's time. It exists also without a launched command, but is not used then."""
 
     since: BootNs  # Since when charges wait.
-    owner: Owner = Owner.NOBODY
+    owner: Owner = Owner.UNALLOCATED
     # The last run that took over the command's time. Its budget holds while it stands in.
     run: str | None = None
     goes_on: bool = False  # The command has outlived the previous governor.
@@ -70,27 +70,27 @@ class CommandAccount:
     def is_held(self) -> bool:
         return self.owner is Owner.RUN
 
-    def spoken(self, run: str) -> bool:
+    def run_reports(self, run: str) -> bool:
         """A run reports for the command. Returns whether it takes over the waiting charges."""
-        act = self._next(Fact.SPOKEN)
+        act = self._next(Fact.RUN_REPORTS)
         if act is Act.TAKE or self.run is None:
             self.run = run
         return act is Act.TAKE
 
-    def held(self) -> None:
+    def node_held(self) -> None:
         """Time has passed while a run of the command held the node."""
-        self._next(Fact.HELD)
+        self._next(Fact.NODE_HELD)
 
-    def silent(self, now: BootNs) -> bool:
+    def run_stands_in(self, now: BootNs) -> bool:
         """A run begins to stand in for the command. Returns whether another run had held the node before."""
-        act = self._next(Fact.SILENT)
+        act = self._next(Fact.RUN_STANDS_IN)
         if act is Act.BEGIN:
             self.since = now
         return act is Act.BEGIN
 
-    def taken_up(self, run: str | None, since: BootNs) -> None:
+    def restore(self, run: str | None, since: BootNs) -> None:
         """The governor restarted while the command went on: restore the account from the journal."""
-        self._next(Fact.TAKEN_UP)
+        self._next(Fact.RESTORED)
         self.run, self.since, self.goes_on = run, since, True
 
     def _next(self, fact: Fact) -> Act:

@@ -31,7 +31,7 @@ class Ledger:
     others: tuple[LineMeter, ...] = ()  # All other lines that cost by time.
     carries: dict[str, int] = field(default_factory=dict)  # Of the lines that cost by the GB, by line name.
     unpriced_ns: int = 0  # Time that passed while the price was unknown.
-    unkept: list[Charge] = field(default_factory=list)  # Closed charges that no commit has stored yet.
+    uncommitted: list[Charge] = field(default_factory=list)  # Closed charges that no commit has stored yet.
     # The next stretch began before this governor started, and ends at its start.
     returning: bool = False
     # The price of compute holds since then. A price correction reaches no further back.
@@ -51,10 +51,10 @@ class Ledger:
         price = self.price_usd_micros_per_hour
         if price is None:
             return None
-        return UsdMicros(price + sum(metered.usd_micros_per_hour for metered in self.beside))
+        return UsdMicros(price + sum(metered.usd_micros_per_hour for metered in self.other_lines))
 
     @property
-    def beside(self) -> tuple[Metered, ...]:
+    def other_lines(self) -> tuple[Metered, ...]:
         """The lines that cost by time, without compute."""
         return tuple(meter.metered for meter in self.others if meter.metered is not None)
 
@@ -79,14 +79,14 @@ class Ledger:
         """
         splits = self._split(until, holders or {UNALLOCATED: 1})
         if splits and ends_others:
-            self.unkept += self.book.close_all_but(holders.keys() or {UNALLOCATED})
+            self.uncommitted += self.book.close_all_but(holders.keys() or {UNALLOCATED})
         self._enter(splits, wall_of_boot, payers)
         return splits
 
     def _enter(self, splits: Iterable[Split], wall_of_boot: WallNs, payers: Mapping[str, Payer]) -> None:
         for split in splits:
             at, parts = WallNs(wall_of_boot + split.began), split.parts(payers)
-            self.unkept += self.book.add(split.line, at, split.elapsed, parts, reconstructed=split.reconstructed)
+            self.uncommitted += self.book.add(split.line, at, split.elapsed, parts, reconstructed=split.reconstructed)
 
     def _split(self, until: BootNs, weights: Mapping[str, int]) -> list[Split]:
         until = max(until, self.charged_to)  # The same instant may be read twice.
@@ -128,7 +128,7 @@ class Ledger:
         """Charge what a launch or a checkpoint adds to a line, at the moment it happens; return the amount."""
         base_units, carry = line.unit.base_units, self.carries.get(line.name, 0)
         amount, self.carries[line.name] = accrue(line.price_usd_micros, quantity, carry % base_units, base_units)
-        self.unkept += self.book.add(line, at, DurationNs(0), [Part(payer, quantity, amount)])
+        self.uncommitted += self.book.add(line, at, DurationNs(0), [Part(payer, quantity, amount)])
         return UsdMicros(amount)
 
     def charge_absence(self, meter: LineMeter, since: WallNs, elapsed: DurationNs) -> None:
@@ -140,12 +140,12 @@ class Ledger:
 
     def hand_over(self, to: Payer) -> None:
         """Move all unallocated charges so far to a run; its spend grows by their sum."""
-        self.unkept += self.book.hand_over(to)
+        self.uncommitted += self.book.hand_over(to)
 
     def take_charges(self) -> tuple[Charge, ...]:
         """The charges for the next commit: those closed since the last one, and those that still grow."""
-        charges = (*self.unkept, *self.book.open_charges())
-        self.unkept.clear()
+        charges = (*self.uncommitted, *self.book.open_charges())
+        self.uncommitted.clear()
         return charges
 
     def set_next_price(self, to: Metered | None, since: BootNs) -> None:

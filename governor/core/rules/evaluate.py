@@ -20,13 +20,13 @@ from governor.core.runs.intake import is_paused
 from governor.core.runs.state import Run
 
 NOT_JUDGED = unknown("not_judged_yet")
-UNHEARD: Final = unknown("log_unreadable")
+NOT_NEWS: Final = unknown("log_unreadable")
 Observe = Callable[[Event, Run], bool | None]
 # The attempt's key in a snapshot. No rule's name begins with "@".
 ATTEMPT: Final = "@attempt"
 
 
-class _Watched:
+class _WatchedRule:
     """One rule with its trigger, its timer and whether this episode has been reported."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class _Watched:
         # Nothing fires, nothing is counted and no verdict stands. A calm rule is evaluated only when it may fire.
         self.calm = False
 
-    def may_tell(self, at: MonoNs) -> bool:
+    def may_report(self, at: MonoNs) -> bool:
         """Allow no second verdict within the cool-down. A condition that outlasts it is reported at its end."""
         return self.reported_at is None or at - self.reported_at >= self.rule.cooldown_ns
 
@@ -146,13 +146,13 @@ class Rules:
         self.policy = policy
         self._run = run
         self._attempt = Attempt()
-        self._watched = {rule.name: _Watched(rule, condition_of(rule, policy)) for rule in policy.rules}
-        self._shown: dict[type, list[tuple[_Watched, Observe]]] = {}  # By type of event.
-        self._due: list[_Watched] = []  # The rules that the last step concerns.
+        self._watched = {rule.name: _WatchedRule(rule, condition_of(rule, policy)) for rule in policy.rules}
+        self._shown: dict[type, list[tuple[_WatchedRule, Observe]]] = {}  # By type of event.
+        self._due: list[_WatchedRule] = []  # The rules that the last step concerns.
         self._restless = True  # A rule may not be calm.
         self._timed = [one for one in self._watched.values() if one.is_moved_by_time]
         # Since the last tick only steps and heartbeats have come. Any other event may end an UNKNOWN reading.
-        self._heard_only_steps = False
+        self._only_steps_since_tick = False
         self._tick_at = MonoNs(0)
 
     def observe(self, event: Event) -> bool:
@@ -165,7 +165,7 @@ class Rules:
         if kind is not Step:
             for _, observe in shown:
                 observe(event, run)
-            self._heard_only_steps = self._heard_only_steps and (kind is Tick or kind is Beat)
+            self._only_steps_since_tick = self._only_steps_since_tick and (kind is Tick or kind is Beat)
             return True
         self._attempt.observe(event, run)
         self._due = [one for one, observe in shown if observe(event, run) is not False]
@@ -184,7 +184,7 @@ class Rules:
             return []
         verdicts: list[Verdict] = []
         run, restless = self._run, False
-        for watched in self._due if event is not None else self._asked_at_tick(at):
+        for watched in self._due if event is not None else self._due_at_tick(at):
             if watched.rule.match and not self._applies(watched):
                 watched.put_aside()
                 continue
@@ -200,14 +200,14 @@ class Rules:
                 if finding.is_firing:
                     watched.finding = replace(finding, reading=Reading.UNKNOWN, reason="warming_up")
                 continue
-            lasted = watched.timer.add(finding if self._is_heard(watched, event) else UNHEARD, at, event, run)
+            lasted = watched.timer.add(finding if self._is_news(watched, event) else NOT_NEWS, at, event, run)
             if not lasted:
                 if finding.reading is Reading.QUIET:
                     watched.standing = None
             elif finding.is_firing:
                 verdict = self._verdict(watched.rule, finding, event)
                 if watched.standing is None:
-                    if not watched.may_tell(at):
+                    if not watched.may_report(at):
                         continue
                     verdicts.append(verdict)
                     watched.reported_at = at
@@ -218,15 +218,15 @@ class Rules:
         self._restless = restless  # Every rule that is not calm was evaluated above.
         return verdicts
 
-    def _asked_at_tick(self, at: MonoNs) -> Iterable[_Watched]:
-        is_quiet = self._heard_only_steps and not self._restless
-        self._heard_only_steps, self._tick_at = True, at
+    def _due_at_tick(self, at: MonoNs) -> Iterable[_WatchedRule]:
+        is_quiet = self._only_steps_since_tick and not self._restless
+        self._only_steps_since_tick, self._tick_at = True, at
         return self._timed if is_quiet else self._watched.values()
 
-    def _applies(self, watched: _Watched) -> bool:
+    def _applies(self, watched: _WatchedRule) -> bool:
         return watched.rule.applies_to(self._run.labels, self._run.stage)
 
-    def _is_heard(self, watched: _Watched, event: Event | None) -> bool:
+    def _is_news(self, watched: _WatchedRule, event: Event | None) -> bool:
         """Whether the reading is news. A reading of the last step is none in a pause, or while the log cannot be read.
 
         Triggers that ticks move too (costs, expressions) may be about the pause itself.
@@ -326,7 +326,7 @@ class Rules:
         Rules whose state another version wrote in another form start fresh too: an upgrade must not stop the governor
         from starting.
         """
-        self._heard_only_steps = False
+        self._only_steps_since_tick = False
         attempt = snapshot.get(ATTEMPT)  # Old snapshots have no attempt and no `told_at`.
         if attempt is not None:
             self._attempt.restore(attempt)

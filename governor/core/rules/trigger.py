@@ -99,9 +99,9 @@ class Trigger(ABC):
     # reading, unless the trigger listens to ticks.
     STEPPED: ClassVar[bool]
     # The condition in words, for people who read a policy: what follows "when", then whole sentences where more is
-    # needed. {key} is a key's value; {ceiling} and {tokens} are the policy's budget. SAYS must name every key. A
-    # trigger without SAYS is described by the first line of its file and a list of its keys.
-    SAYS: ClassVar[tuple[str, ...]]
+    # needed. {key} is a key's value; {ceiling} and {tokens} are the policy's budget. MEANING must name every key. A
+    # trigger without MEANING is described by the first line of its file and a list of its keys.
+    MEANING: ClassVar[tuple[str, ...]]
     # LISTENS: ClassVar[frozenset[type]], optional: the types of event that it uses. It gets no others.
     PLANNED: ClassVar[bool] = False  # True if it reads "budget" or "expected" from its parameters.
     # The limits, for `costgov policy tune`: in one direction the trigger fires earlier, in the other later.

@@ -55,7 +55,7 @@ def stand_in(run: Run, uid: int) -> None:
     run.last_frame_at = None
 
 
-def outlive_ranks(run: Run) -> None:
+def drop_ranks(run: Run) -> None:
     """Let the run go on without ranks. What the attempt has trained stays, and no rank is left that can save."""
     run.completed = run.ended_well
     run.ranks.clear()
@@ -64,7 +64,7 @@ def outlive_ranks(run: Run) -> None:
     run.working_since = None
 
 
-def belong_to(run: Run, uid: int) -> None:
+def set_uid(run: Run, uid: int) -> None:
     """Set the run's user: that of its ranks, or of the processes that a log's owner named."""
     run.uid = uid
 
@@ -75,7 +75,7 @@ def relabel(run: Run, stage: str | None, labels: Mapping[str, str]) -> None:
     run.labels = labels or run.labels
 
 
-def follow_log(run: Run, *, only: bool) -> None:
+def set_jsonl_only(run: Run, *, only: bool) -> None:
     """Follow the run's log. `only`: the run has a log and no ranks."""
     run.jsonl_only = only
 
@@ -99,12 +99,12 @@ def complete(run: Run, rank: Rank) -> None:
     rank.completed = run.completed = True
 
 
-def log_goes_on(run: Run, at: MonoNs, wall_ns: int) -> None:
+def note_log_line(run: Run, at: MonoNs, wall_ns: int) -> None:
     """Note a log line that is not a step."""
     run.last_frame_at, run.last_frame_wall_ns = at, wall_ns
 
 
-def heard_at_wall(run: Run, wall_ns: int) -> None:
+def note_frame_wall(run: Run, wall_ns: int) -> None:
     run.last_frame_wall_ns = wall_ns
 
 
@@ -192,7 +192,7 @@ def _take_last_good(run: Run, hello: Hello) -> None:
         run.last_good_at = MonoNs(min(at, hello.at)) if isinstance(at, int) else hello.at
 
 
-def heard(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:
+def note_frame(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:
     """Note a frame. Progress counts from the moment at which the sequence number last changed."""
     rank.last_frame_at = at
     if progress_seq is not None and progress_seq != rank.progress_seq:
@@ -204,7 +204,7 @@ def heard(rank: Rank, at: MonoNs, progress_seq: int | None) -> None:
 
 
 def apply_beat(run: Run, rank: Rank, beat: Beat) -> None:
-    heard(rank, beat.at, beat.progress_seq)
+    note_frame(rank, beat.at, beat.progress_seq)
     rank.beat_at = beat.at
     rank.phase = beat.phase
     rank.paused = rank.paused or beat.phase in PAUSES
@@ -224,7 +224,7 @@ def apply_phase(run: Run, rank: Rank | None, change: PhaseChange) -> None:
         run.stream.phase, run.stream.phase_at = change.phase, change.at
         run.last_frame_at = change.at
         return
-    heard(rank, change.at, change.progress_seq)
+    note_frame(rank, change.at, change.progress_seq)
     rank.paused = rank.paused or change.phase in PAUSES
     if change.phase != rank.phase:
         rank.phase = change.phase
@@ -247,7 +247,7 @@ def apply_machine(run: Run, event: MachineEvent) -> None:
 def apply_step(run: Run, rank: Rank | None, step: Step) -> bool:
     """Enter one optimizer step. Return whether it has run-wide figures: a step of the lead rank or of a log has."""
     if rank is not None:
-        heard(rank, step.at, step.progress_seq)
+        note_frame(rank, step.at, step.progress_seq)
         rank.step = step.step
         rank.step_at = step.at
         rank.loss = step.loss

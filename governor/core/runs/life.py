@@ -33,7 +33,7 @@ class LifeFact(Enum):
     # A command was launched under the run's name, and no run speaks for it.
     COMMAND_BEGINS = "command_begins"
     COMMAND_GOES_ON = "command_goes_on"  # The run spoke for the command, which outlives it.
-    SPOKEN_FOR = "spoken_for"  # This run speaks for the command, or is halted.
+    RUN_REPORTS = "run_reports"  # This run speaks for the command, or is halted.
     REPLACED = "replaced"  # Another run speaks for the command now.
     GONE = "gone"  # None of its processes is left.
     HALTED = "halted"  # Its halt was closed.
@@ -75,7 +75,7 @@ _ROWS: Final[dict[Life, tuple[dict[LifeFact, Cell], ...]]] = {
         _begin(_SPEAKS, _F.RANK_OF_NEW_ATTEMPT, _F.RANK, *_LOGS),
         _stay(Life.STANDS_IN, "A line in a log says nothing of the command.", _F.LINE),
         _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
-        _stay(Life.LIVE, "What the command has cost so far becomes its own.", _F.SPOKEN_FOR, _F.HALT_RESUMED),
+        _stay(Life.LIVE, "What the command has cost so far becomes its own.", _F.RUN_REPORTS, _F.HALT_RESUMED),
         _end("It has trained in this command, and another run speaks for the rest.", _F.REPLACED),
         _end(_OVER, _F.GONE, _F.HALTED),
     ),
@@ -83,7 +83,7 @@ _ROWS: Final[dict[Life, tuple[dict[LifeFact, Cell], ...]]] = {
         _begin(_LAUNCHED, _F.RANK_OF_NEW_ATTEMPT, _F.LOG_OF_NEW_PROCESSES),
         _stay(Life.LIVE, _GONE_ON, _F.RANK, _F.LOG_OF_PROCESSES, _F.LOG, _F.LINE, _F.HALT_RESUMED),
         _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
-        _stay(Life.LIVE, "It never stood in for anybody.", _F.SPOKEN_FOR, _F.REPLACED),
+        _stay(Life.LIVE, "It never stood in for anybody.", _F.RUN_REPORTS, _F.REPLACED),
         _end(_OVER, _F.GONE, _F.HALTED),
     ),
     Life.ENDED: (
@@ -92,7 +92,7 @@ _ROWS: Final[dict[Life, tuple[dict[LifeFact, Cell], ...]]] = {
         _begin("It is back: that its log goes on is all that shows it.", _F.LINE),
         _stay(Life.ENDED, "A log that is opened may be a finished run's.", _F.LOG),
         _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
-        _stay(Life.ENDED, _OVER, _F.SPOKEN_FOR, _F.REPLACED, _F.GONE),
+        _stay(Life.ENDED, _OVER, _F.RUN_REPORTS, _F.REPLACED, _F.GONE),
         _end("Its halt outlived it, and ends now.", _F.HALTED),
         _stay(Life.LIVE, "The journal had it ended before its halt was.", _F.HALT_RESUMED),
     ),

@@ -151,7 +151,7 @@ def take_snapshot(
         unallocated_usd_micros=(
             node.ledger.spend(UNALLOCATED) if node.ledger.price_usd_micros_per_hour is not None else None
         ),
-        lines=tuple((m.line.kind.value, m.line.name, m.usd_micros_per_hour) for m in node.ledger.beside),
+        lines=tuple((m.line.kind.value, m.line.name, m.usd_micros_per_hour) for m in node.ledger.other_lines),
         # Live runs first: if there is no room for all, the runs that spend are shown.
         runs=tuple(
             _run_reading(managed, at, scheduler_job)

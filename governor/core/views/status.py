@@ -105,7 +105,7 @@ def runs_status(node: Node, at: MonoNs) -> list[dict[str, Any]]:
 def lines_status(node: Node) -> list[dict[str, Any]]:
     """The lines that the node is billed for, beside the machine."""
     lines = node.facts.lines
-    known = [(metered.line, metered.amount, _usd(metered.usd_micros_per_hour)) for metered in node.ledger.beside]
+    known = [(metered.line, metered.amount, _usd(metered.usd_micros_per_hour)) for metered in node.ledger.other_lines]
     known += [(line, 1, None) for line in (*lines.per_launch, *lines.per_gb)]
     return [
         {

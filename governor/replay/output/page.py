@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, format_duration
-from governor.replay.play import Replay, Told
+from governor.replay.play import Replay, ReplayVerdict
 from governor.replay.trace import Line, Trace
 from governor.text import page as web
 from governor.text.page import quiet, table
@@ -32,14 +32,14 @@ def page(sections: Iterable[str]) -> str:
 
 def section(name: str, replay: Replay, trace: Trace) -> str:
     """One log: its drawings, then a row for each verdict."""
-    marks = replay.told[:MARKS_MAX]
-    first, last = trace.span(told.t if trace.is_timed else told.step for told in marks)
+    marks = replay.verdicts[:MARKS_MAX]
+    first, last = trace.span(verdict.t if trace.is_timed else verdict.step for verdict in marks)
     drawings = [_drawing(title, line, marks, first, last, trace) for title, line in trace.drawn()]
     empty = quiet("It holds no step with a loss, a gradient norm or a time.")
     return web.section(name, "".join(drawings or [empty]) + _rows(replay))
 
 
-def _drawing(title: str, line: Line, marks: Sequence[Told], first: float, last: float, trace: Trace) -> str:
+def _drawing(title: str, line: Line, marks: Sequence[ReplayVerdict], first: float, last: float, trace: Trace) -> str:
     low, high, is_log = line.scale()
     across, up = dict.fromkeys((first, last)), dict.fromkeys((low, high))  # Only one entry where both ends are equal.
     plot = Plot(
@@ -52,27 +52,27 @@ def _drawing(title: str, line: Line, marks: Sequence[Told], first: float, last: 
         plot.band(band, COLOUR)
     for column in [column for column in line.columns if column.is_broken][:BROKEN_MAX]:
         plot.triangle(column.at, COLOURS["halt"])
-    for told in marks:
-        where = told.t if trace.is_timed else told.step
+    for verdict in marks:
+        where = verdict.t if trace.is_timed else verdict.step
         if where is not None:
-            colour = COLOURS.get(told.response, COLOURS["watch"])
-            plot.upright(float(where), colour, f"{told.rule}: {told.text}", is_dashed=told.mode != "enforce")
+            colour = COLOURS.get(verdict.response, COLOURS["watch"])
+            plot.upright(float(where), colour, f"{verdict.rule}: {verdict.text}", is_dashed=verdict.mode != "enforce")
     return plot.svg()
 
 
 def _rows(replay: Replay) -> str:
-    if not replay.told:
+    if not replay.verdicts:
         return quiet("No rule would have done anything.")
-    rows = [cells(told) for told in replay.told[:MARKS_MAX]]
-    more = len(replay.told) - len(rows)
+    rows = [cells(verdict) for verdict in replay.verdicts[:MARKS_MAX]]
+    more = len(replay.verdicts) - len(rows)
     return table(_HEADS, rows) + quiet(f"{more:,} more are not shown." if more > 0 else "")
 
 
-def cells(told: Told) -> tuple[str, ...]:
+def cells(verdict: ReplayVerdict) -> tuple[str, ...]:
     """The row of a verdict: policy, rule, response, step, time, text."""
-    time = "" if told.t is None else format_duration(round(told.t * NS_PER_S))
-    response = told.response if told.mode == "enforce" else f"would {told.response}"
-    return told.policy, told.rule, response, str(told.step), time, told.text
+    time = "" if verdict.t is None else format_duration(round(verdict.t * NS_PER_S))
+    response = verdict.response if verdict.mode == "enforce" else f"would {verdict.response}"
+    return verdict.policy, verdict.rule, response, str(verdict.step), time, verdict.text
 
 
 def place(at: float, trace: Trace) -> str:

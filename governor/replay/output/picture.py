@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from governor.core.base.units import NS_PER_S, format_duration
 from governor.replay.output.page import COLOURS, MARKS_MAX, cells, place
-from governor.replay.play import Replay, Told
+from governor.replay.play import Replay, ReplayVerdict
 from governor.replay.trace import Line, Trace
 from governor.text.table import plain
 
@@ -52,14 +52,14 @@ def draw(path: Path, name: str, replay: Replay, trace: Trace) -> None:
 
     figure = Figure(figsize=INCHES, dpi=DPI)
     FigureCanvasAgg(figure)
-    marks = replay.told[:MARKS_MAX]
-    rows = _rows(replay.told)
+    marks = replay.verdicts[:MARKS_MAX]
+    rows = _rows(replay.verdicts)
     _text(figure, 0.015, 0.975, name if len(name) <= NAME_CHARS_MAX else "…" + name[-NAME_CHARS_MAX:], size=13)
-    _text(figure, 0.015, 0.948, verdict(replay), size=12, weight="bold", color=_colour_of(replay.told))
+    _text(figure, 0.015, 0.948, verdict_line(replay), size=12, weight="bold", color=_colour_of(replay.verdicts))
     _text(figure, 0.985, 0.006, LEGEND, size=9, color="#57606a", ha="right")
     lines = trace.drawn()
     if lines:
-        first, last = trace.span(_where(told, trace) for told in marks)
+        first, last = trace.span(_where(mark, trace) for mark in marks)
         bottom = 0.08 + 0.021 * len(rows)
         grid = figure.add_gridspec(len(lines), 1, left=0.06, right=0.985, top=0.86, bottom=bottom, hspace=0.22)
         panels: list[Axes] = [figure.add_subplot(grid[n, 0]) for n in range(len(lines))]
@@ -76,30 +76,30 @@ def draw(path: Path, name: str, replay: Replay, trace: Trace) -> None:
     figure.savefig(path, format="png")
 
 
-def verdict(replay: Replay) -> str:
+def verdict_line(replay: Replay) -> str:
     """The result for the log in one line: the first halt of each policy counts."""
-    said = []
+    lines = []
     for policy in replay.policies:
-        told = [one for one in replay.told if one.policy == policy.name]
-        halt = next((one for one in told if one.response == "halt"), None)
-        others = f"; {len(told)} verdicts in all" if len(told) > 1 else f"; 1 verdict of {told[0].rule}" if told else ""
+        own = [one for one in replay.verdicts if one.policy == policy.name]
+        halt = next((one for one in own if one.response == "halt"), None)
+        others = f"; {len(own)} verdicts in all" if len(own) > 1 else f"; 1 verdict of {own[0].rule}" if own else ""
         if halt is None:
-            said.append(f"{policy.name}: no halt{others}")
+            lines.append(f"{policy.name}: no halt{others}")
             continue
         would = "halt" if halt.mode == "enforce" else "would halt (observe mode)"
         at = "" if halt.t is None else f", {format_duration(round(halt.t * NS_PER_S))}"
-        others = f"; {len(told)} verdicts in all" if len(told) > 1 else ""
-        said.append(f"{policy.name}: {would} by {halt.rule} at step {halt.step}{at}{others}")
-    return " | ".join(said)
+        others = f"; {len(own)} verdicts in all" if len(own) > 1 else ""
+        lines.append(f"{policy.name}: {would} by {halt.rule} at step {halt.step}{at}{others}")
+    return " | ".join(lines)
 
 
-def _rows(told: Sequence[Told]) -> list[str]:
-    rows = [" · ".join(cell for cell in cells(one) if cell) for one in told[:ROWS_MAX]]
-    more = len(told) - len(rows)
+def _rows(verdicts: Sequence[ReplayVerdict]) -> list[str]:
+    rows = [" · ".join(cell for cell in cells(one) if cell) for one in verdicts[:ROWS_MAX]]
+    more = len(verdicts) - len(rows)
     return [*rows, f"{more:,} more are not shown"] if more > 0 else rows
 
 
-def _panel(panel: Axes, title: str, line: Line, marks: Sequence[Told], trace: Trace) -> None:
+def _panel(panel: Axes, title: str, line: Line, marks: Sequence[ReplayVerdict], trace: Trace) -> None:
     """A band from the lowest to the highest value of each place, so that a spike of one step keeps its height."""
     finite = [column for column in line.columns if column.low <= column.high]
     is_log = line.scale()[2]
@@ -113,11 +113,11 @@ def _panel(panel: Axes, title: str, line: Line, marks: Sequence[Told], trace: Tr
     broken = [column.at for column in line.columns if column.is_broken]
     panel.plot(broken, [1.03] * len(broken), "v", color=COLOURS["halt"], clip_on=False, markersize=6,
                transform=panel.get_xaxis_transform())  # fmt: skip
-    known = [(where, told) for told in marks if (where := _where(told, trace)) is not None]
+    known = [(where, mark) for mark in marks if (where := _where(mark, trace)) is not None]
     panel.vlines(
         [where for where, _ in known], 0, 1, transform=panel.get_xaxis_transform(), linewidth=1.2,
-        colors=[_colour(told) for _, told in known],
-        linestyles=["solid" if told.mode == "enforce" else "dashed" for _, told in known],
+        colors=[_colour(mark) for _, mark in known],
+        linestyles=["solid" if mark.mode == "enforce" else "dashed" for _, mark in known],
     )  # fmt: skip
     panel.grid(alpha=0.25)
     panel.margins(y=0.08)
@@ -129,19 +129,19 @@ def _within(value: float) -> float:
     return math.copysign(size, value)
 
 
-def _names(panel: Axes, marks: Sequence[Told], trace: Trace) -> None:
+def _names(panel: Axes, marks: Sequence[ReplayVerdict], trace: Trace) -> None:
     """Each rule's name above its first mark, with the number of its marks."""
-    times = Counter(told.rule for told in marks)
-    firsts = {told.rule: told for told in reversed(marks)}
-    known = [(where, told) for told in firsts.values() if (where := _where(told, trace)) is not None]
+    times = Counter(mark.rule for mark in marks)
+    firsts = {mark.rule: mark for mark in reversed(marks)}
+    known = [(where, mark) for mark in firsts.values() if (where := _where(mark, trace)) is not None]
     left, right = panel.get_xlim()
-    for number, (where, told) in enumerate(sorted(known, key=lambda one: one[0])[:NAMES_MAX]):
-        count = f" ×{times[told.rule]}" if times[told.rule] > 1 else ""
+    for number, (where, mark) in enumerate(sorted(known, key=lambda one: one[0])[:NAMES_MAX]):
+        count = f" ×{times[mark.rule]}" if times[mark.rule] > 1 else ""
         beside = where < left + 0.8 * (right - left)
         panel.annotate(
-            _plain(told.rule) + count, (where, 1.0), xycoords=panel.get_xaxis_transform(),
+            _plain(mark.rule) + count, (where, 1.0), xycoords=panel.get_xaxis_transform(),
             xytext=(3 if beside else -3, 13 + 12 * (number % NAME_ROWS)), textcoords="offset points",
-            ha="left" if beside else "right", color=_colour(told), fontsize=10, parse_math=False,
+            ha="left" if beside else "right", color=_colour(mark), fontsize=10, parse_math=False,
         )  # fmt: skip
 
 
@@ -168,16 +168,16 @@ def _place(at: float, trace: Trace) -> str:
     return f"{place(at, trace) if at else 0}\n" + (f"step {before[-1].high:,.0f}" if before else "")
 
 
-def _where(told: Told, trace: Trace) -> float | None:
-    return told.t if trace.is_timed else told.step
+def _where(mark: ReplayVerdict, trace: Trace) -> float | None:
+    return mark.t if trace.is_timed else mark.step
 
 
-def _colour(told: Told) -> str:
-    return COLOURS.get(told.response, COLOURS["watch"])
+def _colour(mark: ReplayVerdict) -> str:
+    return COLOURS.get(mark.response, COLOURS["watch"])
 
 
-def _colour_of(told: Sequence[Told]) -> str:
-    return COLOURS["halt"] if any(one.response == "halt" for one in told) else "black"
+def _colour_of(marks: Sequence[ReplayVerdict]) -> str:
+    return COLOURS["halt"] if any(one.response == "halt" for one in marks) else "black"
 
 
 def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:

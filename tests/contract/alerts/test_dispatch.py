@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from governor.adapters.alerting.dispatch import AGAIN_NS, AlertDispatcher, Courier
+from governor.adapters.alerting.dispatch import AGAIN_NS, AlertDispatcher, AlertSender
 from governor.adapters.http.client import HttpReply, exchange, make_client
 from governor.core.alerts.catalogue import REPEAT_NS, Alert, Route, Severity
 from governor.core.alerts.outbox import Delivery, Took
@@ -60,10 +60,11 @@ def other(tmp_path: Path) -> Iterator[Rig]:
 
 @contextmanager
 def dispatcher(*rigs: Rig, flush_s: float = 0.2, timeout_s: float = SAFETY_S) -> Iterator[AlertDispatcher]:
-    couriers = [
-        Courier(f"r{place}", rig.receiver(timeout_s=timeout_s), random=lambda: 0.0) for place, rig in enumerate(rigs)
+    senders = [
+        AlertSender(f"r{place}", rig.receiver(timeout_s=timeout_s), random=lambda: 0.0)
+        for place, rig in enumerate(rigs)
     ]
-    with closing(AlertDispatcher(a_node(), FakeClock(), couriers, flush_s)) as running:
+    with closing(AlertDispatcher(a_node(), FakeClock(), senders, flush_s)) as running:
         yield running
 
 
@@ -183,8 +184,8 @@ def test_a_halt_is_told_once_a_stage(other: Rig) -> None:
 def test_an_open_halt_is_told_again_to_an_alertmanager_until_it_is_closed(server: Told, tmp_path: Path) -> None:
     rig = alertmanager_rig(server, tmp_path)
     clock = FakeClock()
-    courier = Courier("am", rig.receiver(), random=lambda: 0.0)
-    with closing(AlertDispatcher(a_node(), clock, [courier], flush_s=SAFETY_S)) as told:
+    sender = AlertSender("am", rig.receiver(), random=lambda: 0.0)
+    with closing(AlertDispatcher(a_node(), clock, [sender], flush_s=SAFETY_S)) as told:
         told.incident(a_halt_of(told.node))
         server.until(lambda: len(server.asked) == 1)
         for minute in range(2, 5):
@@ -204,8 +205,8 @@ def test_an_open_halt_is_told_again_to_an_alertmanager_until_it_is_closed(server
 
 def test_alarms_that_repeat_themselves_are_one_alert_and_then_their_last_word(other: Rig) -> None:
     clock = FakeClock()
-    courier = Courier("r", other.receiver(), random=lambda: 0.0)
-    with closing(AlertDispatcher(a_node(), clock, [courier], flush_s=SAFETY_S)) as told:
+    sender = AlertSender("r", other.receiver(), random=lambda: 0.0)
+    with closing(AlertDispatcher(a_node(), clock, [sender], flush_s=SAFETY_S)) as told:
         for number in range(100):
             told.alarm("unwatched", "llama", f"said {number}")
             told.tick(told.node, clock.mono())
@@ -223,9 +224,9 @@ def read(asked: Asked) -> dict[str, Any]:
 
 
 def test_each_receiver_gets_what_it_wants(rig: Rig, other: Rig) -> None:
-    wanting = Courier("some", other.receiver(), Route(("rule_*",), Severity.WARNING))
-    couriers = [Courier("all", rig.receiver()), wanting]
-    with closing(AlertDispatcher(a_node(), FakeClock(), couriers, flush_s=SAFETY_S)) as told:
+    wanting = AlertSender("some", other.receiver(), Route(("rule_*",), Severity.WARNING))
+    senders = [AlertSender("all", rig.receiver()), wanting]
+    with closing(AlertDispatcher(a_node(), FakeClock(), senders, flush_s=SAFETY_S)) as told:
         for name in ("unwatched", "rule_nan", "watched_again"):
             told.alarm(name, "llama", name)
     assert texts(rig) == ["unwatched", "rule_nan", "watched_again"]
@@ -240,7 +241,7 @@ def test_without_receivers_nothing_is_kept() -> None:
     told.close()
     assert told.counts() == ()
     assert not told._open
-    assert not told._told
+    assert not told._reported
 
 
 class Faulty:
@@ -265,16 +266,16 @@ class Faulty:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_of_ours_costs_the_alert_that_met_it_and_no_other() -> None:
     receiver = Faulty()
-    courier = Courier("faulty", receiver)
-    courier.offer(an_alert(text="0"))
-    thread = courier._thread
+    sender = AlertSender("faulty", receiver)
+    sender.offer(an_alert(text="0"))
+    thread = sender._thread
     assert thread is not None
     thread.join(SAFETY_S)
-    courier.offer(an_alert(text="1"))
+    sender.offer(an_alert(text="1"))
     until(lambda: receiver.taken == ["1"])
-    until(lambda: courier.counts() == AlertCounts("faulty", 1, 1, 1))
-    courier.hurry()
-    courier.end(SAFETY_S)
+    until(lambda: sender.counts() == AlertCounts("faulty", 1, 1, 1))
+    sender.hurry()
+    sender.end(SAFETY_S)
 
 
 def test_a_receiver_that_hangs_takes_no_place_of_a_clouds_calls(rig: Rig) -> None:

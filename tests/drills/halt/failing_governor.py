@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from governor.app.settings_file import load_settings
-from governor.cli.run.beside import run_command
 from governor.cli.run.console import Console
+from governor.cli.run.supervise import run_command
 from governor.core.base.units import MonoNs
 from governor.core.engine import step as engine
 from governor.core.engine.node import Node
@@ -34,7 +34,9 @@ class Fault:
             raise RuntimeError("a planted fault")
 
     def happen_in(self, node: Node) -> None:
-        if any(managed.run.step_at is not None for managed in node.runs.values()):  # Heard by this governor itself.
+        if any(
+            managed.run.step_at is not None for managed in node.runs.values()
+        ):  # ReceivedFrame by this governor itself.
             self.happen()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from governor.cli.common import ExitCode
-from governor.cli.run.beside import GOVERNORS_MAX
+from governor.cli.run.supervise import GOVERNORS_MAX
 from tests.drills.halt.conftest import HERE, POLICY, SAFETY_S, configuration, until_gone
 from trainer_shim.wire import HALT_EXIT_CODE
 

@@ -97,7 +97,7 @@ def test_systemd_directories_are_taken() -> None:
 
 
 def test_a_governor_beside_one_command_keeps_to_itself() -> None:
-    settings, _ = load_settings(None, None, HOME, beside="train-1")
+    settings, _ = load_settings(None, None, HOME, run="train-1")
     daemon = good(None)
     assert settings is not None
     assert settings.paths.state_dir == daemon.paths.state_dir / "runs" / "train-1"
@@ -116,7 +116,7 @@ def test_commands_look_where_governors_listen(environ: dict[str, str], uid: int)
 def test_commands_look_where_the_environment_puts_governors(tmp_path: Path) -> None:
     environ = {**HOME, "COSTGOV_PATHS__RUNTIME_DIR": str(tmp_path)}
     daemon, _ = load_settings(None, None, environ)
-    run, _ = load_settings(None, None, environ, beside="train-1")
+    run, _ = load_settings(None, None, environ, run="train-1")
     assert daemon is not None
     assert run is not None
     for settings in (daemon, run):
@@ -128,7 +128,7 @@ def test_commands_look_where_the_environment_puts_governors(tmp_path: Path) -> N
 
 def test_each_run_has_its_own_below_the_directories_of_the_environment() -> None:
     environ = {**HOME, "COSTGOV_PATHS__STATE_DIR": "/s", "COSTGOV_PATHS__RUNTIME_DIR": "/d"}
-    settings, problems = load_settings(None, None, environ, beside="train-1")
+    settings, problems = load_settings(None, None, environ, run="train-1")
     assert problems == []
     assert settings is not None
     paths = settings.paths
@@ -141,7 +141,7 @@ def test_each_run_has_its_own_below_the_directories_of_the_environment() -> None
 
 
 def test_a_run_does_not_serve_the_socket_that_its_own_watcher_serves() -> None:
-    settings, _ = load_settings(None, None, {**HOME, "COSTGOV_SOCKET": "/outer/trainer.sock"}, beside="inner")
+    settings, _ = load_settings(None, None, {**HOME, "COSTGOV_SOCKET": "/outer/trainer.sock"}, run="inner")
     assert settings is not None
     assert settings.paths.socket == good(None).paths.runtime_dir / "runs" / "inner" / "trainer.sock"
 

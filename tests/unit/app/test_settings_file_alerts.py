@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.alerting.tables import addressees
+from governor.adapters.alerting.tables import configured_receivers
 from governor.app.settings_file import load_settings
 from governor.core.alerts.catalogue import Route, Severity
 from governor.settings.model import ALERT_RECEIVERS_MAX
@@ -51,7 +51,7 @@ def test_a_mistake_is_one_line_with_file_line_and_key(tmp_path: Path, text: str,
 
 def test_receivers_have_names_and_what_they_want(tmp_path: Path) -> None:
     text = f'{MANAGER}{WEBHOOK}name = "pager"\nonly = ["halt", "rule_*"]\nmin_severity = "warning"\n'
-    first, second = addressees(good(config(tmp_path, text)).alert)
+    first, second = configured_receivers(good(config(tmp_path, text)).alert)
     assert (first.name, first.kind, first.route) == ("127.0.0.1", "alertmanager", Route())
     assert (second.name, second.kind) == ("pager", "webhook")
     assert second.route == Route(("halt", "rule_*"), Severity.WARNING)
@@ -60,7 +60,7 @@ def test_receivers_have_names_and_what_they_want(tmp_path: Path) -> None:
 
 def test_neither_a_url_nor_a_file_is_in_any_representation(tmp_path: Path) -> None:
     settings = good(config(tmp_path, WEBHOOK))
-    assert "T0KEN" not in f"{settings!r}{settings}{settings.alert}{addressees(settings.alert)}"
+    assert "T0KEN" not in f"{settings!r}{settings}{settings.alert}{configured_receivers(settings.alert)}"
 
 
 def test_a_secrets_file_that_others_may_read_is_warned_of(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_alarms_and_words_are_objects_too() -> None:
     stream = io.StringIO()
     console = JsonConsole(stream=stream)
     console.alarm("unwatched", "run7", "nothing heard for 60 s")
-    console.say("on halt I will …")
+    console.print_line("on halt I will …")
     assert [line["kind"] for line in objects(stream)] == ["alarm", "said"]
     assert objects(stream)[0]["data"]["run"] == "run7"
 
@@ -41,4 +41,4 @@ def test_alarms_and_words_are_objects_too() -> None:
 def test_a_reader_that_is_gone_does_not_matter() -> None:
     stream = io.StringIO()
     stream.close()
-    JsonConsole(stream=stream).say("nobody reads this")
+    JsonConsole(stream=stream).print_line("nobody reads this")

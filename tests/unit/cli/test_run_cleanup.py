@@ -108,12 +108,12 @@ def test_a_directory_with_anything_else_in_it_stays_whole(tmp_path: Path, foreig
 @pytest.mark.parametrize("assigned", [{}, {"COSTGOV_PATHS__STATE_DIR": "/s", "COSTGOV_PATHS__RUNTIME_DIR": "/d"}])
 def test_only_directories_that_costgov_run_made_are_pruned(tmp_path: Path, assigned: dict[str, str]) -> None:
     environ = {"HOME": "/home/nobody", **assigned}
-    settings, _ = load_settings(None, None, environ, beside="train-1")
+    settings, _ = load_settings(None, None, environ, run="train-1")
     assert settings is not None
     assert made_for("train-1", settings.paths, environ) == (settings.paths.state_dir, settings.paths.runtime_dir)
     # Configured, and named as one of ours would be.
     paths = {"state_dir": str(tmp_path / "runs" / "train-1"), "runtime_dir": str(tmp_path / "run" / "runs" / "train-1")}
-    settings, _ = load_settings(None, {"paths": paths}, environ, beside="train-1")
+    settings, _ = load_settings(None, {"paths": paths}, environ, run="train-1")
     assert settings is not None
     assert made_for("train-1", settings.paths, environ) == (None, None)
 

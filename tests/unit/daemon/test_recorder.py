@@ -22,7 +22,7 @@ from governor.policies.parse import load_policies
 from governor.ports import Packet
 from governor.wire import recording
 from governor.wire.frames import FrameReader
-from governor.wire.recording import Heard
+from governor.wire.recording import ReceivedFrame
 from trainer_shim.wire import encode, head
 
 POLICY = '[policy]\nname = "p"\n[[rule]]\nname = "nan"\ntrigger = "nonfinite"\nfor = "1 step"\nresponse = "halt"\n'
@@ -38,13 +38,13 @@ class Memory:
     flushed: list[str] = field(default_factory=list)
     problem: str | None = None
 
-    def hello(self, run: str, line: Heard) -> None:
+    def hello(self, run: str, line: ReceivedFrame) -> None:
         self.connected.add(line.connection)
 
     def lost(self, connection: ConnectionId) -> None:
         self.connected.discard(connection)
 
-    def put(self, run: str, line: Heard) -> None:
+    def put(self, run: str, line: ReceivedFrame) -> None:
         self.told.setdefault(run, []).append(json.loads(recording.line(line)))
 
     def note(self, run: str, at: MonoNs, line: bytes) -> None:
@@ -79,7 +79,7 @@ class Loop:
         packet = Packet(ConnectionId(connection), peer, encode({**head(kind, rank, self.now), **values}))
         for event in self.reader.read(packet, self.now):
             engine.step(self.node, event)
-            self.recorder.heard(packet, event)
+            self.recorder.record_frame(packet, event)
 
     def hello(self, run: str, connection: int = 1, rank: int = 0, attempt: str = "a", **more: Any) -> None:
         values = {"seq": 1, "run": run, "attempt": attempt, "local_rank": rank, "world_size": 2, "signal": 0}
@@ -90,7 +90,7 @@ class Loop:
 
     def happen(self, event: Event) -> None:
         engine.step(self.node, event)
-        self.recorder.seen(event)
+        self.recorder.record_sample(event)
 
     def lose(self, connection: int) -> None:
         self.recorder.lost(ConnectionId(connection), self.now)

@@ -9,7 +9,7 @@ import pytest
 from governor.core.base.policy import Budget, Policy
 from governor.core.rules.trigger import Key
 from governor.policies.parse import load_policies
-from governor.policies.words import condition_of, explain, explain_rules, sayings
+from governor.policies.words import condition_of, explain, explain_rules, meanings
 
 HEAD = '[policy]\nname = "p"\n[budget]\nceiling_usd = 90\n[halt]\ngrace = "90s"\n'
 BUDGET = '[[rule]]\nname = "budget"\ntrigger = "budget"\nresponse = "halt"\n'
@@ -71,7 +71,7 @@ def test_a_trigger_without_words_of_its_own_is_said_by_its_file_and_its_keys() -
         KIND: ClassVar[str] = "wordless"
         KEYS: ClassVar[tuple[Key, ...]] = (Key("least", "count", 3, "At least so many."),)
 
-    assert sayings(Wordless) == (
+    assert meanings(Wordless) == (
         "whole sentences about rules: what a person reads before trusting them",
         "Its limits: least = {least}.",
     )

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from governor.policies.parse import load_policies
-from governor.replay.play import Replay, Told
+from governor.replay.play import Replay, ReplayVerdict
 from tests.paths import ROOT
 
 DEFAULT = ROOT / "policies/default.toml"
 Records = Iterator[dict[str, Any]]
 
 
-def halts(records: Records, run_on_s: float = 0) -> list[Told]:
+def halts(records: Records, run_on_s: float = 0) -> list[ReplayVerdict]:
     policies, problems = load_policies([(str(DEFAULT), DEFAULT.read_text())])
     assert policies is not None, problems
     replay = Replay(policies.policies)
     for record in records:
         assert replay.read(record) is None, record
     replay.end(round(run_on_s * 1e9))
-    return [told for told in replay.told if told.response == "halt"]
+    return [told for told in replay.verdicts if told.response == "halt"]
 
 
 def each_500th_step_of_six_seconds() -> Records:

@@ -83,7 +83,7 @@ def test_whatever_a_log_holds_the_drawings_are_well_formed_and_without_nan(losse
 
 def test_a_rule_that_never_ends_fills_no_page() -> None:
     replay, trace = replayed(*[loss for _ in range(MARKS_MAX + 50) for loss in (1.0, float("nan"))])
-    assert len(replay.told) > MARKS_MAX
+    assert len(replay.verdicts) > MARKS_MAX
     text = section("a.jsonl", replay, trace)
     assert text.count("<title>") <= 2 * MARKS_MAX
-    assert f"{len(replay.told) - MARKS_MAX:,} more are not shown" in text
+    assert f"{len(replay.verdicts) - MARKS_MAX:,} more are not shown" in text

@@ -42,32 +42,32 @@ def healthy(count: int, every_s: float = 10.0) -> list[dict[str, Any]]:
 
 
 def test_a_broken_loss_is_told_with_its_step_and_time() -> None:
-    (told,) = play([*healthy(3), {"t": 30.0, **NAN}]).told
+    (told,) = play([*healthy(3), {"t": 30.0, **NAN}]).verdicts
     assert (told.rule, told.response, told.mode, told.step, told.t, told.reason) == (
         "nan", "halt", "enforce", 3, 30.0, "loss_nan",
     )  # fmt: skip
 
 
 def test_what_only_observes_is_told_as_what_it_would_do() -> None:
-    (told,) = play([*healthy(3), {"t": 30.0, **NAN}], policy(NONFINITE, mode="observe")).told
+    (told,) = play([*healthy(3), {"t": 30.0, **NAN}], policy(NONFINITE, mode="observe")).verdicts
     assert (told.response, told.mode) == ("halt", "observe")
 
 
 def test_a_halt_ends_no_log_and_hides_no_other_rule() -> None:
     replay = play([*healthy(3), {"t": 30.0, **NAN}, {"t": 40.0, "step": 4, "loss": 2.0}], run_on_s=7200)
-    assert [told.rule for told in replay.told] == ["nan", "hang"]
+    assert [told.rule for told in replay.verdicts] == ["nan", "hang"]
 
 
 def test_silence_counts_only_while_the_clock_runs_on() -> None:
-    assert not play(healthy(30)).told
-    (told,) = play(healthy(30), run_on_s=7200).told
+    assert not play(healthy(30)).verdicts
+    (told,) = play(healthy(30), run_on_s=7200).verdicts
     assert told.t is not None
     assert 290 + 3600 <= told.t <= (290 + 3600) * 1.01
 
 
 def test_a_pause_amid_the_log_is_timed_to_a_hundredth() -> None:
     records = [*healthy(30), {"t": 290 + 5400.0, "step": 31, "loss": 2.0}]
-    (told,) = play(records).told
+    (told,) = play(records).verdicts
     assert told.t is not None
     assert 3600 <= told.t - 290 <= 3600 * 1.01
 
@@ -75,14 +75,14 @@ def test_a_pause_amid_the_log_is_timed_to_a_hundredth() -> None:
 def test_a_pause_of_the_usual_length_costs_one_tick_and_is_judged_at_its_end() -> None:
     slow = policy('name = "hang"\ntrigger = "hang"\nresponse = "halt"\nbetween_limit = "1h"\nlog_gap_times = 2')
     replay = play(healthy(300, every_s=3000.0), slow)
-    assert not replay.told
+    assert not replay.verdicts
     longer = [*healthy(300, every_s=3000.0), {"t": 299 * 3000.0 + 6001.0, "step": 300, "loss": 2.0}]
-    assert [told.rule for told in play(longer, slow).told] == ["hang"]
+    assert [told.rule for told in play(longer, slow).verdicts] == ["hang"]
 
 
 def test_a_log_without_times_is_judged_by_its_steps_and_never_as_late() -> None:
     records = [{key: value for key, value in record.items() if key != "t"} for record in healthy(30)]
-    (told,) = play([*records, NAN], run_on_s=7200).told
+    (told,) = play([*records, NAN], run_on_s=7200).verdicts
     assert (told.rule, told.t) == ("nan", None)
 
 
@@ -99,7 +99,7 @@ def test_an_impossible_time_is_said_and_its_record_judged_all_the_same(seconds: 
     for record in healthy(3):
         replay.read(record)
     assert "time" in (replay.read({"t": seconds, **NAN}) or "")
-    assert [told.t for told in replay.told] == [20.0]
+    assert [told.t for told in replay.verdicts] == [20.0]
 
 
 def test_a_clock_that_begins_anew_goes_on() -> None:
@@ -115,11 +115,11 @@ def test_seconds_since_1970_count_from_the_first_record() -> None:
 def test_since_1970_may_be_in_milliseconds_microseconds_or_nanoseconds(scale: int) -> None:
     times = [(1_700_000_000 + 10 * n) * scale for n in range(4)]
     replay = play({"timestamp": at, "step": n, "loss": math.nan if n == 3 else 2.0} for n, at in enumerate(times))
-    assert [told.t for told in replay.told] == [pytest.approx(30.0)]
+    assert [told.t for told in replay.verdicts] == [pytest.approx(30.0)]
 
 
 def test_a_time_may_be_a_number_in_words() -> None:
-    (told,) = play({"t": f"{10 * n}.0", "step": n, "loss": math.nan if n == 3 else 2.0} for n in range(4)).told
+    (told,) = play({"t": f"{10 * n}.0", "step": n, "loss": math.nan if n == 3 else 2.0} for n in range(4)).verdicts
     assert told.t == 30.0
 
 
@@ -186,9 +186,9 @@ def test_dates_that_go_back_or_leap_are_as_numbers_that_do() -> None:
 def test_on_dates_silence_counts_as_on_seconds() -> None:
     times = [f"2026-11-20T03:{n // 6:02}:{n % 6}0Z" for n in range(30)]
     records = [{"timestamp": at, "step": n, "loss": 2.0} for n, at in enumerate(times)]
-    assert [told.rule for told in play(records, run_on_s=7200).told] == ["hang"]
-    assert [told.t for told in play(records, run_on_s=7200).told] == [
-        told.t for told in play(healthy(30), run_on_s=7200).told
+    assert [told.rule for told in play(records, run_on_s=7200).verdicts] == ["hang"]
+    assert [told.t for told in play(records, run_on_s=7200).verdicts] == [
+        told.t for told in play(healthy(30), run_on_s=7200).verdicts
     ]
 
 
@@ -196,7 +196,7 @@ def test_a_policy_is_replayed_whatever_runs_it_is_for() -> None:
     text = f'[policy]\nname = "p"\nmatch = {{ stage = "stage1" }}\n[[rule]]\n{NONFINITE}\n'
     policies, problems = load_policies([("p.toml", text)])
     assert policies is not None, problems
-    assert len(play([*healthy(3), {"t": 30.0, **NAN}], *policies.policies).told) == 1
+    assert len(play([*healthy(3), {"t": 30.0, **NAN}], *policies.policies).verdicts) == 1
 
 
 def recorded(*, is_gap_noted: bool) -> Iterable[dict[str, Any]]:
@@ -223,4 +223,4 @@ def recorded(*, is_gap_noted: bool) -> Iterable[dict[str, Any]]:
 @pytest.mark.parametrize(("is_gap_noted", "halts"), [(True, 0), (False, 1)])
 def test_a_gap_is_no_silence_also_where_the_next_step_takes_its_time(is_gap_noted: bool, halts: int) -> None:
     rule = 'name = "hang"\ntrigger = "hang"\nresponse = "halt"\nsilent_min = "2m"\nworth_max = "1m"'
-    assert len(play(recorded(is_gap_noted=is_gap_noted), policy(rule)).told) == halts
+    assert len(play(recorded(is_gap_noted=is_gap_noted), policy(rule)).verdicts) == halts

@@ -52,4 +52,4 @@ def test_more_healthy_records_never_make_a_halt(seed: int) -> None:
     replay = Replay(SHIPPED)
     for record in healthy(seed):
         assert replay.read(record) is None
-        assert not [told for told in replay.told if told.response == "halt"], record
+        assert not [told for told in replay.verdicts if told.response == "halt"], record

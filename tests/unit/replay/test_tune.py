@@ -43,7 +43,9 @@ def tuned(rule: str, *logs: Records, margin: float = 2.0) -> dict[str, Tuned]:
         for record in logs[int(name)]:
             replay.read(dict(record))
         replay.end()
-        assert len({told.rule for told in replay.told}) == len(replay.told), "each variant tells once: logs are long"
+        assert len({told.rule for told in replay.verdicts}) == len(replay.verdicts), (
+            "each variant tells once: logs are long"
+        )
         return replay
 
     return {one.key.name: one for one in tune(policy_of(rule), [str(n) for n in range(len(logs))], play, margin)}
@@ -62,8 +64,8 @@ def test_the_longest_pause_is_found_whatever_the_limit_in_force(here: str, state
     assert found.state is state
     assert found.worst is not None
     assert 100 <= found.worst / NS_PER_S <= 107, "within 6 %, and on the safe side"
-    assert found.told is not None
-    assert (found.told.log, round(found.told.t or 0)) == ("1", pytest.approx(160, abs=6))
+    assert found.verdict is not None
+    assert (found.verdict.log, round(found.verdict.t or 0)) == ("1", pytest.approx(160, abs=6))
     assert found.suggested is not None
     assert 2.0 <= found.suggested / found.worst <= 2.1
 

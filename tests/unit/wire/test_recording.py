@@ -14,7 +14,7 @@ from governor.core.events.inputs import Ack, Beat, Disconnected, Event, Hello, S
 from governor.core.events.machine import GpuSample, HostMemory, SpotNotice
 from governor.wire import recording
 from governor.wire.recorded import PAUSE_MAX_NS, RecordedClock, RecordedRanks, is_note
-from governor.wire.recording import Heard
+from governor.wire.recording import ReceivedFrame
 from trainer_shim.wire import encode, head
 
 AT = MonoNs(5 * NS_PER_S)
@@ -33,7 +33,7 @@ def step(rank: int = 0) -> dict[str, Any]:
 def said(frame: dict[str, Any], connection: ConnectionId = FIRST, pid: int = 0, **more: Any) -> dict[str, Any]:
     """As it stands in the recording, read back."""
     process = ProcessId(pid, 9, "boot") if pid else None
-    return read(recording.line(Heard(AT, connection, encode(frame), process, **more)))
+    return read(recording.line(ReceivedFrame(AT, connection, encode(frame), process, **more)))
 
 
 def read(line: bytes) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_a_frame_is_its_own_words_with_when_and_where_it_was_heard() -> None:
 @pytest.mark.parametrize("space", [b" \n", b"\r\n\t", b"\n\n"])
 def test_a_frame_is_one_line_however_it_was_laid_out(space: bytes) -> None:
     packet = space + encode(step()).replace(b",", b"," + space) + space
-    assert read(recording.line(Heard(AT, FIRST, packet))) == {**step(), "at_ns": AT, "conn": FIRST}
+    assert read(recording.line(ReceivedFrame(AT, FIRST, packet))) == {**step(), "at_ns": AT, "conn": FIRST}
 
 
 def test_what_a_frame_says_of_its_own_arrival_is_not_believed() -> None:

@@ -44,7 +44,7 @@ def on_ended(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
     is_left = not managed.was_announced and node.away_ns >= PATIENCE_NS
     if finish is None or finish.run != managed.run.run or not is_left:
         return effects
-    return _kept(node, finish, f"no governor was here for {format_duration(node.away_ns)}")
+    return _give_up_finish(node, finish, f"no governor was here for {format_duration(node.away_ns)}")
 
 
 def on_command_exited(node: Node, event: CommandExited) -> list[Effect]:
@@ -78,7 +78,7 @@ def finish_over(node: Node, here: list[Occupant], why: str | None, at: MonoNs) -
     staying = [one.text for one in here if one.kind in ("run", "hold", "command") or at - finish.at >= SETTLE_NS]
     if not staying and (why is None or at - finish.at < PATIENCE_NS):
         return []
-    return _kept(node, finish, f"{staying[0]} is here" if staying else f"nobody can tell who is here ({why})")
+    return _give_up_finish(node, finish, f"{staying[0]} is here" if staying else f"nobody can tell who is here ({why})")
 
 
 def finish_left(node: Node, at: MonoNs) -> list[Effect]:
@@ -89,10 +89,10 @@ def finish_left(node: Node, at: MonoNs) -> list[Effect]:
     finish = node.idle.finish
     if finish is None or at - finish.at < PATIENCE_NS:
         return []
-    return _kept(node, finish, f"no governor was here for most of {format_duration(at - finish.at)} since")
+    return _give_up_finish(node, finish, f"no governor was here for most of {format_duration(at - finish.at)} since")
 
 
-def _kept(node: Node, finish: Finish, reason: str) -> list[Effect]:
+def _give_up_finish(node: Node, finish: Finish, reason: str) -> list[Effect]:
     node.idle.finish = node.idle.warned_at = None  # The warning was about that stop.
     node.request_persist()
     return [Alarm("node_kept", NODE, f"{_source(finish)}, but {reason}: the node goes on")]

@@ -26,8 +26,8 @@ def occupants(node: Node, at: MonoNs) -> list[Occupant]:
     found = [Occupant("run", f"run {name}") for name in live(node)]
     if idle.command is not None:
         found.append(Occupant("command", f"the command of costgov run {idle.command}"))
-    if node.unheard:
-        found.append(Occupant("ranks", f"{len(node.unheard)} rank(s) that train unwatched"))
+    if node.ignored:
+        found.append(Occupant("ranks", f"{len(node.ignored)} rank(s) that train unwatched"))
     if idle.refused_at is not None and at - idle.refused_at < REFUSED_NS:
         found.append(Occupant("ranks", "somebody whose hello was refused, and who trains unwatched"))
     if node.gpu_pids:

@@ -85,7 +85,7 @@ def open_stop(node: Node, wanted: Limit, at: MonoNs) -> list[Effect]:
     incident.note(at, wall, "nobody_here")
     halt, _ = table.step(incident.halt, Fact.VERDICT_NO_ASK, at, incident.plan)
     incident.move(halt)
-    return _ending_nobody(incidents.feed(node, managed, Fact.EXITED, at))
+    return _without_signals(incidents.feed(node, managed, Fact.EXITED, at))
 
 
 def pseudo_run(at: MonoNs) -> ManagedRun:
@@ -94,7 +94,7 @@ def pseudo_run(at: MonoNs) -> ManagedRun:
     return ManagedRun(run=run, policy=NO_POLICY, rules=Rules(NO_POLICY, run))
 
 
-def _ending_nobody(effects: list[Effect]) -> list[Effect]:
+def _without_signals(effects: list[Effect]) -> list[Effect]:
     """Drop the signals: this halt has no processes to end."""
     return [effect for effect in effects if not isinstance(effect, Term | Kill)]
 
@@ -119,7 +119,7 @@ def go_on(node: Node, here: list[Occupant], at: MonoNs) -> list[Effect]:
     withdrawn = _withdrawn(node, incident)
     if withdrawn is not None:
         return _abandon(node, incident, {"why": withdrawn}, at)
-    return _ending_nobody(incidents.feed(node, managed, Fact.DEADLINE, at))
+    return _without_signals(incidents.feed(node, managed, Fact.DEADLINE, at))
 
 
 def _withdrawn(node: Node, incident: Incident) -> str | None:
@@ -170,7 +170,7 @@ def on_answer(node: Node, managed: ManagedRun, event: StopReplied | BillingRead)
         effects = incidents.on_billing(node, managed, event)
     if managed.incident is not None and managed.incident.is_closed:
         node.idle.is_done = True
-    return _ending_nobody(effects)
+    return _without_signals(effects)
 
 
 def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
@@ -185,7 +185,7 @@ def resume_stop(node: Node, incident: Incident, at: MonoNs) -> list[Effect]:
     halt, repeated = table.resume(incident.halt, at, incident.plan)
     incident.move(halt)
     again: list[Effect] = [effect for effect in repeated if not isinstance(effect, StopCompute)]
-    return [incidents.keep(node, managed), *_ending_nobody(again)]
+    return [incidents.persist_incident(node, managed), *_without_signals(again)]
 
 
 # --- the idle time, its warning, and the stop (docs/adr/0014) ------------------------------------------------
@@ -203,7 +203,7 @@ def on_hold(node: Node, event: OperatorHold) -> list[Effect]:
     idle.hold_until = MonoNs(event.at + event.duration) if event.duration else None
     idle.hold_reason = event.reason
     data = {"act": "hold", "uid": event.uid, "reason": event.reason, "duration_ns": event.duration}
-    idle.somebody()
+    idle.begin_anew()
     # The record comes after the persisted state that it reports, as for a run's hold.
     record = Record("operator", NODE, None, data, durable=True)
     return [persist(node, event.at, durable=True), record, *watch(node, event.at)]
@@ -224,9 +224,9 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
     if here or why is not None or slept:
         idle.since = idle.warned_at = None
     if here or came_and_went:
-        idle.somebody()
+        idle.begin_anew()
     if why is None:
-        idle.blind_since = None
+        idle.unseen_since = None
     if idle.since is None and not here and why is None:
         idle.since = at
         if not idle.is_stopping:
@@ -235,18 +235,18 @@ def watch(node: Node, at: MonoNs) -> list[Effect]:
         return [*effects, *go_on(node, here, at)]
     if idle.since is not None:
         return [*effects, *_wait(node, at)]
-    return [*effects, *(_blind(node, why, at) if not here else [])]
+    return [*effects, *(_unseen_alarm(node, why, at) if not here else [])]
 
 
-def _blind(node: Node, why: str | None, at: MonoNs) -> list[Effect]:
+def _unseen_alarm(node: Node, why: str | None, at: MonoNs) -> list[Effect]:
     """Unknown is not idle. If a stop is wanted, one alarm reports that it is unknown who is here."""
     idle, wanted = node.idle, limit(node)
     if why is None:
         return []
-    idle.blind_since = at if idle.blind_since is None else idle.blind_since
-    if wanted is None or at - idle.blind_since < UNSEEN_ALARM_NS:
+    idle.unseen_since = at if idle.unseen_since is None else idle.unseen_since
+    if wanted is None or at - idle.unseen_since < UNSEEN_ALARM_NS:
         return []
-    return _once(node, "node_unseen", unseen_text(why, wanted.source))
+    return _alarm_once(node, "node_unseen", unseen_text(why, wanted.source))
 
 
 def _wait(node: Node, at: MonoNs) -> list[Effect]:
@@ -261,7 +261,7 @@ def _wait(node: Node, at: MonoNs) -> list[Effect]:
             return []
         would = obstacle or "observe mode: it would be"
         assert idle.since is not None
-        return _once(node, "node_stays_billed", idle_text(node.facts, wanted.source, at - idle.since, would))
+        return _alarm_once(node, "node_stays_billed", idle_text(node.facts, wanted.source, at - idle.since, would))
     if idle.warned_at is None:
         if at < due - warn_ns(wanted):
             return []
@@ -272,8 +272,8 @@ def _wait(node: Node, at: MonoNs) -> list[Effect]:
     return open_stop(node, wanted, at) if at >= due else []
 
 
-def _once(node: Node, name: str, text: str) -> list[Effect]:
-    if name in node.idle.told:
+def _alarm_once(node: Node, name: str, text: str) -> list[Effect]:
+    if name in node.idle.alarmed:
         return []
-    node.idle.told.add(name)
+    node.idle.alarmed.add(name)
     return [Alarm(name, NODE, text)]

@@ -20,7 +20,7 @@ from governor.core.money.reports.cost import Sum
 from governor.core.money.token_windows import TokenMeter, Window
 
 NO_STAGE: Final = "(no stage)"
-NOBODYS: Final = "(unallocated)"
+UNALLOCATED_ROW: Final = "(unallocated)"
 
 
 @dataclass(slots=True)
@@ -101,8 +101,8 @@ class StageTally:
     def enter_charges(self, one: Sum) -> None:
         """Enter charges of one stage and run."""
         charge = one.charge
-        nobodys = charge.payer.run == UNALLOCATED
-        share = self._share(NOBODYS if nobodys else charge.payer.stage or NO_STAGE, charge.payer.run)
+        is_unallocated = charge.payer.run == UNALLOCATED
+        share = self._share(UNALLOCATED_ROW if is_unallocated else charge.payer.stage or NO_STAGE, charge.payer.run)
         share.usd_micros += charge.usd_micros
         share.reconstructed_usd_micros += charge.usd_micros if charge.reconstructed else 0
         if charge.line.kind is LineKind.COMPUTE and charge.line.unit is Unit.HOUR:
@@ -150,7 +150,7 @@ class StageTally:
             spent[run] = spent.get(run, 0) + share.usd_micros
         for run, share in self._newest.items():
             share.elsewhere_usd_micros = spent[run] - share.usd_micros
-        last = (NO_STAGE, NOBODYS)
+        last = (NO_STAGE, UNALLOCATED_ROW)
         names = sorted(stages, key=lambda name: (last.index(name) + 1 if name in last else 0, name))
         return [self._row(name, stages[name]) for name in names]
 
@@ -187,7 +187,7 @@ class StageTally:
         whole = self._from_the_beginning and not unpriced
         return StageRow(
             stage=stage,
-            runs=0 if stage == NOBODYS else len(shares),
+            runs=0 if stage == UNALLOCATED_ROW else len(shares),
             node_ns=sum(share.node_ns for share in shares),
             tokens=tokens,
             expected_usd_micros=planned_usd // MTOK if planned_tokens else None,

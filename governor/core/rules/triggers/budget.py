@@ -34,7 +34,7 @@ class BudgetReached(Trigger):
     STEPPED: ClassVar[bool] = False  # A hung run spends money too.
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     PLANNED: ClassVar[bool] = True
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "what is spent, with the price of the halt itself, reaches {at_frac} of the ceiling ({ceiling})",
         "At 100% also when the last of its tokens ({tokens}) is trained, or a budget of its stage, labels, day or node "
         "is reached.",

@@ -70,7 +70,7 @@ class DataStarvation(Trigger):
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     LIMITS: ClassVar[tuple[str, ...]] = ("share_frac",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "a rank waits for data during {share_frac} of its step time or more, over its last {window_steps} steps",
         "The first {warmup_steps} steps of each rank are left out.",
     )

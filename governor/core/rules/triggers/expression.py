@@ -33,7 +33,7 @@ class Expression(Trigger):
         Key("when", "expression", "", "The expression; there is no rule without one.", required=True),
     )
     STEPPED: ClassVar[bool] = True
-    SAYS: ClassVar[tuple[str, ...]] = ("this is true of the run: {when}",)
+    MEANING: ClassVar[tuple[str, ...]] = ("this is true of the run: {when}",)
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._when: str = params["when"]

@@ -111,7 +111,7 @@ class GpuStarvation(Trigger):
     STEPPED: ClassVar[bool] = False  # A starved job may finish no step at all.
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, GpuSample})
     LIMITS: ClassVar[tuple[str, ...]] = ("floor_frac",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "a GPU that is known to be the run's, or of a log's GPUs the busiest, is busy for less than {floor_frac} of "
         "the last {window} of training",
         "Evaluation, saving and starting are left out, and so is what lies between two steps that are more than "

@@ -39,7 +39,7 @@ class GradNorm(Spike):
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("factor",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the gradient norm is above {factor} times its own running mean, and above it by {noise} times its usual range",
         "The mean is of {mean_records} norms, none of them standing out unless {adopt_records} do in a row; it counts "
         "as {floor} at least, and as {floor_frac} of the first norms. Nothing is judged before {warmup_records} norms.",

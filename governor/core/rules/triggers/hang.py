@@ -141,7 +141,7 @@ class Hang(Trigger):
         "checkpoint_limit",
         "log_gap_times",
     )
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "no rank makes progress for longer than what the slowest of them is doing may take",
         "In a step, once {armed_after} are done: the longest of {p99_times} times the 99th percentile of step times, "
         "{silence_times} times the longest silence that ended well, {tight_min}, and what a wrong halt would cost in "

@@ -73,7 +73,7 @@ class LossDivergence(OneRank):
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("rise_frac",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the loss stays above the lowest that it had reached by {rise_frac} of it, for at least 5 blocks of "
         "{block_records} losses and {least_steps} steps, and is not falling back by {recover_frac} of the rise a block",
         "The first {warmup_records} losses are left out. The rise must also be {noise} times what neighbouring blocks "

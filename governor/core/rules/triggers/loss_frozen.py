@@ -48,7 +48,7 @@ class LossFrozen(OneRank):
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("frozen_records",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the loss repeats one value exactly, {frozen_records} times and {repeat_times} times as long as ever before",
         "Nothing is judged before the loss has changed {seen_values} times, nor one that fell to 0 from below {floor}.",
     )

@@ -46,7 +46,7 @@ class LossSpike(Spike):
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("factor",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the loss is above {factor} times its own running mean, and above it by {noise} times its usual range",
         "The mean is of {mean_records} losses, none of them a spike unless {adopt_records} come in a row; it counts as "
         "{floor} at least, and as {floor_frac} of the first losses. Nothing is judged before {warmup_records} losses.",

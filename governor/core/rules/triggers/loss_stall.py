@@ -45,7 +45,7 @@ class LossStall(OneRank):
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("stall_records",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "no block of {block_records} losses has been {improve_frac} below the best one for {stall_records} losses and "
         "{stall_steps} steps",
         "The best block counts as {floor} at least.",

@@ -52,7 +52,7 @@ class LossVanished(OneRank):
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("absent_records",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the loss is gone from a log's records ({absent_records} in a row) that are otherwise like all before them, "
         "from step {settled_step} on and after {seen_records} losses",
         "Logs that tell of fp16 are left out: it leaves losses out where it skips an update.",

@@ -51,7 +51,7 @@ class MemoryPressure(Trigger):
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     LIMITS: ClassVar[tuple[str, ...]] = ("host_left_frac", "gpu_left_frac")
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "less than {host_left_frac} of main memory (of the machine, or of the run's control group) is available, or "
         "live tensors leave less than {gpu_left_frac} of a rank's GPU memory",
     )

@@ -34,7 +34,7 @@ class NodeIdle(Trigger):
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset({GpuSample})
     LIMITS: ClassVar[tuple[str, ...]] = ("after",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "all GPUs of the run, whatever it is doing, were busy for no more than {idle_frac} of the time for {after}",
     )
 

@@ -99,7 +99,7 @@ class Nonfinite(Trigger):
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     LIMITS: ClassVar[tuple[str, ...]] = ("vanished_records", "skipped_streak", "gradient_streak", "search_streak")
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the loss of a rank is NaN or infinite or has vanished ({vanished_records} records without one, after "
         "{vanished_after} that had it), {skipped_streak} updates in a row are skipped, or {gradient_streak} gradient "
         "norms in a row are not finite ({vanished_records} beside a loss of 0)",
@@ -149,7 +149,7 @@ class Nonfinite(Trigger):
                 state.loss_absent += 1
             return
         if not state.tells_beside_loss and state.losses < self._vanished_after:
-            state.tells_beside_loss = event.tells_of_training
+            state.tells_beside_loss = event.reports_training
         if state.loss_absent >= state.loss_gap_longest and state.losses:
             state.loss_gap_longest = state.loss_absent + 1
         state.losses += 1
@@ -275,7 +275,7 @@ class Nonfinite(Trigger):
 
 def _may_miss_loss(state: _Rank, record: Step) -> bool:
     """Whether the record is like those that have a loss."""
-    return not state.tells_beside_loss or record.tells_of_training
+    return not state.tells_beside_loss or record.reports_training
 
 
 def _before(state: _Rank) -> str:

@@ -61,7 +61,7 @@ class OverflowStorm(OneRank):
     NONE_SEEN: ClassVar[Finding] = unknown("no_loss_scale_seen")
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Disconnected})
     LIMITS: ClassVar[tuple[str, ...]] = ("fall", "skipped")
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "fp16's loss scale falls to {fall} times below its highest, or {skipped} of {window} updates overflow, once "
         "the scale has been found",
     )

@@ -52,7 +52,7 @@ class RestartLoop(Trigger):
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Hello, Bye})
     LIMITS: ClassVar[tuple[str, ...]] = ("attempts",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "{attempts} attempts in a row, all begun within {within}, ended less than {progress_steps} steps beyond the "
         "furthest step reached before, and the present attempt has not got there either",
     )

@@ -36,7 +36,7 @@ class Runtime(Trigger):
     )
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset({Tick})
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the run is older than {run}, or its attempt older than {attempt} (0: however old)",
     )
 

@@ -38,7 +38,7 @@ class Silence(Trigger):
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset({GpuSample})
     LIMITS: ClassVar[tuple[str, ...]] = ("after",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "nothing is heard of the run for {after}, its processes live, and none of its GPUs was busy for more than "
         "{idle_frac} of the time meanwhile",
     )

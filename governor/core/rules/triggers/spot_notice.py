@@ -25,7 +25,7 @@ class SpotNoticeGiven(Trigger):
     )
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset()
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the provider has announced that it takes the machine back",
         "Its last answer may be {fresh} old.",
     )

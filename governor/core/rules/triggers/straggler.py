@@ -67,7 +67,7 @@ class Straggler(Trigger):
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step})
     LIMITS: ClassVar[tuple[str, ...]] = ("times",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "a rank's own time a step, without waiting for others, is {times} times that of the median of its peers or "
         "more, over {window_steps} steps, and the difference is {lost_frac} of the step or more",
         "It takes {ranks} ranks on this node; the first {warmup_steps} steps of each are left out.",

@@ -60,7 +60,7 @@ class ThroughputCollapse(Trigger):
     STEPPED: ClassVar[bool] = True
     LISTENS: ClassVar[frozenset[type]] = frozenset({Step, Beat, PhaseChange})
     LIMITS: ClassVar[tuple[str, ...]] = ("floor_frac", "floor_frac_steps")
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "the median speed of the last {window_steps} steps is below {floor_frac} of the run's own in tokens/s, or "
         "where tokens are unknown below {floor_frac_steps} in steps/s",
         "Its own speed is the median of {baseline_steps} steps, after {warmup_steps} steps and {warmup_time}.",

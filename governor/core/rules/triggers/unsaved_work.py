@@ -43,7 +43,7 @@ class UnsavedWork(Trigger):
     )
     STEPPED: ClassVar[bool] = False
     LISTENS: ClassVar[frozenset[type]] = frozenset()
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "{time} of training, or what has cost {usd} dollars of it (0: time alone), are not in a good checkpoint",
     )
 

@@ -47,7 +47,7 @@ class UsdPerMtok(Trigger):
     LISTENS: ClassVar[frozenset[type]] = frozenset({Tick})
     PLANNED: ClassVar[bool] = True
     LIMITS: ClassVar[tuple[str, ...]] = ("times",)
-    SAYS: ClassVar[tuple[str, ...]] = (
+    MEANING: ClassVar[tuple[str, ...]] = (
         "a million tokens cost {times} times what the policy expects or more, over the last {window}",
         "The first {warmup_time} of each attempt are left out.",
     )

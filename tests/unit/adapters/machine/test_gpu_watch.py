@@ -80,7 +80,7 @@ def test_auto_stops_the_machine_of_a_command_whose_own_processes_compute_there(
     incident = node.runs["job"].incident
     assert incident is not None
     assert incident.plan.stop is target
-    assert node.unannounced() == {WORKER}, "shown as unwatched in either case"
+    assert node.unannounced_gpu_pids() == {WORKER}, "shown as unwatched in either case"
 
 
 def test_who_has_left_is_a_tenant_no_more_where_the_kernel_does_not_list_the_devices() -> None:
@@ -90,7 +90,7 @@ def test_who_has_left_is_a_tenant_no_more_where_the_kernel_does_not_list_the_dev
     for look, pids in enumerate([(STRANGER,), ()]):
         gpus.offer([GpuReading("GPU-1", "H100", 0.0, 1, 1.0, pids)])
         play(node, watch.poll(MonoNs(LOOK_PERIOD_NS * (look + 1)))[0])
-        assert node.strangers() == set(pids)
+        assert node.foreign_gpu_pids() == set(pids)
         assert node.idle.gpus_problem is not None
     gpus.close()
 

@@ -19,7 +19,7 @@ from governor.core.engine.node import RUNS_MAX
 from governor.replay.logs import Place, logs, records
 from governor.replay.readers.lines import LogUnreadable
 from governor.wire import recording
-from governor.wire.recording import Heard, number_of, segments
+from governor.wire.recording import ReceivedFrame, number_of, segments
 from trainer_shim.wire import encode, head
 
 LIMITS = Limits(run_bytes_max=64_000, node_bytes_max=200_000, keep_s=3600.0, free_bytes_min=0)
@@ -31,19 +31,19 @@ def at(number: int) -> MonoNs:
     return MonoNs(number * NS_PER_S)
 
 
-def hello(number: int = 0, connection: ConnectionId = FIRST) -> Heard:
+def hello(number: int = 0, connection: ConnectionId = FIRST) -> ReceivedFrame:
     frame = {"seq": 1, "run": "r", "attempt": "a", "local_rank": 0, "world_size": 1, "signal": 0}
     packet = encode({**head("hello", 0, at(number)), **frame})
-    return Heard(at(number), connection, packet, ProcessId(40, 9, "b"))
+    return ReceivedFrame(at(number), connection, packet, ProcessId(40, 9, "b"))
 
 
-def step(number: int, detail: str = "") -> Heard:
+def step(number: int, detail: str = "") -> ReceivedFrame:
     more = {"detail": detail} if detail else {}
     packet = encode({**head("step", 0, at(number)), "step": number, "attempt_step": number, "loss": 2.0, **more})
-    return Heard(at(number), FIRST, packet)
+    return ReceivedFrame(at(number), FIRST, packet)
 
 
-def big(number: int) -> Heard:
+def big(number: int) -> ReceivedFrame:
     """A step that does not pack."""
     return step(number, os.urandom(500).hex())
 
@@ -52,8 +52,8 @@ def ours(root: Path, limits: Limits = LIMITS) -> RunSegments:
     return RunSegments(root, "r", limits, FACTS)
 
 
-def write(one: RunSegments, batch: Sequence[Heard | bytes], hellos: Sequence[Heard] = ()) -> None:
-    first = next(line for line in batch if isinstance(line, Heard))
+def write(one: RunSegments, batch: Sequence[ReceivedFrame | bytes], hellos: Sequence[ReceivedFrame] = ()) -> None:
+    first = next(line for line in batch if isinstance(line, ReceivedFrame))
     one.write(batch, hellos or [hello()], first.at, durably=False)
 
 

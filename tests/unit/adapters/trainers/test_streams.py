@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from governor.adapters.trainers.streams import LeftAt, Stream
+from governor.adapters.trainers.streams import SavedStream, Stream
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.core.engine.node import Node, run_snapshot
@@ -224,7 +224,7 @@ class Watch:
         self.node = make_node(boot=when)
         restore_runs(self.node, [json.loads(kept)], BootNs(at(when)), at(when))
         managed = self.node.runs["log"]
-        left_at = LeftAt(managed.stream_position, managed.launch.remembered)
+        left_at = SavedStream(managed.stream_position, managed.launch.remembered)
         entry = Jsonl(path=self.path, run="log", **self.keys)  # type: ignore[arg-type]
         self.stream = Stream(entry, self.processes, left_at)
         return self.poll(when)

@@ -67,7 +67,7 @@ def test_the_ceiling_ends_a_command_that_never_attaches_and_says_that_no_checkpo
     assert incident.halt.stage is HaltState.HALTED
     assert 0 < incident.spend_at_verdict_usd_micros < CEILING
     assert node.ledger.spend(UNALLOCATED) == 0
-    rows = node.ledger.unkept + node.ledger.book.open_charges()
+    rows = node.ledger.uncommitted + node.ledger.book.open_charges()
     assert node.ledger.spend("job") == sum(charge.usd_micros for charge in rows)
 
 
@@ -195,7 +195,9 @@ def terms(effects: list[Effect]) -> list[str]:
 
 def charged(node: Node, run: str) -> int:
     """By the rows that still grow or that the journal has yet to be given: a tick takes closed ones away."""
-    return sum(row.usd_micros for row in node.ledger.unkept + node.ledger.book.open_charges() if row.payer.run == run)
+    return sum(
+        row.usd_micros for row in node.ledger.uncommitted + node.ledger.book.open_charges() if row.payer.run == run
+    )
 
 
 def test_a_ceiling_of_more_hours_than_a_hand_over_may_move_ends_the_command_all_the_same() -> None:

@@ -211,7 +211,7 @@ def test_a_displaced_ranks_broken_loss_is_said_once_and_halts_nobody() -> None:
     assert node.runs["llama"].incident is None
     assert [one.text for one in occupants(node, at(34)) if one.kind == "ranks"] == ["2 rank(s) that train unwatched"]
     play(node, Disconnected(at(34), ConnectionId(1)), Disconnected(at(34), ConnectionId(2)))
-    assert node.unheard == {}
+    assert node.ignored == {}
 
 
 def test_a_restart_whose_old_ranks_hang_up_a_moment_later_is_no_news() -> None:

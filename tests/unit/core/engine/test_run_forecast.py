@@ -13,7 +13,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import MTOK, NS_PER_S, BootNs, UsdMicros
 from governor.core.engine.node import Node, run_snapshot
-from governor.core.engine.node_journal import WINDOWS_UNKEPT_MAX, persist
+from governor.core.engine.node_journal import WINDOWS_UNCOMMITTED_MAX, persist
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Effect, PersistRuns
 from governor.core.events.inputs import Disconnected, PhaseChange, TrainerExited
@@ -60,12 +60,12 @@ def test_every_million_tokens_leaves_a_row_with_what_it_took_and_cost() -> None:
 def test_a_log_that_is_read_in_one_go_piles_no_windows_up() -> None:
     node = started()
     effects = []
-    for number in range(1, 3 * WINDOWS_UNKEPT_MAX):
+    for number in range(1, 3 * WINDOWS_UNCOMMITTED_MAX):
         effects += play(node, a_step(number, when=1, tokens=MTOK, tokens_total=number * MTOK), tick(1))
-    assert len(node.windows_unkept) < WINDOWS_UNKEPT_MAX
+    assert len(node.windows_uncommitted) < WINDOWS_UNCOMMITTED_MAX
     # The first is kept with the run that begins. Many wait: a commit for each window would be several a second.
     kept = [len(effect.records) for effect in effects if isinstance(effect, PersistRuns)]
-    assert kept == [1, WINDOWS_UNKEPT_MAX, WINDOWS_UNKEPT_MAX]
+    assert kept == [1, WINDOWS_UNCOMMITTED_MAX, WINDOWS_UNCOMMITTED_MAX]
 
 
 def test_a_resume_from_an_older_step_is_waste_and_the_windows_go_on() -> None:

@@ -117,7 +117,7 @@ def test_one_live_budget_that_cannot_be_read_costs_itself_alone(torn: dict[str, 
     [text] = alarms(restore_runs(new, rows, BootNs(0), at(0)))
     assert new.budgets.live == {scope: one for scope, one in node.budgets.live.items() if scope != "day"}
     assert new.runs[OTHER].policy.budget.ceiling_usd_micros == usd(60), "and holds"
-    assert set(new.budgets.said) == {"stage:stage1"}
+    assert set(new.budgets.reports) == {"stage:stage1"}
     assert "cannot be taken up and hold nothing, set them again: " in text
     assert f"{torn.get('scope', 'day')} of {torn.get('ceiling_usd_micros', 500_000_000)} micro-dollars: " in text
 
@@ -162,10 +162,10 @@ def test_what_was_said_of_a_budget_goes_with_it() -> None:
     join(node)
     set_live(node, 1, "stage:stage1", 10, alert_at=(0.5,))
     assert len(warned(node, reached_at(5))) == 2
-    assert set(node.budgets.said) == {"day", "stage:stage1"}
-    assert set(reborn(node, reached_at(5)).budgets.said) == {"stage:stage1"}, "the file has it no longer"
+    assert set(node.budgets.reports) == {"day", "stage:stage1"}
+    assert set(reborn(node, reached_at(5)).budgets.reports) == {"stage:stage1"}, "the file has it no longer"
     play(node, OperatorBudget(at(reached_at(5)), parse_scope("stage:stage1"), None, "done", 0))
-    assert set(node.budgets.said) == {"day"}
+    assert set(node.budgets.reports) == {"day"}
 
 
 def test_each_part_of_a_groups_budget_is_alarmed_once_also_over_a_restart() -> None:

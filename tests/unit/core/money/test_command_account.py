@@ -22,41 +22,41 @@ def test_the_table_is_complete() -> None:
 
 @pytest.mark.parametrize("before", [None, "first"])
 def test_who_speaks_first_takes_what_waits_and_who_speaks_next_does_not(before: str | None) -> None:
-    one = account(Owner.NOBODY, before)
-    assert one.spoken("llama")
+    one = account(Owner.UNALLOCATED, before)
+    assert one.run_reports("llama")
     assert (one.owner, one.run, one.since) == (Owner.RUN, "llama", SINCE)
-    assert not one.spoken("other")
+    assert not one.run_reports("other")
     assert (one.owner, one.run) == (Owner.RUN, "llama")
 
 
 def test_a_run_of_the_journal_that_goes_on_holding_the_node_is_named_when_it_speaks_and_takes_nothing() -> None:
-    one = account(Owner.NOBODY)
-    one.held()
+    one = account(Owner.UNALLOCATED)
+    one.node_held()
     assert (one.is_held, one.run) == (True, None)
-    assert not one.spoken("llama")
+    assert not one.run_reports("llama")
     assert one.run == "llama"
-    one.held()
+    one.node_held()
     assert (one.is_held, one.run) == (True, "llama")
 
 
 def test_what_waits_begins_anew_when_the_run_has_ended_and_its_command_goes_on() -> None:
     one = account(Owner.RUN, "llama")
-    assert one.silent(NOW)
-    assert (one.owner, one.run, one.since) == (Owner.NOBODY, "llama", NOW)
-    assert one.spoken("second"), "the next one takes it"
+    assert one.run_stands_in(NOW)
+    assert (one.owner, one.run, one.since) == (Owner.UNALLOCATED, "llama", NOW)
+    assert one.run_reports("second"), "the next one takes it"
     assert one.run == "second"
 
 
 def test_before_anybody_has_spoken_what_waits_goes_on_from_the_launch() -> None:
-    one = account(Owner.NOBODY)
-    assert not one.silent(NOW)
-    assert (one.owner, one.run, one.since) == (Owner.NOBODY, None, SINCE)
+    one = account(Owner.UNALLOCATED)
+    assert not one.run_stands_in(NOW)
+    assert (one.owner, one.run, one.since) == (Owner.UNALLOCATED, None, SINCE)
 
 
 @pytest.mark.parametrize("owner", Owner)
 def test_a_command_that_outlived_its_governor_stands_as_the_journal_says(owner: Owner) -> None:
     one = account(owner)
-    one.taken_up("llama", KEPT)
+    one.restore("llama", KEPT)
     assert (one.owner, one.run, one.since, one.goes_on) == (owner, "llama", KEPT, True)
 
 

@@ -114,7 +114,7 @@ def test_a_forgotten_run_that_returns_is_the_run_that_it_was(governor_restarted:
     for number in range(7, 11):
         told = {"tokens": 250_000, "tokens_total": number * 250_000, "connection": ConnectionId(901)}
         play(node, tick(20 + number), a_step(number, run="mine", when=20 + number, attempt_step=number - 6, **told))
-    [*_, row] = [record.data for record in node.windows_unkept if record.run == "mine"]
+    [*_, row] = [record.data for record in node.windows_uncommitted if record.run == "mine"]
     assert (row["from_tokens"], row["to_tokens"]) == (MTOK, 2 * MTOK)
     assert row["usd_micros"] < node.ledger.spend("mine")
     effects = play(node, OperatorHalt(at(31), "mine", "again", 0))

@@ -26,7 +26,7 @@ from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.state import HaltState
 from governor.core.views.status import run_status
 from governor.daemon.logs import configure
-from governor.daemon.loop import BesideCommand
+from governor.daemon.loop import SupervisedCommand
 from governor.ports import Processes
 from governor.reports.terminal import closing_line
 from governor.settings.model import Settings
@@ -160,48 +160,54 @@ def _run_governed(
             governor.daemon.install_signals()
             if command is None:
                 for line in governor.lines():
-                    console.say(f"costgov: {line}")
+                    console.print_line(f"costgov: {line}")
                 try:
                     command = _start(argv, governor, name, sink)
                 except OSError as error:
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
                 outcome.command_pid = command.process.pid
-            if _watch(governor, command, name, argv, console.say):
+            if _watch(governor, command, name, argv, console.print_line):
                 if command.poll() is None:
-                    console.say(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
+                    console.print_line(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
                 governor.daemon.performer.perform(left_behind(governor, command, name))
                 for line in _closing_lines(governor, command, outcome):
-                    console.say(f"costgov: {line}")
+                    console.print_line(f"costgov: {line}")
                 return _exit_code(command, outcome)
-        console.say("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
+        console.print_line("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
     assert command is not None
     if outcome.is_unfinished:
-        console.say(f"costgov: the governor cannot go on: ending pid {command.process.pid}, whose halt was decided")
+        console.print_line(
+            f"costgov: the governor cannot go on: ending pid {command.process.pid}, whose halt was decided"
+        )
         _end(command)
     else:
-        console.say(f"costgov: the governor cannot go on: pid {command.process.pid} goes on UNWATCHED, nothing ends it")
+        console.print_line(
+            f"costgov: the governor cannot go on: pid {command.process.pid} goes on UNWATCHED, nothing ends it"
+        )
         _wait_unwatched(command)
     return _exit_code(command, outcome)
 
 
-def _watch(governor: Governor, command: Command, name: str, argv: Sequence[str], say: Callable[[str], None]) -> bool:
+def _watch(
+    governor: Governor, command: Command, name: str, argv: Sequence[str], print_line: Callable[[str], None]
+) -> bool:
     """Serve until the command has ended and no halt is under way. Returns False when the governor itself failed."""
-    beside = BesideCommand(
+    supervised = SupervisedCommand(
         run=name,
         argv=_own_argv(name, argv),
         processes=command.identity(governor.processes),
         should_end=lambda: is_over(governor, command),
-        on_signal=partial(pass_on, governor, command, say),
+        on_signal=partial(pass_on, governor, command, print_line),
     )
-    governor.daemon.attend(beside, CommandEnd(name, command.poll, command.process.pid, governor.processes))
-    if beside.processes:
-        launched = CommandLaunched(governor.clock.mono(), name, os.getuid(), beside.processes, beside.argv)
+    governor.daemon.supervise(supervised, CommandEnd(name, command.poll, command.process.pid, governor.processes))
+    if supervised.processes:
+        launched = CommandLaunched(governor.clock.mono(), name, os.getuid(), supervised.processes, supervised.argv)
         governor.daemon.apply(launched)
     return governor.daemon.run(governor.begin)
 
 
-def pass_on(governor: Governor, command: Command, say: Callable[[str], None], signum: signal.Signals) -> bool:
+def pass_on(governor: Governor, command: Command, print_line: Callable[[str], None], signum: signal.Signals) -> bool:
     """Send the signal to the command, with two exceptions for the first signal.
 
     While a halt saves, we hold it back: it would cost the checkpoint, and the halt ends the command anyway.
@@ -209,12 +215,14 @@ def pass_on(governor: Governor, command: Command, say: Callable[[str], None], si
     """
     if command.poll() is not None and stops_node(governor.node, command.exit_code):
         if is_accepted(governor.node):
-            say("costgov: leaving: the provider has accepted the node's stop, and nobody reads back what follows")
+            print_line(
+                "costgov: leaving: the provider has accepted the node's stop, and nobody reads back what follows"
+            )
             return False
         if command.was_kept:
             return False
         command.was_kept = True
-        say("costgov: the node is kept, if its stop can still be taken back; once more to leave at once")
+        print_line("costgov: the node is kept, if its stop can still be taken back; once more to leave at once")
         governor.daemon.apply(kept_by(signum, governor.clock.mono()))
         return True
     saving = [
@@ -225,7 +233,9 @@ def pass_on(governor: Governor, command: Command, say: Callable[[str], None], si
     if not saving or command.was_held_back:
         return command.pass_on(signum)
     command.was_held_back = True
-    say(f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now")
+    print_line(
+        f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now"
+    )
     return True
 
 

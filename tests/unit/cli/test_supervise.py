@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from governor.cli.run.beside import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind, pass_on
+from governor.cli.run.supervise import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind, pass_on
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import UsdMicros

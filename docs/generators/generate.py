@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -58,12 +59,21 @@ PAGES: dict[str, Callable[[], str]] = {
 ROOT = Path(__file__).parents[2]
 
 
-def main() -> None:
-    for name, render in PAGES.items():
+def main(pages: Mapping[str, Callable[[], str]] = PAGES) -> int:
+    for name, render in pages.items():
+        try:
+            text = render()
+        except AssertionError as error:
+            if not str(error):
+                raise
+            # A file of a scanned folder does not have what its folder asks for, such as its name in NAME.
+            sys.stderr.write(f"make docs: {name} is not drawn: {error}\n")
+            return 2
         path = ROOT / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

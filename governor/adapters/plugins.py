@@ -93,7 +93,7 @@ class Kind(Generic[Built]):
         if name not in self.names():
             raise ConfigError(f'there is no {self.what} "{name}"; known: {", ".join(self.names())}')
         found = cast(Module[Built], importlib.import_module(f"{self.package}.{name}"))
-        assert name == found.NAME, f"{self.package}: {name}.py calls itself {found.NAME}"
+        assert name == found.NAME, f'NAME of {self.package}.{name} is "{found.NAME}" and must be "{name}"'
         return found
 
     def load(self, name: str, config: Mapping[str, Any], surroundings: Surroundings | None = None) -> Built:

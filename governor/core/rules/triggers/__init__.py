@@ -26,8 +26,8 @@ def scan(package: str, path: Iterable[str]) -> dict[str, type[Trigger]]:
             for member in vars(module).values()
             if isinstance(member, type) and member.__module__ == module.__name__ and "KIND" in vars(member)
         ]
-        assert len(classes) == 1, f"{name}.py must define one trigger, has {len(classes)}"
+        assert len(classes) == 1, f"{package}.{name} must define one class with a KIND, and has {len(classes)}"
         kind = vars(classes[0])["KIND"]
-        assert kind == name, f"{name}.py defines {kind!r}"
+        assert kind == name, f'KIND of {package}.{name} is "{kind}" and must be "{name}"'
         found[kind] = classes[0]
     return found

@@ -1,13 +1,17 @@
-"""Since when all GPUs of a run have been idle, by their samples."""
+"""Since when all GPUs of a run have been idle, by their samples; the base of the triggers that judge by it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from governor.core.base.units import NS_PER_S, DurationNs, MonoNs
+from governor.core.events.inputs import Event
 from governor.core.events.machine import GpuSample
+from governor.core.rules.trigger import Trigger
 from governor.core.rules.trigger_state import UNKEPT
+from governor.core.runs.state import Run
 
 # Loggers sample every 2 to 60 s, so two samples of the slowest logger are missing.
 STALE_NS: Final = DurationNs(120 * NS_PER_S)
@@ -42,3 +46,23 @@ class GpusIdleSince:
         if self.since is None or self.sampled_at is None or not self.is_known(at):
             return DurationNs(0)
         return DurationNs(self.sampled_at - self.since)
+
+
+class GpuIdleTrigger(Trigger):
+    """Follows the idle time of the run's GPUs. A trigger has the keys `after` and `idle_frac`, and judges."""
+
+    STEPPED: ClassVar[bool] = False
+    LISTENS: ClassVar[frozenset[type]] = frozenset({GpuSample})
+    LIMITS: ClassVar[tuple[str, ...]] = ("after",)
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self._after_ns: DurationNs = params["after"]
+        self._idle_frac: float = params["idle_frac"]
+        self._state: GpusIdleSince = self._fresh()
+
+    def _fresh(self) -> GpusIdleSince:
+        return GpusIdleSince(self._idle_frac)
+
+    def observe(self, event: Event, run: Run) -> None:
+        if isinstance(event, GpuSample):
+            self._state.observe(event)

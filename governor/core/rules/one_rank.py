@@ -183,6 +183,19 @@ class OneRank(Trigger):
         rank, self._state = self._state.rank, self._fresh()
         self._state.rank = rank
 
+    def _next_loss(self, event: Event, run: Run) -> float | None:
+        """Take the followed rank's next record and return its finite loss. None: this event is no such record."""
+        if not isinstance(event, Step):
+            self._see_other(event, run)
+            return None
+        loss, state = event.loss, self._state
+        if loss is None or not math.isfinite(loss):
+            return None
+        if (event.rank != state.rank or event.step <= state.step) and not self._follows(event, run):
+            return None
+        self._state.step = event.step
+        return loss
+
     def _see_other(self, event: Event, run: Run) -> bool:
         """Handle an event that is not a step."""
         if isinstance(event, Disconnected) and run.is_cut_off():

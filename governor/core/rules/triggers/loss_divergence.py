@@ -95,22 +95,15 @@ class LossDivergence(OneRank):
         return _State(finding=self.NONE_SEEN, blocks=LevelBlocks(self._block_records, KEEP))
 
     def observe(self, event: Event, run: Run) -> bool:
-        if not isinstance(event, Step):
-            return self._see_other(event, run)
-        loss = event.loss
-        if loss is None or not math.isfinite(loss):
+        loss = self._next_loss(event, run)
+        if loss is None:
             return False
-        state, step = self._state, event.step
-        if event.rank != state.rank or step <= state.step:
-            if not self._follows(event, run):
-                return False
-            state = self._state
-        state.step = step
+        state = self._state
         if state.losses < self._warmup_records:
             state.losses += 1
             state.finding = WARMING_UP
             return False
-        if state.blocks.add(loss, step):
+        if state.blocks.add(loss, state.step):
             self._see_block()
         return state.finding.is_firing
 

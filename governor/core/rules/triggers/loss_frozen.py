@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -64,17 +63,10 @@ class LossFrozen(OneRank):
         return _State(finding=self.NONE_SEEN)
 
     def observe(self, event: Event, run: Run) -> bool:
-        if not isinstance(event, Step):
-            return self._see_other(event, run)
-        loss = event.loss
-        if loss is None or not math.isfinite(loss):
+        loss = self._next_loss(event, run)
+        if loss is None:
             return False
-        state, step = self._state, event.step
-        if event.rank != state.rank or step <= state.step:
-            if not self._follows(event, run):
-                return False
-            state = self._state
-        state.step = step
+        state = self._state
         last = state.last
         if loss != last:
             if last is not None:

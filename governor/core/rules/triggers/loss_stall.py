@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -63,19 +62,12 @@ class LossStall(OneRank):
         return _State(finding=self.NONE_SEEN, blocks=LevelBlocks(self._block_records, 1))
 
     def observe(self, event: Event, run: Run) -> bool:
-        if not isinstance(event, Step):
-            return self._see_other(event, run)
-        loss = event.loss
-        if loss is None or not math.isfinite(loss):
+        loss = self._next_loss(event, run)
+        if loss is None:
             return False
-        state, step = self._state, event.step
-        if event.rank != state.rank or step <= state.step:
-            if not self._follows(event, run):
-                return False
-            state = self._state
-        state.step = step
+        state = self._state
         state.since += 1
-        if state.blocks.add(loss, step):
+        if state.blocks.add(loss, state.step):
             self._see_block(state.blocks.medians[-1])
         elif state.finding is self.NONE_SEEN:
             state.finding = WARMING_UP

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
-from governor.core.events.inputs import Event
-from governor.core.events.machine import GpuSample
-from governor.core.rules.gpu_idle_since import GpusIdleSince
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.base.units import NS_PER_S, MonoNs, format_duration
+from governor.core.rules.gpu_idle_since import GpuIdleTrigger
+from governor.core.rules.trigger import Key
 from governor.core.runs.state import Run
 
 
-class NodeIdle(Trigger):
+class NodeIdle(GpuIdleTrigger):
     """All GPUs of a live run have been idle for `after`, whatever phase it reports.
 
     `idle_stop` covers a node without a live run. This trigger covers a run that keeps the node from being idle and uses
@@ -31,24 +28,9 @@ class NodeIdle(Trigger):
         Key("after", "duration", "1h", "Fires when they have been idle for so long.", "10s"),
         Key("idle_frac", "frac", 0.01, "A GPU busy for no more than this part of the time is idle."),
     )
-    STEPPED: ClassVar[bool] = False
-    LISTENS: ClassVar[frozenset[type]] = frozenset({GpuSample})
-    LIMITS: ClassVar[tuple[str, ...]] = ("after",)
     MEANING: ClassVar[tuple[str, ...]] = (
         "all GPUs of the run, whatever it is doing, were busy for no more than {idle_frac} of the time for {after}",
     )
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        self._after_ns: DurationNs = params["after"]
-        self._idle_frac: float = params["idle_frac"]
-        self._state: GpusIdleSince = self._fresh()
-
-    def _fresh(self) -> GpusIdleSince:
-        return GpusIdleSince(self._idle_frac)
-
-    def observe(self, event: Event, run: Run) -> None:
-        if isinstance(event, GpuSample):
-            self._state.observe(event)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         if not self._state.is_known(at):

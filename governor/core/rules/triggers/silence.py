@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from governor.core.base.findings import QUIET, Finding, firing, unknown
-from governor.core.base.units import NS_PER_S, DurationNs, MonoNs, format_duration
-from governor.core.events.inputs import Event
-from governor.core.events.machine import GpuSample
-from governor.core.rules.gpu_idle_since import GpusIdleSince
-from governor.core.rules.trigger import Key, Trigger
+from governor.core.base.units import NS_PER_S, MonoNs, format_duration
+from governor.core.rules.gpu_idle_since import GpuIdleTrigger
+from governor.core.rules.trigger import Key
 from governor.core.runs.intake import PAUSES
 from governor.core.runs.state import Run
 
 
-class Silence(Trigger):
+class Silence(GpuIdleTrigger):
     """No frame has come for `after` from a run whose processes live, and all of its GPUs have been idle for as long.
 
     A lost connection or a log that does not continue is missing data and no evidence: costgov reports `unwatched` after
@@ -35,25 +32,10 @@ class Silence(Trigger):
         Key("after", "duration", "10m", "Fires after so long without a frame and without work on a GPU.", "10s"),
         Key("idle_frac", "frac", 0.01, "A GPU busy for no more than this part of the time does not work."),
     )
-    STEPPED: ClassVar[bool] = False
-    LISTENS: ClassVar[frozenset[type]] = frozenset({GpuSample})
-    LIMITS: ClassVar[tuple[str, ...]] = ("after",)
     MEANING: ClassVar[tuple[str, ...]] = (
         "nothing is heard of the run for {after}, its processes live, and none of its GPUs was busy for more than "
         "{idle_frac} of the time meanwhile",
     )
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        self._after_ns: DurationNs = params["after"]
-        self._idle_frac: float = params["idle_frac"]
-        self._state: GpusIdleSince = self._fresh()
-
-    def _fresh(self) -> GpusIdleSince:
-        return GpusIdleSince(self._idle_frac)
-
-    def observe(self, event: Event, run: Run) -> None:
-        if isinstance(event, GpuSample):
-            self._state.observe(event)
 
     def judge(self, at: MonoNs, run: Run) -> Finding:
         heard_at = run.last_frame_at

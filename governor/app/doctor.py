@@ -326,7 +326,7 @@ def _recording(settings: Settings) -> Check:
 def _alerts(settings: Settings) -> Iterator[Check]:
     """Whether alerts could be sent, as far as this machine shows. Nothing is sent; `costgov alert test` does that."""
     if not settings.alert:
-        yield Check(OK, "alerts", "no [[alert]] receiver: alarms and halts are told to the log and the metrics alone")
+        yield Check(OK, "alerts", "no [[alert]] receiver: alarms and halts go to the log and the metrics alone")
     for one, table in zip(configured_receivers(settings.alert), settings.alert, strict=True):
         told, problem = f"{one.name}: {one.kind} at {one.receiver.where}", one.receiver.problem()
         if problem is not None:

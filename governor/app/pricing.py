@@ -161,7 +161,7 @@ def _listed(machine: Machine, remarks: list[Remark], *, is_needed: bool) -> Quot
     if is_needed and quote is None:
         remarks.append(Remark(RemarkKind.UNLISTED, f"the built-in table has no price for {machine.text}"))
     if is_needed and quote is not None and machine.kind is None:
-        text = f"nobody says how {machine.text} is paid for: it is taken for on-demand, the dearest"
+        text = f"no source says how {machine.text} is paid for: it is taken for on-demand, the dearest"
         remarks.append(Remark(RemarkKind.ASSUMED, text, "set price.kind"))
     return quote
 

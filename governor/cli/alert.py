@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from governor.core.alerts.catalogue import Alert
 
 
-@click.group(short_help="Who is told of alarms and halts.", epilog=OF_THE_COMMANDS)
+@click.group(short_help="Who receives alarms and halts.", epilog=OF_THE_COMMANDS)
 def alert() -> None:
     """Receivers of alerts: the [[alert]] tables of costgov.toml. docs/reference/alerts.md says what they are sent.
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 @click.command(short_help="What this machine costs and who says so; the built-in price table.", epilog=exits())
 @click.option("--provider", metavar="NAME", help='Only rows of this provider, for example "aws".')
 @click.option("--instance", metavar="TEXT", help="Only rows whose instance type or GPU contains this text.")
-@click.option("--table", "only_table", is_flag=True, help="The table alone: nobody is asked for this machine's price.")
+@click.option(
+    "--table", "only_table", is_flag=True, help="The table alone, without a request for this machine's price."
+)
 @config_option
 @json_option
 def prices(

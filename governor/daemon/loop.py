@@ -109,7 +109,7 @@ class Daemon:
     _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
     _complaints: dict[ConnectionId, int] = field(default_factory=dict)
     _next_tick: MonoNs = MonoNs(0)
-    _is_new_to_journal: bool = False  # A rank has said hello since the runs were last persisted.
+    _is_new_to_journal: bool = False  # A rank has sent a hello since the runs were last persisted.
     _notify_every_ns: int = 0
     _notified_at: int = 0
 
@@ -363,7 +363,7 @@ class Daemon:
             run = managed.run
             if not run.alive or run.jsonl_only or run.connected_ranks():
                 continue
-            # Ranks that ended while no governor ran never say hello again. The journal knows their processes.
+            # Ranks that ended while no governor ran never send a hello again. The journal knows their processes.
             if all(self.performer.processes.is_gone(process) for process in managed.processes()):
                 self.apply(TrainerExited(at, run.run, None))
 

@@ -185,8 +185,8 @@ class Performer:
                 sent.append((rank, self.inbox.send(rank.connection, packet)))
         # All requests first: a signal needs a look into /proc, and the last rank should not wait for the others' looks.
         reached = [
-            {"rank": rank.rank, "letter": letter, "rung": self._signal_rank(rank.peer.process, rank.signal)}
-            for rank, letter in sent
+            {"rank": rank.rank, "letter": is_sent, "rung": self._signal_rank(rank.peer.process, rank.signal)}
+            for rank, is_sent in sent
         ]
         self._record(Record("effect", effect.run, effect.incident_id, {"effect": "ask", "reached": reached}))
 

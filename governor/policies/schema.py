@@ -116,7 +116,7 @@ _BUDGET: Final[Mapping[str, Schema]] = {
         "items": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
         "description": "Parts of the ceiling at which to warn: [0.5, 0.8, 0.95].",
     },
-    "window": _count("Cost is told per so many tokens.", WINDOW_TOKENS_MIN, WINDOW_TOKENS_MAX),
+    "window": _count("Cost is reported per so many tokens.", WINDOW_TOKENS_MIN, WINDOW_TOKENS_MAX),
 }
 _EXPECTED: Final[Mapping[str, Schema]] = {
     "usd_per_mtok": _usd("Dollars for a million tokens, by the plan."),
@@ -155,7 +155,7 @@ _COMMON: Final[Mapping[str, Schema]] = {
         "type": "string",
         "minLength": 1,
         "maxLength": RESUME_WITH_MAX,
-        "description": "What to go on with after its halt: said in the halt's words. For people; nobody reads it.",
+        "description": "What to go on with after its halt: shown in the halt's text. For people: no program reads it.",
     },
 }
 assert {*_COMMON, "trigger", ALL} == set(RULE_KEYS), f"other keys than the reader's: {set(RULE_KEYS) ^ set(_COMMON)}"

@@ -62,7 +62,7 @@ def _budget(policy: Policy) -> str:
     if budget.tokens is not None:
         parts.append(f"{budget.tokens:,} tokens")
     if budget.window_tokens != MTOK:
-        parts.append(f"told per {budget.window_tokens:,} tokens")
+        parts.append(f"reported per {budget.window_tokens:,} tokens")
     return f"  budget: {'; '.join(parts) or 'none'}"
 
 
@@ -304,7 +304,7 @@ def _saving(policy: Policy, rule: Rule) -> list[str]:
 
 
 def _resuming(rule: Rule) -> list[str]:
-    return [f"Its words say to resume with {rule.resume_with}."] if rule.resume_with else []
+    return [f"Its text says to resume with {rule.resume_with}."] if rule.resume_with else []
 
 
 def _observing(rule: Rule) -> list[str]:

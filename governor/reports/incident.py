@@ -210,7 +210,7 @@ def _unseen_checkpoint(snapshot: Snapshot, seen: set[str]) -> list[str]:
             return ["No checkpoint: none was asked for."]
         if "save_failed" in seen:
             return ["No checkpoint: the trainer could not save one (see the timeline)."]
-        answered = "received it but saved nothing in time" if "received" in seen else "never acknowledged the letter"
+        answered = "received it but saved nothing in time" if "received" in seen else "never acknowledged the request"
         return [f"No checkpoint: the trainer {answered}."]
     lines = []
     if checkpoint.get("verified_by") == "trainer":

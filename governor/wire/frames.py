@@ -220,7 +220,7 @@ def _hello(frame: Frame, packet: PacketLike, at: MonoNs) -> Hello | list[str]:
         world_size = frame["world_size"]
         found.append(f"hello.rank {frame['rank']} is outside the world size {world_size}: set RANK and WORLD_SIZE")
     if frame["signal"] not in SIGNAL_NUMBERS:
-        found.append(f"hello.signal {frame['signal']} is no doorbell: use SIGUSR1, SIGUSR2, a real-time signal or 0")
+        found.append(f"hello.signal {frame['signal']} cannot be used: use SIGUSR1, SIGUSR2, a real-time signal or 0")
     if found:
         return found
     started = frame.get("started_mono_ns")

@@ -110,7 +110,7 @@ class _Attempt:
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._socket = info["return_value"].get_extra_info("socket")
         if self._is_given_up and event.endswith((".complete", "send_request_headers.started")):
-            # Nothing may go out after the caller was told "timeout".
+            # Nothing may go out after the caller got "timeout".
             raise httpx.ReadTimeout("given up")
 
     def give_up(self) -> None:

@@ -138,7 +138,7 @@ def _print_table(groups: Sequence[Group], by: str) -> None:
         columns += [[text if part else "-" for part, text in zip(parts, dollars, strict=True)]]
     columns += [[_prices(group) for group in shown], [_sources(group) for group in shown]]
     rows = list(zip(*columns, strict=True))
-    notes = ["reconstructed: charged on the governor's return, nobody metered while it passed"] if marked else []
+    notes = ["reconstructed: charged on the governor's return, no governor metered while it passed"] if marked else []
     click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout), notes=notes), nl=False)
 
 

@@ -192,7 +192,7 @@ def _notes(rows: Sequence[StageRow]) -> list[str]:
     ]
     marked = sum(row.reconstructed_usd_micros for row in rows)
     if marked:
-        notes.append(f"{_usd(marked)} of what was spent is reconstructed: nobody metered while it passed")
+        notes.append(f"{_usd(marked)} of what was spent is reconstructed: no governor metered while it passed")
     return [plain(note) for note in notes]
 
 

@@ -69,7 +69,7 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fiel
     for problem in problems:
         complain(plain(problem))
     if tuned and not any(played.records.values()):
-        raise Failed("these logs hold no record: nothing can be said of any limit")
+        raise Failed("these logs hold no record: nothing is known of any limit")
     if as_json:
         print_json({
             "logs": len(found), "records": sum(played.records.values()), "margin": margin,

@@ -169,7 +169,7 @@ def _run_governed(
                 outcome.command_pid = command.process.pid
             if _watch(governor, command, name, argv, console.print_line):
                 if command.poll() is None:
-                    console.print_line(f"costgov: told to leave: pid {command.process.pid} goes on UNWATCHED")
+                    console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
                 governor.daemon.performer.perform(left_behind(governor, command, name))
                 for line in _closing_lines(governor, command, outcome):
                     console.print_line(f"costgov: {line}")
@@ -326,7 +326,7 @@ def left_behind(governor: Governor, command: Command, name: str) -> list[Effect]
     cost = "the price of this machine is unknown" if price is None else f"this machine costs {format_usd(price)}/h"
     sid = command.process.pid
     text = (
-        f"UNWATCHED: {who}{pids}, and no rank has said hello: nothing meters or ends them from now on, and {cost}; "
+        f"UNWATCHED: {who}{pids}, and no rank has sent a hello: nothing meters or ends them from now on, and {cost}; "
         f"end them with `pkill -s {sid}`, or let the training script call trainer_shim.attach()"
     )
     return [Alarm("left_behind", name, text)]

@@ -44,7 +44,7 @@ _EXPLAINED: Final[Mapping[str, str]] = MappingProxyType(
         "http_405": "it takes no POST at this URL",
         "http_410": "it wants nothing any more",
         "http_413": "it takes no alert of this size",
-        "http_429": "it is told too much",
+        "http_429": "it gets too many requests",
     }
 )
 

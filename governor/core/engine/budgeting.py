@@ -130,18 +130,18 @@ def _warned(node: Node, budget: ScopedBudget, cap: Cap, at: MonoNs) -> list[Effe
 
     With another ceiling or on another day, a part that is no longer crossed can be crossed again.
     """
-    said = node.budgets.reports.get(cap.scope)
+    report = node.budgets.reports.get(cap.scope)
     day = node.wall(at) // NS_PER_DAY if budget.scope.kind is ScopeKind.DAY else None
     used = cap.spend_usd_micros + cap.reserve_usd_micros
     # A run's halt reports that its own whole ceiling is used.
     parts = budget.alert_at if budget.scope.kind is ScopeKind.RUN else (*budget.alert_at, 1.0)
     crossed = [frac for frac in parts if used >= cap.ceiling_usd_micros * frac]
-    before = said.frac if said is not None and said.day == day else 0.0
-    if said is not None and said.ceiling_usd_micros != cap.ceiling_usd_micros:
+    before = report.frac if report is not None and report.day == day else 0.0
+    if report is not None and report.ceiling_usd_micros != cap.ceiling_usd_micros:
         before = max((frac for frac in crossed if frac <= before), default=0.0)
     now = max(crossed, default=0.0)
     fresh = BudgetReport(max(before, now), cap.ceiling_usd_micros, day)
-    if fresh == said or (said is None and now == 0.0):
+    if fresh == report or (report is None and now == 0.0):
         return []
     node.budgets.set_report(cap.scope, fresh)
     node.request_persist()  # A restarted governor must not give the alarm again.

@@ -137,8 +137,8 @@ def merge(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> list
 def ask_again(managed: ManagedRun, rank: int) -> list[Ask]:
     """Repeat the checkpoint request for one rank that (re)connected. The other ranks have it already."""
     assert managed.incident is not None
-    letters = table.entry_effects(managed.incident.halt, managed.incident.plan)
-    return [replace(letter, rank=rank) for letter in letters if isinstance(letter, Ask)]
+    requests = table.entry_effects(managed.incident.halt, managed.incident.plan)
+    return [replace(request, rank=rank) for request in requests if isinstance(request, Ask)]
 
 
 def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect]:

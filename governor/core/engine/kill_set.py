@@ -116,7 +116,7 @@ def kill_set(
 ) -> KillSet | None:  # fmt: skip
     """Return which processes to end for these announced ranks, or None if the run's uid cannot be found any more.
 
-    `launchers` are those found when the ranks said hello (under `costgov run` also the command itself). They count even
+    `launchers` are those found at the hello of the ranks (under `costgov run` also the command itself). They count even
     if they are no longer above a rank. `uid` is the run's; by default, that of a rank or launcher still alive.
     """
     ranks = tuple(dict.fromkeys(ranks))

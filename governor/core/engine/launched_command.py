@@ -1,13 +1,13 @@
-"""The command that `costgov run` launched, while no run speaks for it: metered, shown, and held to the ceiling.
+"""The command that `costgov run` launched, while no run reports for it: metered, shown, and held to the ceiling.
 
-No run speaks for the command before its first rank has said hello. The same is true when the run that spoke for the
-command has ended and the command goes on: a second training that never attaches, an evaluation, an upload.
+No run reports for the command before its first rank has sent a hello. The same is true when the run that reported for
+it has ended and the command goes on: a second training that never attaches, an evaluation, an upload.
 
-Charges leave the command's time unallocated until it is handed over. The next run that speaks for the command takes
+Charges leave the command's time unallocated until it is handed over. The next run that reports for the command takes
 it, under any name. When the command is halted or ends first, the stand-in takes it. The stand-in is the run named after
 the command, later the run that took the time over last, whose budget goes on.
 
-A JSONL stream speaks for the command only under one of these names or with one of the command's processes. Any other
+A JSONL stream reports for the command only under one of these names or with one of the command's processes. Any other
 stream is a run of its own: its log may be older than the command.
 """
 
@@ -45,13 +45,13 @@ def on_launched(node: Node, event: CommandLaunched) -> list[Effect]:
 
 
 def on_launcher_exited(node: Node, _event: LauncherExited) -> list[Effect]:
-    # A stand-in ends with the command's process. A run that speaks for the command ends with its ranks.
+    # A stand-in ends with the command's process. A run that reports for the command ends with its ranks.
     node.launched = None
     return []
 
 
 def is_of_command(node: Node, event: StreamOpened) -> bool:
-    """Whether the stream is the launched command's own. Also true without a command, or when a run speaks for it."""
+    """Whether the stream is the launched command's own. Also true without a command, or when a run reports for it."""
     launched = node.launched
     if launched is None or node.account.is_held:
         return True
@@ -59,7 +59,7 @@ def is_of_command(node: Node, event: StreamOpened) -> bool:
 
 
 def watch(node: Node, at: MonoNs) -> list[Effect]:
-    """At each tick, after metering: have a run stand in for the command as long as no run speaks for it."""
+    """At each tick, after metering: have a run stand in for the command as long as no run reports for it."""
     launched = node.launched
     if launched is None:
         return []

@@ -95,7 +95,7 @@ class ManagedRun:
     gpus_asked_at: MonoNs | None = None
     stream_position: Mapping[str, Any] | None = None  # How far its JSONL stream was read, in the reader's terms.
     is_held_back: bool = False  # A hold or the breaker prevents a halt.
-    was_announced: bool = False  # A rank of it has said hello to this governor.
+    was_announced: bool = False  # A rank of it has sent a hello to this governor.
     # A stream's run that is not the launched command. It pays, and it speaks only for itself.
     is_separate: bool = False
     stands_in_since: MonoNs = MonoNs(0)

@@ -80,7 +80,7 @@ def _leave_out(node: Node, holders: Mapping[str, int]) -> None:
 
 
 def hand_over(node: Node, managed: ManagedRun, at: MonoNs) -> None:
-    """Charge the command's waiting time to this run, which speaks for the command or halts or ends as its stand-in."""
+    """Charge the command's waiting time to this run, which reports for the command or halts or ends as its stand-in."""
     if managed.is_separate:
         return
     for other in [other for other in node.runs.values() if other.is_unattached]:

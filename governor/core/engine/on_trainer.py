@@ -56,7 +56,7 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     node.ignored.pop(hello.connection, None)
     held = node.connections.get(hello.connection)
     if held is not None and held != (hello.run, hello.rank):
-        # One connection speaks for one rank. Its previous rank would stay connected for ever.
+        # One connection belongs to one rank. Its previous rank would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
     is_new = managed.run.attempt != hello.attempt
     begins = managed.run.move(LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
@@ -368,7 +368,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
     if not managed.run.alive:
         return []
-    if managed.is_unattached:  # No run ever spoke for the command: the stand-in pays.
+    if managed.is_unattached:  # No run ever reported for the command: the stand-in pays.
         hand_over(node, managed, event.at)
         managed.launch.named = ()
         node.launched = None

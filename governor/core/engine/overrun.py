@@ -85,7 +85,7 @@ def causes(
     if "restored" in first:
         found.append("the governor was down during the halt")
     if "egress" in first:
-        found.append("the upload of the halt's checkpoint cost more than earlier ones told")
+        found.append("the upload of the halt's checkpoint cost more than the earlier ones")
     if "stop_refused" in first:
         found.append("the provider refused a stop")
     asked_at = first.get("stop_requested")

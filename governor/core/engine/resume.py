@@ -49,7 +49,7 @@ ABSENCE_MAX_NS: Final = DurationNs(366 * 24 * NS_PER_HOUR)
 
 
 def restore_runs(node: Node, snapshots: Iterable[Mapping[str, Any]], boot: BootNs, at: MonoNs) -> list[Effect]:
-    """Restore known runs: owner, money, holds, latches, triggers. Ranks say hello again by themselves.
+    """Restore known runs: owner, money, holds, latches, triggers. Ranks send a hello again by themselves.
 
     A run of an earlier boot is over, but its budget is not: spend, incident numbers and the breaker's count go on.
     An unreadable snapshot (another version's, a torn file's) costs its run's history, never our start.

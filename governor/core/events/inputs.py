@@ -275,7 +275,7 @@ class TrainerExited:
 
 @dataclass(frozen=True, slots=True)
 class CommandLaunched:
-    """`costgov run` has started its command. Its ranks may say hello under this run's name, another name, or never."""
+    """`costgov run` has started its command. Its ranks may use this run's name or another one, or never attach."""
 
     at: MonoNs
     run: str
@@ -293,7 +293,7 @@ class LauncherExited:
 
 @dataclass(frozen=True, slots=True)
 class LaunchersSeen:
-    """The launchers of the run's ranks, outermost first, found in the process table when a rank said hello."""
+    """The launchers of the run's ranks, outermost first, found in the process table when a rank sent a hello."""
 
     at: MonoNs
     run: str

@@ -58,7 +58,7 @@ MachineEvent = GpuSample | HostMemory | SpotNotice  # What a run's rules are sho
 class GpuProcessesSeen:
     """Every process that computes on a GPU of this node, as the driver shows it; none if there is no GPU.
 
-    `own`: those that descend from the command of `costgov run`, whether they have said hello or not.
+    `own`: those that descend from the command of `costgov run`, whether they have sent a hello or not.
     """
 
     at: MonoNs

@@ -131,7 +131,7 @@ _ACKS = (Fact.RECEIVED, Fact.SAVING, Fact.SAVE_FAILED)
 _VERDICTS = (Fact.VERDICT, Fact.VERDICT_NO_ASK)
 _REPLIES = (Fact.STOP_ACCEPTED, Fact.STOP_BUSY, Fact.STOP_REFUSED, Fact.STOP_UNKNOWN)
 _READS = (Fact.BILLING_ENDED, Fact.BILLING_RUNNING, Fact.BILLING_UNKNOWN)
-_UNASKED = "No stop and no read has been asked for yet; the sequence reads billing back itself when it gets there."
+_UNASKED = "No stop and no read was requested yet. The sequence reads billing itself when it gets there."
 _TOO_LATE = "Too late: escalation never goes back."
 _TOO_LATE_SAVED = "Too late to change anything, but the report may name the checkpoint."
 _MERGED = "The first verdict's halt is this halt."
@@ -141,9 +141,9 @@ TRANSITIONS: Final = _table(
     {
         HaltState.ARMED: (
             _go(Fact.VERDICT, acts.start_asking, "The work is worth its grace.", HaltState.ASKED),
-            _go(Fact.VERDICT_NO_ASK, acts.term, "Nothing to save, or no time to save it in.", HaltState.TERMED),
-            _stay("Nothing was asked yet.", *_ACKS, Fact.SAVED),
-            _stay("Nobody decided to halt yet.", Fact.EXITED, Fact.RESPAWNED, Fact.DEADLINE),
+            _go(Fact.VERDICT_NO_ASK, acts.term, "There is nothing to save, or no time to save it.", HaltState.TERMED),
+            _stay("No checkpoint was requested yet.", *_ACKS, Fact.SAVED),
+            _stay("No halt was decided yet.", Fact.EXITED, Fact.RESPAWNED, Fact.DEADLINE),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
         HaltState.ASKED: (
@@ -151,13 +151,13 @@ TRANSITIONS: Final = _table(
             _go(
                 Fact.VERDICT_NO_ASK, acts.term, "The earlier of two deadlines holds: this one is now.", HaltState.TERMED
             ),
-            _stay("Holding the letter is not yet obeying it; the grace runs on.", Fact.RECEIVED),
+            _stay("A received request is not yet a save. The grace runs on.", Fact.RECEIVED),
             _go(Fact.SAVING, acts.start_saving, "The grace is not extended.", HaltState.SAVING),
             _go(Fact.SAVED, acts.saved_then_term, "The ack that saving began was lost.", HaltState.TERMED),
-            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer buys nothing.", HaltState.TERMED),
+            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer saves nothing.", HaltState.TERMED),
             _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", HaltState.TERMED),
             _stay("The launcher restarted a rank: the deadline stands for the new one too.", Fact.RESPAWNED),
-            _go(Fact.DEADLINE, acts.term, "Deaf, hung or too slow.", HaltState.TERMED),
+            _go(Fact.DEADLINE, acts.term, "The ranks do not answer, hang or are too slow.", HaltState.TERMED),
             _stay(_UNASKED, *_REPLIES, *_READS),
         ),
         HaltState.SAVING: (
@@ -165,9 +165,12 @@ TRANSITIONS: Final = _table(
             _stay("A save under way is worth its grace, and that is bounded.", Fact.VERDICT_NO_ASK),
             _stay("Progress extends nothing past the grace.", Fact.RECEIVED, Fact.SAVING),
             _go(
-                Fact.SAVED, acts.saved_then_term, "Whole and durable: every further second is waste.", HaltState.TERMED
+                Fact.SAVED,
+                acts.saved_then_term,
+                "The checkpoint is whole and durable: every further second is waste.",
+                HaltState.TERMED,
             ),
-            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer buys nothing.", HaltState.TERMED),
+            _go(Fact.SAVE_FAILED, acts.term, "Waiting longer saves nothing.", HaltState.TERMED),
             _go(Fact.EXITED, acts.term, "The ranks are gone; the sweep finds what outlived them.", HaltState.TERMED),
             _stay("The launcher restarted a rank: the deadline stands for the new one too.", Fact.RESPAWNED),
             _go(Fact.DEADLINE, acts.term, "A save that outlasts its grace costs more than it saves.", HaltState.TERMED),
@@ -177,7 +180,13 @@ TRANSITIONS: Final = _table(
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
-            _go(Fact.EXITED, acts.after_exit, "Observed gone.", HaltState.STOPPING, HaltState.HALTED),
+            _go(
+                Fact.EXITED,
+                acts.after_exit,
+                "The processes were seen to be gone.",
+                HaltState.STOPPING,
+                HaltState.HALTED,
+            ),
             _do(acts.term_again, "SIGKILL waits for SIGTERM's grace, also for newcomers.", Fact.RESPAWNED),
             _go(Fact.DEADLINE, acts.kill, "SIGTERM is ignored.", HaltState.KILLED),
             _stay(_UNASKED, *_REPLIES, *_READS),
@@ -186,7 +195,13 @@ TRANSITIONS: Final = _table(
             _stay(_MERGED, *_VERDICTS),
             _stay(_TOO_LATE, *_ACKS),
             _do(acts.note_saved, _TOO_LATE_SAVED, Fact.SAVED),
-            _go(Fact.EXITED, acts.after_exit, "Observed gone.", HaltState.STOPPING, HaltState.HALTED),
+            _go(
+                Fact.EXITED,
+                acts.after_exit,
+                "The processes were seen to be gone.",
+                HaltState.STOPPING,
+                HaltState.HALTED,
+            ),
             _do(acts.kill_again, _BROUGHT_BACK, Fact.RESPAWNED),
             _go(
                 Fact.DEADLINE,
@@ -214,11 +229,11 @@ TRANSITIONS: Final = _table(
             _do(acts.note_busy, "Pause, then the same rung.", Fact.STOP_BUSY),
             _do(
                 acts.note_refused,
-                "Read before climbing: a machine that somebody just stopped refuses too, and must not be destroyed.",
+                "Read before climbing: a machine that was just stopped by hand refuses too, and must not be destroyed.",
                 Fact.STOP_REFUSED,
             ),
             _do(acts.note_unknown, "It may have stopped: read, pause, then the same rung.", Fact.STOP_UNKNOWN),
-            _go(Fact.BILLING_ENDED, acts.halted, "The stop worked, or somebody else's did.", HaltState.HALTED),
+            _go(Fact.BILLING_ENDED, acts.halted, "This stop worked, or another one did.", HaltState.HALTED),
             _stay("The deadline sends the next stop.", Fact.BILLING_RUNNING, Fact.BILLING_UNKNOWN),
         ),
         HaltState.VERIFYING: (
@@ -234,10 +249,10 @@ TRANSITIONS: Final = _table(
                 HaltState.STOPPING,
                 HaltState.NEEDS_HUMAN,
             ),
-            _stay("An answer to an earlier stop; what billing says outranks it.", *_REPLIES),
+            _stay("This answers an earlier stop. Billing's answer outranks it.", *_REPLIES),
             _go(Fact.BILLING_ENDED, acts.halted, "Verified by reading back.", HaltState.HALTED),
-            _do(acts.poll, "Not yet.", Fact.BILLING_RUNNING),
-            _do(acts.poll, "Not knowing is not having ended.", Fact.BILLING_UNKNOWN),
+            _do(acts.poll, "Billing has not ended yet.", Fact.BILLING_RUNNING),
+            _do(acts.poll, "Unknown is not ended.", Fact.BILLING_UNKNOWN),
         ),
         HaltState.NEEDS_HUMAN: (
             _stay(_MERGED, *_VERDICTS),
@@ -246,18 +261,18 @@ TRANSITIONS: Final = _table(
             _go(
                 Fact.EXITED,
                 acts.gone_at_last,
-                "Enough where processes were all we had to stop.",
+                "This is enough where only processes had to end.",
                 HaltState.NEEDS_HUMAN,
                 HaltState.HALTED,
             ),
             _do(acts.kill_again, _BROUGHT_BACK, Fact.RESPAWNED),
             _do(acts.retry, "Never give up, only slow down.", Fact.DEADLINE),
-            _do(acts.accepted_at_last, "Accepted is not stopped, here neither.", Fact.STOP_ACCEPTED),
+            _do(acts.accepted_at_last, "Accepted is not stopped, here too.", Fact.STOP_ACCEPTED),
             _do(acts.refused_again, "The next round tries the next rung.", Fact.STOP_REFUSED),
             _stay("The next round tries the same rung.", Fact.STOP_BUSY, Fact.STOP_UNKNOWN),
             _go(Fact.BILLING_ENDED, acts.halted, "The person, or the retry, ended it.", HaltState.HALTED),
-            _do(acts.poll, "Not yet.", Fact.BILLING_RUNNING),
-            _do(acts.poll, "Not knowing is not having ended.", Fact.BILLING_UNKNOWN),
+            _do(acts.poll, "Billing has not ended yet.", Fact.BILLING_RUNNING),
+            _do(acts.poll, "Unknown is not ended.", Fact.BILLING_UNKNOWN),
         ),
     }
 )

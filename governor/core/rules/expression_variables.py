@@ -81,7 +81,7 @@ VARIABLES: Final[Mapping[str, Variable]] = {
     "tokens_per_s": Variable(DOUBLE, "Over the last 20 steps.", lambda run, _at: run.tokens_per_s),
     "step_s": Variable(DOUBLE, "Median step time of this attempt, seconds.", lambda run, _at: run.step_times.median()),
     "phase": Variable(STRING, "What the lowest rank does: init, compile, train, eval, checkpoint.", _phase),
-    "stage": Variable(STRING, "As the run says it.", lambda run, _at: run.stage),
+    "stage": Variable(STRING, "As the run reports it.", lambda run, _at: run.stage),
     "attempt": Variable(STRING, "Name of this attempt.", lambda run, _at: run.attempt or None),
     "ranks": Variable(INT, "Connected ranks.", lambda run, _at: len(run.connected_ranks()) or None),
     "world_size": Variable(INT, "Ranks of the whole job.", lambda run, _at: run.world_size),

@@ -92,7 +92,7 @@ def check(text: str) -> str:
     if found != "bool":
         raise ValueError(f"comes to {_article(found)}, not to true or false")
     if not variables_of(text):
-        raise ValueError("speaks of no variable: it says the same of every run")
+        raise ValueError("names no variable: it is the same for every run")
     return text
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Life(Enum):
-    """STANDS_IN: for a launched command without a run that speaks for it. Its time is unallocated until one does."""
+    """STANDS_IN: for a launched command for which no run reports. The command's time is unallocated until one does."""
 
     STANDS_IN = "stands_in"
     LIVE = "live"
@@ -23,18 +23,18 @@ class Life(Enum):
 class LifeFact(Enum):
     """What can happen to a run."""
 
-    RANK_OF_NEW_ATTEMPT = "rank_of_new_attempt"  # A rank says hello, under another attempt than the last.
-    RANK = "rank"  # A rank says hello, under the attempt that is known.
+    RANK_OF_NEW_ATTEMPT = "rank_of_new_attempt"  # A rank sends a hello, under another attempt than the last.
+    RANK = "rank"  # A rank sends a hello, under the attempt that is known.
     # A log was opened, and the journal knew none of the processes that its owner names.
     LOG_OF_NEW_PROCESSES = "log_of_new_processes"
     LOG_OF_PROCESSES = "log_of_processes"  # A log was opened, and its owner names processes.
     LOG = "log"  # A log was opened without named processes.
     LINE = "line"  # A log without known processes has a step.
-    # A command was launched under the run's name, and no run speaks for it.
+    # A command was launched under the run's name, and no run reports for it.
     COMMAND_BEGINS = "command_begins"
-    COMMAND_GOES_ON = "command_goes_on"  # The run spoke for the command, which outlives it.
-    RUN_REPORTS = "run_reports"  # This run speaks for the command, or is halted.
-    REPLACED = "replaced"  # Another run speaks for the command now.
+    COMMAND_GOES_ON = "command_goes_on"  # The run reported for the command, which outlives it.
+    RUN_REPORTS = "run_reports"  # This run reports for the command, or is halted.
+    REPLACED = "replaced"  # Another run reports for the command now.
     GONE = "gone"  # None of its processes is left.
     HALTED = "halted"  # Its halt was closed.
     HALT_RESUMED = "halt_resumed"  # A restarted governor found its halt open.
@@ -64,37 +64,37 @@ def _end(why: str, *facts: LifeFact) -> dict[LifeFact, Cell]:
 
 _F: Final = LifeFact
 _LOGS: Final = (_F.LOG_OF_NEW_PROCESSES, _F.LOG_OF_PROCESSES, _F.LOG)
-_LAUNCHED: Final = "A launch: what the ranks of before were like says nothing of it."
-_SPEAKS: Final = "Somebody of the command speaks: what stood in for it becomes a run of its own."
-_COMMAND: Final = "Metered and held to its ceiling, until somebody speaks for it."
-_OVER: Final = "Over. Its money and its history stay."
-_GONE_ON: Final = "What happened says that it lives, and it does already."
+_LAUNCHED: Final = "A new launch: what the earlier ranks did is no evidence about it."
+_REPORTS: Final = "A rank or a log of the command reports: the stand-in becomes a run of its own."
+_COMMAND: Final = "The command is metered and held to its ceiling until a run reports for it."
+_OVER: Final = "The run is over. Its money and its history stay."
+_GONE_ON: Final = "The fact shows that the run lives, and it lives already."
 
 _ROWS: Final[dict[Life, tuple[dict[LifeFact, Cell], ...]]] = {
     Life.STANDS_IN: (
-        _begin(_SPEAKS, _F.RANK_OF_NEW_ATTEMPT, _F.RANK, *_LOGS),
-        _stay(Life.STANDS_IN, "A line in a log says nothing of the command.", _F.LINE),
+        _begin(_REPORTS, _F.RANK_OF_NEW_ATTEMPT, _F.RANK, *_LOGS),
+        _stay(Life.STANDS_IN, "A line of a log is no evidence about the command.", _F.LINE),
         _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
-        _stay(Life.LIVE, "What the command has cost so far becomes its own.", _F.RUN_REPORTS, _F.HALT_RESUMED),
-        _end("It has trained in this command, and another run speaks for the rest.", _F.REPLACED),
+        _stay(Life.LIVE, "The run takes over what the command has cost so far.", _F.RUN_REPORTS, _F.HALT_RESUMED),
+        _end("The run has trained in this command, and another run reports for the rest.", _F.REPLACED),
         _end(_OVER, _F.GONE, _F.HALTED),
     ),
     Life.LIVE: (
         _begin(_LAUNCHED, _F.RANK_OF_NEW_ATTEMPT, _F.LOG_OF_NEW_PROCESSES),
         _stay(Life.LIVE, _GONE_ON, _F.RANK, _F.LOG_OF_PROCESSES, _F.LOG, _F.LINE, _F.HALT_RESUMED),
         _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
-        _stay(Life.LIVE, "It never stood in for anybody.", _F.RUN_REPORTS, _F.REPLACED),
+        _stay(Life.LIVE, "The run did not stand in for the command.", _F.RUN_REPORTS, _F.REPLACED),
         _end(_OVER, _F.GONE, _F.HALTED),
     ),
     Life.ENDED: (
         _begin(_LAUNCHED, _F.RANK_OF_NEW_ATTEMPT, _F.LOG_OF_NEW_PROCESSES, _F.LOG_OF_PROCESSES),
-        _begin("It is back: a launcher that numbers its restarts alike.", _F.RANK),
-        _begin("It is back: that its log goes on is all that shows it.", _F.LINE),
-        _stay(Life.ENDED, "A log that is opened may be a finished run's.", _F.LOG),
+        _begin("The run is back: its launcher gives each restart the same number.", _F.RANK),
+        _begin("The run is back: only its growing log shows it.", _F.LINE),
+        _stay(Life.ENDED, "An opened log may belong to a finished run.", _F.LOG),
         _stay(Life.STANDS_IN, _COMMAND, _F.COMMAND_BEGINS, _F.COMMAND_GOES_ON),
         _stay(Life.ENDED, _OVER, _F.RUN_REPORTS, _F.REPLACED, _F.GONE),
-        _end("Its halt outlived it, and ends now.", _F.HALTED),
-        _stay(Life.LIVE, "The journal had it ended before its halt was.", _F.HALT_RESUMED),
+        _end("The halt has outlived the run, and ends now.", _F.HALTED),
+        _stay(Life.LIVE, "The journal has the run ended and its halt open.", _F.HALT_RESUMED),
     ),
 }
 

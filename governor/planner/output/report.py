@@ -281,7 +281,7 @@ def notes_of(one: Estimate) -> list[str]:
         why = "the fastest that fits" if one.prediction.memory.fits else "what needs the least memory"
         notes.append(f"chosen, as {why}: {', '.join(one.plan.chosen)}")
     if one.plan.assumed:
-        notes.append(f"assumed, as nobody said: {', '.join(one.plan.assumed)}")
+        notes.append(f"assumed, as not given: {', '.join(one.plan.assumed)}")
     if one.is_measured:
         notes.append(_beside_prediction(one))
     if one.plan.asked.data_wait is not None and not one.is_measured:

@@ -162,7 +162,7 @@ def _notes(want: Wanted, result: Searched, assumed: Sequence[str]) -> list[str]:
     notes = ["hours and dollars are of the calendar: failures, saves, evaluations, and what finished runs took beyond"]
     said = [*want.one.assumed, *want.assumed, *assumed]
     if said:
-        notes.append(f"assumed, as nobody said: {', '.join(said)}")
+        notes.append(f"assumed, as not given: {', '.join(said)}")
     if want.unsold:
         notes.append(f"left out, as nobody is listed with them at that kind of price: {', '.join(want.unsold)}")
     alone = [offer.gpu.name for offer in want.offers if is_alone(offer.gpu, want.values)]

@@ -113,7 +113,7 @@ def test_money_alone_finds_the_size_of_least_loss_and_more_of_it_a_larger_one() 
         assert made["sizes"][0]["loss"] > best[0]["loss"] < made["sizes"][-1]["loss"]
         assert made["law"]["alpha"] == 0.3478
     assert large["primary"]["model"]["params"] > 3 * small["primary"]["model"]["params"]
-    assert "assumed, as nobody said: " in search("--budget", "500", "--gpu", "h100").stdout
+    assert "assumed, as not given: " in search("--budget", "500", "--gpu", "h100").stdout
 
 
 @pytest.mark.parametrize(

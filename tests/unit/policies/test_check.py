@@ -43,7 +43,7 @@ def test_a_valid_policy_is_said_in_plain_lines() -> None:
     assert status == 0
     assert lines[:-1] == [
         'p.toml: policy "p" (enforce) for every run that no other policy matches',
-        "  budget: ceiling $90.00, the price of the halt included; 6,000,000 tokens; told per 2,000,000 tokens",
+        "  budget: ceiling $90.00, the price of the halt included; 6,000,000 tokens; reported per 2,000,000 tokens",
         "  expected: $12.500000 per 1M tokens, $75.00 in all; 5,000 tokens/s",
         "  slow    throughput_collapse for 2,000,000 tokens: observe only (would halt), saving [floor_frac 0.4]",
         "  budget  budget: halt, saving",

@@ -106,7 +106,7 @@ def failed_save() -> dict[str, Any]:
         (nan_halt() | {"checkpoint": None}, "No checkpoint: the trainer received it but saved nothing in time."),
         (failed_save(), "No checkpoint: the trainer could not save one (see the timeline)."),
         (nan_halt() | {"checkpoint": None, "kind": "none"}, "No checkpoint: none was asked for."),
-        (hang_deaf(), "No checkpoint: the trainer never acknowledged the letter."),
+        (hang_deaf(), "No checkpoint: the trainer never acknowledged the request."),
         (hang_deaf(), "No machine was stopped, by plan: it stays billed until somebody stops it."),
         (hang_deaf(), "Not connected at the verdict, so their position is old: rank 0."),
         (

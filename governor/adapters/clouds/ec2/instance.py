@@ -140,7 +140,7 @@ def without_identity(reason: str, expected_id: str | None) -> Preflight:
         "metadata_timeout": "no answer; in a container raise the hop limit (HttpPutResponseHopLimit=2)",
         "metadata_connect_failed": "nothing answers; is this an EC2 instance, and is the metadata service enabled?",
         "metadata_http_403": "the metadata service is disabled for this instance; enable it",
-    }.get(reason, "the metadata service does not tell us who we are")
+    }.get(reason, "the metadata service does not name this instance")
     return _blind(None, f"metadata service: {advice} ({reason})")
 
 

@@ -80,7 +80,7 @@ def promise(facts: NodeFacts, idle_stop_ns: int, source: str, *, observed: bool)
     if obstacle is not None:
         return [f"problem: {source} wants this node stopped {after}, but {obstacle}"]
     if observed:
-        return [f"{after} I would {facts.will_stop} ({source}); in observe mode it is only said"]
+        return [f"{after} I would {facts.will_stop} ({source}); in observe mode it is only reported"]
     short = "; that is less than a login after a boot may take" if idle_stop_ns < SHORT_NS else ""
     return [f"{after} I will {facts.will_stop} ({source}); {KEEP_IT}{short}"]
 

@@ -15,7 +15,7 @@ from tests.unit.core.engine.test_step import at, make_node, peer, play
 from tests.unit.idle_node import FACTS, Idle, seconds
 
 
-def refused(node: Node, pid: int = 100, why: str = "hello.signal 15 is no doorbell") -> list[Effect]:
+def refused(node: Node, pid: int = 100, why: str = "hello.signal 15 cannot be used") -> list[Effect]:
     return play(node, BadHello(at(0), ConnectionId(1), peer(pid), why))
 
 
@@ -23,7 +23,7 @@ def test_a_bad_hello_is_refused_with_its_fault_and_said_once_per_process_and_rea
     node = make_node()
     told, said = refused(node)
     assert isinstance(told, Refuse)
-    assert "no doorbell" in told.reason
+    assert "cannot be used" in told.reason
     assert isinstance(said, Alarm)
     assert said.text.startswith("pid 100 trains UNWATCHED")
     assert told.reason in said.text
@@ -45,7 +45,7 @@ def test_who_is_refused_before_the_first_tick_trains_here_all_the_same(before_an
     """A restarted governor hears its trainers before it has looked around; who was refused asks again in 30 s."""
     world = Idle(facts=replace(FACTS, idle_stop_ns=seconds(20)))
     world.until(0 if before_any_tick else 3)
-    world.tell(BadHello(at(world.now), ConnectionId(1), peer(100), "hello.signal 15 is no doorbell"))
+    world.tell(BadHello(at(world.now), ConnectionId(1), peer(100), "hello.signal 15 cannot be used"))
     world.until(world.now + 89)
     assert world.stops() == []
     world.until(world.now + 25)

@@ -60,7 +60,7 @@ def test_the_report_says_that_it_does_not_go_on_as_it_was_started() -> None:
 
 def test_the_policy_read_back_says_it() -> None:
     told = " ".join(" ".join(explain(policy_of(rule("low", LOW)))).split())
-    assert "Its words say to resume with configs/bf16.json." in told
+    assert "Its text says to resume with configs/bf16.json." in told
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_is_accepted(text: str) -> None:
         ("true || lss > 1.0", 'variable "lss" is not known'),
         ("loss", "comes to a double, not to true or false"),
         ("phase", "comes to a string, not to true or false"),
-        ("1 < 2", "speaks of no variable"),
+        ("1 < 2", "names no variable"),
         ("loss > ", "is no CEL expression: at character 8"),
         ("(loss > 1.0", "is no CEL expression: at character 12: missing ')'"),
         ("loss > 1.0 ? true", "is no CEL expression"),

@@ -15,6 +15,7 @@ from governor.planner.levers import levers_of
 from governor.planner.model.candidates import Limits
 from governor.planner.output.report import report
 from governor.planner.search import searched, wanted
+from governor.text.screen import FILE
 
 REPEATS = 20
 SEARCHES = 3
@@ -35,7 +36,7 @@ def seconds(repeats: int, call: Callable[[], object]) -> list[float]:
 def plan() -> str:
     one = estimate(PLAN)
     levers, both = levers_of(one)
-    return report(one, levers, both, colour=False)
+    return report(one, levers, both, screen=FILE)
 
 
 def measure() -> list[Row]:

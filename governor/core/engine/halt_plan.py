@@ -68,12 +68,11 @@ def bounds_ns(facts: NodeFacts, policy: Policy) -> DurationNs:
     return DurationNs(ending + facts.stop_bound_ns + facts.granularity_ns + TICKS_OF_A_HALT * TICK_NS)
 
 
-def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> HaltPlan:
-    """The plan of this halt. See grace_now() for its grace."""
+def plan_for(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs, *, in_vain: bool) -> HaltPlan:
+    """The plan of this halt. See grace_now() for its grace. `in_vain`: asking for a checkpoint cannot help."""
     settings = managed.policy.halt
     grace = grace_now(managed.policy, managed.run, at)
-    someone = any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
-    someone = someone and checkpoint_obstacle(managed, verdict, at) is None
+    someone = not in_vain and any("ask" in rank.capabilities for rank in managed.run.connected_ranks())
     return HaltPlan(
         checkpoint=verdict.checkpoint if someone else "none",
         grace_ns=grace,

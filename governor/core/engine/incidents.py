@@ -60,7 +60,7 @@ def open_incident(
     hand_over(node, managed, at)
     managed.history.incidents_total += 1
     incident_id = f"{run.run}.{node.facts.node}.{managed.history.incidents_total}"  # `number_of` reads it back.
-    plan = plan_for(node, managed, verdict, at)
+    plan = plan_for(node, managed, verdict, at, in_vain=in_vain is not None)
     wall = node.wall(at)
     managed.history.halts_wall = [*(w for w in managed.history.halts_wall if wall - w < DAY_NS), wall]
     incident = Incident(

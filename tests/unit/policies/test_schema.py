@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import re
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
 
 from governor.core.rules.triggers import load
 from governor.policies.parse import load_policies
@@ -18,6 +21,14 @@ from tests.paths import ROOT
 POLICIES = sorted((ROOT / "policies").glob("*.toml"))
 WHOLE = Draft202012Validator(schema())
 OVER = Draft202012Validator(schema(drop_in=True))
+
+
+def shortest_first(validator: Any, alternatives: list[Any], found: Any, here: Any) -> Iterator[ValidationError]:
+    """The keyword `anyOf`, whose order decides nothing. Our longest ends with `{}`, which accepts everything."""
+    yield from Draft202012Validator.VALIDATORS["anyOf"](validator, sorted(alternatives, key=len), found, here)
+
+
+QUICK = extend(Draft202012Validator, {"anyOf": shortest_first})(WHOLE.schema)
 SEED = 20_261
 WRONG_PER_POLICY = 60
 LINE = re.compile(r"(\w+)(\s*=\s*)([^#\n]+?)(\s*(?:#.*)?)")
@@ -67,7 +78,7 @@ def is_read(text: str) -> bool:
 
 
 def is_taken(text: str) -> bool:
-    return WHOLE.is_valid(tomllib.loads(text))
+    return QUICK.is_valid(tomllib.loads(text))
 
 
 def wrong(text: str, rng: random.Random) -> str:

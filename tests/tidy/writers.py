@@ -6,9 +6,12 @@ runs.clear()`) or by a function that is handed the container is not seen.
 
 from __future__ import annotations
 
+import gc
+import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -48,6 +51,7 @@ from mypy.types import (
     UnionType,
     get_proper_type,
 )
+from mypy.version import __version__ as mypy_version
 
 CONTAINERS = ("builtins.", "collections.", "typing.", "_collections_abc.")
 CHANGES = frozenset((
@@ -55,6 +59,8 @@ CHANGES = frozenset((
     "intersection_update", "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate", "setdefault",
     "sort", "subtract", "symmetric_difference_update", "update",
 ))  # fmt: skip
+# By whom a result was found: another mypy or another reader begins anew.
+_VERSION = [mypy_version, Path(__file__).read_text()]
 UNKNOWN = "?"  # The owner, where mypy does not know what object is written to.
 
 
@@ -82,45 +88,77 @@ def package(module: str) -> str:
 
 
 def foreign_writers(
-    tree: Path, *, tops: tuple[str, ...] = ("governor", "trainer_shim"), room: Callable[[str], str] = package
+    tree: Path,
+    *,
+    tops: tuple[str, ...] = ("governor", "trainer_shim"),
+    room: Callable[[str], str] = package,
+    cache_dir: Path | None = None,
 ) -> list[Violation]:
     """Every write below these directories of the tree from one room to a field of a class of another room.
 
     `room` says in which room a module stands: its package, unless told otherwise. An heir may write to its own `self`.
     """
-    found = [one for one in writes(tree, tops) if one.owner != UNKNOWN and not one.by_heir]
+    found = [one for one in writes(tree, tops, cache_dir) if one.owner != UNKNOWN and not one.by_heir]
     return [one for one in found if room(one.module) != room(package(one.owner))]
 
 
-def writes(tree: Path, tops: tuple[str, ...]) -> list[Violation]:
-    """Every write to a field of a class of these directories, whoever writes, and to what is UNKNOWN to mypy."""
-    result = _checked(tree, tops)
-    found: set[Violation] = set()
-    for name, file in result.files.items():
-        if name.partition(".")[0] in tops:
-            # The module that a package's __init__ is stands in that package.
-            module = f"{name}.__init__" if file.is_package_init_file() else name
-            reader = _Writes(module, result.types, tops)
-            for node in _nodes(file):
-                reader.visit(node)
-            found |= reader.found
-    return sorted(found)
+def writes(tree: Path, tops: tuple[str, ...], cache_dir: Path | None = None) -> list[Violation]:
+    """Every write to a field of a class of these directories, whoever writes, and to what is UNKNOWN to mypy.
+
+    With a `cache_dir`, modules are read again only where mypy checks them again: because they or what they import have
+    changed. What a module writes depends on nothing else, as its errors do not.
+    """
+    found = {} if cache_dir is None else _taken(cache_dir / "found.json")
+    if cache_dir is not None and not found:
+        shutil.rmtree(cache_dir, ignore_errors=True)
+    result = _checked(tree, tops, cache_dir)
+    for name in [name for name in result.graph if name.partition(".")[0] in tops]:
+        if name in result.manager.rechecked_modules:
+            found[name] = _of_module(name, result, tops)
+    found = {name: found[name] for name in result.graph if name in found}
+    if cache_dir is not None:
+        told = {name: [astuple(one) for one in of_module] for name, of_module in found.items()}
+        (cache_dir / "found.json").write_text(json.dumps({"by": _VERSION, "found": told}))
+    return sorted(one for of_module in found.values() for one in of_module)
 
 
-def _checked(tree: Path, tops: tuple[str, ...]) -> build.BuildResult:
+def _taken(file: Path) -> dict[str, list[Violation]]:
+    """What was found the last time, by module, and the file is gone: who is interrupted before the end begins anew."""
+    try:
+        known = json.loads(file.read_text())
+        file.unlink()
+    except (FileNotFoundError, ValueError):
+        return {}
+    if known["by"] != _VERSION:
+        return {}
+    return {name: [Violation(*one) for one in of_module] for name, of_module in known["found"].items()}
+
+
+def _of_module(name: str, result: build.BuildResult, tops: tuple[str, ...]) -> list[Violation]:
+    file = result.files[name]
+    # The module that a package's __init__ is stands in that package.
+    reader = _Writes(f"{name}.__init__" if file.is_package_init_file() else name, result.types, tops)
+    for node in _nodes(file):
+        reader.visit(node)
+    return list(reader.found)
+
+
+def _checked(tree: Path, tops: tuple[str, ...], cache_dir: Path | None) -> build.BuildResult:
     """The types of every expression. Other people's packages stay unread: the fields are ours."""
     options = Options()
     options.python_version = (3, 11)
     options.export_types = options.preserve_asts = True
-    options.incremental, options.cache_dir = False, os.devnull
+    options.incremental, options.cache_dir = cache_dir is not None, str(cache_dir or os.devnull)
     options.python_executable = None  # Or it looks for what that one has installed, torch included.
     options.no_site_packages = options.ignore_missing_imports = True
     options.check_untyped_defs = True
     before = Path.cwd()
     os.chdir(tree)  # mypy names modules from where it stands.
+    gc.disable()  # What it makes lives until it is read: the collector would only walk through it.
     try:
         return build.build(create_source_list([top for top in tops if Path(top).exists()], options), options)
     finally:
+        gc.enable()
         os.chdir(before)
 
 

@@ -235,14 +235,20 @@ class Player:
     def let_pass(self, duration_ns: int, events: Iterable[Event] = ()) -> None:
         """Let time pass: events in their order at their times, ticks on their grid, events first.
 
-        The ticks are generated lazily: a quiet week is two million ticks.
+        The ticks come one by one: a quiet week is two million ticks.
         """
         start, end = self.now, self.now + duration_ns
-        looks = map(self._gpu_sample, _grid(start, end, GPU_LOOK_NS) if self.gpus_busy else ())
-        ticks = (Tick(at, BootNs(at), WallNs(at)) for at in _grid(start, end, TICK_NS))
-        for event in merge(looks, events, ticks, key=_at):
+        if self.gpus_busy:
+            events = merge(map(self._gpu_sample, _grid(start, end, GPU_LOOK_NS)), events, key=_at)
+        tick_at = (start // TICK_NS + 1) * TICK_NS
+        for event in events:
+            while tick_at < event.at and tick_at <= end:
+                self._tick(tick_at)
+                tick_at += TICK_NS
             self.now = event.at
             self.apply(event)
+        for at in range(tick_at, end + 1, TICK_NS):
+            self._tick(at)
         self.now = end
 
     def _gpu_sample(self, at: MonoNs) -> GpuSample:
@@ -251,7 +257,7 @@ class Player:
         return GpuSample(at, "run", self.gpus_busy, uuids, memory_total_bytes=tuple(GPU_BYTES for _ in uuids))
 
     def apply(self, event: Event) -> None:
-        """Apply an event and show it to the rules. A step and a tick are judged."""
+        """Apply an event and show it to the rules. A step is judged, as a tick is."""
         run = self.run
         if isinstance(event, Step):
             intake.apply_step(run, None if self.log else run.ranks[event.rank], event)
@@ -261,15 +267,20 @@ class Player:
             intake.apply_phase(run, None if self.log else run.ranks[event.rank], event)
         elif isinstance(event, MachineEvent):
             intake.apply_machine(run, event)
-        elif isinstance(event, Tick) and self.accrues and run.spend_rate_usd_micros_per_hour is not None:
+        self.rules.observe(event)
+        if isinstance(event, Step):
+            self.judge(event)
+
+    def _tick(self, at: int) -> None:
+        self.now = at
+        run = self.run
+        if self.accrues and run.spend_rate_usd_micros_per_hour is not None:
             charged = run.spend_rate_usd_micros_per_hour * TICK_NS // NS_PER_HOUR
             spent = UsdMicros(run.spend_usd_micros + charged)
             run.set_money(spent, run.spend_rate_usd_micros_per_hour, run.reserve_usd_micros)
-        self.rules.observe(event)
-        if isinstance(event, Step | Tick):
-            self.judge(event if isinstance(event, Step) else None)
-        if isinstance(event, Tick):
-            self._retry()
+        self.rules.observe(Tick(MonoNs(at), BootNs(at), WallNs(at)))
+        self.judge()
+        self._retry()
 
     def judge(self, event: Step | None = None) -> None:
         for effect in verdicts.judge(self._node, self._managed, MonoNs(self.now), event):

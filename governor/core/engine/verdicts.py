@@ -53,18 +53,31 @@ def on_halt_verdict(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoN
 
 
 def _obstacle(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> Alarm | None:
-    """What prevents a halt: the operator's hold, or the breaker. The breaker never holds back a ceiling's halt."""
-    if managed.history.hold_until is not None and at < managed.history.hold_until:
+    """What prevents a halt: the operator's hold, or the breaker."""
+    if _is_on_hold(managed, at):
         text = f"halt for {verdict.finding.reason} held back by the operator: {managed.history.hold_reason}"
         return Alarm("halt_held", verdict.run, text)
-    day = [wall for wall in managed.history.halts_wall if node.wall(at) - wall < incidents.DAY_NS]
-    if verdict.trigger != "budget" and len(day) >= managed.policy.halts_per_day_max:
+    if _is_breaker_open(node, managed, verdict, at):
         text = (
-            f"{len(day)} halts of run {verdict.run} in a day: the breaker is open, {verdict.finding.reason} is not "
-            "acted on; look at `costgov incident list`"
+            f"{_halts_today(node, managed, at)} halts of run {verdict.run} in a day: the breaker is open, "
+            f"{verdict.finding.reason} is not acted on; look at `costgov incident list`"
         )
         return Alarm("breaker_open", verdict.run, text)
     return None
+
+
+def _is_on_hold(managed: ManagedRun, at: MonoNs) -> bool:
+    return managed.history.hold_until is not None and at < managed.history.hold_until
+
+
+def _is_breaker_open(node: Node, managed: ManagedRun, verdict: Verdict, at: MonoNs) -> bool:
+    """The breaker never holds back a ceiling's halt."""
+    return verdict.trigger != "budget" and _halts_today(node, managed, at) >= managed.policy.halts_per_day_max
+
+
+def _halts_today(node: Node, managed: ManagedRun, at: MonoNs) -> int:
+    since = node.wall(at) - incidents.DAY_NS
+    return sum([wall > since for wall in managed.history.halts_wall])
 
 
 def retry_held_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]:
@@ -74,8 +87,10 @@ def retry_held_back(node: Node, managed: ManagedRun, at: MonoNs) -> list[Effect]
     if not managed.is_held_back:
         return []
     managed.is_held_back = any(v.enforced and v.response is Response.HALT for v in managed.rules.reported())
+    if _is_on_hold(managed, at):
+        return []
     standing = [v for v in managed.rules.standing() if v.enforced and v.response is Response.HALT]
-    free = next((v for v in standing if _obstacle(node, managed, v, at) is None), None)
+    free = next((v for v in standing if not _is_breaker_open(node, managed, v, at)), None)
     return on_halt_verdict(node, managed, free, at) if free is not None else []
 
 

@@ -205,9 +205,11 @@ class Nonfinite(Trigger):
         seen = False
         for rank, state in self._state.ranks.items():
             seen = seen or state.losses > 0
+            if worst is not None and state.step <= worst_step:
+                continue
             if state.bad_loss or state.loss_absent or state.skipped_streak or state.gradient_streak:
                 finding = self._judge_rank(rank, state)
-                if finding is not None and (worst is None or state.step > worst_step):
+                if finding is not None:
                     worst, worst_step = finding, state.step
         if worst is not None:
             return worst

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields
 from enum import Enum
 from typing import Any
 
@@ -46,6 +46,8 @@ _PLAIN = (
     "closed_wall",
 )
 _ENUMS: dict[str, type[Enum]] = {"stage": HaltState, "stop_reply": Fact, "stop": StopTarget}
+# Of both, every field is a number, a text or one of these enums.
+_FIELDS: dict[type, tuple[str, ...]] = {kind: tuple(field.name for field in fields(kind)) for kind in (Halt, HaltPlan)}
 
 
 def incident_snapshot(node: Node, incident: Incident) -> dict[str, Any]:
@@ -99,11 +101,12 @@ def incident_of(snapshot: Mapping[str, Any]) -> Incident:
 
 
 def _plain_of(value: Halt | HaltPlan) -> dict[str, Any]:
-    return {name: field.name if isinstance(field, Enum) else field for name, field in asdict(value).items()}
+    named = [(name, getattr(value, name)) for name in _FIELDS[type(value)]]
+    return {name: field.name if isinstance(field, Enum) else field for name, field in named}
 
 
 def _typed(kind: type[Halt] | type[HaltPlan], plain: Mapping[str, Any]) -> dict[str, Any]:
-    known = {field.name for field in fields(kind)}
+    known = _FIELDS[kind]
     return {
         name: _ENUMS[name][value] if name in _ENUMS and value is not None else value
         for name, value in plain.items()

@@ -81,12 +81,15 @@ def stop_fact(answer: StopAnswer, retryable: bool) -> Fact:
     return Fact.STOP_ACCEPTED if answer is StopAnswer.ACCEPTED else Fact.STOP_UNKNOWN
 
 
+_BILLING_FACTS: Final = {
+    BillingAnswer.ENDED: Fact.BILLING_ENDED,
+    BillingAnswer.RUNNING: Fact.BILLING_RUNNING,
+    BillingAnswer.UNKNOWN: Fact.BILLING_UNKNOWN,
+}
+
+
 def billing_fact(answer: BillingAnswer) -> Fact:
-    return {
-        BillingAnswer.ENDED: Fact.BILLING_ENDED,
-        BillingAnswer.RUNNING: Fact.BILLING_RUNNING,
-        BillingAnswer.UNKNOWN: Fact.BILLING_UNKNOWN,
-    }[answer]
+    return _BILLING_FACTS[answer]
 
 
 # --- the table -------------------------------------------------------------------------------------------

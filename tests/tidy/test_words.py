@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -29,7 +30,12 @@ RULES = [
 INTEGER_UNITS = ("_ns", "_usd_micros", "_bytes")
 
 
-def _defined(source: Source) -> Iterator[tuple[ast.AST, str]]:
+@cache
+def _defined(source: Source) -> tuple[tuple[ast.AST, str], ...]:
+    return tuple(_defined_in(source))  # For every rule the same.
+
+
+def _defined_in(source: Source) -> Iterator[tuple[ast.AST, str]]:
     """Names this file gives: functions, classes, arguments, assigned variables and fields. Not the ones it uses."""
     for node in source.named(*FUNCTIONS, ast.ClassDef, ast.arg, ast.Name, ast.Attribute):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

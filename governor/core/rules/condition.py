@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from governor.core.base.findings import Finding, Reading, Verdict, firing, unknown
@@ -118,6 +119,76 @@ def _together(findings: Sequence[tuple[str, Finding]]) -> Finding:
 # --- for ---
 
 
+@dataclass(slots=True)
+class _WindowStep:
+    fired: bool = False  # For any rank.
+    ranks: set[int] = field(default_factory=set)  # Those that have reported it.
+
+
+class StepWindow:
+    """The last `of` steps with a known reading, from the first one that fired.
+
+    The quiet steps before that one decide nothing, and a rule that is not asked would not know them. A step counts
+    once, however many ranks report it. A rank that comes back to a step trains it again: then it is the newest step,
+    and only its new readings count.
+    """
+
+    __slots__ = ("_last", "_of", "_steps", "fired")
+
+    def __init__(self, of: int) -> None:
+        self._of = of
+        self._steps: OrderedDict[int, _WindowStep] = OrderedDict()
+        self._last: dict[int, int] = {}  # The step that each rank reported last, while there is a window.
+        self.fired = 0
+
+    def report(self, finding: Finding, event: Step) -> None:
+        """Enter a reading of the step, or of the step that its evidence names.
+
+        Another rank's frame of the next step still finds the first rank broken; the next step is not broken by that.
+        """
+        fired = finding.reading is Reading.FIRING
+        if not fired and not self._steps:
+            return
+        rank, step = event.rank, event.step
+        if finding.reading is not Reading.UNKNOWN:
+            about = finding.evidence.get("step", step) if fired else step
+            known = self._steps.get(about)
+            if known is not None and about == step and rank in known.ranks and self._last.get(rank) != step:
+                self._drop(step)
+            entered = self.enter(about, fired)
+            if entered is not None and about == step:
+                entered.ranks.add(rank)
+        if self._steps:
+            self._last[rank] = step
+
+    def enter(self, step: int, fired: bool) -> _WindowStep | None:
+        """Enter one reading; None when no step is left in the window."""
+        known = self._steps.get(step)
+        if known is None:
+            known = self._steps[step] = _WindowStep()
+        if fired and not known.fired:
+            known.fired = True
+            self.fired += 1
+        if len(self._steps) > self._of:
+            self._drop(next(iter(self._steps)))
+        while self._steps and not (oldest := next(iter(self._steps.items())))[1].fired:
+            del self._steps[oldest[0]]
+        if not self._steps:
+            self._last.clear()
+        return self._steps.get(step)
+
+    def _drop(self, step: int) -> None:
+        self.fired -= self._steps.pop(step).fired
+
+    def clear(self) -> None:
+        self._steps.clear()
+        self._last.clear()
+        self.fired = 0
+
+    def snapshot(self) -> list[list[Any]]:
+        return [[step, known.fired] for step, known in self._steps.items()]
+
+
 class PersistenceTimer:
     """Counts how long a rule's trigger has been firing.
 
@@ -125,29 +196,22 @@ class PersistenceTimer:
     without a known reading is not a step of the window.
     """
 
-    __slots__ = ("_counted", "_fired", "_hold", "_last_at", "_last_tokens", "_steps")
+    __slots__ = ("_counted", "_hold", "_last_at", "_last_tokens", "_window")
 
     def __init__(self, hold: Persistence) -> None:
         self._hold = hold
-        # The last `of` steps with a known reading, and whether a reading of any rank fired at it.
-        self._steps: OrderedDict[int, bool] = OrderedDict()
-        self._fired = 0
+        self._window = StepWindow(hold.of)
         self._counted = 0  # Nanoseconds or tokens.
         self._last_at: MonoNs | None = None  # The time of the newest reading, if it was FIRING.
         self._last_tokens: int | None = None
 
     def add(self, finding: Finding, at: MonoNs, event: Event | None, run: Run) -> bool:
-        """Add one finding; return whether the condition has now lasted long enough.
-
-        A finding whose evidence names a "step" counts for that step. Another rank's frame of the next step still finds
-        the first rank broken; the next step is not broken by that.
-        """
+        """Add one finding; return whether the condition has now lasted long enough."""
         reading = finding.reading
         if self._hold.kind is PersistenceKind.STEPS:
-            if isinstance(event, Step) and reading is not Reading.UNKNOWN:
-                fired = reading is Reading.FIRING
-                self._add_step(finding.evidence.get("step", event.step) if fired else event.step, fired)
-            return self._fired >= self._hold.need
+            if isinstance(event, Step):
+                self._window.report(finding, event)
+            return self._window.fired >= self._hold.need
         if reading is Reading.QUIET:
             if self._counted or self._last_at is not None or self._last_tokens is not None:
                 # Rarely needed: most readings of most rules are quiet, and so were those before.
@@ -163,18 +227,7 @@ class PersistenceTimer:
     @property
     def is_empty(self) -> bool:
         """Nothing is counted: a reading that does not fire would change nothing."""
-        return not self._fired and not self._counted and self._last_at is None and self._last_tokens is None
-
-    def _add_step(self, step: int, fired: bool) -> None:
-        known = self._steps.get(step)
-        if known is None:
-            if len(self._steps) == self._hold.of:
-                self._fired -= self._steps.popitem(last=False)[1]
-            self._steps[step] = fired
-            self._fired += fired
-        elif fired and not known:
-            self._steps[step] = True
-            self._fired += 1
+        return not self._window.fired and not self._counted and self._last_at is None and self._last_tokens is None
 
     def _count(self, at: MonoNs, run: Run) -> None:
         if self._hold.kind is PersistenceKind.DURATION:
@@ -190,17 +243,16 @@ class PersistenceTimer:
             self._last_tokens = tokens
 
     def reset(self) -> None:
-        self._steps.clear()
-        self._fired = 0
+        self._window.clear()
         self._counted = 0
         self._last_at = self._last_tokens = None
 
     def snapshot(self) -> Mapping[str, Any]:
-        return {"counted": self._counted, "steps": [[step, fired] for step, fired in self._steps.items()]}
+        return {"counted": self._counted, "steps": self._window.snapshot()}
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         """Continue the count. Downtime of the governor is not added."""
         self.reset()
         self._counted = int(snapshot["counted"])
         for step, fired in snapshot["steps"]:
-            self._add_step(int(step), bool(fired))
+            self._window.enter(int(step), bool(fired))

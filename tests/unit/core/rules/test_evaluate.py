@@ -94,11 +94,46 @@ def test_two_of_three_steps() -> None:
 
 @given(st.integers(1, 6), st.integers(0, 4), st.lists(st.tuples(st.integers(0, 12), st.booleans()), max_size=40))
 def test_steps_agree_with_looking_at_the_window(need: int, more: int, readings: list[tuple[int, bool]]) -> None:
-    timer, window = PersistenceTimer(Persistence(PersistenceKind.STEPS, need, need + more)), {}
+    """A step that the rank comes back to is trained again; only a line that follows at once is of the same step."""
+    timer, last = PersistenceTimer(Persistence(PersistenceKind.STEPS, need, need + more)), -1
+    window: dict[int, bool] = {}
     for step, fired in readings:
-        window[step] = window.get(step, False) or fired
+        if step != last:
+            window.pop(step, None)
+        window[step], last = window.get(step, False) or fired, step
         window = dict(list(window.items())[-(need + more) :])
         assert steps(timer, (step, FIRING if fired else QUIET)) == [sum(window.values()) >= need]
+
+
+_REPORTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.sampled_from([FIRING, QUIET, UNKNOWN])))
+
+
+@given(st.integers(1, 3), st.integers(0, 3), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12))), _REPORTS)
+def test_what_was_quiet_before_the_first_firing_decides_nothing(
+    need: int, more: int, quiet: list[tuple[int, int]], then: list[tuple[int, int, Reading]]
+) -> None:
+    """A calm rule is not asked: it must count as one that was, also when ranks report late and steps go back."""
+    hold = Persistence(PersistenceKind.STEPS, need, need + more)
+    asked, calm = PersistenceTimer(hold), PersistenceTimer(hold)
+    for rank, step in quiet:
+        assert not asked.add(Finding(QUIET), MonoNs(0), a_step(step, 1.0, rank), a_run())
+    for rank, step, reading in then:
+        answers = [timer.add(Finding(reading), MonoNs(0), a_step(step, 1.0, rank), a_run()) for timer in (asked, calm)]
+        assert answers[0] is answers[1]
+
+
+def test_steps_trained_again_and_well_are_not_in_a_row_with_those_that_were_ill() -> None:
+    """Set back by two steps: both ranks train them again. A step is ill when one of them finds it so."""
+    timer = PersistenceTimer(Persistence(PersistenceKind.STEPS, 3, 3))
+    ill = [(0, 10, FIRING), (1, 10, FIRING), (0, 11, FIRING), (1, 11, FIRING)]
+    well = [(0, 10, QUIET), (1, 10, QUIET), (1, 11, QUIET), (0, 11, QUIET)]
+    then = [(0, 12, FIRING), (1, 12, FIRING), (0, 13, QUIET), (1, 13, FIRING), (1, 14, QUIET)]
+    told = [
+        timer.add(Finding(reading), MonoNs(0), a_step(step, 1.0, rank), a_run())
+        for rank, step, reading in ill + well + then
+    ]
+    assert told == [False] * len(told)
+    assert timer.add(Finding(FIRING), MonoNs(0), a_step(14, 1.0, 0), a_run())
 
 
 def test_a_frame_stamped_before_the_last_tick_does_no_harm() -> None:

@@ -23,7 +23,9 @@ from governor.core.runs.state import Run
 
 # Those whose reading steps decide. What time decides is asked at ticks: there it is told up to one of them later.
 KINDS: Final = sorted(kind for kind, trigger in load().items() if trigger.STEPPED and kind != "expression")
-EPISODES: Final = 40  # Together they tell some five hundred verdicts, in two seconds.
+# Seeds, their seconds, and how often steps go back. Together they tell some five hundred verdicts, in two seconds.
+LONG: Final = [(seed, 300, 1) for seed in range(34)]
+SET_BACK: Final = [(seed, 60, 10) for seed in range(40, 100)]  # Window of steps that repeat.
 RANKS: Final = 3  # As many as a straggler is seen among.
 
 Told = tuple[str, MonoNs, str]
@@ -75,11 +77,11 @@ def a_hello(rank: int, at: MonoNs) -> Hello:
     return Hello(at, ConnectionId(rank), Peer(ProcessId(100 + rank, 1, "b"), 0), 1, "r", "a", rank, rank, RANKS)
 
 
-def steps(rng: random.Random) -> Iterator[Step]:
+def steps(rng: random.Random, seconds: int, backs: int) -> Iterator[Step]:
     """All ranks' steps, well for a while and then ill in one way or another; sometimes they go back."""
     number, ill, loss, scale, skipped = 0, "", 2.0, 65536.0, 0
-    for at in range(300):
-        number = max(0, number + rng.choice([1] * 20 + [3, -4]))
+    for at in range(seconds):
+        number = max(0, number + rng.choice([1] * 20 + [3, -4, -2] * backs))
         if rng.random() < 0.08:
             ill = rng.choice(["", "", "nan", "spikes", "rises", "skips", "stands", "silent", "slow"])
         loss *= 1.04 if ill == "rises" and loss < 1e6 else 1.0
@@ -108,7 +110,7 @@ def a_rule(rng: random.Random, name: str) -> Rule:
     kind = ALL if members else rng.choice(KINDS)
     need = rng.choice([1, 1, 2, 3])
     holds = [
-        Persistence(PersistenceKind.STEPS, need, need + rng.choice([0, 2])),
+        Persistence(PersistenceKind.STEPS, need, need + rng.choice([0, 2, 4])),
         Persistence(PersistenceKind.DURATION, rng.choice([0, 2, 40]) * NS_PER_S),
         Persistence(PersistenceKind.TOKENS, 2000),
     ]
@@ -128,8 +130,8 @@ def a_rule(rng: random.Random, name: str) -> Rule:
     )
 
 
-@pytest.mark.parametrize("seed", range(EPISODES))
-def test_no_verdict_is_missed_moved_or_made_by_not_asking(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "seconds", "backs"), LONG + SET_BACK)
+def test_no_verdict_is_missed_moved_or_made_by_not_asking(seed: int, seconds: int, backs: int) -> None:
     rng = random.Random(seed)
     run = a_run()
     policy = Policy("p", rules=tuple(a_rule(rng, f"rule {index}") for index in range(6)))
@@ -142,7 +144,7 @@ def test_no_verdict_is_missed_moved_or_made_by_not_asking(seed: int) -> None:
         told = [(verdict.rule, event.at, verdict.finding.text) for verdict in book.judge(event.at, step)]
         assert told == everyone.judge(event.at, step)
 
-    for step in steps(rng):
+    for step in steps(rng, seconds, backs):
         intake.apply_step(run, run.ranks[step.rank], step)
         tell(step)
         if rng.random() < 0.2:

@@ -23,7 +23,8 @@ from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.effects import Alarm, Effect
 from governor.core.events.inputs import CommandLaunched
-from governor.core.halt.state import HaltState
+from governor.core.halt.incident import Incident
+from governor.core.halt.state import HaltState, StopTarget
 from governor.core.views.status import run_status
 from governor.daemon.logs import configure
 from governor.daemon.loop import SupervisedCommand
@@ -38,6 +39,8 @@ GOVERNORS_MAX: Final = 4
 TERM_GRACE_S: Final = 30.0
 # From a launcher's exit to attach() in a process that it left: imports and the model's set-up.
 HELLO_NS: Final = 60 * NS_PER_S
+# A halted log's processes are looked for every five seconds. Two looks find those that it names at all.
+NAMED_NS: Final = 10 * NS_PER_S
 PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
 INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run name of its governor.
 # The first two go to the command. At the third we leave, with the halt unfinished.
@@ -291,7 +294,7 @@ def is_over(governor: Governor, command: Command) -> bool:
         return False
     command.ended_at = governor.clock.mono() if command.ended_at is None else command.ended_at
     node = governor.node
-    under_way = any(t.incident is not None and not t.incident.is_closed for t in node.runs.values())
+    under_way = any(_is_under_way(governor, t.incident) for t in node.runs.values() if t.incident is not None)
     # The launcher may exit before its ranks (`deepspeed` then exits with 0). They still train and still cost.
     training = any(t.run.alive and t.processes() for t in node.runs.values())
     if under_way or training or _may_announce(governor, command):
@@ -300,6 +303,14 @@ def is_over(governor: Governor, command: Command) -> bool:
     assert command.ended_at is not None
     is_late = governor.node.idle.command is not None and governor.clock.mono() - command.ended_at >= HELLO_NS
     return is_late or not stops_node(governor.node, command.exit_code)
+
+
+def _is_under_way(governor: Governor, incident: Incident) -> bool:
+    """Whether the halt still has something to end: not one of a log whose processes nobody named."""
+    if incident.is_closed:
+        return False
+    in_vain = incident.names_nobody and incident.plan.stop is StopTarget.PROCESSES
+    return not in_vain or governor.clock.mono() - incident.opened_at < NAMED_NS
 
 
 def _may_announce(governor: Governor, command: Command) -> bool:

@@ -37,6 +37,7 @@ from governor.core.events.inputs import (
     ProcessesSeen,
     StopAnswer,
     StopReplied,
+    StreamOpened,
 )
 from governor.core.halt import table
 from governor.core.halt.incident import Incident, process_row, rank_rows
@@ -311,7 +312,7 @@ def on_processes(node: Node, managed: ManagedRun, seen: ProcessesSeen) -> list[E
         incident.note(seen.at, node.wall(seen.at), "respawned", pids=pids, count=len(seen.respawned))
         incident.add_processes(seen.respawned)
         effects.extend(feed(node, managed, Fact.RESPAWNED, seen.at))
-    elif not seen.alive and not incident.rank_processes and not incident.launchers:
+    elif not seen.alive and incident.names_nobody:
         # The run's processes were never named, so seeing none of them proves nothing.
         if incident.at_of("nobody_named") is None:
             incident.note(seen.at, node.wall(seen.at), "nobody_named")
@@ -324,6 +325,18 @@ def on_processes(node: Node, managed: ManagedRun, seen: ProcessesSeen) -> list[E
             incident.note(seen.at, node.wall(seen.at), what)
         effects.extend(feed(node, managed, Fact.EXITED, seen.at))
     return effects
+
+
+def name_at_last(node: Node, managed: ManagedRun, event: StreamOpened) -> list[Effect]:
+    """End the processes of a log that are named only after its halt: a pidfile is read every few seconds."""
+    incident = managed.incident
+    if incident is None or incident.is_closed or not incident.names_nobody or not event.processes:
+        return []
+    incident.add_processes(event.processes)
+    incident.add_targets({**process_row(process), "role": "rank"} for process in event.processes)
+    pids = [process.pid for process in event.processes[:PIDS_NOTED_MAX]]
+    incident.note(event.at, node.wall(event.at), "respawned", pids=pids)
+    return [persist_incident(node, managed), *feed(node, managed, Fact.RESPAWNED, event.at)]
 
 
 _STOP_WORDS = {

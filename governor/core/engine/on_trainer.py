@@ -132,7 +132,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     if event.processes and managed.run.jsonl_only:
         # Until its processes are known, the run belongs to the file's owner.
         intake.set_uid(managed.run, event.uid)
-    return []
+    return incidents.name_at_last(node, managed, event)
 
 
 def _what_opened(managed: ManagedRun, event: StreamOpened) -> LifeFact:

@@ -64,6 +64,11 @@ class Incident:
     def is_closed(self) -> bool:
         return self.halt.stage is HaltState.HALTED
 
+    @property
+    def names_nobody(self) -> bool:
+        """No process of the run is known, so none can be ended and none can be seen to end."""
+        return not self.rank_processes and not self.launchers
+
     def move(self, halt: Halt) -> None:
         """Set the state of the halt that the table returned."""
         self.halt = halt

@@ -92,3 +92,30 @@ def test_a_hold_is_taken_before_the_first_rank_says_hello(costgov: Costgov, tmp_
     (run,) = json.loads(done.stdout[done.stdout.index("{") :])["runs"]
     assert (run["run"], run["state"], run["hold"]["reason"]) == ("held", "starting", "loading")
     assert run["spend_usd"] > 0
+
+
+WRITES_NAN = """
+import os, pathlib, sys, time
+place, waits = pathlib.Path(sys.argv[1]), float(sys.argv[2])
+(place / "train.pid").write_text(str(os.getpid()))
+with (place / "log.jsonl").open("w", buffering=1) as log:
+    log.writelines(f'{{"step": {n}, "loss": {2.0 if n < 30 else "NaN"}}}\\n' for n in range(1, 40))
+    time.sleep(waits)
+"""
+
+
+@pytest.mark.parametrize(("named", "waits", "code"), [(True, 600, 143), (False, 1, 0)], ids=["ended", "never named"])
+def test_a_log_that_is_halted_before_its_pidfile_is_read(
+    costgov: Costgov, tmp_path: Path, named: bool, waits: int, code: int
+) -> None:
+    """The verdict comes at once, the next look for the process up to five seconds later."""
+    with (tmp_path / "costgov.toml").open("a") as config:
+        config.write(f'[[jsonl]]\npath = "{tmp_path}/log.jsonl"\nrun = "log"\n')
+        config.write(f'pidfile = "{tmp_path}/train.pid"\n' if named else "")
+    done = costgov("run", "--price", "3", "--", sys.executable, "-c", WRITES_NAN, str(tmp_path), str(waits))
+    assert done.returncode == code, done.stderr
+    (report,) = (tmp_path / "state" / "incidents").glob("log.*.json")
+    incident: dict[str, Any] = json.loads(report.read_text())
+    assert incident["reason"] == "loss_nan"
+    assert (incident["halt_stage"] == "HALTED") is named
+    assert named or "names no processes" in done.stderr

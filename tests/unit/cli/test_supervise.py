@@ -11,14 +11,30 @@ from typing import Any
 
 import pytest
 
-from governor.cli.run.supervise import HELLO_NS, PIDS_NAMED_MAX, Command, Outcome, is_over, left_behind, pass_on
+from governor.cli.run.supervise import (
+    HELLO_NS,
+    NAMED_NS,
+    PIDS_NAMED_MAX,
+    Command,
+    Outcome,
+    is_over,
+    left_behind,
+    pass_on,
+)
 from governor.core.base.identity import ConnectionId, ProcessFacts, ProcessId
 from governor.core.base.policy import Policy
 from governor.core.base.units import UsdMicros
 from governor.core.engine import step as engine
 from governor.core.engine.idle_state import Finish
 from governor.core.events.effects import Alarm
-from governor.core.events.inputs import CommandLaunched, Disconnected, StopAnswer, TrainerExited
+from governor.core.events.inputs import (
+    CommandLaunched,
+    Disconnected,
+    OperatorHalt,
+    StopAnswer,
+    StreamOpened,
+    TrainerExited,
+)
 from tests.contract.fakes import FakeClock, FakeProcesses
 from tests.unit.core.engine.test_step import a_step, at, hello, make_node, play, tick, training
 from tests.unit.idle_node import Idle
@@ -150,6 +166,18 @@ def test_a_signal_while_a_halt_saves_is_held_back_once() -> None:
         assert "saving a checkpoint" in said[0]
         assert pass_on(beside.governor, command, said.append, signal.SIGTERM)
         assert sleeper.wait(10) == -signal.SIGTERM, "who insists is obeyed"
+
+
+@pytest.mark.parametrize("named", [(), (ProcessId(500_003, 1, "boot-1"),)])
+def test_a_halted_log_holds_a_command_that_has_ended_only_while_it_names_a_process(
+    beside: Beside, named: tuple[ProcessId, ...]
+) -> None:
+    beside.node = make_node(cloud="none")
+    now = beside.clock.mono()
+    play(beside.node, StreamOpened(now, "log", 1000, None, {}, named), OperatorHalt(now, "log", "enough", 0))
+    assert not is_over(beside.governor, beside.command), "its pidfile may be read yet"
+    beside.clock.advance(NAMED_NS)
+    assert is_over(beside.governor, beside.command) is not bool(named)
 
 
 def test_a_signal_without_a_halt_is_passed_on_at_once() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from governor.core.base.findings import Response
 from governor.core.base.identity import ConnectionId, ProcessId
 from governor.core.base.units import BootNs, MonoNs, WallNs
 from governor.core.engine.idle.occupancy import occupants
 from governor.core.engine.node import RUNS_PER_UID_MAX, Node
-from governor.core.events.effects import Alarm, Ask, Confirm, Effect, Refuse, Term
+from governor.core.events.effects import Alarm, Ask, Confirm, Effect, Kill, Refuse, Term
 from governor.core.events.inputs import (
     Bye,
     Disconnected,
@@ -138,6 +140,23 @@ def test_a_run_that_names_no_process_is_never_halted_by_seeing_nobody() -> None:
     for second in range(2, 200, 5):
         play(node, Tick(MonoNs(at(second)), BootNs(at(second)), WallNs(at(second))))
     assert incident.halt.stage is HaltState.NEEDS_HUMAN
+
+
+@pytest.mark.parametrize(("named_at", "expected"), [(5, Term), (40, Kill), (100, Kill)])
+def test_processes_that_are_named_only_after_the_halt_are_ended_too(named_at: int, expected: type[Effect]) -> None:
+    """A verdict within the first seconds: the pidfile is read every five."""
+    node = make_node(cloud="none")
+    play(node, tick(0), opened(0, uid=0), OperatorHalt(at(1), "log", "enough", 0))
+    incident = node.runs["log"].incident
+    assert incident is not None
+    play(node, ProcessesSeen(at(2), incident.incident_id, ()))
+    for second in range(3, named_at):
+        play(node, tick(second))
+    effects = play(node, opened(named_at, 100, uid=1000), opened(named_at + 5, 100, uid=1000))
+    assert [type(effect) for effect in effects if isinstance(effect, Term | Kill)] == [expected], "once"
+    assert [process.pid for process in node.announced(incident.incident_id)] == [100]
+    play(node, ProcessesSeen(at(named_at + 6), incident.incident_id, ()))
+    assert incident.halt.stage is HaltState.HALTED
 
 
 def test_a_stream_belongs_to_the_uid_of_its_processes_as_soon_as_they_are_known() -> None:

@@ -42,7 +42,11 @@ _WORDS: Final = (
     ("Input is not a valid path for <class 'pathlib.Path'>", "must be a path in quotes"),
     ("a valid boolean", "true or false"),
 )
-_SECRET_KEY: Final = re.compile(r"secret|password|token|api_?key|private_?key", re.IGNORECASE)
+# Several tokens, a tokenizer and a count of tokens are the model's, unless the word before says what they open.
+_SECRET_KEY: Final = re.compile(
+    r"secret|password|token(?!s|i[sz]|_(count|budget|total))|(api|auth|access|bearer)[_-]?tokens|api_?key|private_?key",
+    re.IGNORECASE,
+)
 _SECRET_FILE_KEY: Final = re.compile(r"(secret|password|token|key|credentials?)_file$", re.IGNORECASE)
 _REFERENCE_KEY: Final = re.compile(r"(_file|_path|_dir|_env)$")
 

@@ -10,6 +10,7 @@ import pytest
 from governor.app.settings_file import Settings, load_settings
 from governor.settings.model import default_paths
 from governor.wire.control_client import socket_paths
+from governor.wire.jsonl import DEFAULT_FIELDS
 from tests.paths import ROOT
 
 REPOSITORY = ROOT
@@ -209,6 +210,30 @@ def test_what_is_no_configuration_at_all(tmp_path: Path) -> None:
     assert "not UTF-8" in bad(tmp_path / "b.toml")[0]
     (tmp_path / "c.toml").write_bytes(b"#" * (2 << 20))
     assert "larger than" in bad(tmp_path / "c.toml")[0]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["token", "bearer_token", "authToken", "accesstoken", "token_2", "hf-token", "auth_tokens", "API_TOKENS", "apikey",
+     "api_key", "private_key", "db_password", "secret_access_key"],
+)  # fmt: skip
+def test_a_key_that_is_named_as_secrets_are_is_warned_of(tmp_path: Path, key: str) -> None:
+    path = config(tmp_path, f'[cloud]\nprovider = "aws"\n[cloud.aws]\n{key} = "hunter2"\n', mode=0o644)
+    settings, warnings = load_settings(path, None, HOME)
+    assert settings is not None
+    assert warnings == [f"{path}: holds cloud.aws.{key} and others may read it; chmod o-r {path}"]
+
+
+@pytest.mark.parametrize("key", sorted(name for name in DEFAULT_FIELDS if "token" in name))
+def test_the_fields_of_a_log_are_no_secrets(tmp_path: Path, key: str) -> None:
+    path = config(tmp_path, f'[[jsonl]]\npath = "/l"\nrun = "r"\nfields = {{ {key} = "x" }}\n', mode=0o644)
+    assert good(path).jsonl  # Without a warning.
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "tokens", "total_tokens", "token_budget", "tokenisation"])
+def test_a_label_about_the_models_tokens_is_no_secret(tmp_path: Path, key: str) -> None:
+    path = config(tmp_path, f'[[jsonl]]\npath = "/l"\nrun = "r"\nlabels = {{ {key} = "x" }}\n', mode=0o644)
+    assert good(path).jsonl  # Without a warning.
 
 
 def test_a_secret_never_shows(tmp_path: Path) -> None:

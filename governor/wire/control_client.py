@@ -37,7 +37,7 @@ class Answer:
     code: str = ""
 
 
-def socket_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
+def socket_paths(environ: Mapping[str, str], system_socket: str = SYSTEM_SOCKET) -> tuple[str, ...]:
     """Return where a governor may listen, first choice first.
 
     A path in the environment is the only choice; without one, the system's and the user's paths are. The variables are
@@ -52,8 +52,8 @@ def socket_paths(environ: Mapping[str, str]) -> tuple[str, ...]:
     runtime = environ.get("XDG_RUNTIME_DIR")
     state_home = environ.get("XDG_STATE_HOME") or os.path.join(environ.get("HOME", "/"), ".local/state")
     users = f"{runtime}/costgov/control.sock" if runtime else f"{state_home}/costgov/run/control.sock"
-    of_runs = [found for path in (SYSTEM_SOCKET, users) for found in _run_sockets(os.path.dirname(path))]
-    return (SYSTEM_SOCKET, users, *of_runs)
+    of_runs = [found for path in (system_socket, users) for found in _run_sockets(os.path.dirname(path))]
+    return (system_socket, users, *of_runs)
 
 
 def _run_sockets(runtime_dir: str) -> list[str]:

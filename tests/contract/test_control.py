@@ -18,7 +18,7 @@ from governor.adapters import control_socket
 from governor.adapters.control_socket import ControlServer, Request
 from governor.adapters.trainers.listener import BACKLOG, SocketUnavailable
 from governor.core.base.units import NS_PER_S
-from governor.wire.control_client import Answer, ask, ask_each, ask_first, socket_paths
+from governor.wire.control_client import SYSTEM_SOCKET, Answer, ask, ask_each, ask_first, socket_paths
 
 DEADLINE_S = 20.0
 Connect = Callable[[], socket.socket]
@@ -338,14 +338,19 @@ def test_where_nobody_is_every_place_is_named(tmp_path: Path) -> None:
     assert ask_each(paths, {"cmd": "ping"}) == []
 
 
-def test_the_environment_says_where_to_look() -> None:
-    assert socket_paths({"COSTGOV_CONTROL": "/x", "XDG_RUNTIME_DIR": "/r"}) == ("/x",)
-    assert socket_paths({"XDG_RUNTIME_DIR": "/r"}) == ("/run/costgov/control.sock", "/r/costgov/control.sock")
-    assert socket_paths({"HOME": "/h"})[1] == "/h/.local/state/costgov/run/control.sock"
+def test_the_environment_says_where_to_look(tmp_path: Path) -> None:
+    """On a machine of its own: on this one, governors may be alive."""
+    system = str(tmp_path / "control.sock")
+    assert socket_paths({"COSTGOV_CONTROL": "/x", "XDG_RUNTIME_DIR": "/r"}, system) == ("/x",)
+    assert socket_paths({"XDG_RUNTIME_DIR": "/r"}, system) == (system, "/r/costgov/control.sock")
+    assert socket_paths({"HOME": "/h"}, system)[1] == "/h/.local/state/costgov/run/control.sock"
+    assert socket_paths({"HOME": "/h"})[0] == SYSTEM_SOCKET == "/run/costgov/control.sock"
 
 
 def test_governors_beside_a_command_are_found(tmp_path: Path) -> None:
     beside = tmp_path / "costgov" / "runs" / "train-1"
     beside.mkdir(parents=True)
     (beside / "control.sock").touch()
-    assert socket_paths({"XDG_RUNTIME_DIR": str(tmp_path)})[-1] == str(beside / "control.sock")
+    system = str(tmp_path / "system" / "control.sock")
+    users = str(tmp_path / "costgov" / "control.sock")
+    assert socket_paths({"XDG_RUNTIME_DIR": str(tmp_path)}, system) == (system, users, str(beside / "control.sock"))

@@ -21,11 +21,14 @@ from governor.core.runs import intake
 from governor.core.runs.state import Run
 from governor.policies.keys import RULE_KEYS
 from governor.policies.words import condition_of, meanings, placeholders_in
+from tests.tidy import gates
 
 KINDS = sorted(load())
 SEEDS = range(8)
 DAY_NS = 24 * NS_PER_HOUR
 ACROSS_ATTEMPTS = ("budget", "restart_loop", "runtime")  # What they are about does not end with an attempt.
+# Since when the governor itself has looked: anew after a restart, and on over attempts.
+OF_THE_GOVERNOR = {"hang": {"self._tick_at", "self._watching_since"}}
 HOLES = [None, float("nan"), float("inf"), float("-inf"), 0.0, -1.0, 1e308, 5e-324]
 
 
@@ -195,6 +198,22 @@ def test_a_restored_trigger_holds_no_less_of_the_past(kind: str, seed: int) -> N
     restored = make(kind)
     restored.restore(json.loads(saved))
     assert json.loads(json.dumps(restored.snapshot())) == json.loads(saved)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_it_has_seen_is_in_its_state(kind: str) -> None:
+    """What it kept elsewhere would be lost at a restart, and stay when an attempt begins."""
+    trigger = make(kind, counts_max=4)
+    before = gates.held_outside(trigger)
+    run, events = history(0)
+    for event in events:
+        apply(run, event)
+        trigger.observe(event, run)
+        trigger.judge(event.at, run)
+    after = gates.held_outside(trigger)
+    known = OF_THE_GOVERNOR.get(kind, set())
+    assert known <= after.keys()
+    gates.nothing_missing(gates.kept_outside(kind, before, {**after, **{name: before[name] for name in known}}))
 
 
 @pytest.mark.parametrize("kind", KINDS)

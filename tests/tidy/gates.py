@@ -10,10 +10,14 @@ import importlib
 import inspect
 import os
 import pkgutil
+import sys
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -75,6 +79,55 @@ def _told(kind: str, case: Case) -> tuple[bool, bool]:
 
 def _rules_of(kind: str, policy: Policy) -> set[str]:
     return {rule.name for rule in policy.rules if any(member.trigger == kind for member in rule.conditions)}
+
+
+def held_outside(trigger: Any) -> dict[str, Any]:
+    """What a trigger has beside its `_state`, to compare: containers and objects of its own by what they hold."""
+    kind = type(trigger)
+    own = {f"self.{name}": value for name, value in vars(trigger).items() if name != "_state"}
+    classes = [one for one in kind.__mro__ if one.__module__ == kind.__module__]
+    shared = {f"{one.__name__}.{name}": value for one in classes for name, value in vars(one).items()}
+    module = {name: value for name, value in vars(sys.modules[kind.__module__]).items() if not name.startswith("__")}
+    return {name: _frozen(value) for name, value in {**own, **shared, **module}.items()}
+
+
+def _frozen(value: Any) -> Any:
+    """A copy of what may change; anything else stands for itself."""
+    if isinstance(value, list | dict | set | deque | bytearray):
+        return deepcopy(value)
+    inner = getattr(value, "__dict__", None)
+    if inner and not isinstance(value, type | ModuleType) and not callable(value):
+        return type(value), deepcopy(inner)
+    return value
+
+
+def kept_outside(kind: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """What events changed beside the `_state` of a trigger: lost at a restart, and kept when an attempt begins."""
+    absent = object()
+    return [
+        f"trigger {kind} keeps {name} outside its _state: make it a field of the dataclass that _fresh makes"
+        for name in sorted({*before, *after})
+        if before.get(name, absent) is not (now := after.get(name, absent)) and before.get(name, absent) != now
+    ]
+
+
+def never_filled(reading: type, text: str) -> list[str]:
+    """Fields of a reading of metrics that are left at their default where it is made. `text`: the source of that."""
+    made = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == reading.__name__
+        if node.args or node.keywords  # Without any it is the default of a field.
+    ]
+    if not made:
+        return [f"{reading.__name__} is filled nowhere"]
+    names = [one.name for one in fields(reading)]
+    return [
+        f"{reading.__name__}.{name} is never filled: its metric would show the default for ever"
+        for call in made
+        for name in names[len(call.args) :]
+        if name not in {keyword.arg for keyword in call.keywords}
+    ]
 
 
 def observers_in(package: ModuleType) -> Mapping[str, list[type]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -16,6 +17,7 @@ import pytest
 from governor.adapters.plugins import Kind
 from governor.cli.common import OF_THE_COMMANDS, exits
 from governor.core.rules import triggers
+from governor.core.views.metrics import LagReading
 from governor.ports import Cloud
 from tests.tidy import gates
 from tests.tidy.sources import ROOT
@@ -41,6 +43,21 @@ LR_ZERO = """
 class LrZero:
     KIND = "lr_zero"
     KEYS = ()
+"""
+HOARDER = """
+from types import SimpleNamespace
+
+SEEN = []
+
+
+class Hoarder:
+    counts = []
+
+    def __init__(self):
+        self._limits, self.seen, self._state = (1, 2), [], SimpleNamespace(seen=[])
+
+    def observe(self, event):
+        {where}.append(event)
 """
 DEAF = """
 from typing import Any
@@ -154,6 +171,30 @@ def test_a_timeline_that_cannot_be_read(tmp_path: Path) -> None:
     lines = gates.without_a_timeline(["hang"], tmp_path)
     assert lines
     assert all(line.startswith(str(tmp_path / "hang.toml")) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [("self._state.seen", []), ("self.seen", ["self.seen"]), ("self.counts", ["Hoarder.counts"]), ("SEEN", ["SEEN"])],
+)
+def test_a_trigger_that_keeps_what_it_saw_outside_its_state(plant: Plant, where: str, told: list[str]) -> None:
+    plant(hoarder=HOARDER.format(where=where))
+    trigger = importlib.import_module("planted.hoarder").Hoarder()
+    before = gates.held_outside(trigger)
+    trigger.observe(1)
+    assert gates.kept_outside("hoarder", before, gates.held_outside(trigger)) == [
+        f"trigger hoarder keeps {name} outside its _state: make it a field of the dataclass that _fresh makes"
+        for name in told
+    ]
+
+
+def test_a_metric_whose_field_nobody_fills() -> None:
+    text = "DEFAULT = LagReading()\n\ndef read():\n    return LagReading((1, 2){})\n"
+    assert gates.never_filled(LagReading, text.format(", sum_s=0.5")) == []
+    assert gates.never_filled(LagReading, text.format("")) == [
+        "LagReading.sum_s is never filled: its metric would show the default for ever"
+    ]
+    assert gates.never_filled(LagReading, "DEFAULT = LagReading()\n") == ["LagReading is filled nowhere"]
 
 
 def test_an_exporter_without_its_contract(plant: Plant) -> None:

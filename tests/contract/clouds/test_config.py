@@ -27,7 +27,7 @@ def test_every_provider_documents_every_key(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "config", "line"),
     [
-        ("gcp", {}, 'there is no cloud "gcp"; known: aws, command, none'),
+        ("gcp", {}, f'there is no cloud "gcp"; known: {", ".join(clouds.names())}'),
         ("none", {"region": "x"}, 'cloud.none: unknown key "region"; known: none'),
         ("aws", {"terminate": "yes"}, "cloud.aws.terminate must be true or false"),
         ("aws", {"timeout_s": 0}, "cloud.aws.timeout_s must be a number of seconds, above 0 and at most 86400"),

@@ -258,7 +258,7 @@ def test_another_instance_than_configured_is_not_priced(server: Loopback) -> Non
 
 
 @pytest.mark.parametrize(("name", "config", "told"), [
-    ("gcp", {}, 'there is no price look-up "gcp"; known: aws, azure'),
+    ("gcp", {}, f'there is no price look-up "gcp"; known: {", ".join(prices.names())}'),
     ("runpod", {"api_key": SECRET}, 'price.runpod: unknown key "api_key"'),
     ("runpod", {"timeout_s": 0}, "price.runpod.timeout_s must be a number of seconds"),
     ("vast", {"endpoint": "http://vast.example/"}, "price.vast.endpoint: must be an https URL"),

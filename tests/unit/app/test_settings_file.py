@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters import clouds, prices
 from governor.app.settings_file import Settings, load_settings
 from governor.settings.model import default_paths
 from governor.wire.control_client import socket_paths
@@ -147,6 +148,7 @@ def test_a_run_does_not_serve_the_socket_that_its_own_watcher_serves() -> None:
     assert settings.paths.socket == good(None).paths.runtime_dir / "runs" / "inner" / "trainer.sock"
 
 
+CLOUDS, PRICES = ", ".join(clouds.names()), ", ".join(prices.names())
 MISTAKES = [
     ("[metrics]\nprot = 1\n", ':2: metrics.prot: unknown key; did you mean "port"?'),
     ("[paths]\nstate_dir = 3\n", ":2: paths.state_dir: must be a path in quotes"),
@@ -156,8 +158,11 @@ MISTAKES = [
     ("[node]\nprice_usd_per_hour = nan\n", ":2: node.price_usd_per_hour: must be a finite number"),
     ('[node]\nprice_as_of = "lately"\n', ':2: node.price_as_of: "lately" is not a date'),
     ('[node]\nprice_kind = "cheap"\n', ":2: node.price_kind: must be 'on-demand', 'spot', 'reserved' or 'internal'"),
-    ('[price]\nsource = "gcp"\n', ':2: price.source: no look-up "gcp"; known: auto, none, aws, azure'),
-    ("[price.gcp]\n", ":1: price.gcp: no such look-up; known: aws, azure"),
+    (
+        '[price]\nsource = "gcp"\n',
+        f':2: price.source: no look-up "gcp"; known: auto, none, {", ".join(prices.names())}',
+    ),
+    ("[price.gcp]\n", f":1: price.gcp: no such look-up; known: {PRICES}"),
     ("[price]\nstale = 3\n", ':1: price: unknown key "stale"; a look-up\'s keys stand in its own table'),
     ("[price]\nstale_after_days = 0\n", ":2: price.stale_after_days: must be greater than or equal to 1"),
     ("[record]\nrun_max_mb = 9\nnode_max_mb = 8\n", ":1: record: run_max_mb 9 is more than node_max_mb 8"),
@@ -170,9 +175,12 @@ MISTAKES = [
         '[trainer]\nallow_uids = ["no-such-user"]\n',
         ':2: trainer.allow_uids: there is no user "no-such-user" on this machine; correct the name or give its uid',
     ),
-    ('[cloud]\nprovider = "gpc"\n', ':2: cloud.provider: there is no provider "gpc"; known: '),
+    (
+        '[cloud]\nprovider = "gpc"\n',
+        f':2: cloud.provider: there is no provider "gpc"; known: {CLOUDS}',
+    ),
     ('[cloud]\nregion = "x"\n', ':1: cloud: unknown key "region"; a provider\'s keys stand in its own table'),
-    ("[cloud.awz]\nx = 1\n", ":1: cloud.awz: no such provider; known: "),
+    ("[cloud.awz]\nx = 1\n", f":1: cloud.awz: no such provider; known: {CLOUDS}"),
     ('[paths]\nstate_dir = "here"\n', ":2: paths.state_dir: must be an absolute path"),
     ('[[jsonl]]\npath = "/a"\nrun = "r"\n[[jsonl]]\npath = "/b"\n', ":4: jsonl[2].run: is missing; add it"),
     ('[[jsonl]]\npath = "/a"\nrun = "r"\nfields = { stp = "s" }\n', ':4: jsonl[1].fields: "stp" is not a measurement'),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters import alerts
 from governor.adapters.alerting.tables import configured_receivers
 from governor.app.settings_file import load_settings
 from governor.core.alerts.catalogue import Route, Severity
@@ -19,7 +20,7 @@ MISTAKES = [
     ("[[alert]]\n", ":1: alert[1].kind: is missing; add it"),
     (
         '[[alert]]\nkind = "webhok"\n',
-        ':2: alert[1].kind: there is no kind of alert receiver "webhok"; known: alertmanager, webhook',
+        f':2: alert[1].kind: there is no kind of alert receiver "webhok"; known: {", ".join(alerts.names())}',
     ),
     ('[[alert]]\nkind = "webhook"\n', ":1: alert[1].url is missing; add it"),
     (

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import pytest
+
 from governor.core.base.identity import ConnectionId
 from governor.core.base.policy import Budget
 from governor.core.base.units import NS_PER_MS, MonoNs, UsdMicros
 from governor.core.events.inputs import Disconnected, TrainerExited
-from governor.core.views.metrics import LAG_BOUNDS_S, GovernorHealth, LagMeter, LagReading, take_snapshot
+from governor.core.views.metrics import (
+    LAG_BOUNDS_S,
+    AlertCounts,
+    BudgetReading,
+    GovernorHealth,
+    LagMeter,
+    LagReading,
+    MetricsSnapshot,
+    RunReading,
+    take_snapshot,
+)
+from tests.paths import ROOT
+from tests.tidy import gates
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, play, rule, training
 
 TICK_NS = 250 * NS_PER_MS
+
+
+@pytest.mark.parametrize(
+    ("reading", "place"),
+    [
+        (RunReading, "governor/core/views/metrics.py"),
+        (MetricsSnapshot, "governor/core/views/metrics.py"),
+        (BudgetReading, "governor/core/views/metrics.py"),
+        (LagReading, "governor/core/views/metrics.py"),
+        (GovernorHealth, "governor/app/wiring.py"),
+        (AlertCounts, "governor/adapters/alerting/dispatch.py"),
+    ],
+)
+def test_every_field_of_a_reading_is_filled(reading: type, place: str) -> None:
+    gates.nothing_missing(gates.never_filled(reading, (ROOT / place).read_text(encoding="utf-8")))
 
 
 def lag_of(*ticks_ms: float) -> tuple[tuple[int, ...], float]:

@@ -8,13 +8,11 @@ EC2 reclaims a spot instance. It announces that two minutes ahead at best, and b
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from governor.adapters.clouds.ec2 import instance as preflight
 from governor.adapters.clouds.ec2 import metadata as notice
@@ -29,6 +27,7 @@ from governor.adapters.clouds.ec2.instance import (
 )
 from governor.adapters.clouds.ec2.metadata import Identity, Metadata, MetadataFailure
 from governor.adapters.clouds.ec2.signing import CredentialCache, Source, from_environment, from_file, from_role
+from governor.adapters.http.client import may_be_asked
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.events.inputs import BillingAnswer, StopAnswer
 from governor.ports import BillingReply, Cloud, Notice, Preflight, StopReply
@@ -223,18 +222,6 @@ def credential_sources(config: Mapping[str, Any], surroundings: Surroundings, me
 
 
 def _check_url(key: str, url: str | None, *, plain_http_on: tuple[str, ...]) -> None:
-    if url is None:
-        return
-    parts = urlsplit(url)
-    if parts.scheme == "https" and parts.hostname:
-        return
-    if parts.scheme == "http" and parts.hostname:
-        try:
-            address = ipaddress.ip_address(parts.hostname)
-        except ValueError:
-            address = None
-        # fd00:ec2::254 is the metadata service's IPv6 address: private, not link-local.
-        link_local = address is not None and (address.is_link_local or address in ipaddress.ip_network("fd00:ec2::/32"))
-        if (address is not None and address.is_loopback) or ("link-local" in plain_http_on and link_local):
-            return
-    raise ConfigError(f"cloud.aws.{key} must be an https URL, or plain http on a {' or '.join(plain_http_on)} address")
+    if url is not None and not may_be_asked(url, link_local="link-local" in plain_http_on):
+        where = " or ".join(plain_http_on)
+        raise ConfigError(f"cloud.aws.{key} must be an https URL, or plain http on a {where} address")

@@ -7,6 +7,7 @@ checked on the open descriptor, and refused if other users may read it.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import queue
 import socket
@@ -20,6 +21,7 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -190,3 +192,29 @@ def _send(
     # UnicodeError: no resolver takes the name, ours or a Location's.
     except (httpx.RequestError, UnicodeError):
         return HttpFailure("broken_off")
+
+
+# The metadata service of EC2 by IPv6, fd00:ec2::254: a private address, not a link-local one.
+_METADATA_NETWORK: Final = ipaddress.ip_network("fd00:ec2::/32")
+
+
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """The URL's scheme, host and port; without a host when it is not one."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:  # The port is not a number, or a bracket is missing.
+        return "", None, None
+
+
+def may_be_asked(url: str, *, link_local: bool) -> bool:
+    """Https, or plain http on a loopback address. `link_local`: also on those of metadata services."""
+    scheme, host, port = origin(url)
+    if host is None or port is None or scheme not in ("https", "http"):
+        return False
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return scheme == "https"
+    is_metadata = address.is_link_local or address in _METADATA_NETWORK
+    return scheme == "https" or address.is_loopback or (link_local and is_metadata)

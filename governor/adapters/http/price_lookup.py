@@ -5,7 +5,6 @@ A look-up sends only reads, and only to its configured host.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 import time
@@ -14,9 +13,16 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NoReturn
-from urllib.parse import urlsplit
 
-from governor.adapters.http.client import HttpFailure, SecretFault, exchange, make_client, read_secret_file
+from governor.adapters.http.client import (
+    HttpFailure,
+    SecretFault,
+    exchange,
+    make_client,
+    may_be_asked,
+    origin,
+    read_secret_file,
+)
 from governor.adapters.plugins import ConfigError, ConfigKey, Surroundings
 from governor.core.base.units import MICROS_PER_USD, UsdMicros
 from governor.core.money.prices import NS_PER_DAY, Day, Machine, Origin, PriceKind, Quote, day_text
@@ -116,7 +122,7 @@ class JsonApi:
     def get(self, target: str, ends_at: float, headers: Mapping[str, str], key: ApiKey | None = None) -> Any | Failure:
         """GET a path of the endpoint, or a whole URL below it. Numbers are int and Decimal, exact."""
         url = target if "://" in target else self.endpoint + target
-        if _origin(url) != _origin(self.endpoint):
+        if origin(url) != origin(self.endpoint):
             return Failure("malformed")  # A link to another host is not followed.
         left_s = ends_at - time.monotonic()
         if left_s <= 0:
@@ -220,23 +226,9 @@ def _not_json(constant: str) -> NoReturn:
     raise ValueError(constant)  # NaN and Infinity are not JSON and not prices.
 
 
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    try:
-        parts = urlsplit(url)
-        return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
-    except ValueError:  # The port is not a number.
-        return "", None, None
-
-
 def checked_endpoint(name: str, url: str) -> str:
     """Accept https, or plain http on a loopback or link-local address. ConfigError otherwise."""
-    scheme, host, port = _origin(url)
-    try:
-        address = ipaddress.ip_address(host or "")
-        is_near = address.is_loopback or address.is_link_local
-    except ValueError:
-        is_near = False
-    if host is None or port is None or not (scheme == "https" or (scheme == "http" and is_near)):
+    if not may_be_asked(url, link_local=True):
         raise ConfigError(f"price.{name}: must be an https URL, or plain http on a loopback or link-local address")
     return url
 

@@ -35,6 +35,10 @@ def test_every_provider_documents_every_key(name: str) -> None:
         ("aws", {"credentials": "AKIA"}, "cloud.aws.credentials must be one of auto, role, file, environment"),
         ("aws", {"endpoint": "http://ec2.example/"}, "cloud.aws.endpoint must be an https URL, or plain http on a"),
         ("aws", {"endpoint": "file:///etc/passwd"}, "cloud.aws.endpoint must be an https URL"),
+        ("aws", {"endpoint": "http://[::1"}, "cloud.aws.endpoint must be an https URL"),
+        ("aws", {"endpoint": "https://ec2.example:port"}, "cloud.aws.endpoint must be an https URL"),
+        ("aws", {"endpoint": "http://[fd00:ec2::254]"}, "cloud.aws.endpoint must be an https URL"),
+        ("aws", {"metadata_endpoint": "http://[fd00::1]"}, "cloud.aws.metadata_endpoint must be an https URL"),
         ("aws", {"metadata_endpoint": "http://10.0.0.1"}, "cloud.aws.metadata_endpoint must be an https URL"),
         ("command", {}, "cloud.command.argv is missing"),
         ("command", {"argv": "stop me"}, "cloud.command.argv must be a list of words"),
@@ -51,7 +55,13 @@ def test_a_mistake_is_one_line_that_names_the_key(name: str, config: Mapping[str
 
 
 def test_the_metadata_address_of_both_families_is_accepted() -> None:
-    for endpoint in ("http://169.254.169.254", "http://[fd00:ec2::254]", "http://127.0.0.1:8080"):
+    for endpoint in (
+        "http://169.254.169.254",
+        "http://[fd00:ec2::254]",
+        "http://[fe80::1]",
+        "http://127.0.0.1:8080",
+        "http://[::1]:80",
+    ):
         clouds.load("aws", {"metadata_endpoint": endpoint})
 
 

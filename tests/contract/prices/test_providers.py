@@ -277,3 +277,10 @@ def test_keys_of_the_cloud_hold_here_too_and_its_others_do_not_matter() -> None:
     cloud = {"timeout_s": 7.0, "terminate": True}
     assert prices.load("runpod", {}, cloud).bound_s == 7.0
     assert prices.load("runpod", {"timeout_s": 3.0}, cloud).bound_s == 3.0
+
+
+@pytest.mark.parametrize("name", ["aws", "azure"])
+@pytest.mark.parametrize("address", ["169.254.169.254", "[fd00:ec2::254]", "[fe80::1]", "127.0.0.1:80", "[::1]:80"])
+def test_the_metadata_address_of_both_families_is_accepted(name: str, address: str) -> None:
+    """As the table of the cloud takes it: one service answers both."""
+    prices.load(name, {"metadata_endpoint": f"http://{address}"}, {})

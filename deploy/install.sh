@@ -58,8 +58,9 @@ find_python() {
 
 # Wheels are built in a copy: a tree that root has built in is no longer its owner's to clean.
 build_wheels() {
-  mkdir -p "$work/tree" "$work/wheels"
+  mkdir -p "$work/tree/deploy" "$work/wheels"
   cp -R pyproject.toml README.md LICENSE governor trainer_shim "$work/tree"
+  cp -R deploy/man "$work/tree/deploy"
   find "$work/tree" \( -name build -o -name '*.egg-info' -o -name __pycache__ \) -prune -exec rm -rf {} +
   "$1" -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir "$work/wheels" \
     "$work/tree/trainer_shim" "$work/tree"

@@ -1,4 +1,4 @@
-"""The shim's wheel: pure, complete, without dependencies, and alive on Python 3.9."""
+"""The shim's wheel: pure, complete, without dependencies, and alive on Python 3.9. The governor's has its manual."""
 
 from __future__ import annotations
 
@@ -85,3 +85,21 @@ def test_it_is_python_3_9(wheel: Path, tmp_path: Path) -> None:
         names = [name[:-3].replace("/", ".") for name in archive.namelist() if name.endswith(".py")]
     modules = sorted(name.removesuffix(".__init__") for name in names)
     quiet(working[0], "-W", "error", "-c", "import " + ", ".join(modules), cwd=tmp_path)
+
+
+def test_pip_puts_the_governors_manual_where_man_looks(tmp_path: Path) -> None:
+    root = SOURCE.parent
+    for name in ("governor", "deploy/man"):
+        shutil.copytree(root / name, tmp_path / "tree" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, tmp_path / "tree" / name)
+    pip = (sys.executable, "-m", "pip")
+    build = ("wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", tmp_path / "out")
+    quiet(*pip, *build, tmp_path / "tree", cwd=tmp_path)
+    (built,) = (tmp_path / "out").iterdir()
+    # Into an environment of its own: with --prefix alone, pip would remove the governor of the one that runs this test.
+    quiet(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    own = (tmp_path / "venv" / "bin" / "python", "-m", "pip")
+    quiet(*own, "install", "-q", "--no-deps", "--no-index", built, cwd=tmp_path)
+    page = tmp_path / "venv" / "share" / "man" / "man1" / "costgov.1"
+    assert page.read_bytes() == (root / "deploy/man/costgov.1").read_bytes()

@@ -104,6 +104,8 @@ class Node:
     persisted_at: MonoNs | None = None  # When runs and money were last persisted; None: this is due.
     # Runs whose snapshots could not be read; None: the journal had no node's, either.
     unreadable_runs: set[str] | None = None
+    # By which the runs that the journal knew as alive share the time in which no governor ran.
+    shares_left: dict[str, int] = field(default_factory=dict)
     frames_total: int = 0
     frames_lost_total: int = 0
 
@@ -131,7 +133,9 @@ class Node:
             if managed.is_unattached:
                 has_unattached = True
             elif managed.incident is None or not managed.incident.is_closed:
-                held[name] = max(1, len(managed.run.ranks))
+                held[name] = managed.run.share
+                if self.ledger.returning:  # The time to charge is that of before: no rank of then has to be back yet.
+                    held[name] = self.shares_left.get(name, held[name])
         if held and has_unattached:
             held[UNALLOCATED] = 1
         return held
@@ -268,6 +272,7 @@ def run_snapshot(node: Node, managed: ManagedRun, at: MonoNs) -> Mapping[str, An
         "boot_ns": node.ledger.charged_to,
         "wall_ns": node.wall(at),
         "alive": run.alive and not managed.is_unattached,  # A restart makes a new stand-in.
+        "ranks": sorted(run.known_ranks()),
         "processes": [process_row(process) for process in managed.processes()],
         "spend_usd_micros": node.ledger.spend(run.run),
         "paid_from": managed.history.paid_from,

@@ -58,12 +58,14 @@ def on_hello(node: Node, hello: Hello) -> list[Effect]:
     if held is not None and held != (hello.run, hello.rank):
         # One connection belongs to one rank. Its previous rank would stay connected for ever.
         on_disconnected(node, Disconnected(hello.at, hello.connection))
-    is_new = managed.run.attempt != hello.attempt
+    is_new, ranks_before = managed.run.attempt != hello.attempt, managed.run.known_ranks()
     begins = managed.run.move(LifeFact.RANK_OF_NEW_ATTEMPT if is_new else LifeFact.RANK, hello.at).begins
     if begins:
         effects.extend(_begin_attempt(node, managed, hello) if is_new else _reconnect(managed, hello))
     known_as = managed.run.stage, managed.run.labels
     rank = intake.apply_hello(managed.run, hello)
+    if begins or managed.run.known_ranks() != ranks_before:
+        node.request_persist()  # A restarted governor shares the node's time by what the journal has.
     if known_as != (managed.run.stage, managed.run.labels):
         budgeting.refit(node, managed)  # With other labels, other budgets cover it.
     managed.is_separate, managed.was_announced = False, True
@@ -127,6 +129,7 @@ def on_stream(node: Node, event: StreamOpened) -> list[Effect]:
     hand_over(node, managed, event.at)
     if begins:
         charging.charge_launch(node, managed, event.at)
+        node.request_persist()  # From here on it holds the node.
     intake.set_jsonl_only(managed.run, only=not managed.run.ranks)
     managed.launch.named = event.processes
     if event.processes and managed.run.jsonl_only:
@@ -242,6 +245,7 @@ def _revive_log_run(node: Node, managed: ManagedRun, at: MonoNs) -> None:
     intake.begin_attempt(managed.run, "stream", at)
     managed.rules.new_attempt()
     charging.charge_launch(node, managed, at)
+    node.request_persist()
 
 
 def on_beat(node: Node, event: Beat) -> list[Effect]:

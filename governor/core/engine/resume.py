@@ -118,14 +118,17 @@ def _charge_gap(
         # The runs that held the node when we died pay from the newest moment on. Until then, all of the node's time is
         # in a charge, whatever became of the commit's other snapshots. A torn one costs a run's spend ten seconds.
         node.ledger.resume_from(newest)
+        told = {snapshot.get("run") for snapshot in kept if "ranks" in snapshot}  # An older journal has none.
+        left = [managed.run for name, managed in node.runs.items() if name in told and managed.run.alive]
+        node.shares_left = {run.run: run.share for run in left}
     elif newest is None:
         own = [snapshot for snapshot in kept if snapshot.get("run") == UNALLOCATED]
         walls = [wall for snapshot in own or kept if isinstance(wall := snapshot.get("wall_ns"), int)]
         is_damaged = any(snapshot.get("salvaged") for snapshot in own)
-        left = WallNs(max(walls)) if walls else None
-        for meter, since, lasted in _absences(node, left, is_damaged=is_damaged):
+        left_wall = WallNs(max(walls)) if walls else None
+        for meter, since, lasted in _absences(node, left_wall, is_damaged=is_damaged):
             node.ledger.charge_absence(meter, since, lasted)  # Unallocated, and marked.
-        doubt = _absence_doubt(node, left)
+        doubt = _absence_doubt(node, left_wall)
         return [Alarm("absence_uncharged", None, doubt)] if doubt is not None else []
     return []
 

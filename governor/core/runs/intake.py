@@ -33,7 +33,7 @@ def begin_attempt(run: Run, attempt: str, at: MonoNs) -> None:
     """Begin a new launch of the run: the old one's ranks and speeds go, money and checkpoints stay."""
     run.attempt = attempt
     run.attempt_at = at
-    run.ranks.clear()
+    _forget_ranks(run)
     run.attempt_step = 0
     run.first_step_at = None
     run.working_since = None
@@ -58,10 +58,15 @@ def stand_in(run: Run, uid: int) -> None:
 def drop_ranks(run: Run) -> None:
     """Let the run go on without ranks. What the attempt has trained stays, and no rank is left that can save."""
     run.completed = run.ended_well
-    run.ranks.clear()
+    _forget_ranks(run)
     run.tokens_per_s = None
     # A halt does not wait for a save, and no ceiling reserves for one.
     run.working_since = None
+
+
+def _forget_ranks(run: Run) -> None:
+    run.ranks.clear()
+    run.ranks_before = frozenset()
 
 
 def set_uid(run: Run, uid: int) -> None:
@@ -133,6 +138,7 @@ def restored(snapshot: Mapping[str, Any], at: MonoNs, *, same_boot: bool) -> Run
     if same_boot:
         run.first_step_at, run.working_since = snapshot["first_step_at"], snapshot["working_since"]
         run.last_good_at = snapshot["last_good_at"]
+        run.ranks_before = frozenset(int(rank) for rank in snapshot.get("ranks", ()))  # An older journal has none.
         run.last_frame_at = at  # Silence counts from our restart: before it no governor listened.
     if not (same_boot and snapshot["alive"]):
         run.move(LifeFact.GONE, at)

@@ -105,6 +105,8 @@ class Run:
     tokens_per_step: int | None = None
     total_steps: int | None = None
     ranks: dict[int, Rank] = field(default_factory=dict)
+    # From the journal: the ranks that this attempt had before our restart. They say hello again one after another.
+    ranks_before: frozenset[int] = frozenset()
     jsonl_only: bool = False
     stream: LogStream = field(default_factory=LogStream)
     # Progress of the run, from its lowest connected rank ("lead rank").
@@ -182,6 +184,15 @@ class Run:
 
     def set_token_price(self, usd_micros_per_mtok: int | None) -> None:
         self.usd_micros_per_mtok = usd_micros_per_mtok
+
+    def known_ranks(self) -> frozenset[int]:
+        """The ranks of this attempt on this node, connected or not."""
+        return self.ranks_before | self.ranks.keys()
+
+    @property
+    def share(self) -> int:
+        """The weight by which the run pays for the node."""
+        return max(1, len(self.known_ranks()))
 
     def connected_ranks(self) -> list[Rank]:
         return [rank for rank in self.ranks.values() if rank.connected]

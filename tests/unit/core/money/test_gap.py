@@ -8,7 +8,7 @@ from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_HOUR
 from governor.core.events.inputs import CommandExited, CommandLaunched, Event, Step, StreamOpened, TrainerExited
 from governor.core.money.charges import UNALLOCATED
-from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_metering import WALL, World
 from tests.unit.core.engine.test_step import PRICE, at, hello, make_node, peer
 
 DAY_S = 24 * 3600
@@ -97,3 +97,88 @@ def test_of_a_command_that_outlived_its_governor_a_log_beside_it_that_comes_then
     world.tick()
     assert world.node.ledger.spend("new") == 0
     assert world.node.ledger.total() == 24 * PRICE
+
+
+def two_runs_of_one_and_two_ranks() -> World:
+    """Killed after 20 s, and started again a day later. No rank has said hello again."""
+    world = World(make_node(cloud="none"))
+    world.tick()
+    for told in RANKS:
+        world.play(told)
+    world.at(20)
+    world.boot = world.mono = at(DAY_S)
+    return world
+
+
+RANKS = (
+    hello(0, 0, run="one", world_size=1, connection=ConnectionId(1), peer=peer(100)),
+    hello(0, 0, run="two", connection=ConnectionId(2), peer=peer(200)),
+    hello(1, 0, run="two", connection=ConnectionId(3), peer=peer(201)),
+)
+
+
+def shares(world: World, since: int = 0, *, reconstructed: tuple[bool, ...] = (True, False)) -> float:
+    """How many times as much of the node's time the second run pays for as the first."""
+    rows = [c for c in world.charges.values() if c.reconstructed in reconstructed and c.from_wall >= WALL + since]
+    held = {run: sum(charge.quantity for charge in rows if charge.payer.run == run) for run in ("one", "two")}
+    return round(held["two"] / held["one"], 6)
+
+
+@pytest.mark.parametrize("first", [(), RANKS[:1], RANKS[1:2], RANKS[1:], RANKS], ids=len)
+def test_a_gap_is_shared_by_the_ranks_of_before_whoever_is_back_by_the_first_tick(first: tuple[Event, ...]) -> None:
+    world = two_runs_of_one_and_two_ranks()
+    world.restart()
+    for told in first:
+        world.play(told)
+    world.at(DAY_S)
+    assert shares(world, reconstructed=(True,)) == 2
+    for second in range(DAY_S + 1, DAY_S + 30):  # The other ranks take their time, or never come.
+        world.at(second)
+    assert shares(world) == 2
+
+
+def test_a_second_governor_that_dies_before_the_ranks_are_back_hands_their_shares_on() -> None:
+    world = two_runs_of_one_and_two_ranks()
+    world.restart()
+    world.tick()
+    world.boot = world.mono = at(2 * DAY_S)
+    world.restart()
+    world.at(2 * DAY_S + 20)
+    assert shares(world) == 2
+
+
+def test_a_new_attempt_after_a_gap_pays_by_its_own_ranks_and_for_the_gap_by_those_of_before() -> None:
+    world = two_runs_of_one_and_two_ranks()
+    world.restart()
+    world.play(hello(0, DAY_S, run="two", attempt="a2", world_size=1, connection=ConnectionId(2), peer=peer(300)))
+    world.at(DAY_S)
+    assert shares(world) == 2
+    world.at(2 * DAY_S)
+    assert shares(world, at(DAY_S)) == 1
+
+
+def test_a_journal_without_ranks_shares_a_gap_by_those_that_are_back() -> None:
+    world = two_runs_of_one_and_two_ranks()
+    world.runs = {name: {key: row[key] for key in row if key != "ranks"} for name, row in world.runs.items()}
+    world.restart()
+    for told in RANKS:
+        world.play(told)
+    world.at(DAY_S)
+    assert shares(world, reconstructed=(True,)) == 2
+
+
+NEW_PROCESS = StreamOpened(at(20), "one", 1000, processes=(peer(900).process,))
+LINE = Step(at(20), None, "one", 0, 1, tokens=1000)
+
+
+@pytest.mark.parametrize("again", [RANKS[0], NEW_PROCESS, LINE], ids=["rank", "log", "line"])
+def test_a_run_that_begins_again_is_in_the_journal_with_the_next_tick(again: Event) -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.play(StreamOpened(at(0), "one", 1000))
+    world.tick()
+    world.play(TrainerExited(at(0), "one", None))
+    world.at(20)
+    world.play(again)
+    world.tick()
+    assert world.runs["one"]["alive"]

@@ -206,7 +206,10 @@ METRICS: Final = (
     _run("costgov_run_loss", "gauge", "Last loss; NaN is a loss that is not a number.", lambda run: run.loss),
     _run("costgov_run_gradient_norm", "gauge", "Last gradient norm, as the framework reports it.",
          lambda run: run.grad_norm),
-    _run("costgov_run_tokens_total", "counter", "Tokens trained, once per global batch.",
+    _run("costgov_run_tokens_total", "counter",
+         "Tokens trained, once per global batch. It goes back, not to 0, when a run is set back or a killed "
+         "governor starts again; increase() takes that for a reset: use "
+         "`clamp_min(delta(costgov_run_tokens_total[1h]), 0)`.",
          lambda run: run.tokens_total),
     _run("costgov_run_tokens_per_second", "gauge", "Tokens per second over the recent window.",
          lambda run: run.tokens_per_s),
@@ -274,7 +277,8 @@ METRICS: Final = (
     Metric("costgov_node_stop_stage", "gauge", (*NODE_LABELS, "stage"),
            "1 for the stage in which the node's own stop is, 0 for the others; absent without one.", _stop_stages),
     Metric("costgov_unallocated_usd_total", "counter", NODE_LABELS,
-           "What the node has cost while no run held it.",
+           "What the node has cost while no run held it. It falls when a run takes over the time before it; increase() "
+           "takes that for a reset: use `delta(costgov_unallocated_usd_total[1h])`.",
            _of_node(lambda snapshot: _usd(snapshot.unallocated_usd_micros))),
     Metric("costgov_unattached_gpu_processes", "gauge", NODE_LABELS,
            "GPU processes that no run announced: unwatched spending. Absent without NVML.",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from governor.core.base.units import MICROS_PER_USD, NS_PER_S, format_duration, format_usd
-from governor.reports.terminal import loss_text
+from governor.reports.terminal import is_spend_known, loss_text
 from governor.text.screen import Screen, Styled, flow, shown_lines
 from governor.text.table import Head, plain, render_rows
 
@@ -208,7 +208,7 @@ def _unwatched(process: Mapping[str, Any]) -> str:
 
 
 def _spent(run: Mapping[str, Any]) -> str:
-    if run.get("spend_rate_usd_per_hour") is None:
+    if not is_spend_known(run):
         return "?"
     spent = _usd(run["spend_usd"])
     return f"{spent} of {_usd(run['ceiling_usd'])}" if run.get("ceiling_usd") is not None else spent

@@ -51,6 +51,14 @@ def _lead(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
+def is_spend_known(run_status: Mapping[str, Any]) -> bool:
+    """Whether the run was metered. Without a price nothing is: its 0 is unknown.
+
+    A run that ended before this governor started has no rate, but what it has spent is known.
+    """
+    return run_status.get("spend_rate_usd_per_hour") is not None or run_status["spend_usd"] > 0
+
+
 def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) -> str:
     """One line of at most `columns` columns from a run of the `status` answer. Unknown values show as "-".
 
@@ -59,7 +67,7 @@ def live_line(run_status: Mapping[str, Any], columns: int = LIVE_COLUMNS_MAX) ->
     total = run_status.get("total_steps")
     step = f"step {_count(run_status.get('step'))}" + (f"/{total:,}" if total else "")
     spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
-    known = run_status.get("spend_rate_usd_per_hour") is not None
+    known = is_spend_known(run_status)
     per_mtok = run_status.get("usd_per_mtok")
     parts = [
         f"{plain(run_status.get('state', '?')):<10}",
@@ -86,7 +94,7 @@ def closing_line(run_status: Mapping[str, Any], ended: str) -> str:
     total = run_status.get("total_steps")
     step, tokens = run_status.get("step"), run_status.get("tokens_total")
     per_mtok, saved = run_status.get("usd_per_mtok"), run_status.get("last_good")
-    known = run_status.get("spend_rate_usd_per_hour") is not None
+    known = is_spend_known(run_status)
     spend = format_usd(round(float(run_status["spend_usd"]) * MICROS_PER_USD))
     parts = [
         f"{run_status['run']}: {ended}",

@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
+from governor.cli.status_table import render_status
+from governor.core.base.units import MonoNs
+from governor.core.events.inputs import TrainerExited
+from governor.core.views.status import run_status
 from governor.reports.incident import incident_document, incident_json, incident_markdown, live_line, timeline_lines
 from governor.reports.terminal import COLUMNS_MAX, LINES_MAX, LIVE_COLUMNS_MAX, closing_line
 from governor.text.moments import moments, since_text, size_text
 from governor.text.screen import Screen
 from tests.golden.report_cases import CASES, MS, OPENED_MONO, S, entry, hang_deaf, nan_halt, operator_halt_torn
 from tests.paths import ROOT
+from tests.unit.core.engine.test_metering import World
+from tests.unit.core.engine.test_step import make_node
 
 RUN = {
     "run": "run7", "state": "training", "step": 41, "total_steps": 200, "loss": 3.21034, "tokens_per_s": 51_234.4,
@@ -189,6 +195,21 @@ def test_the_live_line_tells_absent_from_zero() -> None:
     assert line == "starting    step -        loss -  - tok/s  $ - (no price)  $ -/1M tok"
 
 
+def test_what_a_run_spent_before_the_governor_started_is_known_in_every_view() -> None:
+    world = World(make_node(cloud="none"))
+    world.tick()
+    world.hear()
+    world.at(3600)
+    world.play(TrainerExited(MonoNs(world.mono), "llama", 0))
+    world.restart()
+    world.at(3610)
+    ended = run_status(world.node.runs["llama"], MonoNs(world.mono))
+    governor = {"node": "n", "mode": "enforce", "policies": [], "alerts": {}, "cloud": {}}
+    assert "$98.32" in render_status({"governor": governor, "runs": [ended]}, Screen(100, False))
+    assert "$98.32" in live_line(ended)
+    assert "spent $98.32" in closing_line(ended, "ended")
+
+
 def test_quantities_read_well() -> None:
     assert [since_text(ns) for ns in (400_000, 12 * MS, 7_410 * MS, 71 * S, -2 * MS)] == [
         "0.4 ms", "12 ms", "7.41 s", "1m 11s", "-2.0 ms"
@@ -202,5 +223,5 @@ def test_a_run_closes_with_what_it_came_to() -> None:
         "run7: ended with exit code 0; step 41/200; 1,679,360 tokens; spent $0.0123; $0.1194/1M tokens; "
         "last checkpoint: step 40, /ckpt/step40"
     )
-    bare = RUN | {"step": None, "usd_per_mtok": None, "spend_rate_usd_per_hour": None}
+    bare = RUN | {"step": None, "usd_per_mtok": None, "spend_rate_usd_per_hour": None, "spend_usd": 0.0}
     assert closing_line(bare, "halted") == "run7: halted; no step was seen; spent $ - (no price); no checkpoint seen"

@@ -36,8 +36,9 @@ class LabelTally:
     caught: int = 0
     early: int = 0  # Halted before the trouble began. This is not a catch.
     delays_s: list[float] = field(default_factory=list)  # From onset to halt, for caught runs with times.
-    saved_ns: int = 0  # Of troubled runs, from the halt to the end of the log.
-    cut_ns: int = 0  # The same of healthy runs: training to repeat, or lost.
+    # Of troubled runs, from the halt to the end of the log. None: of one of them nobody knows, so of their sum either.
+    saved_ns: int | None = 0
+    cut_ns: int | None = 0  # The same of healthy runs: training to repeat, or lost.
 
     def add(self, replay: Replay, end_ns: int) -> None:
         """Count one log of length `end_ns`. Time that its clock ran on after that does not count."""
@@ -52,7 +53,7 @@ class LabelTally:
             self.healthy_ns += end_ns
             if first is not None:
                 self.false_halts += 1
-                self.cut_ns += _left_ns(first, end_ns)
+                self.cut_ns = _plus(self.cut_ns, _left_ns(first, end_ns))
         elif role == "troubled":
             self.troubled += 1
             if first is not None:
@@ -62,6 +63,7 @@ class LabelTally:
         onset_s = seconds_of(meta.get("onset_t"))
         if first.t is None or onset_s is None or not math.isfinite(onset_s):
             self.caught += 1
+            self.saved_ns = None
             return
         # Logs round their times to milliseconds. Labels do not.
         if first.t < onset_s - 0.001:
@@ -69,15 +71,15 @@ class LabelTally:
             return
         self.caught += 1
         self.delays_s.append(max(0.0, first.t - onset_s))
-        self.saved_ns += _left_ns(first, end_ns)
+        self.saved_ns = _plus(self.saved_ns, _left_ns(first, end_ns))
 
     @property
     def false_per_run_hours(self) -> float | None:
         """False halts per RUN_HOURS of healthy training. None when no healthy log has times."""
         return self.false_halts * RUN_HOURS * NS_PER_HOUR / self.healthy_ns if self.healthy_ns else None
 
-    def usd(self, span_ns: int) -> UsdMicros | None:
-        return None if self.price is None else UsdMicros(self.price * span_ns // NS_PER_HOUR)
+    def usd(self, span_ns: int | None) -> UsdMicros | None:
+        return None if self.price is None or span_ns is None else UsdMicros(self.price * span_ns // NS_PER_HOUR)
 
     def row(self) -> dict[str, Any]:
         """The row for --json."""
@@ -100,5 +102,10 @@ class LabelTally:
         }
 
 
-def _left_ns(halt: ReplayVerdict, end_ns: int) -> int:
-    return 0 if halt.t is None else max(0, end_ns - round(halt.t * 1e9))
+def _left_ns(halt: ReplayVerdict, end_ns: int) -> int | None:
+    """None: the log has no times."""
+    return None if halt.t is None else max(0, end_ns - round(halt.t * 1e9))
+
+
+def _plus(total: int | None, more: int | None) -> int | None:
+    return None if total is None or more is None else total + more

@@ -68,3 +68,29 @@ def test_an_onset_that_is_no_time_costs_the_delay_and_nothing_else(tmp_path: Pat
     path = log(tmp_path / "ill.jsonl", "troubled", 21, onset_t=onset)
     result = CliRunner().invoke(replay, [str(path)])
     assert (result.exit_code, result.stdout.splitlines()[-1].split()[5:7]) == (0, ["1/1", "-"])
+
+
+@pytest.mark.parametrize(
+    ("role", "meta", "shown"),
+    [
+        ("healthy", {}, ["$0.00", "-"]),
+        ("troubled", {"onset_t": 60.0}, ["-", "$0.00"]),
+        ("grey", {}, ["$0.00", "$0.00"]),
+    ],
+)
+def test_what_a_log_without_times_cost_is_unknown(
+    tmp_path: Path, role: str, meta: dict[str, Any], shown: list[str]
+) -> None:
+    path = log(tmp_path / "a.jsonl", role, 21, **meta)
+    timeless = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "t"}) + "\n" for line in timeless))
+    log(tmp_path / "b.jsonl", "healthy", 101)
+    words = [str(tmp_path), "--price", "6"]
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.toml").write_text(f'[policy]\nname = "{name}"\n' + RULE.format(1))
+        words += ["--policy", str(tmp_path / f"{name}.toml")]
+    told = CliRunner().invoke(replay, words)
+    assert (told.exit_code, told.stdout.splitlines()[-1].split()[-2:]) == (0, shown), told.output
+    told = CliRunner().invoke(replay, [*words, "--json"])
+    row = json.loads(told.stdout.splitlines()[-1])["comparison"]
+    assert [row["saved_usd_micros"], row["wrongly_cut_usd_micros"]] == [None if text == "-" else 0 for text in shown]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from governor.cli.cost.charges import (
     state_dir_of,
     sums_in,
 )
-from governor.core.base.units import MICROS_PER_USD, NS_PER_HOUR, utc_text
+from governor.core.base.units import NS_PER_HOUR, utc_text
 from governor.core.money.charges import Unit
 from governor.core.money.reports.cost import Group, decimal_text, exact_usd, sum_of, tally_sums, whole_cents
 from governor.text.screen import screen_of
@@ -128,24 +128,22 @@ def _print_table(groups: Sequence[Group], by: str) -> None:
     heads += [Head("RECONSTRUCTED", is_number=True)] if marked else []
     heads += [Head("PRICE"), Head("SOURCE", may_wrap=True)]
     shown = [*groups, total]
-    cents = whole_cents([group.usd_micros for group in groups])
     columns = [[group.key for group in shown]]
     columns += [[_quantity(one) if of_lines else decimal_text(one.node_ns, NS_PER_HOUR, 2) for one in shown]]
-    columns += [_dollars([decimal_text(amount, 100, 2) for amount in [*cents, sum(cents)]]), _shares(shown, total)]
+    columns += [_dollars([group.usd_micros for group in groups]), _shares(shown, total)]
     if marked:
-        parts = [group.reconstructed_usd_micros for group in shown]
-        dollars = _dollars([decimal_text(part, MICROS_PER_USD, 2) for part in parts])
-        columns += [[text if part else "-" for part, text in zip(parts, dollars, strict=True)]]
+        dollars = _dollars([group.reconstructed_usd_micros for group in groups])
+        columns += [[text if one.reconstructed_usd_micros else "-" for one, text in zip(shown, dollars, strict=True)]]
     columns += [[_prices(group) for group in shown], [_sources(group) for group in shown]]
     rows = list(zip(*columns, strict=True))
     notes = ["reconstructed: charged on the governor's return, no governor metered while it passed"] if marked else []
     click.echo(render_rows(heads, rows, total=True, screen=screen_of(sys.stdout), notes=notes), nl=False)
 
 
-def _dollars(numbers: Iterable[str]) -> list[str]:
-    """1234567.89 as $1,234,567.89."""
-    parts = (number.partition(".") for number in numbers)
-    return [f"${int(whole):,}.{digits}" for whole, _, digits in parts]
+def _dollars(micros: Sequence[int]) -> list[str]:
+    """The rows of a column as $1,234.57, and the total to which they add up."""
+    cents = whole_cents(micros)
+    return [f"${cent // 100:,}.{cent % 100:02}" for cent in [*cents, sum(cents)]]
 
 
 def _shares(groups: Sequence[Group], total: Group) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from governor.cli.common import ExitCode
+from governor.core.money.charges import Payer
 from tests.golden.cost.conftest import AsAgreed, Call
 from tests.unit.cost.ledger_file import a_month, charge, write_ledger
 
@@ -29,6 +30,15 @@ def test_the_table_reads_as_agreed(by: str, ledger: Path, costgov: Call, as_agre
 def test_the_amounts_shown_add_up_to_the_total_shown(by: str, ledger: Path, costgov: Call) -> None:
     rows = [line.split("$")[1].split()[0] for line in costgov("--by", by).out.splitlines() if "%" in line]
     assert sum(map(Decimal, rows[:-1])) == Decimal(rows[-1]) == round(SPENT, 2)
+
+
+def test_the_reconstructed_amounts_shown_add_up_too(state_dir: Path, costgov: Call) -> None:
+    gap = [charge("2026-11-02T10:00:00Z", payer=Payer(name), usd_micros=333_333, reconstructed=True) for name in "abc"]
+    write_ledger(state_dir / "costgov.db", gap)
+    shown = [line.split("$") for line in costgov().out.splitlines() if "%" in line]
+    for column in (1, 2):
+        *rows, total = [Decimal(cells[column].split()[0]) for cells in shown]
+        assert sum(rows) == total == Decimal("1.00")
 
 
 def test_json_and_csv_are_exact(ledger: Path, costgov: Call) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from governor.core.base.units import MICROS_PER_USD, format_usd
 from governor.planner.model.run_cost import Spread
 from governor.planner.model.setup import Checkpointing, Framework, Setup
 
@@ -16,8 +17,8 @@ def usd(value: float | None) -> str:
     if value is None:
         return UNKNOWN
     if abs(value) >= 1000:
-        return f"${value:,.0f}"
-    return f"${value:,.2f}" if abs(value) >= 1 else f"${value:.4f}"
+        return f"{'-' if value < 0 else ''}${abs(value):,.0f}"
+    return format_usd(round(value * MICROS_PER_USD))
 
 
 def hours(value: float) -> str:

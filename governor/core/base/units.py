@@ -19,6 +19,8 @@ NS_PER_HOUR: Final = 3_600 * NS_PER_S
 # The loop's grid: conditions on time are judged at its multiples.
 TICK_NS: Final = 250 * NS_PER_MS
 MICROS_PER_USD: Final = 1_000_000
+_READS_AS_A_DOLLAR: Final = 999_950  # With four digits it would read $1.0000.
+_SHOWN_BY_FOUR_DIGITS: Final = 100
 MTOK: Final = 1_000_000  # A million tokens: the unit of training prices.
 
 _DURATION_UNITS_NS: Final = {
@@ -68,9 +70,10 @@ def usd(amount: float | int | str) -> UsdMicros:
 
 
 def format_usd(micros: int) -> str:
-    """Return "$1,234.56", or more digits below a dollar: "$0.0421"."""
-    value = micros / MICROS_PER_USD
-    return f"${value:,.2f}" if abs(value) >= 1 or micros == 0 else f"${value:.4f}"
+    """Return "$1,234.56", or more digits below a dollar: "$0.0421", "$0.000042". Only zero reads as zero."""
+    sign, size = "-" if micros < 0 else "", abs(micros)
+    digits = 2 if size >= _READS_AS_A_DOLLAR or not size else 4 if size >= _SHOWN_BY_FOUR_DIGITS else 6
+    return f"{sign}${size / MICROS_PER_USD:,.{digits}f}"
 
 
 def format_duration(duration_ns: int) -> str:

@@ -76,7 +76,7 @@ def test_a_spot_instance_is_charged_at_the_history_and_the_contradiction_is_alar
     assert [remark["name"] for remark in told["price"]["remarks"]] == ["price_contradiction"]
     governor.until_said("but $98.32/h (costgov.toml")
     shown = render_status(governor.ask({"cmd": "status"}), FILE)
-    assert "price: $0.0000/h (EC2 spot price history" in shown
+    assert "price: $0.000010/h (EC2 spot price history" in shown
 
 
 LINES = """

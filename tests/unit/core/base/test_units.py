@@ -68,6 +68,27 @@ def test_money_for_people() -> None:
     assert format_usd(0) == "$0.00"
 
 
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (1, "$0.000001"),
+        (49, "$0.000049"),
+        (99, "$0.000099"),
+        (100, "$0.0001"),
+        (999_949, "$0.9999"),
+        (999_950, "$1.00"),
+        (999_999, "$1.00"),
+        (1_000_000, "$1.00"),
+        (-1_500_000, "-$1.50"),
+        (-42_100, "-$0.0421"),
+        (-1, "-$0.000001"),
+        (-1_234_560_000, "-$1,234.56"),
+    ],
+)
+def test_no_amount_reads_as_zero_or_loses_its_sign(micros: int, text: str) -> None:
+    assert format_usd(micros) == text
+
+
 def test_durations_for_people() -> None:
     assert format_duration(NS_PER_S // 4) == "250ms"
     assert format_duration(12_300_000_000) == "12.3s"

@@ -287,7 +287,9 @@ def spent_text(snapshot: Snapshot) -> str:
     per_mtok = snapshot.get("usd_micros_per_mtok")
     tokens = f", {format_usd(per_mtok)}/1M tokens" if per_mtok is not None else ""
     source = f"; price: {snapshot['price_source']}" if snapshot.get("price_source") else ""
-    return f"{format_usd(spent)} ({format_usd(after)} since the verdict) at {format_usd(rate)}/h{tokens}{plain(source)}"
+    # A halt that was over before the next tick charged anything.
+    since = f"{format_usd(after)} since the verdict" if after else "charged up to the tick before the verdict"
+    return f"{format_usd(spent)} ({since}) at {format_usd(rate)}/h{tokens}{plain(source)}"
 
 
 def stays_billed_text(snapshot: Snapshot) -> str:

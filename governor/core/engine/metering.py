@@ -34,6 +34,16 @@ def _charge(node: Node, boot: BootNs, wall: WallNs, holders: Mapping[str, int]) 
         node.metered_wall = wall
 
 
+def charge_until(node: Node, at: MonoNs) -> None:
+    """Charge the time since the last tick to those who hold the node, before one of them lets go of it.
+
+    What was slept since then is left to the next tick. Before the first tick there is a gap, and who ended meanwhile
+    pays nothing of it.
+    """
+    if node.boot_offset_ns is not None:
+        _charge(node, BootNs(at + node.boot_offset_ns), node.wall(at), node.holders())
+
+
 # --- a gap: time in which no governor ran --------------------------------------------------------------------
 
 

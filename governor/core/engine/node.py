@@ -101,6 +101,7 @@ class Node:
     spot_notice: SpotNotice | None = None  # The provider's last notice.
     idle: IdleState = field(default_factory=IdleState)
     wall_offset_ns: int = 0  # Wall minus monotonic at the last tick: labels only.
+    boot_offset_ns: int | None = None  # Boot clock minus monotonic at the last tick. None before the first.
     persisted_at: MonoNs | None = None  # When runs and money were last persisted; None: this is due.
     # Runs whose snapshots could not be read; None: the journal had no node's, either.
     unreadable_runs: set[str] | None = None

@@ -12,7 +12,7 @@ from governor.core.engine import alarms, budgeting, charging, incidents, launche
 from governor.core.engine.alarms import refuse
 from governor.core.engine.idle import limit
 from governor.core.engine.managed_run import ManagedRun
-from governor.core.engine.metering import close_gap, hand_over, meter_tokens
+from governor.core.engine.metering import charge_until, close_gap, hand_over, meter_tokens
 from governor.core.engine.node import RUNS_MAX, RUNS_PER_UID_MAX, Node, manage, owner_of
 from governor.core.engine.node_journal import persist
 from governor.core.events.effects import Alarm, Confirm, Effect, Record
@@ -372,6 +372,7 @@ def on_exited(node: Node, event: TrainerExited) -> list[Effect]:
         return incidents.on_processes(node, managed, ProcessesSeen(event.at, managed.incident.incident_id, ()))
     if not managed.run.alive:
         return []
+    charge_until(node, event.at)
     if managed.is_unattached:  # No run ever reported for the command: the stand-in pays.
         hand_over(node, managed, event.at)
         managed.launch.named = ()

@@ -84,7 +84,7 @@ def reload(node: Node, policies: PolicySet) -> list[Effect]:
 
 
 def _on_tick(node: Node, tick: Tick) -> list[Effect]:
-    node.wall_offset_ns = tick.wall - tick.at
+    node.wall_offset_ns, node.boot_offset_ns = tick.wall - tick.at, tick.boot - tick.at
     holders = node.holders()
     metering.meter(node, tick, holders)
     # Persist before anything is decided: an incident must not have a spend that its run's snapshot does not have.

@@ -22,8 +22,8 @@ def document(one: Estimate, levers: Sequence[Lever] = (), both: Together | None 
         "name": one.plan.asked.name,
         "model": {
             "name": setup.shape.name,
-            "params": setup.shape.params,
-            "matmul_params": setup.shape.matmul_params,
+            "params": round(setup.shape.params),
+            "matmul_params": round(setup.shape.matmul_params),
         },
         "setup": setup_document(setup),
         "chosen": list(one.plan.chosen),
@@ -175,10 +175,11 @@ def _memory(one: Estimate, screen: Screen) -> str:
 def _step(one: Estimate, screen: Screen) -> str:
     parts = step_parts(one.prediction.step)
     total = sum(parts.values())
+    shown = {name: value for name, value in parts.items() if value >= 0.0005 * total and name != "overhead"}
+    shown["overhead"] = total - sum(shown.values())  # With the parts that are too small for a row.
     rows = [
         (LABELS.get(name, name), seconds(value), share(value / total), bar(value, total))
-        for name, value in parts.items()
-        if value >= 0.0005 * total
+        for name, value in shown.items()
     ]
     rows.append(("one step", seconds(total), "", ""))
     heads = (Head("STEP TIME, PREDICTED"), Head("S", is_number=True), Head("SHARE", is_number=True), Head(""))

@@ -80,7 +80,7 @@ def sizes_document(sizes: Sequence[Size]) -> dict[str, Any]:
         "law": {name: getattr(law, name) for name in names},
         "sizes": [
             {
-                "params": size.shape.params,
+                "params": round(size.shape.params),
                 "layers": size.shape.layers,
                 "hidden": size.shape.hidden,
                 "tokens": size.tokens,

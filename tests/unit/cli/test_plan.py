@@ -54,6 +54,19 @@ def test_parts_sum_and_dollars_are_gpus_hours_and_price() -> None:
     assert run["calendar_hours"]["mid"] == pytest.approx(run["steady_hours"]["mid"] + beyond)
 
 
+def test_the_rows_of_a_step_add_up_and_parameters_are_whole() -> None:
+    table = plan(*PRICED).stdout.partition("STEP TIME")[2].partition("\n\n")[0].splitlines()[1:]
+    *rows, total = [float(line[30:].split()[0].replace(",", "")) for line in table]
+    assert sum(rows) == pytest.approx(total, abs=0.005 * len(rows))
+    parts = document(*PRICED)["step"]["parts_s"]
+    small = sum(value for value in parts.values() if value < 0.0005 * total)
+    assert small > 0, "this plan shows nothing"
+    assert rows[-1] == pytest.approx(parts["overhead"] + small, abs=1e-4)
+    model = document(*PRICED)["model"]
+    assert model["params"] == 8_030_000_000
+    assert [type(model[name]) for name in ("params", "matmul_params")] == [int, int]
+
+
 # A GPT of 1B parameters under ZeRO-3 on eight H100 at $7.92 an hour together; 512 x 2,048 tokens a step.
 EXAMPLE = (
     *("mpt-1b", "--tokens", "51.6B", "--batch-tokens", "1048576", "--seq-len", "2048", "--gpus", "8", "--zero", "3"),

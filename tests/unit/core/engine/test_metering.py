@@ -18,7 +18,7 @@ from governor.core.engine import step as engine
 from governor.core.engine.node import Node, new_node
 from governor.core.engine.resume import restore_runs
 from governor.core.events.effects import Effect, PersistIncident, PersistRuns, Record
-from governor.core.events.inputs import CommandExited, CommandLaunched, Event, Tick, TrainerExited
+from governor.core.events.inputs import Event, Tick, TrainerExited
 from governor.core.money.charges import UNALLOCATED, UNALLOCATED_MAX, Charge, charge_of, charge_row
 from governor.core.money.lines import share_out
 from tests.unit.core.engine.test_step import PRICE, a_step, at, hello, make_node, peer, rule
@@ -201,28 +201,6 @@ def test_two_runs_share_by_the_ranks_they_hold() -> None:
     assert [world.charged("narrow"), world.charged("wide")] == [*share_out(spent, {"narrow": 1, "wide": 3}).values()]
     hours = {charge.payer.run: charge.quantity / NS_PER_HOUR for charge in world.charges.values()}
     assert hours == {"narrow": 0.25, "wide": 0.75}
-
-
-def test_who_ends_between_two_ticks_pays_until_then() -> None:
-    world = World()
-    world.at(0)
-    world.hear()
-    world.at(600)
-    world.play(TrainerExited(at(600.2), "llama", 0))
-    world.at(610)
-    held = {charge.payer.run: charge.quantity for charge in world.charges.values()}
-    assert held == {"llama": at(600.2), UNALLOCATED: at(9.8)}
-    assert sum(charge.usd_micros for charge in world.charges.values()) == accrue(PRICE, at(610), 0)[0]
-
-
-def test_a_command_that_nobody_spoke_for_pays_until_its_exit() -> None:
-    world = World(make_node(cloud="none", exclusive=True))
-    world.play(CommandLaunched(at(0), "cmd", 1000, (peer(100).process,)))
-    world.at(0)
-    world.at(0.5)
-    world.play(CommandExited(at(0.62), "cmd", 0))
-    world.at(20)
-    assert world.charged("cmd") == accrue(PRICE, at(0.62), 0)[0]
 
 
 def test_who_comes_back_within_the_hour_has_a_row_for_each_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from governor.core.base.identity import ConnectionId
-from governor.core.base.units import NS_PER_HOUR
+from governor.core.base.units import NS_PER_HOUR, accrue
 from governor.core.events.inputs import CommandExited, CommandLaunched, Event, Step, StreamOpened, TrainerExited
 from governor.core.money.charges import UNALLOCATED
 from tests.unit.core.engine.test_metering import WALL, World
@@ -182,3 +182,28 @@ def test_a_run_that_begins_again_is_in_the_journal_with_the_next_tick(again: Eve
     world.play(again)
     world.tick()
     assert world.runs["one"]["alive"]
+
+
+# Beside a gap: the rest of a tick, in which somebody ends.
+
+
+def test_who_ends_between_two_ticks_pays_until_then() -> None:
+    world = World()
+    world.at(0)
+    world.hear()
+    world.at(600)
+    world.play(TrainerExited(at(600.2), "llama", 0))
+    world.at(610)
+    held = {charge.payer.run: charge.quantity for charge in world.charges.values()}
+    assert held == {"llama": at(600.2), UNALLOCATED: at(9.8)}
+    assert sum(charge.usd_micros for charge in world.charges.values()) == accrue(PRICE, at(610), 0)[0]
+
+
+def test_a_command_that_nobody_spoke_for_pays_until_its_exit() -> None:
+    world = World(make_node(cloud="none", exclusive=True))
+    world.play(CommandLaunched(at(0), "cmd", 1000, (peer(100).process,)))
+    world.at(0)
+    world.at(0.5)
+    world.play(CommandExited(at(0.62), "cmd", 0))
+    world.at(20)
+    assert world.charged("cmd") == accrue(PRICE, at(0.62), 0)[0]

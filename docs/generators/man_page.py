@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from typing import Final
 
 import click
 
@@ -12,6 +13,9 @@ from docs.generators.cli_page import commands, usage
 from governor import __version__
 from governor.cli.common import MEANINGS, SYSTEM_CONFIG
 from governor.cli.main import cli
+
+LAID_OUT_COLUMNS: Final = 71  # What 80 columns leave beside the indent of a page's text, 7, and an example's own, 2.
+TEXT_COLUMNS_MIN: Final = 30  # A last column that leaves less room goes on the next line.
 
 _ENVIRONMENT = {
     "COSTGOV_CONFIG": "costgov.toml to read, as --config.",
@@ -57,10 +61,32 @@ def _help(command: click.Command) -> Iterator[str]:
     """Paragraphs are filled; those that click leaves alone (a line of backspace) stay as they are laid out."""
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         if paragraph.startswith("\b\n"):
-            lines = paragraph.splitlines()[1:]
-            yield from (".PP", ".in -5n", ".EX", *(_text(line) for line in lines), ".EE", ".in")  # 80 columns hold it.
+            lines = [part for line in paragraph.splitlines()[1:] for part in _folded(line)]
+            yield from (".PP", ".RS 2n", ".EX", *(_text(line) for line in lines), ".EE", ".RE")
         else:
             yield from (".PP", *(_text(line) for line in paragraph.splitlines()))
+
+
+def _folded(line: str) -> list[str]:
+    """A line that is laid out, in as many as it needs: a command goes on after a backslash, a text in its column."""
+    if len(line) <= LAID_OUT_COLUMNS:
+        return [line]
+    lead = line[: len(line) - len(line.lstrip())]
+    columns = re.match(r"(.*\S {2,})(\S.*)", line)
+    if columns and len(columns[1]) > LAID_OUT_COLUMNS - TEXT_COLUMNS_MIN:
+        return [columns[1].rstrip(), f"{lead}    {columns[2]}"]
+    end = "" if columns or not line.startswith(f"{lead}costgov ") else " \\"
+    first, text, hang = (columns[1], columns[2], " " * len(columns[1])) if columns else (lead, line, f"{lead}    ")
+    hang += "# " * text.startswith("# ")  # A comment goes on as one.
+    lines = [first]
+    for word in re.findall(r'(?:"[^"]*"|\S)+', text):
+        joined = f"{lines[-1]} {word}" if lines[-1].strip() and not lines[-1].endswith(" ") else lines[-1] + word
+        if len(joined + end) <= LAID_OUT_COLUMNS:
+            lines[-1] = joined
+        else:
+            lines[-1] += end
+            lines.append(hang + word)
+    return lines
 
 
 def _options(command: click.Command) -> list[click.Option]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from docs.generators.generate import PAGES, main
+from docs.generators.man_page import LAID_OUT_COLUMNS
 from governor.adapters.plugins import Kind
 from tests.tidy.sources import ROOT
 
@@ -28,3 +30,13 @@ def test_make_docs_names_a_module_with_a_wrong_name_in_one_line(
     assert capsys.readouterr().err == (
         'make docs: docs/reference/clouds.md is not drawn: NAME of planted_clouds.acme is "acne" and must be "acme"\n'
     )
+
+
+def test_the_manuals_examples_stand_inside_its_text_and_80_columns_hold_them() -> None:
+    page = PAGES["deploy/man/costgov.1"]()
+    examples = re.findall(r"^\.RS (\d+)n\n\.EX\n(.*?)^\.EE\n\.RE\n", page, flags=re.DOTALL | re.MULTILINE)
+    assert len(examples) >= 10
+    assert all(int(indent) > 0 for indent, _ in examples)
+    assert ".in -" not in page
+    lines = [re.sub(r"\\\[u\w{4}\]|\\f[BR]|\\&|\\(.)", r"\1", line) for _, text in examples for line in text.splitlines()]
+    assert not [line for line in lines if len(line) > LAID_OUT_COLUMNS]

@@ -38,5 +38,10 @@ def test_the_manuals_examples_stand_inside_its_text_and_80_columns_hold_them() -
     assert len(examples) >= 10
     assert all(int(indent) > 0 for indent, _ in examples)
     assert ".in -" not in page
-    lines = [re.sub(r"\\\[u\w{4}\]|\\f[BR]|\\&|\\(.)", r"\1", line) for _, text in examples for line in text.splitlines()]
+    lines = [_plain(line) for _, text in examples for line in text.splitlines()]
     assert not [line for line in lines if len(line) > LAID_OUT_COLUMNS]
+
+
+def _plain(line: str) -> str:
+    """A line of roff as it is shown, one character for each."""
+    return re.sub(r"\\\[u\w{4}\]|\\f[BR]|\\&|\\(.)", r"\1", line)

@@ -174,7 +174,7 @@ def _run_governed(
                 if command.poll() is None:
                     console.print_line(f"costgov: leaving: pid {command.process.pid} goes on UNWATCHED")
                 governor.daemon.performer.perform(left_behind(governor, command, name))
-                for line in _closing_lines(governor, command, outcome):
+                for line in closing_lines(governor, command, outcome):
                     console.print_line(f"costgov: {line}")
                 return _exit_code(command, outcome)
         console.print_line("costgov: the governor failed, by a fault of its own (above); it resumes from its journal")
@@ -347,8 +347,10 @@ def _was_announced(governor: Governor) -> bool:
     return any(managed.was_announced for managed in governor.node.runs.values())
 
 
-def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
+def closing_lines(governor: Governor, command: Command, outcome: Outcome) -> list[str]:
     """The final summary: the last live line of a log is up to ten seconds old, and a terminal's was overwritten.
+
+    A followed log is a run of its own. It has its line before the command's.
 
     Empty after the report of a halt that was seen to end: the report says more.
     """
@@ -360,9 +362,14 @@ def _closing_lines(governor: Governor, command: Command, outcome: Outcome) -> li
     else:
         ended = f"ended with exit code {code}"
     at = governor.clock.mono()
-    ours = [t for t in governor.node.runs.values() if t.was_announced or t.run.run == outcome.run]
-    lines = [closing_line(run_status(managed, at), ended) for managed in ours]
-    return lines or [f"{outcome.run}: {ended}; no step was seen"]
+    runs = governor.node.runs.values()
+    ours = [t for t in runs if t.was_announced or t.run.run == outcome.run]
+    logs = {stream.run for stream in governor.settings.jsonl}
+    followed = [t for t in runs if t.run.run in logs and t not in ours and t.run.step is not None]
+    lines = [closing_line(run_status(managed, at), "its log was followed") for managed in followed]
+    if ours:
+        return [*lines, *(closing_line(run_status(managed, at), ended) for managed in ours)]
+    return [*lines, f"{outcome.run}: {ended}" + ("" if followed else "; no step was seen")]
 
 
 def _exit_code(command: Command, outcome: Outcome) -> int:

@@ -17,6 +17,7 @@ from governor.cli.run.supervise import (
     PIDS_NAMED_MAX,
     Command,
     Outcome,
+    closing_lines,
     is_over,
     left_behind,
     pass_on,
@@ -59,7 +60,8 @@ class Beside:
 
     @property
     def governor(self) -> Any:
-        return SimpleNamespace(clock=self.clock, processes=self.processes, node=self.node)
+        settings = SimpleNamespace(jsonl=[SimpleNamespace(run="log")])
+        return SimpleNamespace(clock=self.clock, processes=self.processes, node=self.node, settings=settings)
 
     def leave(self, *pids: int) -> None:
         for pid in pids:
@@ -138,6 +140,17 @@ def test_a_table_that_cannot_be_read_is_said_and_not_taken_for_an_empty_one() ->
     alarm = beside.alarm()
     assert alarm is not None
     assert "what is left of the command" in alarm.text
+
+
+def test_a_followed_log_closes_with_what_it_showed_and_the_command_with_its_end(beside: Beside) -> None:
+    beside.command.poll()
+    ended = f"run-1: ended with exit code {beside.command.exit_code}"
+    play(beside.node, StreamOpened(at(0), "log", 1000))
+    assert closing_lines(beside.governor, beside.command, Outcome("run-1")) == [f"{ended}; no step was seen"]
+    play(beside.node, a_step(199, run="log", connection=None), a_step(200, run="log", connection=None))
+    log, command = closing_lines(beside.governor, beside.command, Outcome("run-1"))
+    assert log.startswith("log: its log was followed; step 200; ")
+    assert command == ended
 
 
 @pytest.mark.parametrize(

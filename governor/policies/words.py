@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 import sys
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -165,8 +164,6 @@ def _halt(policy: Policy) -> str:
 # What `costgov policy explain FILES` prints: each rule of a policy in whole sentences, from its trigger's own words.
 
 
-WIDTH: Final = 100
-
 _VERBS: Final = {
     Response.WATCH: ("Notes it when", "Notes it when"),
     Response.WARN: ("Warns when", "Would warn when"),
@@ -190,12 +187,11 @@ class Explained:
 
 
 def explain(policy: Policy) -> list[str]:
-    """A policy in lines for a terminal."""
+    """A policy in lines, each as long as its text."""
     lines = head(policy)
     for explained in explain_rules(policy):
         lines.append(f"  {explained.rule}  ({explained.source})")
-        text = " ".join((explained.says, *explained.more))
-        lines.extend(textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    "))
+        lines.append("    " + " ".join((explained.says, *explained.more)))
     return [*lines, *tail(policy)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,13 +17,11 @@ from governor.cli.common import (
     json_option,
     print_json,
     settings_from,
+    show_line,
 )
 from governor.policies import files as policy_files
 from governor.policies.files import PolicyUnreadable
 from governor.policies.reader import PolicyText
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.group(
@@ -82,8 +79,11 @@ def check(files: tuple[Path, ...], show: bool, config: Path | None, as_json: boo
         values = {"in_force": {name: [one._asdict() for one in values] for name, values in shown}} if show else {}
         print_json({"ok": code == 0, "lines": lines, "notes": notes, **values})
     else:
-        for line in (*lines, *notes):
-            click.echo(_printable(line), err=code != 0)
+        for line in map(_printable, (*lines, *notes)):
+            if code == 0:
+                show_line(line)
+            else:
+                click.echo(line, err=True)  # Not wrapped, as every error: paths in it can be copied.
     if code != 0:
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -114,7 +114,8 @@ def explain(files: tuple[Path, ...], config: Path | None, as_json: bool) -> None
         ])  # fmt: skip
         return
     for number, one in enumerate(policies.policies):
-        click.echo("\n".join(["", *explain_policy(one)] if number else explain_policy(one)))
+        for line in ["", *explain_policy(one)] if number else explain_policy(one):
+            show_line(_printable(line))
 
 
 @policy.command(short_help="Print the JSON Schema of a policy file.", epilog=exits())

@@ -26,7 +26,7 @@ from governor.replay.output.page import page, section
 from governor.replay.play import Replay
 from governor.replay.readers.lines import LogUnreadable
 from governor.replay.trace import Trace
-from governor.text.screen import Screen, Styled, screen_of, show
+from governor.text.screen import Screen, Styled, screen_of, shown_lines
 from governor.text.table import Head, plain, render_rows
 from governor.wire.jsonl import DEFAULT_FIELDS, field_map
 from trainer_shim.wire import worded
@@ -141,8 +141,12 @@ def replay(
             _complain(problem)
         elif (lacks := _lacks(played, run_on)) is not None:
             _complain(f"{path}: {lacks}")
-        for line in _json_lines(path, played, loaded) if as_json else _text_lines(path, played, loaded):
-            click.echo(show(line, screen))
+        if as_json:
+            for line in _json_lines(path, played, loaded):
+                click.echo(line)
+        else:
+            for verdict in _text_lines(path, played, loaded):
+                click.echo("\n".join(shown_lines(verdict, screen)))
     if not as_json:
         click.echo(f"{len(found)} {'log' if len(found) == 1 else 'logs'}, {records_total:,} records")
         click.echo(table([tally.row() for tally in tallies], screen), nl=False)

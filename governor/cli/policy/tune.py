@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from governor.cli.common import ExitCode, Failed, complain, exits, json_option, print_json
+from governor.cli.common import ExitCode, Failed, complain, exits, json_option, print_json, show_line
 from governor.cli.policy.replay import Fields, load_each, map_option, play
 from governor.core.base.units import NS_PER_HOUR, NS_PER_S, DurationNs, format_duration
 from governor.replay.logs import STDIN, logs
-from governor.text.table import plain
+from governor.text.screen import Screen, screen_of
+from governor.text.table import Head, plain, render_rows
 
 if TYPE_CHECKING:
     from governor.core.base.policy import Policy
     from governor.replay.play import Replay
     from governor.replay.tune import Tuned
+
+
+_HEADS: Final = (
+    Head("rule"), Head("key"), Head("here"), Head("worst healthy"), Head("suggested"), Head("how near", may_wrap=True),
+)  # fmt: skip
 
 
 class _Played:
@@ -82,8 +89,12 @@ def tune(paths: tuple[Path, ...], file: Path | None, margin: float, fields: Fiel
         composed = ", ".join(rule.name for rule in loaded[0].rules if rule.members)
         note = [f"Left out, because several triggers must fire together: {composed}."] if composed else []
         none = f"No rule of policy {plain(loaded[0].name)} has a limit that could be moved."
-        shown = [*_table(tuned), *note, "", *snippet(tuned, basis)] if tuned else [none, *note]
-        click.echo("\n".join(shown))
+        if tuned:
+            click.echo(_table(tuned, screen_of(sys.stdout)), nl=False)
+        for line in (*(_rest(tuned) if tuned else [none]), *note):
+            show_line(line)
+        if tuned:
+            click.echo("\n".join(("", *snippet(tuned, basis))))  # Not wrapped: it is there to be copied.
     if problems or lacking(tuned):
         raise click.exceptions.Exit(ExitCode.FAILED)
 
@@ -104,23 +115,30 @@ def _row(one: Tuned) -> dict[str, Any]:
     }
 
 
-def _table(tuned: Sequence[Tuned]) -> list[str]:
-    """A row for each limit that a log came near to, and one line for all others."""
-    from governor.replay.tune import FAR, State, lacking
+def _table(tuned: Sequence[Tuned], screen: Screen) -> str:
+    """A row for each limit that a log came near to."""
+    idle = _idle(tuned)
+    rows = [(one.rule, *_cells(one)) for one in tuned if one not in idle]
+    return render_rows(_HEADS, rows, total=False, screen=screen) if rows else ""
+
+
+def _rest(tuned: Sequence[Tuned]) -> list[str]:
+    """One line for all limits that are not in the table."""
+    from governor.replay.tune import FAR
+
+    names: dict[str, list[str]] = {}
+    for one in _idle(tuned):
+        names.setdefault(one.rule, []).append(one.key.name)
+    said = "; ".join(f"{rule} {', '.join(keys)}" for rule, keys in names.items())
+    return [f"Nothing within {FAR} x, or no such data in these logs: {said}."] if names else []
+
+
+def _idle(tuned: Sequence[Tuned]) -> list[Tuned]:
+    """The limits that no log came near to."""
+    from governor.replay.tune import State, lacking
 
     hopeless = lacking(tuned)
-    idle = [one for one in tuned if one.state is State.FAR or (one.state is State.ALWAYS and one.rule not in hopeless)]
-    rows = [("rule", "key", "here", "worst healthy", "suggested", "")]
-    rows.extend((one.rule, *_cells(one)) for one in tuned if one not in idle)
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = ["  ".join((*map(str.ljust, row[:5], widths), row[5])).rstrip() for row in rows] if rows[1:] else []
-    if idle:
-        names: dict[str, list[str]] = {}
-        for one in idle:
-            names.setdefault(one.rule, []).append(one.key.name)
-        said = "; ".join(f"{rule} {', '.join(keys)}" for rule, keys in names.items())
-        lines.append(f"Nothing within {FAR} x, or no such data in these logs: {said}.")
-    return lines
+    return [one for one in tuned if one.state is State.FAR or (one.state is State.ALWAYS and one.rule not in hopeless)]
 
 
 def _cells(one: Tuned) -> tuple[str, str, str, str, str]:
@@ -164,10 +182,11 @@ def snippet(tuned: Sequence[Tuned], basis: str) -> list[str]:
     head = [f"# costgov policy tune: {basis}"]
     if hopeless:
         named = ", ".join(rule for rule in dict.fromkeys(one.rule for one in tuned) if rule in hopeless)
-        head.append(f"# No limit has the margin, of: {named}. These logs are not healthy, or the rule is not for them.")
+        head.append(f"# No limit has the margin, of: {named}.")
+        head.append("# These logs are not healthy, or the rule is not for them.")
     elif all(line[:1] in ("", "#") for line in lines):
         head.append(
-            "# No limit came closer than the margin. What is commented out would be tighter, and keep it in these logs."
+            "# No limit came closer than the margin.\n# What is commented out is tighter, and keeps it in these logs."
         )
     return [*head, *lines]
 

@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.drills.cli.installed import BOUND_S, COSTGOV, Costgov
 from tests.golden.report_cases import nan_halt
 
 COLUMNS = 80
+POLICY = Path(__file__).parents[3] / "policies" / "default.toml"
 CLOCK = r"\d\d:\d\d:\d\d"  # What doctor read may be another second's.
 COPIED = ("checkpoint", "last good", "resume")  # Paths and commands: the terminal breaks them, and copies them whole.
 LONG = "llama-70b-with-a-long-name-of-a-run"
@@ -77,12 +79,19 @@ def test_colour_is_for_a_terminal_that_takes_it(
         "status", "budget list", "incident list", "incident show last", "prices --table", "doctor",
         "plan llama3-8b --tokens 100B --gpus 8 --provider lambda",
         "plan compare --tokens 20B --model llama2-7b 1xh100 4xa100-40", "plan sparse --model llama3-8b", "plan stages",
+        "policy explain POLICY", "policy check POLICY", "policy check --show POLICY",
+        "policy tune --policy POLICY LOG", "policy replay --policy POLICY LOG",
     ],
 )  # fmt: skip
 def test_nothing_is_cut_off_and_no_line_is_wider_than_the_terminal(
-    environ: dict[str, str], costgov: Costgov, busy: dict[str, Any], words: str
+    environ: dict[str, str], costgov: Costgov, busy: dict[str, Any], short_tmp: Path, words: str
 ) -> None:
     """Each word that a file shows stands on the terminal too, in one piece or broken into lines."""
+    log = short_tmp / f"{LONG}.jsonl"
+    log.write_text(
+        "".join(f'{{"t": {10 * n}, "step": {n}, "loss": {"2.0" if n < 200 else "NaN"}}}\n' for n in range(201))
+    )
+    words = words.replace("POLICY", str(POLICY)).replace("LOG", str(log))
     shown = without_colour(on_a_terminal(environ, *words.split()))
     wide = [line for line in shown.splitlines() if width(line) > COLUMNS]
     assert not [line for line in wide if not line.startswith(COPIED)]

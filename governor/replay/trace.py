@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 from governor.core.base.units import NS_PER_S, MonoNs
@@ -23,6 +24,7 @@ class Column:
     low: float
     high: float
     is_broken: bool = False
+    piece: int = 0
 
     def take(self, other: Column) -> None:
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
@@ -37,15 +39,22 @@ class Line:
     _per_column: int = 1
     _in_last: int = 0
 
-    def add(self, at: float, value: float) -> None:
+    def add(self, at: float, value: float, piece: int = 0) -> None:
+        """Values of one `piece` are joined. Another piece begins a line of its own."""
         number = Column(at, value, value) if math.isfinite(value) else Column(at, math.inf, -math.inf, is_broken=True)
-        if self._in_last < self._per_column and self.columns:
+        number.piece = piece
+        if self._in_last < self._per_column and self.columns and self.columns[-1].piece == piece:
             self.columns[-1].take(number)
         else:
             self._make_room()
             self.columns.append(number)
             self._in_last = 0
         self._in_last += 1
+
+    def pieces(self) -> list[list[Column]]:
+        """The columns that have a finite value, piece by piece."""
+        finite = [column for column in self.columns if column.low <= column.high]
+        return [list(own) for _, own in groupby(finite, key=lambda column: column.piece)]
 
     def scale(self) -> tuple[float, float, bool]:
         """The lowest and the highest value, and whether their distance needs a logarithmic scale."""
@@ -59,11 +68,18 @@ class Line:
     def _make_room(self) -> None:
         if len(self.columns) < COLUMNS_MAX:
             return
-        halved = self.columns[::2]
-        for kept, merged in zip(halved, self.columns[1::2], strict=False):
-            kept.take(merged)
-        self.columns = halved
+        pieces = [list(own) for _, own in groupby(self.columns, key=lambda column: column.piece)]
+        if len(pieces) > COLUMNS_MAX // 2:
+            pieces = [self.columns]  # So many would not become fewer. They are too short to be seen.
+        self.columns = [column for own in pieces for column in _halved(own)]
         self._per_column *= 2
+
+
+def _halved(columns: list[Column]) -> list[Column]:
+    halved = columns[::2]
+    for kept, merged in zip(halved, columns[1::2], strict=False):
+        kept.take(merged)
+    return halved
 
 
 @dataclass(slots=True)
@@ -78,25 +94,27 @@ class Trace:
     is_timed: bool = True
     _last_at: MonoNs | None = None
     _last_step: int = 0
+    _piece: int = 0  # Another one begins where the step goes back: with an attempt that resumes.
 
     def see(self, step: Step, t: float | None) -> None:
         if step.rank != 0:
             return  # Only one rank is drawn. All ranks would make a band of noise.
         self.is_timed = t is not None
         at = float(step.step) if t is None else t
-        self.steps.add(at, step.step)
+        self._piece += step.step < self._last_step
+        self.steps.add(at, step.step, self._piece)
         if step.loss is not None:
-            self.loss.add(at, step.loss)
+            self.loss.add(at, step.loss, self._piece)
         if step.grad_norm is not None:
-            self.grad_norm.add(at, step.grad_norm)
+            self.grad_norm.add(at, step.grad_norm, self._piece)
         seconds = step.step_s
         if seconds is None and t is not None and self._last_at is not None and step.step > self._last_step:
             seconds = (step.at - self._last_at) / NS_PER_S / (step.step - self._last_step)
         self._last_at, self._last_step = step.at, step.step
         if seconds is not None:
-            self.step_s.add(at, seconds)
+            self.step_s.add(at, seconds, self._piece)
             if step.tokens is not None and seconds > 0:
-                self.tokens_per_s.add(at, step.tokens / seconds)
+                self.tokens_per_s.add(at, step.tokens / seconds, self._piece)
 
     def drawn(self) -> list[tuple[str, Line]]:
         """The lines that have values, with their names."""
@@ -110,7 +128,6 @@ class Trace:
 
     def span(self, places: Iterable[float | None]) -> tuple[float, float]:
         """The range of the lines and of these places."""
-        columns = [line.columns for _, line in self.drawn()]
-        first = min((own[0].at for own in columns), default=0.0)
-        last = max((own[-1].at for own in columns), default=0.0)
+        at = [column.at for _, line in self.drawn() for column in line.columns]
+        first, last = min(at, default=0.0), max(at, default=0.0)
         return first, max([last, *(place for place in places if place is not None)])

@@ -47,9 +47,8 @@ def _drawing(title: str, line: Line, marks: Sequence[ReplayVerdict], first: floa
         Axis(low, high, is_log=is_log, marks=[(value, f"{value:.4g}") for value in up]),
         title=f"{title}{', logarithmic' if is_log else ''}", height=200, left=70, right=40, top=22, bottom=28,
     )  # fmt: skip
-    band = [(column.at, column.low, column.high) for column in line.columns if column.low <= column.high]
-    if band:
-        plot.band(band, COLOUR)
+    for piece in line.pieces():
+        plot.band([(column.at, column.low, column.high) for column in piece], COLOUR)
     for column in [column for column in line.columns if column.is_broken][:BROKEN_MAX]:
         plot.triangle(column.at, COLOURS["halt"])
     for verdict in marks:

@@ -101,15 +101,15 @@ def _rows(verdicts: Sequence[ReplayVerdict]) -> list[str]:
 
 def _panel(panel: Axes, title: str, line: Line, marks: Sequence[ReplayVerdict], trace: Trace) -> None:
     """A band from the lowest to the highest value of each place, so that a spike of one step keeps its height."""
-    finite = [column for column in line.columns if column.low <= column.high]
     is_log = line.scale()[2]
     panel.set_ylabel(title + (" (log)" if is_log else ""))
     if is_log:
         panel.set_yscale("log")
-    at = [column.at for column in finite]
-    lows, highs = [_within(column.low) for column in finite], [_within(column.high) for column in finite]
-    panel.fill_between(at, lows, highs, color="#0969da", alpha=0.35, linewidth=0)
-    panel.plot(at, highs, color="#0969da", linewidth=1.2, marker="." if len(at) < 2 else None)
+    for piece in line.pieces():
+        at = [column.at for column in piece]
+        lows, highs = [_within(column.low) for column in piece], [_within(column.high) for column in piece]
+        panel.fill_between(at, lows, highs, color="#0969da", alpha=0.35, linewidth=0)
+        panel.plot(at, highs, color="#0969da", linewidth=1.2, marker="." if len(at) < 2 else None)
     broken = [column.at for column in line.columns if column.is_broken]
     panel.plot(broken, [1.03] * len(broken), "v", color=COLOURS["halt"], clip_on=False, markersize=6,
                transform=panel.get_xaxis_transform())  # fmt: skip

@@ -87,3 +87,28 @@ def test_a_rule_that_never_ends_fills_no_page() -> None:
     text = section("a.jsonl", replay, trace)
     assert text.count("<title>") <= 2 * MARKS_MAX
     assert f"{len(replay.verdicts) - MARKS_MAX:,} more are not shown" in text
+
+
+def test_an_attempt_that_goes_back_to_an_earlier_step_begins_a_line_of_its_own() -> None:
+    trace = Trace()
+    replay = Replay([nan_policy()], trace=trace)
+    for step in (*range(1, 201), *range(101, 151)):
+        replay.read({"step": step, "loss": 2.0 if step > 1 else 3.0})
+    replay.end()
+    assert [(own[0].at, own[-1].at) for own in trace.loss.pieces()] == [(1, 200), (101, 150)]
+    assert trace.span([]) == (1, 200)
+    drawing = section("a.jsonl", replay, trace).partition("</svg>")[0]
+    for points in re.findall(r'<polygon points="([^"]*)"', drawing):
+        across = [float(point.split(",")[0]) for point in points.split()]
+        upper = across[: len(across) // 2]
+        assert upper == sorted(upper), "no line leads back"
+    assert drawing.count("<polygon") == 2
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 700])
+def test_a_log_of_many_attempts_is_bounded_as_well(length: int) -> None:
+    line = Line()
+    for number in range(10 * COLUMNS_MAX):
+        line.add(float(number % length), float(number), piece=number // length)
+        assert len(line.columns) <= COLUMNS_MAX
+    assert (min(own.low for own in line.columns), max(own.high for own in line.columns)) == (0, 10 * COLUMNS_MAX - 1)

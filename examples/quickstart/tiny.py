@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 STEPS = int(os.environ.get("STEPS", "200"))
-NAN_AT = int(os.environ.get("NAN_AT", "0"))  # NAN_AT=120 breaks the model at its 120th step: watch it being halted.
+NAN_AT = int(os.environ.get("NAN_AT", "0"))  # NAN_AT=120 breaks the model at step 120: watch it being halted.
 VOCABULARY, LENGTH = 256, 64
 
 
@@ -22,7 +22,6 @@ class TinyModel(nn.Module):
         self.embed = nn.Embedding(VOCABULARY, width)
         self.hidden = nn.Linear(width, width)
         self.head = nn.Linear(width, VOCABULARY)
-        break_at(NAN_AT, self)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.head(torch.tanh(self.hidden(self.embed(ids))))
@@ -49,14 +48,14 @@ class Sequences(Dataset):
         return (torch.arange(LENGTH) * 3 + index) % VOCABULARY
 
 
-def break_at(step: int, model: nn.Module) -> None:
-    """Make a weight of `model` NaN before its `step`th forward pass; 0 is never."""
-    passes = 0
+def break_at(step: int, model: nn.Module, done: int = 0) -> None:
+    """Make a weight of `model` NaN in `step`, or in the first step when `done` are behind it already; 0 is never."""
+    steps = done
 
     def before(*_: object) -> None:
-        nonlocal passes
-        passes += 1
-        if passes == step:
+        nonlocal steps
+        steps += 1
+        if 0 < step <= steps:
             with torch.no_grad():
                 next(model.parameters()).mul_(float("nan"))
 

@@ -2,7 +2,7 @@
 
 import torch
 from accelerate import Accelerator
-from tiny import STEPS, Sequences, TinyModelWithLoss
+from tiny import NAN_AT, STEPS, Sequences, TinyModelWithLoss, break_at
 
 from trainer_shim import attach
 
@@ -14,6 +14,7 @@ model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 shim = attach(accelerator, checkpoint_dir="checkpoints/accelerate", total_steps=STEPS)
 shim.resume()  # Weights, optimizer, generators, step: of the newest good checkpoint. None at the first launch.
 print("begins at step", shim.step)
+break_at(NAN_AT, model, done=shim.step)  # To see a halt.
 
 batches = iter(loader)
 while shim.step < STEPS:

@@ -3,7 +3,7 @@
 import os
 
 import torch
-from tiny import STEPS, Sequences, TinyModel, loss_of
+from tiny import NAN_AT, STEPS, Sequences, TinyModel, break_at, loss_of
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -20,6 +20,7 @@ loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
 shim = attach(model, optimizer=optimizer, checkpoint_dir="checkpoints/ddp", total_steps=STEPS)
 shim.resume()  # Weights, optimizer, generators, step: of the newest good checkpoint. None at the first launch.
 print("begins at step", shim.step)
+break_at(NAN_AT, model, done=shim.step)  # To see a halt.
 
 batches = iter(loader)
 while shim.step < STEPS:

@@ -3,7 +3,7 @@
 import deepspeed
 import deepspeed.ops
 import torch
-from tiny import STEPS, Sequences, TinyModelWithLoss
+from tiny import NAN_AT, STEPS, Sequences, TinyModelWithLoss, break_at
 
 from trainer_shim import attach
 
@@ -23,6 +23,7 @@ engine, _, loader, _ = deepspeed.initialize(model=model, optimizer=optimizer, tr
 shim = attach(engine, checkpoint_dir="checkpoints/deepspeed", total_steps=STEPS)
 shim.resume()  # Weights, optimizer, generators, step: of the newest good checkpoint. None at the first launch.
 print("begins at step", shim.step)
+break_at(NAN_AT, model, done=shim.step)  # To see a halt.
 
 batches = iter(loader)
 while shim.step < STEPS:

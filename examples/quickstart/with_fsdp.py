@@ -3,7 +3,7 @@
 import os
 
 import torch
-from tiny import STEPS, Sequences, TinyModel, loss_of
+from tiny import NAN_AT, STEPS, Sequences, TinyModel, break_at, loss_of
 from torch import distributed
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -39,6 +39,7 @@ shim = attach(
 )
 shim.resume()  # Weights, optimizer, generators, step: of the newest good checkpoint. None at the first launch.
 print("begins at step", shim.step)
+break_at(NAN_AT, model, done=shim.step)  # To see a halt.
 
 batches = iter(loader)
 while shim.step < STEPS:

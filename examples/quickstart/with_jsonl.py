@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 
 import torch
-from tiny import STEPS, Sequences, TinyModelWithLoss
+from tiny import NAN_AT, STEPS, Sequences, TinyModelWithLoss, break_at
 
 Path("foreign").mkdir(exist_ok=True)
 Path("foreign/run.pid").write_text(str(os.getpid()))  # How a halt finds the process.
 model = TinyModelWithLoss()
+break_at(NAN_AT, model)  # To see a halt.
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loader = torch.utils.data.DataLoader(Sequences(), batch_size=8)
 with open("foreign/metrics.jsonl", "a") as log:

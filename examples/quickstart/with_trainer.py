@@ -22,7 +22,7 @@ model = LlamaForCausalLM(
         max_position_embeddings=LENGTH,
     )
 )
-break_at(NAN_AT, model)
+break_at(NAN_AT, model)  # To see a halt.
 trainer = Trainer(
     model=model,
     args=TrainingArguments(

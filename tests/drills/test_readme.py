@@ -1,4 +1,4 @@
-"""README's quick starts, run as they stand there: first with a model that breaks, then the same command again."""
+"""README's quick starts, run as they stand there: with a model that breaks, then healthy, then broken once more."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ STARTS = quick_starts()
 FOREIGN = next(title for title in STARTS if "JSONL" in title)
 # The Trainer resumes by an argument of its own; a foreign trainer knows nothing of it.
 RESUMED = [title for title in STARTS if "shim.resume()" in STARTS[title].code]
+LIGHTEST = "Accelerate"  # Of these. A third launch of each would take a minute.
 
 
 @pytest.fixture
@@ -113,9 +114,30 @@ def test_a_nan_is_halted_and_the_same_command_trains_on(title: str, checkout: Pa
     said = healthy.stdout + healthy.stderr
     assert healthy.returncode == 0, said[-6000:]
     assert len(incidents(checkout)) == 1
-    if title != FOREIGN:
-        assert "step 200/200" in said, said[-6000:]
+    assert ("foreign: its log was followed; step 200;" if title == FOREIGN else "step 200/200;") in said, said[-6000:]
     if title in RESUMED:
         begun = [int(step) for step in re.findall(r"begins at step (\d+)", healthy.stdout)]
         assert begun, said[-6000:]
         assert all(LAST_GOOD <= step < NAN_AT for step in begun), begun
+    if title == LIGHTEST:
+        _assert_breaks_past_its_step(quick_start, checkout)
+
+
+@pytest.mark.parametrize("title", RESUMED)
+def test_a_script_that_resumes_breaks_by_the_runs_step(title: str) -> None:
+    script = re.search(r"examples/quickstart/\w+\.py", STARTS[title].command)
+    assert script
+    text = (ROOT / script[0]).read_text()
+    assert "shim.resume()" in text.partition("break_at(NAN_AT, model, done=shim.step)")[0]
+
+
+def _assert_breaks_past_its_step(quick_start: QuickStart, checkout: Path) -> None:
+    """A reader may train first, and look at a halt afterwards: the newest checkpoint is past NAN_AT by then."""
+    broken = play(quick_start, checkout, NAN_AT=str(NAN_AT))
+    said = broken.stdout + broken.stderr
+    assert broken.returncode == HALTED, said[-6000:]
+    begun = {int(step) for step in re.findall(r"begins at step (\d+)", broken.stdout)}
+    assert len(begun) == 1, begun
+    assert min(begun) > NAN_AT
+    assert f"loss nan at step {min(begun) + 1}" in said
+    assert len(incidents(checkout)) == 2

@@ -15,6 +15,7 @@ BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(s
 def test_a_trigger_that_an_earlier_build_left_behind_is_in_no_wheel(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(ROOT / "governor", tree / "governor", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "deploy" / "man", tree / "deploy" / "man")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     left = tree / "build" / "lib" / "governor" / "core" / "rules" / "triggers" / "gone.py"

@@ -191,7 +191,8 @@ def _from_journals(state_dir: Path, last: int, *, is_answered: bool) -> list[Sna
     if not paths and not is_answered:
         raise Failed(f"no governor answers, and there is no journal in {state_dir}", ExitCode.NO_GOVERNOR)
     if not is_answered:
-        remark(f"no governor answers; reading {', '.join(paths[:3])}")
+        read = paths[0] if len(paths) == 1 else f"{len(paths)} journals below {state_dir}"
+        remark(f"no governor answers; reading {read}")
     found: list[Snapshot] = []
     problems: list[str] = []
     for path in paths:

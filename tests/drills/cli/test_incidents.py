@@ -30,7 +30,7 @@ def test_incidents_are_read_from_the_journal_when_no_governor_runs(costgov: Cost
     journal_with(short_tmp / "state" / "runs" / "train-1", stop_refused())
     listed = costgov("incident", "list")
     assert listed.returncode == 0
-    assert "no governor answers; reading" in listed.stderr
+    assert listed.stderr == f"costgov: no governor answers; reading 2 journals below {short_tmp}/state\n"
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["INCIDENT", "run7.gpu-17.1", "run7.gpu-17.3"]
     shown = costgov("incident", "show", "run7.gpu-17.1")
     assert "VERIFIED   read back" in shown.stdout

@@ -215,7 +215,7 @@ def _price_and_policies(settings: Settings, preflight: Preflight | None) -> Iter
     else:
         names = ", ".join(policy.name for policy in policies.policies)
         observing = " (observe: nothing will be touched)" if settings.observe else ""
-        packaged = f"; the packaged one: there is no {directory}" if paths != [directory] else ""
+        packaged = f", packaged with costgov; {directory} does not exist" if paths != [directory] else ""
         yield Check(OK, "policies", f"{names}{observing}{packaged}")
         yield from _node_stop(settings, preflight, policies)
 

@@ -218,7 +218,7 @@ def _show_covered_runs(data: Mapping[str, Any]) -> None:
     runs = ", ".join(data["runs"])
     if data["observe"]:
         _show("nothing is halted by it: this governor only observes")
-    _show(f"it holds {runs}" if runs else "no live run is under it now")
+    _show(f"live runs under it now: {runs}" if runs else "no live run is under it now")
     for note in data["notes"]:
         _show(note)
 

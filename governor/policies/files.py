@@ -172,5 +172,5 @@ def remarks(paths: Sequence[Path], directory: Path, names: Sequence[str]) -> lis
     if not names:
         return [f"problem: NOTHING WILL BE JUDGED: {where} holds no *.toml; runs are metered and never halted"]
     if list(paths) == [PACKAGED_POLICY]:
-        return [f"policies: {', '.join(names)}, the packaged one: there is no {directory}"]
+        return [f"policies: {', '.join(names)}, packaged with costgov; {directory} does not exist"]
     return []

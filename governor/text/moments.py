@@ -105,7 +105,9 @@ def _rank_saved(detail: Detail, _snapshot: Snapshot) -> str:
 
 def _checkpoint_read(detail: Detail, _snapshot: Snapshot) -> str:
     if detail.get("whole") is True:
-        return f"{detail.get('files')} files whole, {detail.get('hashed')} hashes recomputed and equal"
+        hashed = detail.get("hashed")
+        hashes = f"{hashed} hashes recomputed and equal" if hashed else "saved without hashes"
+        return f"all {detail.get('files')} files are there in full size; {hashes}"
     reason = detail.get("reason") or "no reason given"
     return f"NOT WHOLE: {reason}" if detail.get("whole") is False else f"not readable by the governor: {reason}"
 

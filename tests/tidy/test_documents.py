@@ -124,3 +124,26 @@ def test_every_lint_exclusion_has_a_reason() -> None:
             reasoned.add(rule[1])
     without = [line.strip() for line in lines if (r := re.match(r'\s*"([A-Z]+)\d+"', line)) and r[1] not in reasoned]
     assert not without, f"an exclusion without a reason: {without}"
+
+
+def test_every_line_of_the_first_halt_is_explained() -> None:
+    shown = (ROOT / "docs/start/halt.txt").read_text()
+    said = (ROOT / "docs/start/first_halt.md").read_text()
+    rows = re.findall(r"^\| (`.*?`) \| ", said, flags=re.MULTILINE)
+    explained = {word.removesuffix(" …") for row in rows for word in re.findall(r"`(.*?)`", row)}
+    moments = re.findall(r"^ +[\d.]+ m?s  (\w+)", shown, flags=re.MULTILINE)
+    foot = re.findall(r"^(\w+(?: \w+)?) {2,}\S", shown.partition("  halted  ")[2], flags=re.MULTILINE)
+    assert len(moments) > 10
+    assert len(foot) > 5
+    assert set(moments + foot) <= explained, "docs/start/first_halt.md has no row for it"
+    start = re.findall(r"^costgov: (.*)$", shown, flags=re.MULTILINE)
+    assert not [line for line in start if not line.startswith(tuple(explained))]
+    for step in re.findall(r"`training step (\S+) …`", said):
+        assert f"training    step {step} " in shown
+
+
+def test_the_one_test_that_hacking_names_exists() -> None:
+    named = re.findall(r"pytest (tests/\S+\.py) -k (\w+)", (ROOT / "HACKING.md").read_text())
+    assert named
+    for file, word in named:
+        assert re.search(rf"^def test_\w*{word}", (ROOT / file).read_text(), flags=re.MULTILINE), f"{file}: {word}"

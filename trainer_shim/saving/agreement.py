@@ -147,8 +147,9 @@ class Round:
     def abort(self, phase: Phase, why: str) -> Dict[str, Any]:
         """Give up a phase for all ranks, naming those that did not post; return the verdict that counts."""
         missing = [str(rank) for rank, post in enumerate(self.posted(phase)) if post is None]
+        who = "rank" if len(missing) == 1 else "ranks"
         names = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
-        return self.settle(phase, {"abort": "%s: no answer from rank %s" % (why, names) if missing else why})
+        return self.settle(phase, {"abort": "%s (no answer from %s %s)" % (why, who, names) if missing else why})
 
     def _posts(self, phase: Phase) -> str:
         return self._prefix + ("vote" if phase is Phase.OUTCOME else phase.value)

@@ -211,7 +211,7 @@ class AgreementThread:
 
     def _gather(self, round_: Round, target: int) -> Verdict:
         """Wait until every rank stands at the target and can write."""
-        late = "step %d was not reached in time" % target
+        late = "time ran out before step %d" % target
         gate = self._gate
         while gate.arrived is None and gate.busy() and time.monotonic_ns() < self._request.deadline_ns:
             self._pause(round_)

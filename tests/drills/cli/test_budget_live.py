@@ -125,7 +125,7 @@ def test_a_ceiling_lowered_to_just_above_what_is_spent_halts_the_live_run(node: 
     told = here.set("llama", 4000)
     assert (told.returncode, told.stderr) == (0, "")
     assert "(was $5,000.00); spent $" in told.stdout
-    assert "it holds llama" in told.stdout
+    assert "live runs under it now: llama" in told.stdout
     here.lower("run:llama")
     assert rank.process.wait(BOUND_S) == -signal.SIGTERM
     here.service.until(lambda: "llama" in here.halted(), "the halt is over")

@@ -109,7 +109,7 @@ def test_the_doctor_sees_the_governor_run(costgov: Costgov, daemon: subprocess.P
 @pytest.mark.parametrize(
     ("directory", "said", "level"),
     [
-        ("absent", "policies: default, the packaged one: there is no {path}", "info"),
+        ("absent", "policies: default, packaged with costgov; {path} does not exist", "info"),
         ("empty", "problem: NOTHING WILL BE JUDGED: {path} holds no *.toml; runs are metered", "warning"),
     ],
 )

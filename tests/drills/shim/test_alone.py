@@ -85,7 +85,7 @@ def test_a_stuck_main_thread_acknowledges_at_once_and_the_step_is_not_reached(
     governor.ask(0, "i", grace_s=2)
     governor.frame("ack", incident="i", what="received")
     aborted = governor.frame("ack", incident="i", what="aborted")
-    assert "not reached in time" in aborted["reason"]
+    assert "time ran out before step" in aborted["reason"]
     assert child.stdin is not None
     child.stdin.write("x")
     child.stdin.flush()

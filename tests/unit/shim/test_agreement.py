@@ -37,7 +37,7 @@ def test_whoever_runs_out_of_time_names_the_silent_ranks_and_it_is_final() -> No
     first, second, third = ranks(3)
     first.post(Phase.POSITION, {"step": 7})
     verdict = first.abort(Phase.POSITION, "no agreement")
-    assert verdict == {"abort": "no agreement: no answer from rank 1, 2"}
+    assert verdict == {"abort": "no agreement (no answer from ranks 1, 2)"}
     second.post(Phase.POSITION, {"step": 7})
     third.post(Phase.POSITION, {"step": 7})
     assert verdict == third.verdict(Phase.POSITION), "the late ranks are released, too"
@@ -73,10 +73,10 @@ def test_the_outcome_is_settled_by_hand_and_names_those_that_did_not_vote() -> N
     first, second = ranks(2)
     first.post(Phase.OUTCOME, {"parts": []})
     assert not first.complete(Phase.OUTCOME)
-    assert second.abort(Phase.OUTCOME, "late") == {"abort": "late: no answer from rank 1"}
+    assert second.abort(Phase.OUTCOME, "late") == {"abort": "late (no answer from rank 1)"}
     second.post(Phase.OUTCOME, {"parts": []})
     assert first.complete(Phase.OUTCOME)
-    assert first.verdict(Phase.OUTCOME) == {"abort": "late: no answer from rank 1"}, "what was first stays"
+    assert first.verdict(Phase.OUTCOME) == {"abort": "late (no answer from rank 1)"}, "what was first stays"
 
 
 def test_the_table_of_phases_is_complete_and_goes_forward_only() -> None:

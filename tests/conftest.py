@@ -34,7 +34,7 @@ def short_tmp() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-_MARK = pytest.StashKey[str]()
+_MARK = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     """A run that leaves a process behind has failed. One that was interrupted is left to the watcher."""
     yield
-    mark = session.config.stash.get(_MARK, "")
+    mark = session.config.stash.get(_MARK, 0)
     if not mark or session.exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return
     if found := leftovers.still_there(mark, leftovers.ENDING_S):

@@ -24,7 +24,7 @@ def start(place: Path, *options: str, ends: str = "waits") -> subprocess.Popen[s
 
 
 def started(place: Path, run: subprocess.Popen[str]) -> list[int]:
-    """Pidfds of governor, trainer and orphan."""
+    """Pidfds of governor, trainer and orphans."""
     deadline = time.monotonic() + SAFETY_S
     pidfd = os.pidfd_open(run.pid)
     while not (place / "pids").exists():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from types import TracebackType
+
+from governor.daemon import signals
 
 # exit_codes.ExitCode.INTERRUPTED, which is not loaded yet. cli.main checks that they are equal.
 INTERRUPTED = 130
@@ -23,8 +24,7 @@ def exit_code_stands() -> None:
     The interpreter restores the default handlers before it has ended, so a later signal would meet the default action.
     It leaves ignored signals alone.
     """
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_IGN)
+    signals.ignore_all()
 
 
 sys.excepthook = _quietly

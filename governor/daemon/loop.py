@@ -6,6 +6,7 @@ of events, the simulator plays what happens here.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import queue
 import select
@@ -38,6 +39,7 @@ from governor.core.events.inputs import (
     Tick,
     TrainerExited,
 )
+from governor.daemon import signals
 from governor.daemon.incident_queries import IncidentQueries
 from governor.daemon.perform import Performer
 from governor.daemon.recorder import Recorder
@@ -105,6 +107,7 @@ class Daemon:
     _ready: dict[int, Callable[[], None]] = field(default_factory=dict)  # By descriptor: what to do when it is ready.
     _wake: Any = field(default_factory=socket.socketpair)
     _stopping: bool = False
+    _ignored: set[signal.Signals] = field(default_factory=set)  # Logged once each.
     _rejected_reported_at: MonoNs = MonoNs(-NS_PER_S)
     _reader: frames.FrameReader = field(default_factory=frames.FrameReader)
     _complaints: dict[ConnectionId, int] = field(default_factory=dict)
@@ -126,18 +129,15 @@ class Daemon:
         self._ping()
 
     def _ping(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # A full pipe has woken the loop already.
             self._wake[1].send(b"\0")
-        except BlockingIOError:
-            pass  # A full pipe has woken the loop already.
 
     def install_signals(self) -> None:
-        """Install handlers. SIGTERM and SIGINT end the governor (never a run), SIGHUP reloads the policies."""
+        """Answer signals: SIGTERM and SIGINT end the governor (never a run), SIGHUP reloads the policies."""
         for end in self._wake:
             end.setblocking(False)
         signal.set_wakeup_fd(self._wake[1].fileno(), warn_on_full_buffer=False)
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(signum, lambda number, _frame: self._queue.put(signal.Signals(number)))
+        signals.install(self._queue.put)
 
     def _let_go_of_signals(self) -> None:
         """Stop the wake-up pipe: its descriptor may be a journal's next, and a signal's byte would be written there.
@@ -221,11 +221,9 @@ class Daemon:
     # --- sources of events -------------------------------------------------------------------------------
 
     def _drain_wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while self._wake[0].recv(4096):
                 pass
-        except BlockingIOError:
-            pass
 
     def _drain_queue(self) -> None:
         for _ in range(self._queue.qsize()):
@@ -238,10 +236,15 @@ class Daemon:
                 self.apply(item)
 
     def _on_signal(self, signum: signal.Signals) -> None:
-        if signum is signal.SIGHUP:
+        if signum is signals.RELOADING:
             self.reload()
-        elif self.supervised is None or not self.supervised.on_signal(signum):
+        elif self.supervised is not None:
+            self._stopping = not self.supervised.on_signal(signum)
+        elif signum in signals.ENDING:
             self._stopping = True
+        elif signum not in self._ignored:  # SIGXCPU comes once a second.
+            self._ignored.add(signum)
+            log.warning("signal_ignored", signal=signum.name)
 
     def _drain_inbox(self) -> None:
         refused: set[ConnectionId] = set()

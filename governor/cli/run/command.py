@@ -63,7 +63,8 @@ def daemon(config: Path | None, policies: tuple[Path, ...], observe: bool) -> in
     """Run the governor of this node in the foreground, as the service does.
 
     SIGHUP reads the policies again (the old ones stand when the new ones are wrong), SIGTERM ends it and leaves
-    trainers alone. A halt under way is resumed by the next start.
+    trainers alone. A halt under way is resumed by the next start. SIGQUIT, SIGUSR1, SIGUSR2 and signals of limits and
+    timers are logged and ignored.
     """
     sys.excepthook = sys.__excepthook__  # Tracebacks belong in the service's journal.
     settings = settings_from(find_config(config), {"observe": True} if observe else {})
@@ -127,6 +128,10 @@ def run(
     job's id is the name: a requeued job goes on with the budget that it had. The newest 999 journals are kept; older
     ones go when a run ends, except where a halt was not seen to its end or a directory holds what is not costgov's.
     Directories that [paths] names are left alone.
+
+    SIGTERM, SIGINT and SIGQUIT go to the command's process group, and at the third costgov leaves. SIGUSR1, SIGUSR2 and
+    SIGALRM go to the command's process alone, except while a halt saves; so does Slurm's --signal=USR1@90.
+    SIGHUP reads the policies again. Signals of limits and timers are ignored.
     """
     chosen, given_by = (name, "--name") if name is not None else _default_name(command)
     if not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}", chosen) or chosen in (".", ".."):

@@ -26,6 +26,7 @@ from governor.core.events.inputs import CommandLaunched
 from governor.core.halt.incident import Incident
 from governor.core.halt.state import HaltState, StopTarget
 from governor.core.views.status import run_status
+from governor.daemon import signals
 from governor.daemon.logs import configure
 from governor.daemon.loop import SupervisedCommand
 from governor.ports import Processes
@@ -57,6 +58,7 @@ class Command:
     ended_at: MonoNs | None = None
     was_held_back: bool = False  # A signal came while a halt was saving.
     was_kept: bool = False  # A signal came while we waited only for the node's stop.
+    ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
 
     def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
         """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
@@ -74,7 +76,7 @@ class Command:
         return self.exit_code
 
     def pass_on(self, signum: signal.Signals) -> bool:
-        """Send Ctrl-C and SIGTERM to the command's process group. Returns True while we wait for the result.
+        """Send Ctrl-C, Ctrl-\\ and SIGTERM to the command's process group. Returns True while we wait for the result.
 
         The whole group gets the signal, as from a terminal. `deepspeed` alone would die and leave its ranks training.
         """
@@ -83,6 +85,12 @@ class Command:
         if self.poll() is None:
             os.killpg(self.process.pid, signum)
         return self.interrupts < INTERRUPTS_BEFORE_LEAVING
+
+    def pass_on_alone(self, signum: signal.Signals) -> None:
+        """Send the signal to the command's process, as if its sender had found that in our place."""
+        if self.poll() is None:
+            with contextlib.suppress(PermissionError):  # `sudo` has become another user's.
+                os.kill(self.process.pid, signum)
 
 
 @dataclass(slots=True)
@@ -214,8 +222,20 @@ def pass_on(governor: Governor, command: Command, print_line: Callable[[str], No
     """Send the signal to the command, with two exceptions for the first signal.
 
     While a halt saves, we hold it back: it would cost the checkpoint, and the halt ends the command anyway.
-    When only the node's stop is left to wait for, it keeps the node.
+    When only the node's stop is left to wait for, it keeps the node. What is not meant to end a program costs no
+    governor: it goes to the command's process, except while a halt saves, or is ignored.
     """
+    saving = _saving(governor)
+    if signum in signals.PASSED_ON_ALONE and not saving:
+        command.pass_on_alone(signum)
+        return True
+    if signum not in signals.PASSED_ON:
+        if signum not in command.ignored:
+            command.ignored.add(signum)
+            print_line(
+                f"costgov: {signum.name} is ignored" + (f" while incident {saving[0]} is saving" if saving else "")
+            )
+        return True
     if command.poll() is not None and stops_node(governor.node, command.exit_code):
         if is_accepted(governor.node):
             print_line(
@@ -228,11 +248,6 @@ def pass_on(governor: Governor, command: Command, print_line: Callable[[str], No
         print_line("costgov: the node is kept, if its stop can still be taken back; once more to leave at once")
         governor.daemon.apply(kept_by(signum, governor.clock.mono()))
         return True
-    saving = [
-        t.incident.incident_id
-        for t in governor.node.runs.values()
-        if t.incident is not None and t.incident.halt.stage in (HaltState.ASKED, HaltState.SAVING)
-    ]
     if not saving or command.was_held_back:
         return command.pass_on(signum)
     command.was_held_back = True
@@ -240,6 +255,15 @@ def pass_on(governor: Governor, command: Command, print_line: Callable[[str], No
         f"costgov: incident {saving[0]} is saving a checkpoint and ends the command then; once more to end it now"
     )
     return True
+
+
+def _saving(governor: Governor) -> list[str]:
+    """The incidents whose halt waits for a checkpoint."""
+    return [
+        t.incident.incident_id
+        for t in governor.node.runs.values()
+        if t.incident is not None and t.incident.halt.stage in (HaltState.ASKED, HaltState.SAVING)
+    ]
 
 
 def _end(command: Command) -> None:
@@ -260,12 +284,13 @@ def _wait_unwatched(command: Command) -> None:
     Under a container or a scheduler our exit would end the training, which goes on unharmed.
     """
 
-    def pass_on(number: int, _frame: object) -> None:
-        if not command.pass_on(signal.Signals(number)):
+    def pass_on(signum: signal.Signals) -> None:
+        if signum in signals.PASSED_ON_ALONE:
+            command.pass_on_alone(signum)
+        elif signum in signals.PASSED_ON and not command.pass_on(signum):
             raise SystemExit(ExitCode.NEEDS_HUMAN)
 
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, pass_on)
+    signals.install(pass_on)
     command.process.wait()
 
 

@@ -1,0 +1,104 @@
+"""Signals that others send: a governor outlives every one that does not mean it, and a command gets those for it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.drills.halt.conftest import BIN, POLICY, SAFETY_S, Service, configuration
+
+# It tells of each signal that comes, and ends itself by the code that it was told.
+HEARS = """
+import os, signal, sys
+for name in ("USR1", "USR2", "ALRM", "QUIT", "TERM", "INT"):
+    signal.signal(getattr(signal, "SIG" + name), lambda number, _: print(signal.Signals(number).name, flush=True))
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+sys.exit(7)
+"""
+LIMITS = ("SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGPIPE", "SIGXFSZ")
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start `costgov run` with its lines in said, and return it when the command has said its first line."""
+    started: list[subprocess.Popen[str]] = []
+
+    def make(argv: list[str], *prefix: str) -> subprocess.Popen[str]:
+        policy = tmp_path / "policy.toml"
+        policy.write_text(POLICY.format(stop="processes"))
+        command = [*prefix, str(BIN / "costgov"), "run", "--config", str(configuration(tmp_path)), "--policy"]
+        command += [str(policy), "--name", "drill", "--", *argv]
+        with (tmp_path / "said").open("wb") as said:
+            run = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
+        started.append(run)
+        assert run.stdout is not None
+        assert run.stdout.readline()
+        return run
+
+    yield make
+    for run in started:
+        with run:  # Closes its standard input, at whose end the command ends.
+            pass
+
+
+def test_a_run_passes_on_what_is_meant_for_its_command_and_goes_on(start: Start) -> None:
+    run = start([sys.executable, "-c", HEARS])
+    assert run.stdout is not None
+    for name in ("SIGUSR1", "SIGUSR2", "SIGALRM", "SIGUSR1", "SIGUSR1", "SIGUSR1", "SIGQUIT", "SIGTERM"):
+        run.send_signal(signal.Signals[name])
+        assert run.stdout.readline() == f"{name}\n"
+    run.communicate("\n", timeout=SAFETY_S)
+    assert run.returncode == 7
+
+
+def test_a_run_ignores_the_limits_and_timers_that_are_its_own(start: Start, tmp_path: Path) -> None:
+    run = start([sys.executable, "-c", HEARS])
+    for name in LIMITS:
+        run.send_signal(signal.Signals[name])
+        run.send_signal(signal.Signals[name])
+    output, _ = run.communicate("\n", timeout=SAFETY_S)
+    assert (run.returncode, output) == (7, "")
+    said = (tmp_path / "said").read_text().splitlines()
+    # Python itself ignores the last two.
+    assert sorted(line for line in said if "ignored" in line) == sorted(
+        f"costgov: {name} is ignored" for name in LIMITS[:-2]
+    )
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGQUIT"])
+def test_a_command_that_handles_no_signal_ends_by_it_as_without_costgov(name: str, start: Start) -> None:
+    run = start([sys.executable, "-c", "import sys; print(1, flush=True); sys.stdin.readline()"])
+    run.send_signal(signal.Signals[name])
+    assert run.wait(SAFETY_S) == 128 + signal.Signals[name]
+
+
+def test_what_the_caller_ignored_stays_ignored_for_the_command(start: Start) -> None:
+    masks = "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('SigIgn')], flush=True)"
+    ignoring = ["sh", "-c", 'trap "" USR1; exec "$@"', "sh"]
+    run = start([sys.executable, "-c", f"import sys; print(1, flush=True); sys.stdin.readline(); {masks}"], *ignoring)
+    run.send_signal(signal.SIGUSR1)
+    ignored, _ = run.communicate("\n", timeout=SAFETY_S)
+    assert run.returncode == 0
+    assert int(ignored, 16) >> (signal.SIGUSR1 - 1) & 1
+
+
+def test_a_daemon_is_ended_by_no_signal_that_does_not_mean_it(service: Callable[..., Service]) -> None:
+    governor = service()
+    governor.start()
+    assert governor.process is not None
+    ignored = ("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", *LIMITS[:-2])
+    for name in (*ignored, *LIMITS[-2:], *ignored):
+        governor.process.send_signal(signal.Signals[name])
+    governor.until(lambda: governor.ask({"cmd": "ping"}) is not None, "it answers")
+    governor.process.terminate()
+    assert governor.process.wait(SAFETY_S) == 0
+    lines = [json.loads(line) for line in governor.log.read_text().splitlines()]
+    assert sorted(line["signal"] for line in lines if line["event"] == "signal_ignored") == sorted(ignored)

@@ -177,7 +177,7 @@ class Daemon:
                 self._ready[fd]()
             self._drain_queue()
             at = self.performer.clock.mono()
-            for seen in self.performer.process_killer.scan(at):
+            for seen in self.performer.scan(at):
                 self.apply(seen)
             self.performer.perform_due(at)
             if at >= self._next_tick:

@@ -38,7 +38,15 @@ from governor.core.events.effects import (
     StopCompute,
     Term,
 )
-from governor.core.events.inputs import BillingAnswer, BillingRead, CheckpointRead, Event, StopAnswer, StopReplied
+from governor.core.events.inputs import (
+    BillingAnswer,
+    BillingRead,
+    CheckpointRead,
+    Event,
+    ProcessesSeen,
+    StopAnswer,
+    StopReplied,
+)
 from governor.core.halt.incident import TARGETS_MAX
 from governor.core.money.charges import charge_row
 from governor.daemon.observers import Observers
@@ -52,6 +60,8 @@ STOPS_AT_ONCE_MAX: Final = 8
 BILLING_READS_AT_ONCE_MAX: Final = 8
 # On a hung disk no read ends, and each after the first adds nothing.
 CHECKPOINT_READS_AT_ONCE_MAX: Final = 4
+# The words of the timeline.
+_MOMENTS: Final = {signal.SIGTERM: "term", signal.SIGKILL: "kill"}
 
 log = structlog.get_logger("costgov")
 
@@ -212,10 +222,40 @@ class Performer:
         launchers = managed.incident.launchers if managed is not None and managed.incident is not None else ()
         uid = managed.run.uid if managed is not None else -1
         hit = self.process_killer.begin(incident_id, self.node.announced(incident_id), launchers, uid, signum)
+        unsent = self._why_unsent(hit)
+        if unsent is not None and managed is not None and managed.incident is not None:
+            managed.incident.mark_unsent(_MOMENTS[signum], unsent)
+        self._note_hit(incident_id, run, signum, hit)
+        if self.process_killer.blind is not None:
+            text = f"{signum.name} is not sent: {unsent}; it is sent when the table can be read again"
+            self.alarm(Alarm("process_table_unreadable", run, text))
+
+    def _why_unsent(self, hit: list[dict[str, Any]]) -> str | None:
+        if self.process_killer.blind is not None:
+            return f"the process table cannot be read ({self.process_killer.blind})"
+        results = {row["sent"] for row in hit}
+        if Sent.DENIED.value in results and Sent.SENT.value not in results:
+            return "not permitted, or the processes cannot be identified"
+        return None
+
+    def _note_hit(self, incident_id: str, run: str, signum: signal.Signals, hit: list[dict[str, Any]]) -> None:
+        managed = self.node.runs.get(run)
         if managed is not None and managed.incident is not None and hit:
             managed.incident.add_targets(row for row in hit if row["sent"] is Sent.SENT.value)
         data = {"effect": signum.name, "targets": hit[:TARGETS_MAX], "targets_total": len(hit)}
         self._record(Record("effect", run, incident_id, data))
+
+    def scan(self, at: MonoNs) -> list[ProcessesSeen]:
+        """What the search for processes has found. Signals that had waited for it are noted now."""
+        seen = self.process_killer.scan(at)
+        for incident_id, signum, hit in self.process_killer.take_late():
+            managed = self.node.of_incident(incident_id)
+            if managed is not None and managed.incident is not None:
+                managed.incident.note(at, self.node.wall(at), _MOMENTS[signum])
+                if (unsent := self._why_unsent(hit)) is not None:
+                    managed.incident.mark_unsent(_MOMENTS[signum], unsent)
+                self._note_hit(incident_id, managed.run.run, signum, hit)
+        return seen
 
     # --- provider --------------------------------------------------------------------------------------
 

@@ -40,7 +40,8 @@ class KillInProgress:
     launchers: tuple[ProcessId, ...]
     uid: int
     signum: signal.Signals
-    members: KillSet | None = None  # None while the process table cannot be read.
+    members: KillSet | None = None  # None before a process table could be read.
+    is_waiting: bool = False  # `signum` waits for a readable process table.
     unsent: tuple[ProcessId, ...] = ()  # Processes not yet sent `signum`, first in the next round.
     empty_scans: int = 0
     is_gone_reported: bool = False
@@ -54,7 +55,8 @@ class ProcessKiller:
     processes: Processes
     own_pid: int
     _open: dict[str, KillInProgress] = field(default_factory=dict)
-    _is_blind: bool = False
+    blind: str | None = None  # Why the process table cannot be read.
+    _late: list[tuple[str, signal.Signals, list[dict[str, Any]]]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -66,13 +68,22 @@ class ProcessKiller:
         self, incident_id: str, ranks: Iterable[ProcessId], launchers: Iterable[ProcessId], uid: int,
         signum: signal.Signals,
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result."""
+        """Signal every process of the run, launchers first. Repeatable. Return each process and its signal's result.
+
+        While `blind`, nobody is signalled. The signal waits, and `take_late` has its result.
+        """
         known = self._open.get(incident_id)
         killing = KillInProgress(tuple(dict.fromkeys(ranks)), tuple(launchers), uid, signum)
         killing.members = known.members if known is not None else None
         self._open[incident_id] = killing
         table = self._table()
+        killing.is_waiting = table is None
         return self._begin(killing, table) if table is not None else []
+
+    def take_late(self) -> list[tuple[str, signal.Signals, list[dict[str, Any]]]]:
+        """The signals that had waited and have been sent since: incident, signal, and as `begin` returns it."""
+        late, self._late = self._late, []
+        return late
 
     def _begin(self, killing: KillInProgress, table: Table) -> list[dict[str, Any]]:
         made = kill_set(table, killing.ranks, self.own_pid, launchers=killing.launchers, uid=killing.uid)
@@ -94,11 +105,11 @@ class ProcessKiller:
         try:
             table = self.processes.table()
         except OSError as error:
-            if not self._is_blind:  # Logged once, and not at each of twenty scans a second.
+            if self.blind is None:  # Logged once, and not at each of twenty scans a second.
                 log.error("process_table_unreadable", reason=error.strerror, until="it can be read, signals wait")
-            self._is_blind = True
+            self.blind = error.strerror or "unknown error"
             return None
-        self._is_blind = False
+        self.blind = None
         return table
 
     def _send(self, process: ProcessId, signum: signal.Signals) -> Sent:
@@ -120,8 +131,9 @@ class ProcessKiller:
         return [seen for name, killing in due.items() if (seen := self._scan_one(name, killing, table, at)) is not None]
 
     def _scan_one(self, incident_id: str, killing: KillInProgress, table: Table, at: MonoNs) -> ProcessesSeen | None:
-        if killing.members is None:
-            self._begin(killing, table)  # Send the signals that an unreadable table delayed.
+        if killing.is_waiting:
+            killing.is_waiting = False
+            self._late.append((incident_id, killing.signum, self._begin(killing, table)))
         assert killing.members is not None
         newcomers = strays(table, killing.members, self.own_pid)
         everyone = dict.fromkeys((*killing.members.members, *newcomers, *killing.ranks))

@@ -112,7 +112,9 @@ def _checkpoint_read(detail: Detail, _snapshot: Snapshot) -> str:
     return f"NOT WHOLE: {reason}" if detail.get("whole") is False else f"not readable by the governor: {reason}"
 
 
-def _targets(_detail: Detail, snapshot: Snapshot) -> str:
+def _targets(detail: Detail, snapshot: Snapshot) -> str:
+    if "unsent" in detail:
+        return f"NOT SENT: {detail['unsent']}"
     return processes_text(snapshot) or "the run's processes"
 
 

@@ -242,9 +242,17 @@ def make_proc(directory: Path, pid: int, argv: bytes | None) -> None:
         (own / "cmdline").write_bytes(argv)
 
 
+def test_a_table_without_its_reader_is_none(tmp_path: Path) -> None:
+    """As when something is mounted over /proc: the run's processes are not gone."""
+    make_proc(tmp_path, 10, b"python\0train.py\0")
+    with pytest.raises(OSError, match="does not show the governor itself"):
+        LinuxProcesses("boot", proc=str(tmp_path)).table()
+
+
 def test_a_command_line_that_cannot_be_read_holds_up_no_scan(tmp_path: Path) -> None:
     """As when a wedged driver keeps a process's memory map locked: the table goes on with what was seen before."""
     processes = LinuxProcesses("boot", proc=str(tmp_path))
+    make_proc(tmp_path, os.getpid(), b"costgov\0daemon\0")
     make_proc(tmp_path, 10, b"python\0train.py\0")
     assert processes.table()[10].argv == ("python", "train.py")
     make_proc(tmp_path, 11, None)

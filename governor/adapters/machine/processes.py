@@ -70,7 +70,8 @@ class LinuxProcesses:
     Reading a command line needs the memory map of its process. A wedged driver or file system can hold that map for
     ever
     (`ps` hangs then). So a separate thread reads them. Past its bound, tables use the command lines seen before.
-    `table` and `facts` raise OSError if we ourselves are out of descriptors or memory: blind is not empty.
+    `table` and `facts` raise OSError if we ourselves are out of descriptors or memory: blind is not empty. So does a
+    table that does not show us.
     """
 
     def __init__(self, boot_id: str, proc: str = "/proc", look_bound_s: float = LOOK_BOUND_S) -> None:
@@ -124,6 +125,8 @@ class LinuxProcesses:
                 facts = self._look(int(name), with_argv)
                 if facts is not None:
                     found[facts.process.pid] = facts
+        if os.getpid() not in found:  # Something is mounted over it. An empty table would mean "all are gone".
+            raise OSError(errno.ENODATA, f"{self._proc} does not show the governor itself")
         return found
 
     def _look(self, pid: int, with_argv: bool) -> ProcessFacts | None:

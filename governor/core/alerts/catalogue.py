@@ -83,6 +83,7 @@ SEVERITIES: Final[Mapping[str, Severity]] = MappingProxyType(
         "price_unanswered": Severity.WARNING,
         "price_unknown": Severity.WARNING,
         "price_unlisted": Severity.INFO,
+        "process_table_unreadable": Severity.CRITICAL,
         "recording_stopped": Severity.WARNING,
         "run_unreadable": Severity.WARNING,
         "spot_notice": Severity.CRITICAL,

@@ -40,8 +40,9 @@ from governor.core.events.inputs import (
     StreamOpened,
 )
 from governor.core.halt import table
+from governor.core.halt.acts import UNKILLABLE
 from governor.core.halt.incident import Incident, process_row, rank_rows
-from governor.core.halt.table import Fact, HaltState, StopTarget
+from governor.core.halt.table import Fact, Halt, HaltState, StopTarget
 from governor.core.runs.life import LifeFact
 
 DAY_NS = 24 * NS_PER_HOUR
@@ -149,7 +150,7 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
     if incident.is_closed:
         return []
     before = incident.halt
-    halt, ordered = table.step(before, fact, at, incident.plan)
+    halt, ordered = _in_truth(incident, *table.step(before, fact, at, incident.plan))
     incident.move(halt)
     if incident.halt == before and not ordered:
         return []
@@ -162,6 +163,15 @@ def feed(node: Node, managed: ManagedRun, fact: Fact, at: MonoNs) -> list[Effect
         _close(node, managed, at)
         effects.extend(_still_billed(node, incident))
     return [persist_incident(node, managed), *effects, *ordered]
+
+
+def _in_truth(incident: Incident, halt: Halt, ordered: tuple[HaltEffect, ...]) -> tuple[Halt, tuple[HaltEffect, ...]]:
+    """Nobody survives a signal that was not sent."""
+    if halt.page_reason != UNKILLABLE or incident.unsent is None:
+        return halt, ordered
+    reason = f"its processes could not be signalled: {incident.unsent}"
+    truly = tuple(replace(effect, reason=reason) if isinstance(effect, Page) else effect for effect in ordered)
+    return replace(halt, page_reason=reason), truly
 
 
 def _note_effects(node: Node, incident: Incident, ordered: tuple[HaltEffect, ...], at: MonoNs) -> None:

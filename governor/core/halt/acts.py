@@ -18,6 +18,8 @@ STOP_ATTEMPTS_PER_RUNG_MAX: Final = 5
 RENEWALS_MAX: Final = 3  # Renewals of one state's deadline by restarts in it.
 # Keeps 2**n small. Every interval reaches its upper bound long before.
 DOUBLINGS_MAX: Final = 10
+# Why a person is called; also when the halt is resumed.
+UNKILLABLE: Final = "processes survive SIGKILL"
 
 Outcome = tuple[Halt, tuple[HaltEffect, ...]]
 Act = Callable[[Halt, MonoNs, HaltPlan], Outcome]
@@ -118,7 +120,7 @@ def after_exit(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
 
 def after_unkillable(halt: Halt, at: MonoNs, plan: HaltPlan) -> Outcome:
     if plan.stop is StopTarget.PROCESSES:
-        return _call_human(halt, at, plan, "processes survive SIGKILL")
+        return _call_human(halt, at, plan, UNKILLABLE)
     return _send_stop(halt, at, plan, 0)
 
 

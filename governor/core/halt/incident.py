@@ -119,6 +119,19 @@ class Incident:
             del self.timeline[TIMELINE_MAX // 2]  # The begin and the end matter more than the days between.
         self.timeline.append({"mono_ns": at, "wall_ns": wall, "what": what, "detail": detail})
 
+    def mark_unsent(self, what: str, reason: str) -> None:
+        """Note that the newest signal of the timeline was not sent."""
+        for entry in reversed(self.timeline):
+            if entry["what"] == what:
+                entry["detail"] = {**entry["detail"], "unsent": reason}
+                return
+
+    @property
+    def unsent(self) -> str | None:
+        """Why the newest signal was not sent; None if it was, or there is none."""
+        newest = next((entry for entry in reversed(self.timeline) if entry["what"] in ("term", "kill")), None)
+        return newest["detail"].get("unsent") if newest is not None else None
+
     def add_targets(self, rows: Iterable[dict[str, Any]]) -> None:
         """Record signalled processes, each once, while there is room."""
         known = {(row["pid"], row["start_ticks"]) for row in self.targets}

@@ -108,7 +108,7 @@ def test_without_one_free_descriptor_it_says_so_once_and_halts_as_soon_as_it_can
         _gone(rank)
     governor.until(lambda: governor.stage() == "HALTED", "the halt is complete")
     log = governor.log.read_text()
-    assert log.count("process_table_unreadable") == 1
+    assert log.count('"event": "process_table_unreadable"') == 1
     assert "Traceback" not in log
 
 

@@ -58,8 +58,13 @@ def test_without_a_process_table_nothing_is_gone_and_the_signal_comes_once_it_ca
     assert scans(process_killer, 2) == []
     assert processes.by_pid[100].received == []
     assert process_killer.next_at() == MonoNs(NS_PER_S + SCAN_NS), "it looks again soon"
+    assert process_killer.blind == "Too many open files"
+    assert process_killer.take_late() == []
     assert scans(process_killer, 1) == []
     process_killer.scan(MonoNs(5 * NS_PER_S))
+    assert process_killer.blind is None
+    ((incident_id, signum, rows),) = process_killer.take_late()
+    assert (incident_id, signum, [row["pid"] for row in rows]) == ("i", signal.SIGTERM, [100, 101])
     for process in (rank, worker):
         assert signal.SIGTERM in processes.by_pid[process.pid].received
 

@@ -1,0 +1,42 @@
+"""A machine without /proc, or one that loses it: nothing is done blindly, and nothing is claimed that was not done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from tests.drills.halt.conftest import POLICY, SAFETY_S, Service
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a mount namespace")
+OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
+
+
+def test_a_signal_that_cannot_be_sent_is_not_claimed_and_comes_once_proc_is_back(
+    service: Callable[..., Service],
+) -> None:
+    policy = POLICY.replace('grace = "10s"', 'grace = "1s"', 1).replace('"5s"', '"1s"')
+    governor = service(policy=policy, prefix=OWN_MOUNTS)
+    governor.start()
+    assert governor.process is not None
+    trainee = governor.trainee("deaf")
+    governor.until(lambda: governor.step() > 0, "it trains")
+    within = ["nsenter", f"--mount=/proc/{governor.process.pid}/ns/mnt"]
+    subprocess.run([*within, "mount", "-t", "tmpfs", "none", "/proc"], check=True)
+    assert governor.ask({"cmd": "halt", "run": "drill", "reason": "to see"})
+    blind = governor.until_stage("NEEDS_HUMAN")
+    assert trainee.poll() is None
+    signals = [entry["detail"] for entry in blind["timeline"] if entry["what"] in ("term", "kill")]
+    assert all("the process table cannot be read" in detail["unsent"] for detail in signals[:2])
+    assert blind["pages"] == [f"its processes could not be signalled: {signals[0]['unsent']}"]
+    governor.until_said("process_table_unreadable")
+    assert "SIGTERM is not sent: the process table cannot be read" in governor.log.read_text()
+
+    subprocess.run([*within, "umount", "/proc"], check=True)
+    trainee.wait(SAFETY_S)
+    halted = governor.until_stage("HALTED")
+    kills = [entry["detail"] for entry in halted["timeline"] if entry["what"] == "kill"]
+    assert "unsent" not in kills[-1]
+    assert [target["pid"] for target in halted["targets"]] == [trainee.pid]

@@ -38,6 +38,7 @@ _COMMANDS: Final = {
 
 # In click 8.2 and later. Earlier versions print that page themselves.
 _NO_ARGUMENTS: Final[Any] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+STDERR: Final = 2
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
@@ -83,9 +84,21 @@ def completion(shell: str) -> None:
 
 def main() -> None:
     """Entry point. Every expected failure is one line on stderr and a documented exit code."""
+    if sys.stderr is None:
+        _open_stderr()
     if not os.environ.get("COSTGOV_TRACEBACK"):
         sys.excepthook = _one_line
     sys.exit(_run())
+
+
+def _open_stderr() -> None:
+    """The caller closed it (`2>&-`): write nowhere, and give its number to no socket or journal."""
+    fd = os.open(os.devnull, os.O_RDWR)
+    if fd != STDERR:
+        os.dup2(fd, STDERR)
+        os.close(fd)
+    os.set_inheritable(STDERR, True)
+    sys.stderr = open(STDERR, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - until the end.
 
 
 def _run() -> int:

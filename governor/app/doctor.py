@@ -168,7 +168,12 @@ def _state(settings: Settings) -> Iterator[Check]:
 
 
 def _kill_path() -> Iterator[Check]:
-    results = run_selftest(LinuxProcesses(SystemClock().boot_id))
+    try:
+        results = run_selftest(LinuxProcesses(SystemClock().boot_id))
+    except OSError as error:
+        text = f"{error.filename or '/proc'}: cannot be read: {error.strerror}"
+        yield Check(FAIL, "kill path", text, "mount /proc: nothing can be identified or ended without it")
+        return
     for name, ok, line in results:
         limited = ok and name == "signal_other_users" and "only" in line
         yield Check(WARN if limited else OK if ok else FAIL, "kill path", line)

@@ -66,7 +66,10 @@ class Governor:
         self.settings = settings
         _raise_descriptor_limit()
         self.clock = SystemClock()
-        self.processes = LinuxProcesses(self.clock.boot_id)
+        try:
+            self.processes = LinuxProcesses(self.clock.boot_id)
+        except OSError as error:
+            raise CannotStart(f"{error.filename}: cannot be read: {error.strerror}; mount /proc") from error
         self._closers: list[Callable[[], object]] = []
         paths = settings.paths
         for directory in (paths.state_dir, paths.runtime_dir):

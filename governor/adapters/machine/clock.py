@@ -15,7 +15,12 @@ class SystemClock:
 
     def __init__(self) -> None:
         # Read once: it cannot change under a living process, and a container may hide /proc/sys later.
-        self._boot_id = BOOT_ID_PATH.read_text(encoding="ascii").strip()
+        self._boot_id = ""
+        self._problem: OSError | None = None
+        try:
+            self._boot_id = BOOT_ID_PATH.read_text(encoding="ascii").strip()
+        except OSError as error:
+            self._problem = error
 
     def mono(self) -> MonoNs:
         return MonoNs(time.monotonic_ns())
@@ -28,4 +33,7 @@ class SystemClock:
 
     @property
     def boot_id(self) -> str:
+        """Raises OSError if /proc could not be read. The times need no /proc."""
+        if self._problem is not None:
+            raise self._problem
         return self._boot_id

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.drills.halt.conftest import POLICY, SAFETY_S, Service
+from tests.drills.halt.conftest import BIN, POLICY, SAFETY_S, Service, configuration
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a mount namespace")
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private")
@@ -40,3 +41,20 @@ def test_a_signal_that_cannot_be_sent_is_not_claimed_and_comes_once_proc_is_back
     kills = [entry["detail"] for entry in halted["timeline"] if entry["what"] == "kill"]
     assert "unsent" not in kills[-1]
     assert [target["pid"] for target in halted["targets"]] == [trainee.pid]
+
+
+@pytest.mark.parametrize("command", [("daemon",), ("run",), ("doctor",)], ids=lambda command: str(command[0]))
+def test_without_proc_nothing_starts_and_one_line_says_why(command: tuple[str, ...], tmp_path: Path) -> None:
+    config = str(configuration(tmp_path))
+    argv = [str(BIN / "costgov"), *command, "--config", config, *(("--", "true") if command == ("run",) else ())]
+    hide = 'mount -t tmpfs none /proc && exec "$@"'
+    done = subprocess.run(
+        [*OWN_MOUNTS, "sh", "-c", hide, "sh", *argv], capture_output=True, text=True, timeout=SAFETY_S
+    )  # fmt: skip
+    assert done.returncode == 1
+    what = "/proc/sys/kernel/random/boot_id: cannot be read: No such file or directory"
+    if command == ("doctor",):
+        assert what in " ".join(done.stdout.split())
+    else:
+        assert done.stderr.splitlines()[-1] == f"costgov: {what}; mount /proc"
+        assert "internal error" not in done.stderr

@@ -5,8 +5,11 @@ The check is SQLite's own, plus what a start reads of the file.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sqlite3
+import stat
 import urllib.parse
 from contextlib import closing
 from typing import Final
@@ -27,6 +30,10 @@ UNION ALL SELECT CAST(incident_id AS BLOB), CAST(snapshot AS BLOB) FROM incident
 
 def open_read_only(path: str) -> sqlite3.Connection:
     """A connection that changes nothing. Each query is its own transaction. Raises sqlite3.Error."""
+    with contextlib.suppress(OSError):  # SQLite itself says what is wrong then.
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # To open a FIFO waits for its writer.
+            raise sqlite3.OperationalError("not a regular file")
     uri = f"file:{urllib.parse.quote(path)}?mode=ro"
     return sqlite3.connect(uri, uri=True, timeout=1.0, isolation_level=None)
 

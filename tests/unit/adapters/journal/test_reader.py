@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from governor.adapters.journal.check import open_read_only
 from governor.adapters.journal.reader import PAGE_ROWS, ChargesUnreadable, Unreadable, journal_paths, read_charges
 from governor.adapters.journal.writer import open_journal
 from governor.core.base.units import parse_utc
@@ -122,3 +123,9 @@ def test_the_journal_written_last_comes_first(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (number, number))
     assert journal_paths(tmp_path) == [str(tmp_path / name) for name in reversed(names)]
     assert journal_paths(tmp_path / "none") == []
+
+
+def test_a_fifo_in_the_journals_place_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "costgov.db")
+    with pytest.raises(sqlite3.OperationalError, match="not a regular file"):
+        open_read_only(str(tmp_path / "costgov.db"))

@@ -7,6 +7,7 @@ request, and seconds from the first byte to the last.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import ipaddress
 import socket
@@ -19,6 +20,7 @@ from importlib.metadata import version
 from itertools import accumulate
 from typing import Any, Final
 
+import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
@@ -43,9 +45,14 @@ CONNECTION_S_MAX: Final = 10.0  # Prometheus's own default scrape timeout.
 READ_BYTES: Final = 4096
 # For a thread to notice that we closed its connection: far above what it takes.
 ROOM_S_MAX: Final = 1.0
+# Without a descriptor for it, a scraper waits in the kernel, and the acceptor this long before it tries again.
+AGAIN_S: Final = 1.0
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 WAKE_PERIOD_S: Final = 3600.0  # Nothing waits for it: close() wakes the server itself.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"  # Every Prometheus since 0.0.4 reads it.
 _FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+
+log = structlog.get_logger("costgov")
 
 
 class MetricsUnavailable(Exception):  # noqa: N818 - the condition is the name.
@@ -67,6 +74,8 @@ class ScrapeServer(ThreadingHTTPServer):
         self._render = render
         self._rendering = threading.Lock()
         self._scrapers: dict[socket.socket, threading.Thread] = {}  # In order of age. Only the acceptor uses it.
+        self._is_exhausted = False  # Logged once.
+        self._closing = threading.Event()
         self._acceptor = threading.Thread(
             target=self.serve_forever, args=(WAKE_PERIOD_S,), name="metrics", daemon=True
         )  # fmt: skip
@@ -75,6 +84,19 @@ class ScrapeServer(ThreadingHTTPServer):
     def render(self) -> bytes:
         with self._rendering:  # One at a time: many at once would delay the loop.
             return self._render()
+
+    def get_request(self) -> Any:
+        try:
+            accepted = super().get_request()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                if not self._is_exhausted:
+                    log.error("scraper_not_accepted", reason=error.strerror, again_s=AGAIN_S)
+                self._is_exhausted = True
+                self._closing.wait(AGAIN_S)
+            raise
+        self._is_exhausted = False
+        return accepted
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer on a separate thread. Beyond the bound, the oldest connection is closed."""
@@ -102,6 +124,7 @@ class ScrapeServer(ThreadingHTTPServer):
 
     def close(self) -> None:
         """Close all connections and end all threads."""
+        self._closing.set()
         with contextlib.suppress(OSError):  # It was closed before.
             self.socket.shutdown(socket.SHUT_RDWR)  # Wakes the acceptor.
         self.shutdown()

@@ -324,7 +324,8 @@ def _finder(entry: Jsonl) -> Callable[[Processes], Sequence[ProcessFacts]] | Non
 
 def _by_pidfile(path: Path, processes: Processes) -> Sequence[ProcessFacts]:
     try:
-        with path.open("rb") as file:
+        # Without waiting: a FIFO without a writer is an empty file.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             pid = int(file.read(PIDFILE_BYTES_MAX).split()[0])
             written_s = os.fstat(file.fileno()).st_mtime
     except (OSError, ValueError, IndexError):

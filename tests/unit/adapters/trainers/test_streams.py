@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from governor.adapters.trainers.streams import SavedStream, Stream
+from governor.adapters.trainers.streams import SavedStream, Stream, _by_pidfile
 from governor.core.base.identity import ConnectionId
 from governor.core.base.units import NS_PER_S, BootNs, MonoNs, WallNs
 from governor.core.engine.node import Node, run_snapshot
@@ -362,3 +363,8 @@ def test_the_last_lines_of_a_log_do_not_revive_what_has_ended() -> None:
     world.until(5)
     world.tell(TrainerExited(at(5), "log", None), Step(at(5), None, "log", 0, step=9))
     assert not world.node.runs["log"].run.alive
+
+
+def test_a_fifo_as_a_pidfile_names_nobody_and_holds_up_no_loop(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
+    assert _by_pidfile(tmp_path / "pid", FakeProcesses()) == []

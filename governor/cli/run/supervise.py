@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +15,9 @@ from typing import IO, Any, Final
 from governor.app.node_facts import CannotStart
 from governor.app.wiring import Governor
 from governor.cli.common import ExitCode
+from governor.cli.run.child import Command, end_command, start_command, wait_unwatched
 from governor.cli.run.console import Console
 from governor.cli.run.ending import CommandEnd, is_accepted, kept_by, living, made_for, prune, stops_node
-from governor.core.base.identity import ProcessId
 from governor.core.base.units import NS_PER_S, MonoNs, UsdMicros, format_usd
 from governor.core.engine.resume import SUPERSEDED
 from governor.core.events.effects import Alarm, Effect
@@ -29,68 +28,17 @@ from governor.core.views.status import run_status
 from governor.daemon import signals
 from governor.daemon.logs import configure
 from governor.daemon.loop import SupervisedCommand
-from governor.ports import Processes
 from governor.reports.terminal import closing_line
 from governor.settings.model import Settings
 from trainer_shim.wire import HALT_EXIT_CODE
 
 # The first governor, and three that resume after a failure. A governor that fails four times does not recover.
 GOVERNORS_MAX: Final = 4
-# The longest that `deepspeed` and `torchrun` take to end their ranks.
-TERM_GRACE_S: Final = 30.0
 # From a launcher's exit to attach() in a process that it left: imports and the model's set-up.
 HELLO_NS: Final = 60 * NS_PER_S
 # A halted log's processes are looked for every five seconds. Two looks find those that it names at all.
 NAMED_NS: Final = 10 * NS_PER_S
 PIDS_NAMED_MAX: Final = 8  # The ranks of one machine. More would only fill the line.
-INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run name of its governor.
-# The first two go to the command. At the third we leave, with the halt unfinished.
-INTERRUPTS_BEFORE_LEAVING: Final = 3
-
-
-@dataclass(slots=True)
-class Command:
-    """The one command, its signals and its exit."""
-
-    process: subprocess.Popen[bytes]
-    interrupts: int = 0
-    exit_code: int | None = None
-    ended_at: MonoNs | None = None
-    was_held_back: bool = False  # A signal came while a halt was saving.
-    was_kept: bool = False  # A signal came while we waited only for the node's stop.
-    ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
-
-    def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
-        """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
-        try:
-            facts = processes.facts(self.process.pid)
-        except OSError:
-            return ()
-        return (facts.process,) if facts is not None else ()
-
-    def poll(self) -> int | None:
-        if self.exit_code is None:
-            code = self.process.poll()
-            if code is not None:
-                self.exit_code = code if code >= 0 else 128 - code  # As a shell reports a death by a signal.
-        return self.exit_code
-
-    def pass_on(self, signum: signal.Signals) -> bool:
-        """Send Ctrl-C, Ctrl-\\ and SIGTERM to the command's process group. Returns True while we wait for the result.
-
-        The whole group gets the signal, as from a terminal. `deepspeed` alone would die and leave its ranks training.
-        """
-        self.interrupts += 1
-        # It is not reaped yet, so its pid and its group's id are still its own.
-        if self.poll() is None:
-            os.killpg(self.process.pid, signum)
-        return self.interrupts < INTERRUPTS_BEFORE_LEAVING
-
-    def pass_on_alone(self, signum: signal.Signals) -> None:
-        """Send the signal to the command's process, as if its sender had found that in our place."""
-        if self.poll() is None:
-            with contextlib.suppress(PermissionError):  # `sudo` has become another user's.
-                os.kill(self.process.pid, signum)
 
 
 @dataclass(slots=True)
@@ -173,7 +121,7 @@ def _run_governed(
                 for line in governor.lines():
                     console.print_line(f"costgov: {line}")
                 try:
-                    command = _start(argv, governor, name, sink)
+                    command = start_command(argv, governor, name, sink)
                 except OSError as error:
                     sys.stderr.write(f"costgov: {argv[0]}: cannot be run: {error.strerror}\n")
                     return 127 if isinstance(error, FileNotFoundError) else 126
@@ -191,12 +139,12 @@ def _run_governed(
         console.print_line(
             f"costgov: the governor cannot go on: ending pid {command.process.pid}, whose halt was decided"
         )
-        _end(command)
+        end_command(command)
     else:
         console.print_line(
             f"costgov: the governor cannot go on: pid {command.process.pid} goes on UNWATCHED, nothing ends it"
         )
-        _wait_unwatched(command)
+        wait_unwatched(command)
     return _exit_code(command, outcome)
 
 
@@ -266,52 +214,12 @@ def _saving(governor: Governor) -> list[str]:
     ]
 
 
-def _end(command: Command) -> None:
-    """Finish a decided halt without a governor.
-
-    The launcher passes SIGTERM on to its ranks. Ranks that remain are in its process group.
-    """
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        if command.poll() is None:
-            os.killpg(command.process.pid, signum)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            command.process.wait(TERM_GRACE_S)
-
-
-def _wait_unwatched(command: Command) -> None:
-    """Wait for the command without a governor.
-
-    Under a container or a scheduler our exit would end the training, which goes on unharmed.
-    """
-
-    def pass_on(signum: signal.Signals) -> None:
-        if signum in signals.PASSED_ON_ALONE:
-            command.pass_on_alone(signum)
-        elif signum in signals.PASSED_ON and not command.pass_on(signum):
-            raise SystemExit(ExitCode.NEEDS_HUMAN)
-
-    signals.install(pass_on)
-    command.process.wait()
-
-
 def _own_argv(name: str, argv: Sequence[str]) -> tuple[str, ...]:
     """The command that resumes this run: our own arguments with the same run name, so that the budget continues."""
     is_ours = Path(sys.argv[0]).name in ("costgov", "__main__.py", "cli.py")
     given = sys.argv[1 : len(sys.argv) - len(argv)] if is_ours else ["run", "--"]
     named = given if "--name" in given else [*given[:1], "--name", name, *given[1:]]
     return ("costgov", *named, *argv)
-
-
-def _start(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] | None) -> Command:
-    environ = {
-        **os.environ,
-        "COSTGOV_SOCKET": str(governor.settings.paths.socket),
-        "COSTGOV_RUN": name,
-        INSIDE: name,
-    }
-    # The command gets its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from
-    # ours.
-    return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))
 
 
 def is_over(governor: Governor, command: Command) -> bool:

@@ -13,7 +13,7 @@ from matplotlib import image
 
 from governor.core.base.policy import Mode
 from governor.replay.output.page import MARKS_MAX
-from governor.replay.output.picture import draw, verdict
+from governor.replay.output.picture import draw, verdict_line
 from tests.unit.replay.test_page import nan_policy, replayed
 from tests.unit.replayed import run
 
@@ -44,13 +44,13 @@ def test_a_halt_is_a_red_line_where_it_came(tmp_path: Path) -> None:
 
 def test_the_verdict_says_who_halted_when_and_whether_it_would_have(tmp_path: Path) -> None:
     replay, _ = replayed(3.0, 2.5, math.nan)
-    assert verdict(replay) == "mine: halt by nan at step 3, 3.0s"
+    assert verdict_line(replay) == "mine: halt by nan at step 3, 3.0s"
     observed, _ = replayed(3.0, math.nan, policy=nan_policy(Mode.OBSERVE), timed=False)
-    assert verdict(observed) == "mine: would halt (observe mode) by nan at step 2"
-    assert verdict(replayed(3.0)[0]) == "mine: no halt"
+    assert verdict_line(observed) == "mine: would halt (observe mode) by nan at step 2"
+    assert verdict_line(replayed(3.0)[0]) == "mine: no halt"
     often, trace = replayed(*[loss for _ in range(MARKS_MAX + 50) for loss in (1.0, math.nan)])
     draw(tmp_path / "often.png", "often", often, trace)
-    assert verdict(often) == "mine: halt by nan at step 2, 2.0s; 250 verdicts in all"
+    assert verdict_line(often) == "mine: halt by nan at step 2, 2.0s; 250 verdicts in all"
 
 
 @pytest.mark.parametrize("losses", [(), (None,), (math.nan,), (1e308, -1e308, 1e-308), (0.0, 0.0), (5e-324, 1e308)])

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from governor.cli.run.child import Command
 from governor.cli.run.supervise import (
     HELLO_NS,
     NAMED_NS,
     PIDS_NAMED_MAX,
-    Command,
     Outcome,
     closing_lines,
     is_over,

@@ -1,0 +1,109 @@
+"""The command of `costgov run`: how it is started, signalled and waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import IO, Final
+
+from governor.app.wiring import Governor
+from governor.cli.common import ExitCode
+from governor.core.base.identity import ProcessId
+from governor.core.base.units import MonoNs
+from governor.daemon import signals
+from governor.ports import Processes
+
+# The longest that `deepspeed` and `torchrun` take to end their ranks.
+TERM_GRACE_S: Final = 30.0
+INSIDE: Final = "COSTGOV_INSIDE"  # Set in the command's environment: the run name of its governor.
+# The first two go to the command. At the third we leave, with the halt unfinished.
+INTERRUPTS_BEFORE_LEAVING: Final = 3
+
+
+@dataclass(slots=True)
+class Command:
+    """The one command, its signals and its exit."""
+
+    process: subprocess.Popen[bytes]
+    interrupts: int = 0
+    exit_code: int | None = None
+    ended_at: MonoNs | None = None
+    was_held_back: bool = False  # A signal came while a halt was saving.
+    was_kept: bool = False  # A signal came while we waited only for the node's stop.
+    ignored: set[signal.Signals] = field(default_factory=set)  # Of which the operator was told.
+
+    def identity(self, processes: Processes) -> tuple[ProcessId, ...]:
+        """The command's process; empty when it is gone, or when /proc cannot be read (no free descriptors)."""
+        try:
+            facts = processes.facts(self.process.pid)
+        except OSError:
+            return ()
+        return (facts.process,) if facts is not None else ()
+
+    def poll(self) -> int | None:
+        if self.exit_code is None:
+            code = self.process.poll()
+            if code is not None:
+                self.exit_code = code if code >= 0 else 128 - code  # As a shell reports a death by a signal.
+        return self.exit_code
+
+    def pass_on(self, signum: signal.Signals) -> bool:
+        """Send Ctrl-C, Ctrl-\\ and SIGTERM to the command's process group. Returns True while we wait for the result.
+
+        The whole group gets the signal, as from a terminal. `deepspeed` alone would die and leave its ranks training.
+        """
+        self.interrupts += 1
+        # It is not reaped yet, so its pid and its group's id are still its own.
+        if self.poll() is None:
+            os.killpg(self.process.pid, signum)
+        return self.interrupts < INTERRUPTS_BEFORE_LEAVING
+
+    def pass_on_alone(self, signum: signal.Signals) -> None:
+        """Send the signal to the command's process, as if its sender had found that in our place."""
+        if self.poll() is None:
+            with contextlib.suppress(PermissionError):  # `sudo` has become another user's.
+                os.kill(self.process.pid, signum)
+
+
+def start_command(argv: Sequence[str], governor: Governor, name: str, sink: IO[bytes] | None) -> Command:
+    environ = {
+        **os.environ,
+        "COSTGOV_SOCKET": str(governor.settings.paths.socket),
+        "COSTGOV_RUN": name,
+        INSIDE: name,
+    }
+    # The command gets its own session: Ctrl-C reaches it only once, through us, and its process tree is distinct from
+    # ours.
+    return Command(subprocess.Popen(argv, env=environ, stdout=sink, stderr=sink, start_new_session=True))
+
+
+def end_command(command: Command) -> None:
+    """Finish a decided halt without a governor.
+
+    The launcher passes SIGTERM on to its ranks. Ranks that remain are in its process group.
+    """
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        if command.poll() is None:
+            os.killpg(command.process.pid, signum)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            command.process.wait(TERM_GRACE_S)
+
+
+def wait_unwatched(command: Command) -> None:
+    """Wait for the command without a governor.
+
+    Under a container or a scheduler our exit would end the training, which goes on unharmed.
+    """
+
+    def pass_on(signum: signal.Signals) -> None:
+        if signum in signals.PASSED_ON_ALONE:
+            command.pass_on_alone(signum)
+        elif signum in signals.PASSED_ON and not command.pass_on(signum):
+            raise SystemExit(ExitCode.NEEDS_HUMAN)
+
+    signals.install(pass_on)
+    command.process.wait()
